@@ -1,0 +1,38 @@
+# The two commands of the README are `make compare` and `make test`. The first call of either makes .venv.
+PYTHON ?= python3
+JOBS ?= 2
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: help install compare test lint clean
+
+help:
+	@echo "make compare   train all six families on a CPU, print the table, write the report"
+	@echo "make test      run the tests"
+	@echo "make lint      ruff and mypy"
+	@echo "make clean     remove .venv and caches; runs and prepared data stay"
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "archbench needs Python 3.11 or later, this is %d.%d: make PYTHON=python3.11 ..." % v[:2])'
+	@echo "Installing into .venv (two minutes, once) ..."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+compare: $(INSTALLED)
+	@$(BIN)/python -m experiments.plan study=compare
+	@$(BIN)/python -m experiments.train study=compare
+	@$(BIN)/python -m analysis.compare study=compare
+
+test: $(INSTALLED)
+	@$(BIN)/python -m pytest -m "not slow" --numprocesses $(JOBS)
+
+lint: $(INSTALLED)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache *.egg-info
