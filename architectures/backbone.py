@@ -1,0 +1,282 @@
+"""The backbone contract: what every architecture in this suite promises.
+
+A backbone is a plain single-device ``torch.nn.Module``. It takes tokens and
+gives logits; it knows nothing of tasks, losses, optimizers or Hydra. Before it
+is trained it answers four questions:
+
+* what can it do?                      ``capabilities``
+* how many parameters has it, where?   ``parameters_by_part()``
+* what does a forward pass cost?       ``sequence_flops(length)``
+* how large is its decoding state?     ``state_bytes(length)``
+
+Shapes: B batch, T length of the scored sequence, S length of the source (the
+encoder's side of an encoder-decoder), D d_model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """What a backbone can be asked to do. Objectives choose partners by this, never by name."""
+
+    causal: bool = False
+    """Position i depends on positions <= i only: next-token likelihoods are exact."""
+    bidirectional: bool = False
+    """Every position sees every other: blanks can be filled in."""
+    encoder_decoder: bool = False
+    """Reads a source bidirectionally, writes a target causally."""
+    decodes: bool = False
+    """Has ``start`` and ``step``: one more token costs one step, not a whole forward pass."""
+
+    def describe(self) -> str:
+        """The abilities in words, for error messages."""
+        names = ("causal", "bidirectional", "encoder_decoder")
+        return ", ".join(name for name in names if getattr(self, name)) or "nothing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """Parameter counts by part. ``body`` is what budgets match: neither embedding nor head."""
+
+    embedding: int
+    """Token and position tables."""
+    body: int
+    """Everything between the embedding and the projection to the vocabulary."""
+    head: int
+    """The projection to the vocabulary; 0 when it is tied to the embedding."""
+    inactive: int = 0
+    """Parameters that a given token does not use (experts it is not routed to)."""
+
+    @property
+    def total(self) -> int:
+        return self.embedding + self.body + self.head
+
+    @property
+    def active(self) -> int:
+        return self.total - self.inactive
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flops:
+    """Forward floating-point operations of one sequence, by the kind of work.
+
+    A multiply-add counts as two. Normalisation, activations, softmax and bias
+    additions are left out, as is the field's custom.
+    """
+
+    linear: int = 0
+    """Products with weight matrices, and convolutions with weights."""
+    attention: int = 0
+    """Scores and weighted sums of attention, over the pairs the mask allows and no others."""
+    mixer: int = 0
+    """Recurrences, scans and FFT convolutions of state-space layers."""
+
+    @property
+    def total(self) -> int:
+        return self.linear + self.attention + self.mixer
+
+    def __add__(self, other: Flops) -> Flops:
+        return Flops(
+            linear=self.linear + other.linear,
+            attention=self.attention + other.attention,
+            mixer=self.mixer + other.mixer,
+        )
+
+
+@dataclass(kw_only=True)
+class Output:
+    """What a forward pass returns."""
+
+    logits_BTV: Tensor
+    hidden_BTD: Tensor
+    """The last hidden states, after the final norm and before the vocabulary projection."""
+    auxiliary: dict[str, Tensor] = field(default_factory=dict)
+    """Extra losses by name, already weighted, each *summed over the sequences* of the batch: the
+    trainer divides by the number of sequences, so that micro-batches add up exactly."""
+
+
+@dataclass(kw_only=True)
+class DecodingState:
+    """All that decoding remembers, whatever the layers are: caches, windows, recurrent states."""
+
+    length: int
+    """Tokens read so far."""
+    layers: list[Any]
+    """One entry for each layer, made and read by that layer alone; tensors in dicts and lists."""
+
+    def num_bytes(self) -> int:
+        """Bytes of the tensors in memory, measured, not predicted."""
+        return _tensor_bytes(self.layers)
+
+
+EMBEDDING_STD = 0.3
+"""Standard deviation of token and position tables at initialisation."""
+
+
+def _tensor_bytes(value: Any) -> int:
+    if isinstance(value, Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, dict):
+        return sum(_tensor_bytes(v) for v in value.values())
+    if isinstance(value, list | tuple):
+        return sum(_tensor_bytes(v) for v in value)
+    return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackboneConfig:
+    """The base of every backbone's configuration.
+
+    A subclass has a width, ``d_model``, and one fine knob (a hidden size that
+    enters the parameter count linearly, null for the standard proportion). The
+    budget solver sets those of the two that are null, and nothing else.
+    """
+
+    fine_knob: ClassVar[str] = "d_ff"
+
+    d_model: int | None = None
+    """Width of the residual stream; null leaves it to the budget solver."""
+
+    def __post_init__(self) -> None:
+        if self.d_model is not None and (self.d_model < 1 or self.d_model % self.width_multiple):
+            raise ValueError(f"d_model={self.d_model} must be a positive multiple of {self.width_multiple}")
+
+    @property
+    def width(self) -> int:
+        """``d_model``, once it is known."""
+        if self.d_model is None:
+            raise ValueError("d_model is null: give it a value, or give scale.target for the solver to reach")
+        return self.d_model
+
+    @property
+    def width_multiple(self) -> int:
+        """``d_model`` must be a multiple of this."""
+        return 1
+
+
+class Backbone(nn.Module, ABC):
+    """Base class of all architectures. Subclasses set ``Config`` and ``capabilities``.
+
+    The token embedding must be registered in ``embedding`` (a module holding
+    every table), the vocabulary projection in ``head``; the rest is body.
+    """
+
+    Config: ClassVar[type[BackboneConfig]]
+    capabilities: ClassVar[Capabilities]
+    embedding: nn.Module
+    head: nn.Module
+
+    def __init__(self, config: BackboneConfig, *, vocab_size: int, max_length: int) -> None:
+        super().__init__()
+        if vocab_size < 1 or max_length < 1:
+            raise ValueError(f"vocab_size={vocab_size} and max_length={max_length} must be positive")
+        self.config = config
+        self.vocab_size = vocab_size
+        self.max_length = max_length
+
+    @abstractmethod
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        *,
+        valid_BT: Tensor | None = None,
+        source_BS: Tensor | None = None,
+        source_valid_BS: Tensor | None = None,
+    ) -> Output:
+        """Logits for every position of ``tokens_BT``.
+
+        Args:
+            tokens_BT: token ids, int64.
+            valid_BT: True where a token is real, False at padding on the right;
+                None when all are real. Padding changes nothing at the valid positions.
+            source_BS, source_valid_BS: the encoder's side; only for encoder-decoders.
+        """
+
+    @abstractmethod
+    def sequence_flops(self, length: int, source_length: int = 0) -> Flops:
+        """Forward FLOPs of one sequence of ``length`` tokens (and a source, for encoder-decoders)."""
+
+    def start(
+        self,
+        batch_size: int,
+        max_length: int,
+        *,
+        source_BS: Tensor | None = None,
+        source_valid_BS: Tensor | None = None,
+    ) -> DecodingState:
+        """An empty decoding state with room for ``max_length`` tokens."""
+        raise ValueError(f"{type(self).__name__} keeps no decoding state: it cannot decode step by step")
+
+    def step(self, tokens_BT: Tensor, state: DecodingState) -> Tensor:
+        """Logits (B, T, V) of the next tokens, given the state, which is advanced in place."""
+        raise ValueError(f"{type(self).__name__} keeps no decoding state: it cannot decode step by step")
+
+    def state_bytes(self, length: int, source_length: int = 0) -> int:
+        """Bytes of the decoding state of one sequence after ``length`` tokens; 0 where there is none."""
+        return 0
+
+    def inactive_parameters(self) -> int:
+        """Parameters that one token leaves unused."""
+        return 0
+
+    def kernels(self) -> dict[str, str]:
+        """Which implementation each costly part runs on; written into the record of a run."""
+        return {}
+
+    def parameters_by_part(self) -> Parameters:
+        """Counts by part; shared tensors are counted once. Works on the meta device."""
+        embedding = _count(self.embedding)
+        tied = {id(p) for p in self.embedding.parameters()}
+        head = sum(p.numel() for p in self.head.parameters() if id(p) not in tied)
+        total = _count(self)
+        return Parameters(
+            embedding=embedding,
+            head=head,
+            body=total - embedding - head,
+            inactive=self.inactive_parameters(),
+        )
+
+    @property
+    def bytes_per_element(self) -> int:
+        """Bytes of one number of the decoding state: the precision of the parameters."""
+        return next(self.parameters()).element_size()
+
+
+def _count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def linear_flops(module: nn.Module, tokens: int) -> int:
+    """FLOPs of applying every ``nn.Linear`` inside ``module`` once to ``tokens`` tokens."""
+    weights = sum(m.weight.numel() for m in module.modules() if isinstance(m, nn.Linear))
+    return 2 * tokens * weights
+
+
+def no_source(source_BS: Tensor | None, name: str) -> None:
+    """Refuses a source where there is no encoder to read it."""
+    if source_BS is not None:
+        raise ValueError(f"{name} has no encoder: it takes tokens only, not a source")
+
+
+@torch.no_grad()
+def init_normal(module: nn.Module) -> None:
+    """Draws linear weights from N(0, 1/fan_in), embeddings from N(0, EMBEDDING_STD^2); biases become zero.
+
+    The width enters so that small and large models start with signals of the
+    same size; a fixed 0.02, right near d_model 2500, all but silences width 100.
+    """
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            part.weight.normal_(0.0, part.in_features**-0.5)
+            if part.bias is not None:
+                part.bias.zero_()
+        elif isinstance(part, nn.Embedding):
+            part.weight.normal_(0.0, EMBEDDING_STD)

@@ -1,0 +1,132 @@
+"""The selective scan: the plain loop that says what is meant, and a faster path equal to it.
+
+Shapes: B batch, T length, C channels, N state size of a channel. Inside, time
+comes first (T, B, C, N), so that a step is one contiguous slice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SCAN_PATHS = ("auto", "reference", "portable")
+
+CHUNK_NUMBERS = 2**20
+"""Numbers (4 MiB in float32) of a chunk's states: what fits in a cache is not fetched from memory."""
+
+
+def selective_scan(
+    u_BTC: Tensor,
+    delta_BTC: Tensor,
+    A_CN: Tensor,
+    B_BTN: Tensor,
+    C_BTN: Tensor,
+    initial_BCN: Tensor | None = None,
+    *,
+    path: str = "portable",
+) -> tuple[Tensor, Tensor]:
+    """The selective state-space recurrence of Mamba (Gu and Dao 2023, arXiv 2312.00752, eq. 2-4).
+
+    ``h_t = exp(delta_t A) h_(t-1) + delta_t B_t u_t`` and ``y_t = C_t h_t``, each
+    channel with a state of N numbers. A is discretised by zero-order hold, B by
+    Euler, as in the authors' code.
+
+    Args:
+        path: ``reference`` for the plain loop under autograd, ``portable`` for
+            chunks with the gradient written out. Same meaning, same shapes.
+
+    Returns:
+        y (B, T, C) and the last state (B, C, N).
+    """
+    u, delta, B, C = (x.transpose(0, 1) for x in (u_BTC, delta_BTC, B_BTN, C_BTN))
+    if initial_BCN is None:
+        initial_BCN = u.new_zeros(u.shape[1], *A_CN.shape)
+    if path == "reference":
+        y_TBC, last_BCN = _scan_reference(u, delta, A_CN, B, C, initial_BCN)
+    else:
+        y_TBC, last_BCN = _Scan.apply(u, delta, A_CN, B, C, initial_BCN)
+    return y_TBC.transpose(0, 1), last_BCN
+
+
+def _scan_reference(
+    u_TBC: Tensor, delta_TBC: Tensor, A_CN: Tensor, B_TBN: Tensor, C_TBN: Tensor, h_BCN: Tensor
+) -> tuple[Tensor, Tensor]:
+    outputs = []
+    for u_BC, delta_BC, B_BN, C_BN in zip(
+        *(x.unbind(0) for x in (u_TBC, delta_TBC, B_TBN, C_TBN)), strict=True
+    ):
+        decay_BCN = (delta_BC[..., None] * A_CN).exp()
+        h_BCN = decay_BCN * h_BCN + (delta_BC * u_BC)[..., None] * B_BN[:, None, :]
+        outputs.append((h_BCN * C_BN[:, None, :]).sum(-1))
+    return torch.stack(outputs), h_BCN
+
+
+class _Scan(torch.autograd.Function):
+    """The same in chunks of time. Only the states between chunks are kept; the backward pass redoes the rest.
+
+    With g the gradient at a state, ``g_t = C_t dy_t + decay_(t+1) g_(t+1)``, run
+    backwards; every other gradient is a product of g with what is at hand.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, u: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, initial: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        u, delta, B, C = (x.contiguous() for x in (u, delta, B, C))
+        length = max(1, CHUNK_NUMBERS // initial.numel())
+        h, starts, outputs = initial, [], []
+        for chunk in _chunks(u.shape[0], length):
+            starts.append(h)
+            _, states = _states(u[chunk], delta[chunk], A, B[chunk], h)
+            outputs.append((states @ C[chunk][..., None]).squeeze(-1))
+            h = states[-1].clone()
+        ctx.save_for_backward(u, delta, A, B, C, torch.stack(starts))
+        ctx.length = length
+        return torch.cat(outputs), h
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        dy_TBC, carry = gradients
+        u, delta, A, B, C, starts = ctx.saved_tensors
+        du, d_delta, dB, dC = (torch.empty_like(x) for x in (u, delta, B, C))
+        dA = torch.zeros_like(A)
+        for index, chunk in reversed(list(enumerate(_chunks(u.shape[0], ctx.length)))):
+            decay, states = _states(u[chunk], delta[chunk], A, B[chunk], starts[index])
+            dC[chunk] = (dy_TBC[chunk][:, :, None, :] @ states).squeeze(2)
+            g = dy_TBC[chunk][..., None] * C[chunk][:, :, None, :]
+            g[-1].add_(carry)
+            g_t, decay_t = g.unbind(0), decay.unbind(0)
+            for t in range(len(g_t) - 2, -1, -1):
+                g_t[t].addcmul_(decay_t[t + 1], g_t[t + 1])
+            carry = decay_t[0] * g_t[0]
+            step = delta[chunk] * u[chunk]
+            dB[chunk] = (step[:, :, None, :] @ g).squeeze(2)
+            d_step = (g @ B[chunk][..., None]).squeeze(-1)
+            du[chunk] = d_step * delta[chunk]
+            # From here on g is the gradient at the exponent delta A.
+            g[1:].mul_(states[:-1])
+            g[0].mul_(starts[index])
+            g.mul_(decay)
+            dA += torch.einsum("tbc,tbcn->cn", delta[chunk], g)
+            d_delta[chunk] = d_step * u[chunk] + (g * A).sum(-1)
+        return du, d_delta, dA, dB, dC, carry
+
+
+def _states(u: Tensor, delta: Tensor, A: Tensor, B: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+    """Decays and states (T, B, C, N) of a chunk that begins in state ``h``."""
+    decay = (delta[..., None] * A).exp_()
+    states = (delta * u)[..., None] * B[:, :, None, :]
+    for decay_t, state_t in zip(decay.unbind(0), states.unbind(0), strict=True):
+        h = state_t.addcmul_(decay_t, h)
+    return decay, states
+
+
+def _chunks(length: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+def selective_scan_flops(length: int, channels: int, state: int) -> int:
+    """Multiplications and additions of the recurrence: exponent, input, update (2) and readout (2)."""
+    return length * channels * (1 + 6 * state)
