@@ -1,0 +1,153 @@
+"""Where text comes from and how its documents are split.
+
+Three sources: documentation that ships inside CPython (``embedded``), local
+files, and Hugging Face datasets. A split that the source does not name is
+carved from its training documents by a hash of each document's name, so the
+split depends neither on the machine nor on the order of reading.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from experiments.data.document import Document
+from experiments.data.embedded import LIBRARY, REFERENCE, embedded_documents
+from experiments.data.files import find_files, read_files
+from experiments.data.hub import read_hub
+from experiments.errors import nearest
+
+_EMBEDDED = {"embedded": "", "embedded_reference": REFERENCE, "embedded_library": LIBRARY}
+SOURCES = (*_EMBEDDED, "files", "hub")
+_HELD_OUT_SHARE = 0.05
+"""Share of the documents carved for each of validation and test."""
+_SALT = 1146
+"""Chosen among 2000 so that of the embedded corpus (few, uneven documents) each half gets about
+the same share in bytes too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusConfig:
+    """A source of text and its splits."""
+
+    source: str = "embedded"
+    """``embedded`` (or its halves ``embedded_reference``, ``embedded_library``), ``files`` or ``hub``."""
+    paths: list[str] = field(default_factory=list)
+    """Files or globs to train on (source=files): .txt, .md, .json, .jsonl, .parquet."""
+    validation_paths: list[str] = field(default_factory=list)
+    """Files of the validation split; empty carves it from ``paths`` by document."""
+    test_paths: list[str] = field(default_factory=list)
+    """Files of the test split; empty carves it from ``paths`` by document."""
+    column: str = "text"
+    """The column that holds the text (JSON, Parquet, hub)."""
+    dataset: str | None = None
+    """Name on the Hugging Face hub, or a local folder in the hub's layout (source=hub)."""
+    dataset_config: str | None = None
+    """Which configuration of the dataset; None takes its default."""
+    revision: str | None = None
+    """Commit or tag of the dataset on the hub; None takes the newest."""
+    train_split: str = "train"
+    """The dataset's split to train on."""
+    validation_split: str | None = "validation"
+    """The dataset's validation split; None carves it from the training split by document."""
+    test_split: str | None = "test"
+    """The dataset's test split; None carves it from the training split by document."""
+    streaming: bool = False
+    """Read the dataset over the network row by row, without storing it."""
+    max_documents: int | None = None
+    """Read at most this many rows of each split of a dataset; None reads all."""
+
+    def __post_init__(self) -> None:
+        if self.source not in SOURCES:
+            raise ValueError(f"source={self.source!r} is unknown{nearest(self.source, SOURCES)}")
+        if self.source == "files" and not self.paths:
+            raise ValueError("source=files needs paths: set paths=[...] to files or globs")
+        if self.source != "files" and (self.paths or self.validation_paths or self.test_paths):
+            raise ValueError(f"source={self.source} reads no paths: set source=files to read them")
+        if self.source == "hub" and not self.dataset:
+            raise ValueError("source=hub needs dataset: set its name on the hub or a local folder")
+        if self.source != "hub" and self.dataset is not None:
+            raise ValueError(f"source={self.source} reads no dataset: set source=hub to read {self.dataset}")
+        if self.max_documents is not None and self.max_documents < 1:
+            raise ValueError(f"max_documents={self.max_documents} must be at least 1, or null for all")
+
+
+def carved_splits(config: CorpusConfig) -> list[str]:
+    """The splits taken from the training documents by hash, since the source does not name them."""
+    named = {
+        "files": {"validation": bool(config.validation_paths), "test": bool(config.test_paths)},
+        "hub": {"validation": bool(config.validation_split), "test": bool(config.test_split)},
+    }.get(config.source, {})
+    return [split for split in ("validation", "test") if not named.get(split, False)]
+
+
+def documents(config: CorpusConfig) -> Iterator[tuple[str, Document]]:
+    """Every document with its split, training documents first. Can be iterated again by a new call."""
+    carved = carved_splits(config)
+    for document in _source_documents(config, "train"):
+        yield _split_of(document.name, carved), document
+    for split in ("validation", "test"):
+        if split not in carved:
+            for document in _source_documents(config, split):
+                yield split, document
+
+
+def _split_of(name: str, carved: list[str]) -> str:
+    position = int.from_bytes(hashlib.sha256(f"{_SALT}:{name}".encode()).digest()[:8], "big") / 2**64
+    if "test" in carved and position < _HELD_OUT_SHARE:
+        return "test"
+    if "validation" in carved and _HELD_OUT_SHARE <= position < 2 * _HELD_OUT_SHARE:
+        return "validation"
+    return "train"
+
+
+def _source_documents(config: CorpusConfig, split: str) -> Iterator[Document]:
+    if config.source == "files":
+        yield from read_files(find_files(_paths(config)[split]), config.column)
+    elif config.source == "hub":
+        assert config.dataset is not None
+        name = getattr(config, f"{split}_split")
+        assert name is not None
+        yield from read_hub(
+            config.dataset,
+            config=config.dataset_config,
+            revision=config.revision,
+            split=name,
+            column=config.column,
+            streaming=config.streaming,
+            limit=config.max_documents,
+        )
+    else:
+        prefix = _EMBEDDED[config.source]
+        yield from (d for d in embedded_documents() if d.name.startswith(prefix))
+
+
+def _paths(config: CorpusConfig) -> dict[str, list[str]]:
+    return {"train": config.paths, "validation": config.validation_paths, "test": config.test_paths}
+
+
+def identity(config: CorpusConfig) -> dict[str, Any]:
+    """What decides the text: the settings, and the state of whatever they point at. Fit for JSON."""
+    settings = {f.name: getattr(config, f.name) for f in fields(CorpusConfig)}
+    del settings["streaming"]  # how the rows arrive, not which
+    result: dict[str, Any] = {"settings": settings, "carved": carved_splits(config)}
+    if config.source in _EMBEDDED:
+        result["python"] = f"{platform.python_implementation()} {platform.python_version()}"
+    elif config.source == "files":
+        result["files"] = {
+            split: [_stamp(path) for path in find_files(patterns)]
+            for split, patterns in _paths(config).items()
+            if patterns
+        }
+    elif config.dataset is not None and Path(config.dataset).is_dir():
+        result["files"] = [_stamp(p) for p in sorted(Path(config.dataset).rglob("*")) if p.is_file()]
+    return result
+
+
+def _stamp(path: Path) -> list[str | int]:
+    stat = path.stat()
+    return [str(path.absolute()), stat.st_size, stat.st_mtime_ns]

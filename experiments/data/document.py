@@ -1,0 +1,37 @@
+"""A document, the unit in which text is read and split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from experiments.errors import DataError, nearest
+
+
+class Document(NamedTuple):
+    """A text and a name that is the same on every machine: the name decides the split."""
+
+    name: str
+    text: str
+
+
+def text_of_row(row: object, column: str, place: str) -> str:
+    """The text in ``column`` of a row; DataError, naming ``place``, if there is none."""
+    if not isinstance(row, Mapping):
+        raise DataError(f"{place}: expected an object with the column '{column}', got {type(row).__name__}")
+    if column not in row:
+        raise DataError(f"{place}: no column '{column}'{nearest(column, map(str, row))} Set task.column")
+    text = row[column]
+    if not isinstance(text, str):
+        raise DataError(
+            f"{place}: column '{column}' holds {type(text).__name__}, not text: choose another task.column "
+            "or mend the row"
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{place}: column '{column}' has half a surrogate pair at character {error.start}, "
+            "which UTF-8 cannot hold: mend the row"
+        ) from None
+    return text

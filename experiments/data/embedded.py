@@ -1,0 +1,90 @@
+"""English documentation that ships inside CPython: a real corpus that needs no network.
+
+Two kinds of documents: the topics of the language reference (``pydoc_data``)
+and the docstrings of the standard library, one document for each module. The
+text depends on the Python version, which is part of a token file's key.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from pydoc_data.topics import topics
+
+from experiments.data.document import Document
+
+REFERENCE = "reference/"
+"""Names of documents from the language reference begin so."""
+LIBRARY = "library/"
+"""Names of documents made of a module's docstrings begin so."""
+
+_LEFT_OUT = {
+    "__pycache__", "dist-packages", "idle_test", "idlelib", "lib2to3", "pydoc_data", "site-packages",
+    "test", "tests", "turtledemo",
+}  # fmt: skip
+_SHORTEST = 40
+"""Paragraphs of fewer characters may repeat: headings, one-line signatures."""
+
+
+@cache
+def embedded_documents() -> tuple[Document, ...]:
+    """Every document, in a fixed order, no paragraph of 40 characters or more twice.
+
+    Topics quote one another at length. Repeats go before the documents are
+    split, so what is tested on was not trained on.
+    """
+    seen: set[str] = set()
+    documents = []
+    for document in [*_reference(), *_library()]:
+        paragraphs = [p for p in re.split(r"\n\s*\n", document.text) if p.strip() and _is_new(p, seen)]
+        if paragraphs:
+            documents.append(Document(document.name, "\n\n".join(paragraphs).strip("\n") + "\n"))
+    return tuple(documents)
+
+
+def _is_new(paragraph: str, seen: set[str]) -> bool:
+    plain = " ".join(paragraph.split())
+    if len(plain) < _SHORTEST:
+        return True
+    if plain in seen:
+        return False
+    seen.add(plain)
+    return True
+
+
+def _reference() -> Iterator[Document]:
+    for name in sorted(topics):
+        yield Document(REFERENCE + name, topics[name])
+
+
+def _library() -> Iterator[Document]:
+    root = Path(sysconfig.get_paths()["stdlib"])
+    for path in sorted(root.rglob("*.py")):
+        relative = path.relative_to(root)
+        if _LEFT_OUT.intersection(relative.parts):
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about escapes in other people's string literals
+                tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError):
+            continue  # a template or a file for another version, not a module of this one
+        text = "\n\n".join(_docstrings(tree))
+        if text.strip():
+            yield Document(LIBRARY + relative.as_posix(), text)
+
+
+def _docstrings(node: ast.AST) -> Iterator[str]:
+    """Docstrings of a module, its classes and functions, in source order."""
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        docstring = ast.get_docstring(node)
+        if docstring:
+            yield docstring
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.ExceptHandler):
+            yield from _docstrings(child)

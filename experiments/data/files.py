@@ -1,0 +1,105 @@
+"""Documents from local files: .txt and .md whole, .json, .jsonl and .parquet by row."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+
+from experiments.data.document import Document, text_of_row
+from experiments.errors import DataError, nearest
+
+SUFFIXES = (".txt", ".md", ".json", ".jsonl", ".parquet")
+
+
+def find_files(patterns: Sequence[str]) -> list[Path]:
+    """The files that paths and globs (``**`` included) name, sorted, each once."""
+    found: set[Path] = set()
+    for pattern in patterns:
+        matches = [Path(p) for p in glob.glob(pattern, recursive=True) if Path(p).is_file()]
+        if not matches:
+            raise DataError(f"no file at '{pattern}' (looked from {Path.cwd()}): correct the path or glob")
+        for path in matches:
+            if path.suffix not in SUFFIXES:
+                raise DataError(f"{path}: cannot read '{path.suffix}' files; use {', '.join(SUFFIXES)}")
+        found.update(matches)
+    return sorted(found)
+
+
+def read_files(paths: Sequence[Path], column: str) -> Iterator[Document]:
+    """Documents of the files in order; a row's text is in ``column``.
+
+    A document is named by its path below the folder the files share and by its
+    row, so the split does not depend on where the data lies.
+    """
+    base = os.path.commonpath([path.parent.absolute() for path in paths])
+    for path in paths:
+        name = path.absolute().relative_to(base).as_posix()
+        if path.stat().st_size == 0:
+            raise DataError(f"{path}: the file is empty; remove it from the paths")
+        if path.suffix in (".txt", ".md"):
+            yield Document(name, decode_utf8(path.read_bytes(), path, 0))
+        else:
+            read_rows = {".json": _json_rows, ".jsonl": _jsonl_rows, ".parquet": _parquet_rows}[path.suffix]
+            for place, row in read_rows(path, column):
+                yield Document(f"{name}#{place}", text_of_row(row, column, f"{path}, {place}"))
+
+
+def decode_utf8(data: bytes, path: Path, offset: int) -> str:
+    """Text of bytes that begin at ``offset`` of a file; DataError with the place of a bad byte."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        place = offset + error.start
+        raise DataError(
+            f"{path}: byte {place} (0x{data[error.start]:02x}) is not UTF-8: "
+            "convert the file, for example with iconv -t UTF-8"
+        ) from None
+
+
+def _json_rows(path: Path, column: str) -> Iterator[tuple[str, object]]:
+    text = decode_utf8(path.read_bytes(), path, 0)
+    try:
+        rows = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path}, line {error.lineno}: not JSON ({error.msg}); one object to a line is '.jsonl'"
+        ) from None
+    if not isinstance(rows, list):
+        raise DataError(f"{path}: expected a list of objects, got {type(rows).__name__}")
+    for i, row in enumerate(rows):
+        yield f"row {i}", row
+
+
+def _jsonl_rows(path: Path, column: str) -> Iterator[tuple[str, object]]:
+    offset = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            text = decode_utf8(line, path, offset)
+            offset += len(line)
+            if not text.strip():
+                continue
+            try:
+                yield f"line {number}", json.loads(text)
+            except json.JSONDecodeError as error:
+                raise DataError(f"{path}, line {number}: not JSON ({error.msg}); mend the line") from None
+
+
+def _parquet_rows(path: Path, column: str) -> Iterator[tuple[str, object]]:
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+    except pyarrow.ArrowInvalid as error:
+        raise DataError(f"{path}: not a Parquet file ({error}); mend it or fetch it again") from None
+    names = file.schema_arrow.names
+    if column not in names:
+        raise DataError(f"{path}: no column '{column}'{nearest(column, names)} Set task.column")
+    row = 0
+    for block in file.iter_batches(batch_size=1024, columns=[column]):
+        for value in block.to_pylist():
+            yield f"row {row}", value
+            row += 1

@@ -1,0 +1,54 @@
+"""Documents from a Hugging Face dataset, whole or streamed; a local folder in the hub's layout will do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from experiments.data.document import Document, text_of_row
+from experiments.errors import DataError
+
+
+def read_hub(
+    dataset: str,
+    *,
+    config: str | None,
+    revision: str | None,
+    split: str,
+    column: str,
+    streaming: bool,
+    limit: int | None,
+) -> Iterator[Document]:
+    """The first ``limit`` rows of a split (all, if None) as documents, in the dataset's order.
+
+    Datasets that run their own code are refused, never trusted. Streaming
+    reads the same rows in the same order without storing the dataset.
+    """
+    place = f"dataset '{dataset}'" + (f", config '{config}'" if config else "") + f", split '{split}'"
+    import datasets  # takes most of a second, and only this source needs it
+
+    # A folder is read in place; an absolute path keeps a name on the hub from shadowing it.
+    name = str(Path(dataset).absolute()) if Path(dataset).is_dir() else dataset
+    try:
+        available = datasets.get_dataset_split_names(name, config, revision=revision)
+        if split not in available:
+            raise DataError(
+                f"{place}: no such split; there are: {', '.join(available)}. Set task.train_split, "
+                "task.validation_split or task.test_split; null carves the last two from train"
+            )
+        rows = datasets.load_dataset(name, config, revision=revision, split=split, streaming=streaming)
+    except DataError:
+        raise
+    except RuntimeError as error:
+        raise DataError(
+            f"{place}: cannot be read as plain data files ({error}). Datasets that need their own code "
+            "are refused: use a version converted to Parquet"
+        ) from error
+    except (datasets.exceptions.DatasetNotFoundError, OSError, ValueError) as error:
+        raise DataError(
+            f"{place}: not found ({type(error).__name__}: {error}). Check the name, the config and the "
+            "network; without a network use a local folder or task.source=embedded"
+        ) from error
+    for i, row in enumerate(islice(rows, limit)):
+        yield Document(f"{split}#{i}", text_of_row(row, column, f"{place}, row {i}"))

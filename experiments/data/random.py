@@ -1,0 +1,65 @@
+"""Random numbers as a pure function of integers.
+
+A counter-based generator (SplitMix64 finaliser, Steele et al. 2014) hashes
+``(seed, split, example, slot)`` to 64 bits. Nothing is drawn in sequence, so
+example 10**9 costs the same as example 0 and resuming needs no stored state.
+The bits do not depend on the NumPy version.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+_GAMMA = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def stream(*parts: int | str) -> int:
+    """A 64-bit key from integers and names, for example ``stream(seed, "train", "windows")``."""
+    key = np.array([0], dtype=np.uint64)
+    for part in parts:
+        number = zlib.crc32(part.encode()) if isinstance(part, str) else part & _MASK
+        key = _mix((key + np.uint64(_GAMMA)) ^ np.array([number], dtype=np.uint64))
+    return int(key[0])
+
+
+def bits(key: int, index_B: NDArray[np.int64], slots: int) -> NDArray[np.uint64]:
+    """64 random bits for each (example, slot): shape (B, slots)."""
+    row_B = _mix(index_B.astype(np.uint64) * np.uint64(_GAMMA) + np.uint64(key))
+    slot_S = (np.arange(slots, dtype=np.uint64) + np.uint64(1)) * np.uint64(_GAMMA)
+    return _mix(row_B[:, None] + slot_S[None, :])
+
+
+def uniform(key: int, index_B: NDArray[np.int64], slots: int) -> NDArray[np.float64]:
+    """Uniform numbers in the open interval (0, 1), shape (B, slots)."""
+    # 52 bits, not 53: with one more, adding a half would round the largest number up to 1.
+    return ((bits(key, index_B, slots) >> np.uint64(12)).astype(np.float64) + 0.5) / 2.0**52
+
+
+def permute(key: int, position_B: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Where each position goes under a keyed permutation of ``0 .. size - 1``.
+
+    A four-round Feistel network on the next even power of two; positions that
+    land outside ``size`` walk on until they are inside.
+    """
+    half = max(1, ((size - 1).bit_length() + 1) // 2)
+    low = np.uint64((1 << half) - 1)
+    result = position_B.astype(np.uint64)
+    pending = np.ones(result.shape, dtype=bool)
+    while pending.any():
+        left, right = result[pending] >> np.uint64(half), result[pending] & low
+        for round_ in range(4):
+            mixed = _mix(right * np.uint64(_GAMMA) + np.uint64((key + round_ * 0x632BE59BD9B4E019) & _MASK))
+            left, right = right, left ^ (mixed & low)
+        result[pending] = (left << np.uint64(half)) | right
+        pending &= result >= np.uint64(size)
+    return result.astype(np.int64)

@@ -1,0 +1,68 @@
+"""The mistakes and mishaps that end a run, each with its exit code.
+
+0 complete · 1 unexpected error · 2 bad configuration · 3 bad data · 4 diverged ·
+5 out of memory · 6 storage or checkpoint · 75 preempted, may be continued.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class RunError(Exception):
+    """Base class: its message is all a person sees, without a traceback."""
+
+    exit_code = 1
+    status = "failed"
+
+
+class ConfigError(RunError, ValueError):
+    """A setting that cannot be: says key, value, remedy and the nearest valid name."""
+
+    exit_code = 2
+
+
+class DataError(RunError, ValueError):
+    """Data that cannot be used: names the file, the place and the remedy."""
+
+    exit_code = 3
+
+
+class DivergedError(RunError):
+    """A loss or gradient that is not finite. The weights were left as they were."""
+
+    exit_code = 4
+    status = "diverged"
+
+
+class OutOfMemoryError(RunError):
+    """The model and its batch do not fit."""
+
+    exit_code = 5
+    status = "oom"
+
+
+class CheckpointError(RunError):
+    """No checkpoint of a run that has some can be read, or none can be written."""
+
+    exit_code = 6
+
+
+class Preempted(SystemExit):
+    """The run was asked to stop, saved itself, and can be continued.
+
+    Not an ``Exception``, so that it ends a sweep and not only one of its cells.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(75)
+
+
+def nearest(name: str, options: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` if an option is close, else the list of options."""
+    options = sorted(options)
+    close = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean '{close[0]}'?"
+    return f"; options: {', '.join(options)}" if options else ""

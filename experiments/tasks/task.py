@@ -1,0 +1,121 @@
+"""The task contract: tokens, and which of them are answers.
+
+Example ``i`` of split ``s`` under seed ``d`` is a pure function of ``(s, d, i)``,
+so where a run stands in its data is one integer. Objectives turn the same
+example into their own form (a causal model predicts the answer, a bidirectional
+one fills it in, an encoder-decoder writes it), which is what lets all families
+stand in one table under one metric.
+
+Shapes: B examples, T tokens.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from experiments.errors import DataError as DataError
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """Token ids: the task's symbols first, then the special tokens every objective may use.
+
+    ``size`` counts them all and is the same for every backbone of a comparison.
+    Sentinels (for span corruption) descend from the last id, as in T5.
+    """
+
+    num_symbols: int
+    num_sentinels: int
+
+    @property
+    def pad(self) -> int:
+        return self.num_symbols
+
+    @property
+    def bos(self) -> int:
+        return self.num_symbols + 1
+
+    @property
+    def eos(self) -> int:
+        return self.num_symbols + 2
+
+    @property
+    def mask(self) -> int:
+        return self.num_symbols + 3
+
+    @property
+    def size(self) -> int:
+        return self.num_symbols + 4 + self.num_sentinels
+
+    def sentinel(self, index: int) -> int:
+        """The id of the ``index``-th sentinel, counted from the last id downwards."""
+        if not 0 <= index < self.num_sentinels:
+            raise ValueError(f"sentinel {index} asked for, {self.num_sentinels} exist")
+        return self.size - 1 - index
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Examples ``start .. start + B`` of a split."""
+
+    tokens_BT: Tensor
+    """The complete sequences, answers included, int64."""
+    context_BT: Tensor
+    """The same as the task lets later positions read them. Equal to ``tokens_BT`` in text; in a
+    probe whose answers are not shown, a filler stands where each answer would be."""
+    answer_BT: Tensor
+    """True at the positions to be scored."""
+    valid_BT: Tensor
+    """False at padding."""
+    bytes_BT: Tensor | None = None
+    """Bytes of text behind each token, for bits per byte; None where the task is not text."""
+    whole: bool = False
+    """True when the whole sequence is to be modelled (text); False when answers complete a prompt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """A line to read a result against: chance, an entropy, a compressor."""
+
+    name: str
+    metric: str
+    value: float
+    note: str = ""
+
+
+class Task(ABC):
+    """Base class of all tasks. Subclasses set ``Config``; the harness builds ``Task(config)``."""
+
+    Config: ClassVar[type]
+    vocabulary: Vocabulary
+    sequence_length: int
+    metric: str
+    """The metric the table shows: ``bits_per_byte`` or ``answer_accuracy``."""
+    has_labels: ClassVar[bool] = False
+    """True where the task is a classification: one answer, at the last position, from a few labels."""
+    labels: Sequence[int] = ()
+    """The token ids that a classification's answer can be; else empty."""
+
+    @abstractmethod
+    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
+        """Examples ``start .. start + count`` of ``split`` under ``seed``: a pure function."""
+
+    @abstractmethod
+    def num_examples(self, split: str) -> int | None:
+        """How many distinct examples the split has; None when they never run out."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Identifies the data: equal fingerprints mean equal examples."""
+
+    def references(self) -> list[Reference]:
+        """Reference lines printed beside every model's score."""
+        return []

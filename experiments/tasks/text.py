@@ -1,0 +1,144 @@
+"""Language modelling on text, scored in bits per byte.
+
+The documents of a split form one stream of tokens with ``eos`` after each; an
+example is a window of T tokens. Held-out windows lie side by side and are the
+same for every seed. In training, each epoch visits its windows in a new order
+and cuts them at a new offset, so every token is seen about once in an epoch
+and not always at the same place in a window.
+
+Shapes: B examples, T tokens, N tokens of a split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from experiments.data.corpus import CorpusConfig
+from experiments.data.random import permute, stream
+from experiments.data.token_file import open_token_file
+from experiments.data.tokenizer import TokenizerConfig
+from experiments.errors import DataError
+from experiments.tasks.task import SPLITS, Batch, Reference, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextConfig(CorpusConfig):
+    """A corpus, a tokenizer and a window."""
+
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    """How text becomes tokens."""
+    sequence_length: int = 256
+    """Tokens in an example (T)."""
+    num_sentinels: int = 28
+    """Sentinel ids kept for span corruption; with bytes, 28 makes a vocabulary of 288."""
+    cache_dir: str = "data-cache"
+    """Folder of the prepared token files."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sequence_length < 2:
+            raise ValueError(f"sequence_length={self.sequence_length} must be at least 2")
+        if self.num_sentinels < 0:
+            raise ValueError(f"num_sentinels={self.num_sentinels} must not be negative")
+
+
+class Text(Task):
+    """Windows of a tokenised corpus. Building the task prepares the corpus if the cache lacks it."""
+
+    Config = TextConfig
+    metric = "bits_per_byte"
+
+    def __init__(self, config: TextConfig) -> None:
+        self.config = config
+        self.sequence_length = config.sequence_length
+        self._file = open_token_file(config, config.tokenizer, config.num_sentinels, config.cache_dir)
+        self.tokenizer = self._file.tokenizer
+        self.vocabulary = self.tokenizer.vocabulary
+        self._bytes_per_token = torch.from_numpy(self.tokenizer.bytes_per_token)
+        for split in SPLITS:
+            if self.num_examples(split) == 0:
+                raise DataError(
+                    f"source={config.source}: the {split} split has {len(self._file.tokens[split])} tokens, "
+                    f"fewer than sequence_length={config.sequence_length}: use more text or a shorter window"
+                )
+
+    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
+        index_B = np.arange(start, start + count, dtype=np.int64)
+        if split == "train":
+            begin_B = self._train_windows(seed, index_B)
+        else:
+            num_windows = self.num_examples(split)
+            if start + count > num_windows:
+                raise ValueError(
+                    f"the {split} split has {num_windows} windows of {self.sequence_length} tokens, "
+                    f"asked for {start} to {start + count - 1}"
+                )
+            begin_B = index_B * self.sequence_length
+        return self._windows(split, begin_B)
+
+    def _train_windows(self, seed: int, index_B: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where training windows begin. A batch may span epochs."""
+        num_windows, num_tokens = self.num_examples("train"), len(self._file.tokens["train"])
+        epoch_B, position_B = np.divmod(index_B, num_windows)
+        begin_B = np.empty_like(index_B)
+        for epoch in np.unique(epoch_B).tolist():
+            now = epoch_B == epoch
+            window = permute(stream(seed, "train", "order", epoch), position_B[now], num_windows)
+            offset = stream(seed, "train", "offset", epoch) % num_tokens
+            begin_B[now] = offset + window * self.sequence_length
+        return begin_B
+
+    def _windows(self, split: str, begin_B: NDArray[np.int64]) -> Batch:
+        tokens_N = self._file.tokens[split]
+        # The training stream is a ring: a window may run over its end.
+        place_BT = (begin_B[:, None] + np.arange(self.sequence_length)) % len(tokens_N)
+        tokens_BT = torch.from_numpy(tokens_N[place_BT].astype(np.int64))
+        everywhere_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
+        return Batch(
+            tokens_BT=tokens_BT,
+            context_BT=tokens_BT,
+            answer_BT=everywhere_BT,
+            valid_BT=everywhere_BT,
+            bytes_BT=self._bytes_per_token[tokens_BT],
+            whole=True,
+        )
+
+    def num_examples(self, split: str) -> int:
+        """Full windows of the split; for ``train``, of one epoch (training may go on beyond)."""
+        return len(self._file.tokens[split]) // self.sequence_length
+
+    @property
+    def fingerprint(self) -> str:
+        described = f"text-1 {self._file.fingerprint} {self.sequence_length}"
+        return hashlib.sha256(described.encode()).hexdigest()[:16]
+
+    def references(self) -> list[Reference]:
+        values = self._file.meta["references"]
+        return [
+            Reference(
+                name="unigram",
+                metric=self.metric,
+                value=values["unigram"],
+                note="the training frequencies on the test split: what a model without context reaches",
+            ),
+            Reference(
+                name="xz",
+                metric=self.metric,
+                value=values["xz"],
+                note="xz -9e on the test text after the training text (at most 8 MB of each)",
+            ),
+        ]
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a prompt, without bos or eos."""
+        return self.tokenizer.encode(text)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text behind tokens; special tokens vanish."""
+        return self.tokenizer.decode(tokens)
