@@ -1,0 +1,99 @@
+"""What every entry point shares: Hydra started so that a mistake gives one message and an exit code."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from experiments.errors import RunError, nearest
+from experiments.settings import CONF
+
+
+def start(function: Callable[[DictConfig], None]) -> None:
+    """Runs ``function`` on the composed configuration, once or for each cell of a sweep.
+
+    A mistake ends the process with the exit code of ``experiments.errors``; with
+    DEBUG=1 there is a traceback too.
+    """
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's printer
+    one_job = functools.partial(_run_job, function)
+    try:
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")(one_job)()
+    except RunError as error:
+        _fail(f"at least one cell failed, first: {error}", error.exit_code)
+    except (HydraException, OmegaConfBaseException) as error:
+        _fail(explain(error), 2)
+    except ValueError as error:
+        if not str(error).startswith("Config group override"):  # Hydra's complaint about GROUP=null
+            raise
+        _fail(f"a group cannot be null: choose one of its YAML files ({error})", 2)
+
+
+def _run_job(function: Callable[[DictConfig], None], cfg: DictConfig) -> None:
+    """One job: alone it ends the process; in a sweep its error is said now and the others go on."""
+    try:
+        function(cfg)
+    except RunError as error:
+        if HydraConfig.get().mode == RunMode.RUN:
+            _fail(str(error), error.exit_code)
+        sys.stderr.write(f"error: {' '.join(HydraConfig.get().overrides.task)}: {error}\n")
+        raise
+
+
+def _fail(message: str, code: int) -> None:
+    """Ends the process; called while an exception is handled."""
+    if os.environ.get("DEBUG") == "1":
+        traceback.print_exc()
+    sys.stderr.write(f"error: {message}\n")
+    sys.exit(code)
+
+
+def explain(error: Exception) -> str:
+    """Hydra's message in one line, with the nearest valid name where one was mistyped."""
+    chain: list[BaseException] = [error]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    text = "\n".join(str(e) for e in chain)
+    if found := re.search(r"Could not find '([\w/]+)/([^']+)'", text):
+        return _unknown_option(found[1], found[2], text)
+    if found := re.search(r"Could not override '([^']+)'", text):
+        return _unknown_key(found[1])
+    if isinstance(chain[-1], OmegaConfBaseException):  # names key, value and type
+        return f"{chain[-1].full_key}: {str(chain[-1]).splitlines()[0]}"
+    return " ".join(line.strip() for line in str(error).strip().splitlines() if line.strip())
+
+
+def _unknown_option(group: str, option: str, text: str) -> str:
+    listed = text.split(f"options in '{group}':", 1)[-1].splitlines()
+    options = [line.strip() for line in listed if re.fullmatch(r"\s*[\w.-]+\s*", line)]
+    return f"{group}={option}: there is no conf/{group}/{option}.yaml{nearest(option, options)}"
+
+
+def _unknown_key(key: str) -> str:
+    parent, _, leaf = key.rpartition(".")
+    return f"{key}: there is no such key{nearest(leaf, _keys(parent))}"
+
+
+def _keys(parent: str) -> list[str]:
+    """The keys beside a mistyped one: those of the configuration without the overrides of single keys."""
+    groups = [word for word in sys.argv[1:] if re.fullmatch(r"[a-z_]+=[\w.-]+", word)]
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        try:
+            cfg = hydra.compose("config", overrides=[g for g in groups if (CONF / g.split("=")[0]).is_dir()])
+        except HydraException:
+            return []
+    node = OmegaConf.select(cfg, parent) if parent else cfg
+    return [str(key) for key in node] if isinstance(node, DictConfig) else []

@@ -1,0 +1,124 @@
+"""The solver that brings every backbone to the same size.
+
+It turns the width, then one fine knob, until the chosen axis is within 1% of the
+target. Sizes are counted on the real module, built without memory on PyTorch's
+meta device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from architectures.backbone import Backbone, BackboneConfig
+from experiments.errors import ConfigError
+from experiments.schema import ScaleConfig
+
+TOLERANCE = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matched:
+    """What the solver chose."""
+
+    config: BackboneConfig
+    axis: str
+    target: int | None
+    value: int
+    """What the built module has on the axis."""
+
+    @property
+    def residual(self) -> float:
+        """Relative miss; 0 where nothing was aimed at."""
+        return 0.0 if self.target is None else self.value / self.target - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What a model is built for."""
+
+    vocab_size: int
+    length: int
+    """Length of the sequences it is shown."""
+    source_length: int = 0
+    """Length of the encoder's side, for encoder-decoders."""
+    raw_length: int = 0
+    """Task tokens behind one sequence: the unit of FLOPs per token."""
+
+    def on_meta(self, cls: type[Backbone], config: BackboneConfig) -> Backbone:
+        """The model without memory: shapes only."""
+        with torch.device("meta"):
+            return cls(config, vocab_size=self.vocab_size, max_length=max(self.length, self.raw_length))
+
+
+def training_flops_per_token(model: Backbone, sizes: Sizes) -> float:
+    """Three times the forward pass (the backward pass costs two), for each task token."""
+    forward = model.sequence_flops(sizes.length, sizes.source_length).total
+    return 3 * forward / (sizes.raw_length or sizes.length)
+
+
+def match(cls: type[Backbone], config: BackboneConfig, scale: ScaleConfig, sizes: Sizes) -> Matched:
+    """The configuration whose size on ``scale.axis`` is nearest the target. Raises ConfigError if none is."""
+
+    def measure(candidate: BackboneConfig) -> int:
+        model = sizes.on_meta(cls, candidate)
+        parts = model.parameters_by_part()
+        if scale.axis == "flops":
+            return round(training_flops_per_token(model, sizes))
+        return {
+            "body": parts.body,
+            "active_body": parts.body - parts.inactive,
+            "total": parts.total,
+        }[scale.axis]
+
+    if scale.target is None:
+        return Matched(config=config, axis=scale.axis, target=None, value=measure(config))
+    chosen = config
+    if config.d_model is None:
+        chosen = _nearest_width(config, scale.target, measure)
+    if getattr(config, config.fine_knob) is None:
+        chosen = _turn_fine_knob(chosen, scale.target, measure)
+    value = measure(chosen)
+    if abs(value / scale.target - 1) > TOLERANCE:
+        raise ConfigError(
+            f"scale.target={scale.target}: {cls.__name__} comes no nearer than {value} on the axis "
+            f"'{scale.axis}'. The solver sets backbone.d_model and backbone.{config.fine_knob} where they "
+            "are null; leave them null, choose another target, or scale=given to keep all widths"
+        )
+    return Matched(config=chosen, axis=scale.axis, target=scale.target, value=value)
+
+
+def _nearest_width(base: BackboneConfig, target: int, measure: Any) -> BackboneConfig:
+    """The multiple of the smallest width whose standard proportions come nearest the target."""
+    unit = base.width_multiple
+
+    def at(multiple: int) -> BackboneConfig:
+        return dataclasses.replace(base, d_model=unit * multiple)
+
+    high = 1
+    while measure(at(high)) < target:
+        high *= 2
+    low = max(1, high // 2)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if measure(at(middle)) < target else (low, middle)
+    return min(at(low), at(high), key=lambda c: abs(measure(c) - target))
+
+
+def _turn_fine_knob(config: BackboneConfig, target: int, measure: Any) -> BackboneConfig:
+    """Sets the fine knob, which enters every axis linearly, in the coarsest steps that reach the target."""
+    knob = config.fine_knob
+
+    def at(value: int) -> BackboneConfig:
+        return dataclasses.replace(config, **{knob: value})
+
+    per_unit = measure(at(17)) - measure(at(16))
+    exact = 16 + (target - measure(at(16))) / per_unit
+    for step in (16, 8, 4, 2, 1):
+        candidate = at(max(step, step * round(exact / step)))
+        if abs(measure(candidate) / target - 1) <= TOLERANCE / 2:
+            return candidate
+    return at(max(1, round(exact)))

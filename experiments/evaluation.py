@@ -1,0 +1,126 @@
+"""Evaluation: the metric of a task, with its unit, direction, averaging, likelihood class and error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from architectures.backbone import Backbone
+from experiments.data.random import stream
+from experiments.errors import DataError
+from experiments.objectives.objective import Objective, Score
+from experiments.tasks.task import Task
+
+EVALUATION_SEED = 0
+"""Every run, whatever its seed, is evaluated on the same examples with the same masks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One number that a table may show, with all that is needed to read it."""
+
+    name: str
+    split: str
+    value: float
+    unit: str
+    direction: str
+    averaging: str
+    likelihood: str | None
+    estimator: str
+    samples: int
+    standard_error: float
+    """Of the mean over the items of this evaluation; says nothing of other seeds."""
+    items: int
+
+
+@contextmanager
+def inference(model: nn.Module, device: torch.device, precision: str) -> Iterator[None]:
+    """Evaluation mode, no gradients, the precision of training."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), autocast(device, precision):
+            yield
+    finally:
+        model.train(was_training)
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+
+
+def evaluate(
+    model: Backbone,
+    objective: Objective,
+    task: Task,
+    split: str,
+    *,
+    examples: int,
+    batch_size: int,
+    precision: str,
+) -> Metric:
+    """The task's metric on the first ``examples`` of a split (all, if there are fewer)."""
+    available = task.num_examples(split)
+    total = examples if available is None else min(examples, available)
+    if total < 2:
+        raise DataError(f"the {split} split has {total} examples: at least 2 are needed for an evaluation")
+    device = next(model.parameters()).device
+    scores = []
+    with inference(model, device, precision):
+        for start in range(0, total, batch_size):
+            stop = min(start + batch_size, total)
+            batch = task.batch(split, EVALUATION_SEED, start, stop - start)
+            generators = [example_generator(split, example) for example in range(start, stop)]
+            scores.append(objective.evaluate(model, batch, generators))
+    return summarise(scores, objective, split)
+
+
+def example_generator(split: str, example: int) -> torch.Generator:
+    """The masks of an example follow from its number: not from the run's seed, nor from the batch size."""
+    return torch.Generator().manual_seed(stream("evaluation", split, example) >> 1)
+
+
+def summarise(scores: list[Score], objective: Objective, split: str) -> Metric:
+    """Pools the scores of all sequences."""
+    if scores[0].accuracy_B is not None:
+        accuracy_N = torch.cat([s.accuracy_B for s in scores if s.accuracy_B is not None])
+        return Metric(
+            name="answer_accuracy",
+            split=split,
+            value=accuracy_N.mean().item(),
+            unit="share",
+            direction="higher",
+            averaging="mean over examples of the share of their answers",
+            likelihood=None,
+            estimator="most likely token at each answer, all answers hidden",
+            samples=1,
+            standard_error=accuracy_N.std().item() / math.sqrt(len(accuracy_N)),
+            items=len(accuracy_N),
+        )
+    nats_N = torch.cat([s.nats_B for s in scores if s.nats_B is not None])
+    bytes_N = torch.cat([s.bytes_B for s in scores if s.bytes_B is not None])
+    return Metric(
+        name="bits_per_byte",
+        split=split,
+        value=(nats_N.sum() / bytes_N.sum()).item() / math.log(2),
+        unit="bits/byte",
+        direction="lower",
+        averaging="micro: all bits over all bytes",
+        likelihood=objective.likelihood.kind,
+        estimator=objective.likelihood.estimator,
+        samples=objective.likelihood.samples,
+        standard_error=_ratio_error(nats_N, bytes_N) / math.log(2),
+        items=len(nats_N),
+    )
+
+
+def _ratio_error(numerator_N: Tensor, denominator_N: Tensor) -> float:
+    """Standard error of a ratio of sums over sequences (linearised)."""
+    n = len(numerator_N)
+    residual_N = numerator_N - numerator_N.sum() / denominator_N.sum() * denominator_N
+    return math.sqrt(residual_N.square().sum().item() * n / (n - 1)) / denominator_N.sum().item()

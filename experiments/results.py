@@ -1,0 +1,149 @@
+"""The run folder: the record of one run, a function of its configuration and never of the clock.
+
+config.yaml        the resolved configuration
+provenance.json    code, versions, data fingerprint, device, kernels, command
+metrics.jsonl      one row for each logged step and each evaluation
+checkpoints/       what is needed to continue
+result.json        written last, in one piece; its presence says that the run has ended, and how
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from experiments.redaction import redact
+
+FINAL = ("complete", "diverged", "oom")
+"""Statuses that running again would only repeat; the others are run again."""
+
+PACKAGES = ("torch", "numpy", "hydra-core", "datasets", "tokenizers", "safetensors", "wandb")
+
+
+def plain(value: Any) -> Any:
+    """``value`` with the floats JSON has no words for turned into strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return value
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file in one piece: a reader sees the old one or the new one, a crash leaves either."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def write_json(path: Path, tree: Any) -> None:
+    write_text(path, json.dumps(plain(tree), indent=1, allow_nan=False) + "\n")
+
+
+class RunFolder:
+    """Reads and writes the folder of one run."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.metrics = root / "metrics.jsonl"
+        self.checkpoints = root / "checkpoints"
+
+    def result(self) -> dict[str, Any] | None:
+        """The result, or None while the run has not ended."""
+        path = self.root / "result.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    @property
+    def finished(self) -> bool:
+        """True if running again would only repeat the result."""
+        result = self.result()
+        return result is not None and result.get("status") in FINAL
+
+    def open(self, config: dict[str, Any], provenance: dict[str, Any]) -> None:
+        """Makes the folder and writes what is known before training."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        write_text(self.root / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(redact(config))))
+        write_json(self.root / "provenance.json", provenance)
+        (self.root / "result.json").unlink(missing_ok=True)
+
+    def log(self, row: dict[str, Any]) -> None:
+        """Appends one row to metrics.jsonl."""
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(plain(row), allow_nan=False) + "\n")
+
+    def rewind(self, step: int) -> None:
+        """Drops the rows after ``step`` (and one half-written by a crash): they will be written again."""
+        if not self.metrics.exists():
+            return
+        kept = []
+        for line in self.metrics.read_text(encoding="utf-8").splitlines():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if row["step"] <= step:
+                kept.append(line + "\n")
+        write_text(self.metrics, "".join(kept))
+
+    def finish(self, result: dict[str, Any]) -> None:
+        write_json(self.root / "result.json", result)
+
+
+def provenance(
+    device: torch.device, precision: str, task: dict[str, Any], kernels: dict[str, str]
+) -> dict[str, Any]:
+    """Where a result comes from: code, versions, data, machine, kernels, command."""
+    return {
+        "git": _git(),
+        "versions": {"python": platform.python_version(), **{p: metadata.version(p) for p in PACKAGES}},
+        "data": task,
+        "device": {
+            "name": device.type,
+            "processor": _processor(device),
+            "threads": torch.get_num_threads(),
+            "precision": precision,
+        },
+        "kernels": kernels,
+        "command": " ".join(redact(["python", "-m", "experiments.train", *sys.argv[1:]])),
+    }
+
+
+def _git() -> dict[str, Any]:
+    """Commit of the code that runs, and whether it was changed since."""
+
+    def ask(*words: str) -> str | None:
+        try:
+            found = subprocess.run(
+                ["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, timeout=10
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return found.stdout.strip() if found.returncode == 0 else None
+
+    status = ask("status", "--porcelain")
+    return {"commit": ask("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
+
+
+def _processor(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -1,0 +1,251 @@
+"""One run from settings to result: build, train, test, record."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import datetime
+import gc
+import resource
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from architectures.backbone import Backbone
+from experiments.budget import Matched, Sizes, match, training_flops_per_token
+from experiments.console import Console, clock
+from experiments.data.random import stream
+from experiments.errors import CheckpointError, DataError, OutOfMemoryError, Preempted, RunError
+from experiments.objectives.objective import Objective
+from experiments.results import RunFolder, provenance
+from experiments.settings import Settings
+from experiments.tasks.task import Task
+from experiments.tracking import RunIdentity, Tracker, open_tracker
+from experiments.trainer import Trainer
+
+STATE_LENGTH = 2048
+"""Length at which decoding states are compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is known of a run before it is trained."""
+
+    task: Task
+    objective: Objective
+    sizes: Sizes
+    matched: Matched
+    cost: dict[str, Any]
+    """Parameters by part, training FLOPs per token, decoding-state bytes: the fields of result.json."""
+
+
+def plan(settings: Settings) -> Plan:
+    """Sizes the model and prices it. Allocates nothing."""
+    try:
+        task = settings.task_class(settings.task)  # type: ignore[call-arg]
+    except OSError as error:
+        raise DataError(
+            f"task={settings.names.task}: the data cannot be read or prepared: {error}"
+        ) from error
+    objective = settings.objective_class(settings.objective, task)
+    view = objective.view(task.batch("train", settings.seed, 0, 1), torch.Generator().manual_seed(0))
+    sizes = Sizes(
+        vocab_size=task.vocabulary.size,
+        length=view.tokens_BT.shape[1],
+        source_length=view.source_length,
+        raw_length=task.sequence_length,
+    )
+    matched = match(settings.backbone_class, settings.backbone, settings.scale, sizes)
+    model = sizes.on_meta(settings.backbone_class, matched.config)
+    parts = model.parameters_by_part()
+    source = STATE_LENGTH if model.capabilities.encoder_decoder else 0
+    cost = {
+        "parameters": {
+            "embedding": parts.embedding,
+            "body": parts.body,
+            "head": parts.head,
+            "total": parts.total,
+            "active": parts.active,
+        },
+        "flops_per_token": training_flops_per_token(model, sizes),
+        "state_bytes_2k": model.state_bytes(STATE_LENGTH, source),
+        "matched": {
+            "axis": matched.axis,
+            "target": matched.target,
+            "value": matched.value,
+            "residual": matched.residual,
+        },
+        "widths": asdict(matched.config),
+    }
+    return Plan(task=task, objective=objective, sizes=sizes, matched=matched, cost=cost)
+
+
+def execute(settings: Settings) -> None:
+    """Trains, tests and records one cell, or says that it is done already.
+
+    Raises:
+        RunError: the run failed in a way its message explains; if it had begun,
+            the failure is a row of the study (result.json).
+        Preempted: a signal asked to stop; a checkpoint was saved.
+    """
+    folder = RunFolder(settings.folder)
+    console = Console(f"{settings.cell} s{settings.seed}")
+    if folder.finished:
+        console.say(f"already {(folder.result() or {})['status']}: {settings.folder}")
+        return
+    if settings.device.threads is not None:
+        torch.set_num_threads(settings.device.threads)
+    planned = plan(settings)
+    identity = {
+        "format": 1,
+        "key": settings.key,
+        "study": settings.study,
+        "cell": settings.cell,
+        "digest": settings.digest,
+        "seed": settings.seed,
+        **asdict(settings.names),
+    }
+    record = {**identity, **planned.cost, "fingerprint": planned.task.fingerprint}
+    try:
+        _reset_peak_memory()
+        model = _build(settings, planned)
+        folder.open(
+            settings.resolved,
+            provenance(
+                settings.device.torch_device(),
+                settings.device.precision,
+                {"task": settings.names.task, "fingerprint": planned.task.fingerprint},
+                model.kernels(),
+            ),
+        )
+    except OSError as error:
+        raise CheckpointError(f"{settings.folder}: the run folder cannot be written: {error}") from error
+    console.say(
+        f"{planned.cost['parameters']['body']:,} body parameters "
+        f"({planned.matched.residual:+.2%} of the target), {settings.folder}"
+    )
+    tracker = open_tracker(settings.tracking, _identity(settings), settings.folder, settings.resolved, record)
+    trainer = Trainer(
+        settings,
+        model=model,
+        objective=planned.objective,
+        task=planned.task,
+        folder=folder,
+        tracker=tracker,
+        console=console,
+        flops_per_token=planned.cost["flops_per_token"],
+    )
+    _train(trainer, record, folder, tracker, console)
+
+
+def _train(
+    trainer: Trainer, record: dict[str, Any], folder: RunFolder, tracker: Tracker, console: Console
+) -> None:
+    """Runs the trainer and writes the result, whatever it is."""
+    error: BaseException | None = None
+    status, metrics = "complete", []
+    try:
+        trainer.run()
+        metrics = [asdict(trainer.test("test", trainer.settings.trainer.test_examples))]
+        record["references"] = [asdict(reference) for reference in trainer.task.references()]
+    except Preempted as preempted:
+        status, error = "preempted", preempted
+    except RunError as failure:
+        status, error = failure.status, failure
+    except Exception as failure:
+        error = _translate(failure)
+        status = error.status
+    state = trainer.state
+    message = {"complete": None, "preempted": "stopped by a signal"}.get(status, str(error))
+    result = {
+        **record,
+        "status": status,
+        "message": message,
+        "training": {
+            "steps": state.step,
+            "tokens": state.tokens,
+            "flops": state.flops,
+            "seconds": state.seconds,
+            "tokens_per_second": state.tokens / state.seconds if state.seconds else None,
+            "data_share": state.data_seconds / state.seconds if state.seconds else None,
+            "peak_memory_bytes": peak_memory(trainer.device),
+        },
+        "metrics": metrics,
+        "finished_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    try:
+        folder.finish(result)
+    except OSError as failure:
+        error = CheckpointError(f"{folder.root}: the result cannot be written: {failure}")
+    by_split = {metric["split"]: {metric["name"]: metric["value"]} for metric in metrics}
+    tracker.close({**result, "metrics": by_split}, 0 if error is None else getattr(error, "exit_code", 75))
+    if error is not None:
+        console.say(f"{status}: {message}")
+        raise error
+    metric = metrics[0]
+    ended = len(list(folder.root.parents[1].glob("*/s*/result.json")))
+    console.say(
+        f"complete in {clock(state.seconds)}: test {metric['name']} {metric['value']:.4f} "
+        f"({ended} runs of study {record['study']} have ended)"
+    )
+
+
+def _translate(failure: Exception) -> RunError:
+    """An unforeseen exception as one that carries a status; its traceback goes into the record."""
+    memory = isinstance(failure, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(
+        failure
+    )
+    if memory:
+        return OutOfMemoryError(
+            f"out of memory: {failure}; halve budget.micro_batch_size, which changes memory and not results"
+        )
+    lines = traceback.format_exception(failure)
+    return RunError(f"{type(failure).__name__}: {failure}\n{''.join(lines)}")
+
+
+def _build(settings: Settings, planned: Plan) -> Backbone:
+    torch.manual_seed(stream(settings.seed, "initialisation") >> 1)
+    sizes = planned.sizes
+    model = settings.backbone_class(
+        planned.matched.config, vocab_size=sizes.vocab_size, max_length=max(sizes.length, sizes.raw_length)
+    )
+    return model.to(settings.device.torch_device())
+
+
+def _identity(settings: Settings) -> RunIdentity:
+    return RunIdentity(
+        key=settings.key,
+        study=settings.study,
+        cell=settings.cell,
+        seed=settings.seed,
+        backbone=settings.names.backbone,
+        objective=settings.names.objective,
+        task=settings.names.task,
+        scale=settings.names.scale,
+    )
+
+
+def _reset_peak_memory() -> None:
+    """Gives freed memory back and starts a new peak, so that runs sharing a process are told apart."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        ctypes.CDLL(ctypes.util.find_library("c")).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+    except (OSError, AttributeError):
+        return  # not Linux: the peak is then that of the whole process
+
+
+def peak_memory(device: torch.device) -> int:
+    """Peak bytes since the run began: of the GPU's allocator, or of the process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+    except (OSError, StopIteration):
+        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

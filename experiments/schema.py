@@ -1,0 +1,148 @@
+"""The sections of a configuration that belong to the harness, and the root that holds them all.
+
+Each section is a frozen dataclass that checks itself; what belongs to a backbone,
+an objective or a task is declared beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+from experiments.errors import nearest
+
+AXES = ("body", "active_body", "total", "flops")
+PRECISIONS = ("fp32", "bf16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleConfig:
+    """The size every backbone is brought to."""
+
+    axis: str = "body"
+    """What is held equal: ``body`` (parameters without embedding and head), ``active_body`` (those a
+    token uses), ``total``, or ``flops`` (training FLOPs per token at the task's length)."""
+    target: int | None = None
+    """The size aimed at on that axis; null leaves every width as its YAML says."""
+    depth: int = 2
+    """Layers of a transformer stack."""
+    mixer_depth: int = 4
+    """Layers that are a mixer alone, such as Mamba's: two weigh what one transformer layer does."""
+
+    def __post_init__(self) -> None:
+        if self.axis not in AXES:
+            raise ValueError(f"axis={self.axis!r}{nearest(self.axis, AXES)}")
+        if self.target is not None and self.target < 1:
+            raise ValueError(f"target={self.target} must be positive, or null")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetConfig:
+    """How much is trained."""
+
+    tokens: int = 1_000_000
+    """Training tokens, counted in the task's sequences."""
+    batch_size: int = 32
+    """Sequences for each optimizer step."""
+    micro_batch_size: int | None = None
+    """Sequences for each forward pass; null for all of them. Changes memory, not results."""
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1 or self.batch_size < 1:
+            raise ValueError(f"tokens={self.tokens} and batch_size={self.batch_size} must be positive")
+        if self.micro_batch_size is not None and self.micro_batch_size < 1:
+            raise ValueError(f"micro_batch_size={self.micro_batch_size} must be positive, or null")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceConfig:
+    """Where and in which precision to compute."""
+
+    name: str = "auto"
+    """``cpu``, ``cuda``, ``cuda:1`` ..., or ``auto`` for a GPU if there is one."""
+    precision: str = "fp32"
+    """``fp32``, or ``bf16`` for mixed precision with float32 weights."""
+    threads: int | None = None
+    """CPU threads; null leaves PyTorch's choice."""
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision={self.precision!r}{nearest(self.precision, PRECISIONS)}")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads={self.threads} must be positive, or null")
+        found = re.fullmatch(r"auto|cpu|cuda(?::(\d+))?", self.name)
+        if found is None:
+            raise ValueError(f"name={self.name!r}{nearest(self.name, ('auto', 'cpu', 'cuda', 'cuda:1'))}")
+        if self.name.startswith("cuda"):
+            count = torch.cuda.device_count()
+            if int(found[1] or 0) >= count:
+                raise ValueError(f"name={self.name!r}: this machine has {count} CUDA devices; use device=cpu")
+
+    def torch_device(self) -> torch.device:
+        auto = "cuda" if torch.cuda.is_available() else "cpu"
+        return torch.device(auto if self.name == "auto" else self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerConfig:
+    """What happens beside training; nothing here changes the result but the evaluation sizes."""
+
+    log_every: int = 20
+    """Steps between console lines and rows of metrics.jsonl."""
+    evaluate_every: int = 200
+    """Steps between evaluations on the validation split."""
+    validation_examples: int = 64
+    """Sequences of each evaluation during training."""
+    test_examples: int = 256
+    """Sequences of the final evaluation on the test split."""
+    checkpoint_every: int = 200
+    """Steps between checkpoints; the last step always makes one."""
+    keep_checkpoints: int = 2
+    """Checkpoints kept, newest first."""
+
+    def __post_init__(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            if value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """The YAML files chosen in each group; they name a cell, and nothing is decided by them."""
+
+    backbone: str = MISSING
+    objective: str = MISSING
+    task: str = MISSING
+    scale: str = MISSING
+
+
+@dataclass
+class Schema:
+    """The root of the configuration, as Hydra checks it while composing.
+
+    The parts are ``Any`` here because Hydra would make frozen dataclasses
+    read-only; ``read_settings`` checks each against its own dataclass.
+    """
+
+    names: Any = MISSING
+    backbone: Any = MISSING
+    objective: Any = MISSING
+    task: Any = MISSING
+    scale: Any = MISSING
+    budget: Any = MISSING
+    optimizer: Any = MISSING
+    device: Any = MISSING
+    trainer: Any = MISSING
+    tracking: Any = MISSING
+    study: Any = MISSING
+    seed: int = 0
+    runs: str = "runs"
+
+
+ConfigStore.instance().store(name="schema", node=Schema)

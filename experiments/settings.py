@@ -1,0 +1,189 @@
+"""From a composed Hydra configuration to typed, validated settings.
+
+What is wrong is said in one message with the key, the value, the remedy and the
+nearest valid name, before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from architectures.backbone import Backbone, BackboneConfig
+from experiments.errors import ConfigError, nearest
+from experiments.objectives.objective import Objective
+from experiments.optimizer import OptimizerConfig
+from experiments.schema import BudgetConfig, DeviceConfig, Names, ScaleConfig, Schema, TrainerConfig
+from experiments.tasks.task import Task
+from experiments.tracking import TrackingConfig
+from experiments.validation import check_file_name, first_line, load_class, typed
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+
+KEY_LENGTH = 64
+"""W&B takes run ids up to this length."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything about one run, typed and checked."""
+
+    names: Names
+    backbone_class: type[Backbone]
+    backbone: BackboneConfig
+    objective_class: type[Objective]
+    objective: Any
+    task_class: type[Task]
+    task: Any
+    scale: ScaleConfig
+    budget: BudgetConfig
+    optimizer: OptimizerConfig
+    device: DeviceConfig
+    trainer: TrainerConfig
+    tracking: TrackingConfig
+    study: str
+    seed: int
+    runs: Path
+    resolved: dict[str, Any]
+    """The whole configuration with every reference filled in, as written to config.yaml."""
+
+    @property
+    def digest(self) -> str:
+        """Eight hex digits of everything that decides the result, except the seed."""
+        beside = ("seed", "runs", "tracking", "study", "names")
+        kept = {k: v for k, v in self.resolved.items() if k not in beside}
+        kept["task"] = {k: v for k, v in kept["task"].items() if k != "cache_dir"}
+        kept["device"] = {"precision": self.device.precision}
+        kept["budget"] = {k: v for k, v in kept["budget"].items() if k != "micro_batch_size"}
+        sizes = ("validation_examples", "test_examples", "evaluate_every")
+        kept["trainer"] = {k: v for k, v in kept["trainer"].items() if k in sizes}
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
+
+    @property
+    def cell(self) -> str:
+        return f"{self.names.backbone}-{self.names.task}-{self.names.scale}"
+
+    @property
+    def key(self) -> str:
+        """The run key: folder, resume key, W&B id and "already done?" test in one."""
+        return f"{self.cell}-{self.digest}-s{self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        return self.runs / self.study / f"{self.cell}-{self.digest}" / f"s{self.seed}"
+
+
+def read_settings(cfg: DictConfig) -> Settings:
+    """Validates a composed configuration. Raises ConfigError."""
+    try:
+        resolved = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as error:
+        raise ConfigError(f"{error.full_key} has no value: set {error.full_key}=...") from None
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{getattr(error, 'full_key', '')}: {first_line(error)}") from None
+    assert isinstance(resolved, dict)
+    tree: dict[str, Any] = {str(k): v for k, v in resolved.items()}
+    _check_groups(tree)
+
+    names = typed(Names, tree["names"], "names")
+    backbone_class, backbone = _part(tree, "backbone", Backbone)  # type: ignore[type-abstract]
+    objective_class, objective = _part(tree, "objective", Objective)  # type: ignore[type-abstract]
+    task_class, task = _part(tree, "task", Task)  # type: ignore[type-abstract]
+    _check_pair(tree["names"], backbone_class, objective_class, task_class)
+    study = str(tree["study"].get("name") or "")
+    check_file_name("study.name", study)
+    for group, name in dataclasses.asdict(names).items():
+        check_file_name(f"names.{group}", name)
+    settings = Settings(
+        names=names,
+        backbone_class=backbone_class,
+        backbone=backbone,
+        objective_class=objective_class,
+        objective=objective,
+        task_class=task_class,
+        task=task,
+        scale=typed(ScaleConfig, tree["scale"], "scale"),
+        budget=typed(BudgetConfig, tree["budget"], "budget"),
+        optimizer=typed(OptimizerConfig, tree["optimizer"], "optimizer"),
+        device=typed(DeviceConfig, tree["device"], "device"),
+        trainer=typed(TrainerConfig, tree["trainer"], "trainer"),
+        tracking=typed(TrackingConfig, tree["tracking"], "tracking"),
+        study=study,
+        seed=tree["seed"],
+        runs=Path(tree["runs"]),
+        resolved=tree,
+    )
+    if settings.scale.target is None and backbone.d_model is None:
+        raise ConfigError("backbone.d_model and scale.target are both null: give a width, or a size to reach")
+    if len(settings.key) > KEY_LENGTH:
+        raise ConfigError(
+            f"names: the run key {settings.key} has {len(settings.key)} characters, W&B takes {KEY_LENGTH}: "
+            "shorten the names of the YAML files"
+        )
+    return settings
+
+
+def _check_groups(tree: dict[str, Any]) -> None:
+    """The root has the keys of the schema and no others, and every group is a mapping."""
+    known = {f.name: f.type for f in dataclasses.fields(Schema)}
+    for key in tree:
+        if key not in known:
+            raise ConfigError(f"{key}: there is no such key{nearest(key, known)}")
+    for key, kind in known.items():
+        if kind == "Any" and not isinstance(tree.get(key), dict):
+            raise ConfigError(f"{key}={tree.get(key)} must be a mapping of settings")
+
+
+def _part(tree: dict[str, Any], key: str, base: type[T]) -> tuple[type[T], Any]:
+    """The class a group's YAML names, and its configuration."""
+    values = dict(tree[key])
+    if "_target_" not in values:
+        raise ConfigError(f"{key}: the YAML has no _target_, the dotted path of its {base.__name__}")
+    target = str(values.pop("_target_"))
+    found = load_class(target, base, key)
+    if not hasattr(found, "Config"):
+        raise ConfigError(f"{key}._target_={target} has no Config, the dataclass of its settings")
+    return found, typed(found.Config, values, key)  # type: ignore[attr-defined]
+
+
+def _check_pair(
+    names: dict[str, str], backbone: type[Backbone], objective: type[Objective], task: type[Task]
+) -> None:
+    """Refuses what cannot meet, naming those that can."""
+    missing = objective.requires(backbone.capabilities)
+    if missing is not None:
+        partners = _partners("backbone", Backbone, lambda b: objective.requires(b.capabilities) is None)
+        objectives = _partners("objective", Objective, lambda o: o.requires(backbone.capabilities) is None)
+        raise ConfigError(
+            f"objective={names['objective']} needs {missing}, and backbone={names['backbone']} is "
+            f"{backbone.capabilities.describe()}. Backbones for this objective: {partners}. "
+            f"Objectives for this backbone: {objectives}."
+        )
+    refused = objective.refuses(task)
+    if refused is not None:
+        tasks = _partners("task", Task, lambda t: objective.refuses(t) is None)
+        raise ConfigError(
+            f"objective={names['objective']} cannot train on task={names['task']}: {refused}. "
+            f"Tasks for this objective: {tasks}."
+        )
+
+
+def _partners(group: str, base: type[Any], suits: Any) -> str:
+    """Names of the YAMLs of a group whose class suits."""
+    found = []
+    for path in sorted((CONF / group).glob("*.yaml")):
+        target = OmegaConf.select(OmegaConf.load(path), f"{group}._target_") or OmegaConf.select(
+            OmegaConf.load(path), "_target_"
+        )
+        if target and suits(load_class(target, base, group)):
+            found.append(path.stem)
+    return ", ".join(found) or "none"

@@ -1,0 +1,91 @@
+"""Turns plain values into typed, checked ones; every mistake is a ConfigError that names its key."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+from typing import Any, TypeVar
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+
+from experiments.errors import ConfigError, nearest
+
+T = TypeVar("T")
+
+
+def check_file_name(key: str, value: str) -> None:
+    """Names become folders, and must not lead out of theirs."""
+    if not value or not all(c.isalnum() or c in "-_." for c in value) or value.startswith("."):
+        raise ConfigError(f"{key}={value!r} names a folder: use letters, digits, '-', '_' and '.' only")
+
+
+def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
+    """``values`` as an instance of the dataclass ``cls``. Raises ConfigError naming ``key``."""
+    assert dataclasses.is_dataclass(cls)
+    names = [f.name for f in dataclasses.fields(cls)]
+    _check_finite(values, key)
+    try:
+        schema = OmegaConf.structured(cls)
+        _unlock(schema)
+        merged = OmegaConf.merge(schema, values)
+        return OmegaConf.to_object(merged)  # type: ignore[return-value]
+    except ConfigKeyError as error:
+        unknown = str(error.key)
+        raise ConfigError(
+            f"{key}.{unknown}: {cls.__name__} has no such key{nearest(unknown, names)}"
+        ) from None
+    except MissingMandatoryValue as error:
+        raise ConfigError(f"{key}.{error.full_key} has no value: set {key}.{error.full_key}=...") from None
+    except OmegaConfBaseException as error:
+        place = f"{key}.{error.full_key}" if error.full_key else key
+        raise ConfigError(f"{place}: {first_line(error)}") from None
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from None
+
+
+def _check_finite(value: Any, key: str) -> None:
+    """No setting may be infinite or not a number: it would pass most comparisons."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{key}={value} must be a finite number")
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _check_finite(inner, f"{key}.{name}")
+    if isinstance(value, list):
+        for inner in value:
+            _check_finite(inner, key)
+
+
+def _unlock(node: DictConfig) -> None:
+    """Lets a node made from frozen dataclasses be filled in."""
+    OmegaConf.set_readonly(node, False)
+    for key in node:
+        if OmegaConf.is_dict(node._get_node(key)) and not OmegaConf.is_missing(node, key):
+            _unlock(node[key])
+
+
+def first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+def load_class(target: str, base: type[T], key: str) -> type[T]:
+    """The class at a dotted path, which must derive from ``base``. Nothing is called.
+
+    A configuration can therefore name the project's classes and a user's own
+    backbones, but cannot make the harness run a function.
+    """
+    module, _, name = target.rpartition(".")
+    if not module or target.startswith("."):
+        raise ConfigError(f"{key}._target_={target} is no dotted path: write package.module.Class")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name and not module.startswith(error.name):
+            raise
+        raise ConfigError(f"{key}._target_={target}: no module {module!r}; is it on PYTHONPATH?") from None
+    except AttributeError:
+        raise ConfigError(f"{key}._target_={target}: no class {name!r} in {module!r}") from None
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ConfigError(f"{key}._target_={target} is not a {base.__name__}")
+    return found
