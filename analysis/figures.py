@@ -1,0 +1,189 @@
+"""Plotly figures of a study. Each is a function of the results frame (and the curves).
+
+One colour and marker for each backbone, everywhere: the backbones of the study
+in alphabetical order take the entries of ``PALETTE`` in turn. Arms that share a
+backbone share its colour and differ in the dash of their lines.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from analysis.summary import PLACE, arm_table, usable
+
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999999", "#C9B800")
+"""Okabe and Ito's colour-blind safe colours. Grey stands for their black, which a dark page
+would swallow; their yellow comes last and darkened, for a white page."""
+
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon")
+DASHES = ("solid", "dash", "dot", "dashdot")
+REFERENCE_COLOUR = "#8A8A8A"
+
+AXES = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "seconds"}
+"""Horizontal axes of the learning curves, in the order the curves carry them in ``customdata``."""
+
+PANEL_HEIGHT = 400
+
+
+def styles(frame: pd.DataFrame) -> dict[str, dict[str, str]]:
+    """Colour, marker symbol and dash for each arm."""
+    found = {}
+    backbones = sorted(frame["backbone"].unique())
+    for backbone, runs in frame.groupby("backbone"):
+        index = backbones.index(backbone)
+        for place, arm in enumerate(sorted(runs["arm"].unique())):
+            found[str(arm)] = {
+                "color": PALETTE[index % len(PALETTE)],
+                "symbol": SYMBOLS[index % len(SYMBOLS)],
+                "dash": DASHES[place % len(DASHES)],
+            }
+    return found
+
+
+def learning_curves(frame: pd.DataFrame, history: pd.DataFrame) -> go.Figure | None:
+    """Validation metric against training tokens, a panel for each task; None without curves.
+
+    Thin lines are seeds, the thick line is their mean at the steps all of them
+    reached. Every point carries its tokens, FLOPs and seconds in
+    ``customdata``, from which the page's switch takes the other axes.
+    """
+    rows = history[history["kind"] == "validation"].merge(frame, on="path", suffixes=("", "_run"))
+    panels = [(place, metric) for place, runs in rows.groupby(PLACE) if (metric := _metric(runs))]
+    if not panels:
+        return None
+    figure, cells = _panels([f"{task}, {scale}" for (task, scale), _ in panels])
+    style, named = styles(frame), set()
+    for ((task, scale), metric), cell in zip(panels, cells, strict=True):
+        here = rows[(rows["task"] == task) & (rows["scale"] == scale)]
+        here = here[here[metric].map(math.isfinite)]
+        for arm, runs in here.groupby("arm"):
+            for trace in _arm_curves(str(arm), runs, metric, style[str(arm)], legend=arm not in named):
+                figure.add_trace(trace, **cell)
+            named.add(arm)
+        arms = arm_table(frame[(frame["task"] == task) & (frame["scale"] == scale)])
+        for _, line in arms[arms["kind"] == "reference"].iterrows():
+            figure.add_trace(_reference_line(line, here), **cell)
+        figure.update_yaxes(title_text=metric.replace("_", " "), **cell)
+        figure.update_xaxes(title_text=AXES["tokens"], **cell)
+    lines = figure.layout.height // PANEL_HEIGHT
+    figure.update_layout(legend={"orientation": "h", "yanchor": "bottom", "y": 1 + 0.13 / lines})
+    return figure
+
+
+def _metric(rows: pd.DataFrame) -> str | None:
+    """The metric of one task's curves; None where nothing was validated."""
+    known = [m for m in rows["metric"].dropna().unique() if m in rows and rows[m].notna().any()]
+    return str(known[0]) if known else None
+
+
+def _arm_curves(
+    arm: str, runs: pd.DataFrame, metric: str, style: dict[str, str], *, legend: bool
+) -> list[go.Scatter]:
+    """Thin lines for the seeds, then a thick one for their mean."""
+    columns = [*AXES, metric]
+    line = {"color": style["color"], "dash": style["dash"]}
+    traces = [
+        _curve(seed[columns], arm, line | {"width": 1}, opacity=0.4, hoverinfo="skip", showlegend=False)
+        for _, seed in runs.groupby("path")
+    ]
+    steps = runs.groupby("step")
+    whole = steps["path"].nunique() == runs["path"].nunique()
+    mean = steps[columns].mean()[whole]
+    hover = (
+        f"<b>{arm}</b><br>%{{y:.4f}}<br>tokens %{{customdata[0]:.4s}}, FLOPs %{{customdata[1]:.3g}}, "
+        "%{customdata[2]:.1f} s<extra></extra>"
+    )
+    traces.append(
+        _curve(
+            mean, arm, line | {"width": 2.5}, mode="lines+markers", showlegend=legend, hovertemplate=hover,
+            marker={"symbol": style["symbol"], "size": 6},
+        )
+    )  # fmt: skip
+    return traces
+
+
+def _curve(points: pd.DataFrame, arm: str, line: dict[str, object], **settings: object) -> go.Scatter:
+    """One line; the last column of ``points`` is its height."""
+    return go.Scatter(
+        x=points["tokens"].tolist(), y=points.iloc[:, -1].tolist(),
+        customdata=points[[*AXES]].to_numpy().tolist(), name=arm, legendgroup=arm, line=line,
+        **{"mode": "lines", **settings},
+    )  # fmt: skip
+
+
+def _reference_line(line: pd.Series, rows: pd.DataFrame) -> go.Scatter:
+    """A dashed line across all curves of a panel."""
+    ends = [[float(f(rows[axis])) for axis in AXES] for f in (pd.Series.min, pd.Series.max)]
+    return go.Scatter(
+        x=[end[0] for end in ends], y=[line["score"]] * 2, customdata=ends, mode="lines+text",
+        text=["", line["arm"]], textposition="top left", showlegend=False,
+        line={"color": REFERENCE_COLOUR, "dash": "dash", "width": 1.5},
+        hovertemplate=f"{line['arm']}: %{{y:.4f}}<extra></extra>",
+    )  # fmt: skip
+
+
+def final_scores(frame: pd.DataFrame) -> go.Figure | None:
+    """Test scores: mean with 95% t-interval, and the seeds as small dots; None without scores."""
+    table = arm_table(frame)
+    table = table[table["score"].map(math.isfinite)]
+    groups = [(place, rows) for place, rows in table.groupby(PLACE) if (rows["kind"] == "arm").any()]
+    if not groups:
+        return None
+    figure, cells = _panels([f"{task}, {scale}" for (task, scale), _ in groups])
+    style = styles(frame)
+    for ((task, scale), rows), cell in zip(groups, cells, strict=True):
+        runs = frame[usable(frame) & (frame["task"] == task) & (frame["scale"] == scale)]
+        for _, row in rows.iterrows():
+            for trace in _score_points(row, runs, style):
+                figure.add_trace(trace, **cell)
+        metric = rows["metric"].iloc[0].replace("_", " ")
+        figure.update_xaxes(title_text=f"{metric}, {rows['direction'].iloc[0]} is better", **cell)
+        # Top to bottom in the order of the table.
+        figure.update_yaxes(autorange="reversed", automargin=True, **cell)
+    return figure
+
+
+def _score_points(row: pd.Series, runs: pd.DataFrame, style: dict[str, dict[str, str]]) -> list[go.Scatter]:
+    if row["kind"] == "reference":
+        marker: dict[str, object] = {"color": REFERENCE_COLOUR, "symbol": "line-ns-open", "size": 14}
+        return [_point(row, [row["score"]], row["arm"], marker)]
+    label = row["arm"] + (f", {row['likelihood']}" if isinstance(row["likelihood"], str) else "")
+    look = style[row["arm"]]
+    seeds = runs[(runs["cell"] == row["cell"]) & (runs["digest"] == row["digest"])]["score"].tolist()
+    marker = {"color": look["color"], "symbol": look["symbol"], "size": 11}
+    mean = _point(row, [row["score"]], label, marker)
+    if math.isfinite(row["half_width"]):
+        mean.error_x = {"type": "data", "array": [row["half_width"]], "color": look["color"], "thickness": 2}
+    small = {"color": look["color"], "symbol": "circle-open", "size": 5}
+    return [_point(row, seeds, label, small), mean]
+
+
+def _point(row: pd.Series, values: list[float], label: str, marker: dict[str, object]) -> go.Scatter:
+    label = "<br>".join(textwrap.wrap(label, 20))
+    return go.Scatter(
+        x=values, y=[label] * len(values), mode="markers", marker=marker, name=row["arm"], showlegend=False,
+        hovertemplate=f"{label}: %{{x:.4f}}<extra></extra>",
+    )  # fmt: skip
+
+
+def _panels(titles: list[str]) -> tuple[go.Figure, list[dict[str, int]]]:
+    """A figure with a panel for each title, two in a row, and where each panel stands."""
+    columns = min(2, len(titles))
+    lines = math.ceil(len(titles) / columns)
+    figure = make_subplots(
+        rows=lines, cols=columns, subplot_titles=titles,
+        horizontal_spacing=0.18, vertical_spacing=0.36 / lines,
+    )  # fmt: skip
+    # Clear backgrounds, and colours set by the page: it knows whether it is light or dark.
+    figure.update_layout(
+        template="none", height=PANEL_HEIGHT * lines,
+        paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
+        margin={"l": 70, "r": 20, "t": 90, "b": 60}, hovermode="closest",
+        modebar={"bgcolor": "rgba(0,0,0,0)"},
+    )  # fmt: skip
+    return figure, [{"row": i // columns + 1, "col": i % columns + 1} for i in range(len(titles))]

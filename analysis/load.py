@@ -1,0 +1,208 @@
+"""Reads run folders into pandas: one tidy row for each run, failures included.
+
+Columns of the frame that ``load_study`` returns. A group of the record and a
+key inside it are joined with an underscore, so ``training.flops`` is
+``training_flops``; numbers are float64 (NaN where the record has none), the
+rest is text (None where the record has none).
+
+    study cell digest seed path        which run; ``seed`` is an integer
+    status message                     ``incomplete`` where result.json is not (yet) there
+    backbone objective task scale arm  ``arm`` is the shortest name that tells the cells of a task apart
+    score score_standard_error score_items score_samples
+    metric unit direction averaging likelihood estimator
+                                       the first test metric of the record; the standard error is over
+                                       items of the test split, not over seeds
+    SPLIT_METRIC                       every metric, for example ``test_bits_per_byte``
+    parameters_*  flops_per_token  state_bytes_2k  training_*
+    matched_axis matched_target matched_residual
+    fingerprint git_commit git_dirty device_* versions kernels command
+    references versions kernels        JSON text
+    corrupt_lines                      lines of metrics.jsonl that are no JSON object
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+NUMBERS = {
+    "flops_per_token": ("flops_per_token",),
+    "state_bytes_2k": ("state_bytes_2k",),
+    **{f"parameters_{k}": ("parameters", k) for k in ("embedding", "body", "head", "total", "active")},
+    **{
+        f"training_{k}": ("training", k)
+        for k in (
+            "steps", "tokens", "flops", "seconds", "tokens_per_second", "data_share",
+            "peak_memory_bytes", "final_loss",
+        )
+    },
+    "matched_target": ("matched", "target"),
+    "matched_residual": ("matched", "residual"),
+}  # fmt: skip
+"""Number columns and where they stand in result.json."""
+
+SCORE_TEXTS = ("unit", "direction", "averaging", "likelihood", "estimator")
+
+
+def load_study(runs: Path, study: str) -> pd.DataFrame:
+    """Every run of a study as one row; see the module's docstring for the columns.
+
+    Args:
+        runs: the folder of all studies.
+        study: the study's name, a folder inside ``runs``.
+
+    Raises:
+        ValueError: no such study, no run in it, or a record that cannot be read.
+    """
+    folders = run_folders(runs, study)
+    frame = pd.DataFrame([_run_row(folder, study) for folder in folders])
+    # A killed run has not said what it was; another seed of its cell has.
+    for column in ("backbone", "objective", "task", "scale"):
+        known = frame.groupby(["cell", "digest"])[column].transform("first")
+        frame[column] = frame[column].where(frame[column].notna(), known)
+    frame["backbone"] = frame["backbone"].where(frame["backbone"].notna(), frame["cell"])
+    frame = frame.fillna({"objective": "unknown", "task": "unknown", "scale": "unknown"})
+    frame["arm"] = _arm_names(frame)
+    return frame.sort_values(["task", "scale", "arm", "seed"], ignore_index=True)
+
+
+def load_history(runs: Path, study: str) -> pd.DataFrame:
+    """Every row of every metrics.jsonl of a study, one below the other.
+
+    Columns: ``path`` (as in ``load_study``, to join on), ``kind`` (``train`` or
+    ``validation``), then the keys of the rows: ``step``, ``tokens``, ``flops``,
+    ``seconds``, ``loss``, ``bits_per_byte`` and so on, float64. A step that a
+    resumed run went through twice is there once, as it was the last time.
+    """
+    rows = []
+    for folder in run_folders(runs, study):
+        for line in _lines(folder / "metrics.jsonl")[0]:
+            numbers = {k: _number(v) for k, v in line.items() if k != "kind"}
+            rows.append({"path": str(folder), "kind": str(line.get("kind")), **numbers})
+    frame = pd.DataFrame(rows)
+    for column in ("path", "kind", "step", "tokens", "flops", "seconds"):
+        if column not in frame:
+            frame[column] = pd.Series(dtype="float64")
+    frame = frame.drop_duplicates(["path", "kind", "step"], keep="last")
+    return frame.sort_values(["path", "kind", "step"], ignore_index=True)
+
+
+def run_folders(runs: Path, study: str) -> list[Path]:
+    """The run folders of a study, ``runs/STUDY/CELL-DIGEST/sSEED``, in order of their names."""
+    remedy = f"run it first: python -m experiments.train study={study}"
+    root = runs / study
+    if not root.is_dir():
+        studies = sorted(p.name for p in runs.iterdir() if p.is_dir()) if runs.is_dir() else []
+        near = difflib.get_close_matches(study, studies, n=1)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        there = f"studies there: {', '.join(studies)}" if studies else "there are none yet"
+        raise ValueError(f"study={study} is not in {runs}/: {hint}{there}; or {remedy}")
+    folders = sorted(p for p in root.glob("*-*/s*") if p.is_dir() and p.name[1:].isdigit())
+    if not folders:
+        raise ValueError(f"study={study} has no runs in {root}/: {remedy}")
+    return folders
+
+
+def _run_row(folder: Path, study: str) -> dict[str, Any]:
+    """One run as flat columns."""
+    cell, digest = folder.parent.name.rsplit("-", 1)
+    result = _json(folder / "result.json") or {"status": "incomplete"}
+    provenance = _json(folder / "provenance.json") or {}
+    data, git = provenance.get("data") or {}, provenance.get("git") or {}
+    row: dict[str, Any] = {
+        "study": study, "cell": cell, "digest": digest, "seed": int(folder.name[1:]), "path": str(folder),
+        "status": str(result["status"]), "message": result.get("message"),
+        "backbone": result.get("backbone"), "objective": result.get("objective"),
+        "task": result.get("task") or data.get("task"), "scale": result.get("scale"),
+    }  # fmt: skip
+    row |= _score(result.get("metrics") or [])
+    for column, keys in NUMBERS.items():
+        value: Any = result
+        for key in keys:
+            value = (value or {}).get(key)
+        row[column] = _number(value)
+    row |= {
+        "matched_axis": (result.get("matched") or {}).get("axis"),
+        "fingerprint": result.get("fingerprint") or data.get("fingerprint"),
+        "git_commit": git.get("commit"), "git_dirty": git.get("dirty"),
+        "command": provenance.get("command"),
+        "versions": json.dumps(provenance.get("versions") or {}, sort_keys=True),
+        "kernels": json.dumps(provenance.get("kernels") or {}, sort_keys=True),
+        "references": json.dumps(result.get("references") or []),
+        "corrupt_lines": _lines(folder / "metrics.jsonl")[1],
+    }  # fmt: skip
+    device = provenance.get("device") or {}
+    for key in ("name", "processor", "threads", "precision"):
+        value = device.get(key)
+        row[f"device_{key}"] = None if value is None else str(value)
+    return row
+
+
+def _score(metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    """All metrics as SPLIT_METRIC columns, and the first of the test split as the score."""
+    first = next((m for m in metrics if m["split"] == "test"), {})
+    row: dict[str, Any] = {
+        "score": _number(first.get("value")),
+        "score_standard_error": _number(first.get("standard_error")),
+        "score_items": _number(first.get("items")),
+        "score_samples": _number(first.get("samples")),
+        "metric": first.get("name"),
+    }
+    row |= {key: first.get(key) for key in SCORE_TEXTS}
+    return row | {f"{m['split']}_{m['name']}": _number(m.get("value")) for m in metrics}
+
+
+def _arm_names(frame: pd.DataFrame) -> pd.Series:
+    """The shortest of backbone, backbone and objective, cell, cell and digest that is no other arm's.
+
+    Two digests of one cell are two configs, so they are never averaged together.
+    """
+    identity = frame["cell"] + "-" + frame["digest"]
+    place = frame["task"] + " " + frame["scale"]
+    names = frame["backbone"].astype(str)
+    for longer in (frame["backbone"] + " " + frame["objective"], frame["cell"], identity):
+        shared = identity.groupby([place, names]).transform("nunique") > 1
+        names = names.where(~shared, longer)
+    return names
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    """A JSON object from a file; None where there is no file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON ({error}): delete it and run the study again") from error
+    if not isinstance(value, dict) or value.get("format", 1) != 1:
+        raise ValueError(f"{path} is not a record of format 1: it comes from another version of archbench")
+    return value
+
+
+def _lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The JSON objects of a JSONL file, and how many lines were none: a killed run ends mid-line."""
+    rows, corrupt = [], 0
+    if not path.is_file():
+        return [], 0
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if isinstance(row, dict):
+            rows.append(row)
+        elif line.strip():
+            corrupt += 1
+    return rows, corrupt
+
+
+def _number(value: Any) -> float:
+    """A number of the record, where NaN and infinities are text; NaN for None and anything else."""
+    try:
+        return float("nan") if value is None else float(value)
+    except (TypeError, ValueError):
+        return float("nan")

@@ -1,0 +1,225 @@
+"""From runs to arms: means over seeds, paired comparisons, and what to be wary of.
+
+Everything here is a function of the frame that ``analysis.load.load_study``
+returns. An arm is one config under several seeds; a table holds the arms of one
+task at one scale. Arms are ranked within a likelihood class only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+
+from analysis.load import NUMBERS
+from analysis.statistics import MARGINS, MIN_SEEDS, compare_arms, mean_interval
+
+LIKELIHOODS = {
+    "exact": "the model's own probability of the text, by the chain rule",
+    "bound": "an upper bound on the bits: the true value is this or lower",
+    "pseudo": "each token given all others: not a probability of the text, neither above nor below it",
+}
+"""Likelihood classes in the order they are shown. A metric that is no likelihood has none."""
+
+RESIDUAL_LIMIT = 0.01
+"""A budget matched less closely than this is warned about."""
+
+PLACE = ["task", "scale"]
+
+
+def usable(frame: pd.DataFrame) -> pd.Series:
+    """True for the runs whose score counts: complete, with a finite score."""
+    return (frame["status"] == "complete") & frame["score"].map(math.isfinite)
+
+
+def arm_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row for each arm, then one for each reference line, for each task and scale.
+
+    Columns: ``task scale kind`` (``arm`` or ``reference``) ``arm cell digest
+    backbone objective likelihood metric unit direction``; ``score`` (mean over
+    seeds), ``half_width`` (of its 95% t-interval; NaN below two seeds),
+    ``seeds`` (runs that count), ``runs``, ``status`` (``complete`` if all are),
+    ``message``; and the means of the number columns of ``load_study``.
+    Arms stand in order of class, then score; the best first.
+    """
+    rows = []
+    for (task, scale), group in frame.groupby(PLACE, sort=True):
+        arms = [_arm_row(runs) for _, runs in group.groupby(["cell", "digest"])]
+        arms.sort(key=_rank)
+        rows += [{"task": task, "scale": scale, **row} for row in arms + _reference_rows(group)]
+    return pd.DataFrame(rows)
+
+
+def _arm_row(runs: pd.DataFrame) -> dict[str, Any]:
+    good = runs[usable(runs)]
+    estimate = mean_interval(good["score"].tolist())
+    unfinished = runs[~usable(runs)]
+    shown = runs if good.empty else good
+    return {
+        "kind": "arm",
+        **{key: _first(runs[key]) for key in ("arm", "cell", "digest", "backbone", "objective")},
+        **{key: _first(shown[key]) for key in ("likelihood", "metric", "unit", "direction")},
+        "score": estimate.mean,
+        "half_width": math.nan if estimate.half_width is None else estimate.half_width,
+        "seeds": estimate.n,
+        "runs": len(runs),
+        "status": "complete" if unfinished.empty else ", ".join(sorted(set(unfinished["status"]))),
+        "message": "; ".join(run_notes(unfinished)) or None,
+        **{column: shown[column].mean() for column in NUMBERS},
+    }
+
+
+def _reference_rows(group: pd.DataFrame) -> list[dict[str, Any]]:
+    """The reference lines of a task, best last; only those in the metric of its table."""
+    metric, direction = _first(group["metric"]), _first(group["direction"])
+    found = {(r["name"], r["value"]): r for text in group["references"] for r in json.loads(text)}
+    rows = [
+        {
+            "kind": "reference", "arm": r["name"], "metric": metric, "score": float(r["value"]),
+            "direction": direction, "message": r.get("note") or None, "half_width": math.nan,
+            "seeds": 0, "runs": 0,
+        }
+        for r in found.values()
+        if r["metric"] == metric
+    ]  # fmt: skip
+    return sorted(rows, key=lambda r: r["score"], reverse=direction == "lower")
+
+
+def _rank(row: dict[str, Any]) -> tuple[int, float, str]:
+    classes = list(LIKELIHOODS)
+    place = classes.index(row["likelihood"]) if row["likelihood"] in classes else len(classes)
+    if not row["seeds"]:
+        return len(classes) + 1, 0.0, row["arm"]
+    return place, -row["score"] if row["direction"] == "higher" else row["score"], row["arm"]
+
+
+def _first(column: pd.Series) -> Any:
+    known = column.dropna()
+    return None if known.empty else known.iloc[0]
+
+
+def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
+    """Every pair of arms of one task, scale and likelihood class; Holm over the pairs of the class.
+
+    Columns: ``task scale likelihood unit margin`` and the fields of
+    ``statistics.Difference``. Arms with a run that did not finish are left
+    out (the mean of the survivors flatters them), and so are tasks whose runs
+    saw different data.
+    """
+    rows = []
+    for (task, scale), group in frame.groupby(PLACE, sort=True):
+        if _mixed_data(group):
+            continue
+        classes = group[_whole_arms(group)].groupby(["likelihood", "metric"], dropna=False, sort=True)
+        for (kind, metric), arms in classes:
+            scores = {str(arm): r.set_index("seed")["score"].to_dict() for arm, r in arms.groupby("arm")}
+            margin = MARGINS.get(str(metric), 0.0)
+            shared = {
+                "task": task, "scale": scale, "likelihood": None if pd.isna(kind) else kind,
+                "unit": _first(arms["unit"]), "margin": margin,
+            }  # fmt: skip
+            rows += [shared | asdict(d) for d in compare_arms(scores, arms["direction"].iloc[0], margin)]
+    return pd.DataFrame(rows, columns=COMPARISON_COLUMNS)
+
+
+COMPARISON_COLUMNS = [
+    "task", "scale", "likelihood", "unit", "margin",
+    "better", "worse", "gain", "half_width", "n", "p", "detectable", "separated",
+]  # fmt: skip
+
+
+def run_notes(runs: pd.DataFrame) -> list[str]:
+    """What became of the given runs: seeds, status and message; equal fates share a line."""
+    fates: dict[str, list[str]] = {}
+    for run in runs.sort_values("seed").itertuples():
+        reason = " ".join(run.message.split()) if isinstance(run.message, str) else ""
+        if run.status == "incomplete":
+            reason = "no result yet, still going on or killed"
+        elif run.status == "complete":
+            reason = "no finite score"
+        fates.setdefault(run.status + (f": {reason}" if reason else ""), []).append(str(run.seed))
+    return [f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)} {fate}" for fate, seeds in fates.items()]
+
+
+def matched_line(frame: pd.DataFrame) -> str:
+    """What was held equal, and how closely."""
+    known = frame[frame["matched_axis"].notna()]
+    if known.empty:
+        return "Held equal: nothing."
+    axes = known.groupby("matched_axis")["matched_target"].unique()
+    parts = []
+    for axis, targets in axes.items():
+        parts.append(f"{axis} at {' and '.join(f'{t:,.0f}' for t in sorted(targets))}")
+    return f"Held equal: {'; '.join(parts)}; largest residual {known['matched_residual'].abs().max():.2%}."
+
+
+def study_warnings(frame: pd.DataFrame) -> list[str]:
+    """What a reader must know before reading the tables, the gravest first."""
+    found = []
+    for (task, scale), group in frame.groupby(PLACE, sort=True):
+        place = f"{task}, {scale}"
+        for _, runs in group[~usable(group)].groupby(["cell", "digest"]):
+            notes = "; ".join(run_notes(runs))
+            found.append(f"{place}: {runs['arm'].iloc[0]} is not compared, as runs are missing ({notes})")
+        if _mixed_data(group):
+            found.append(f"{place}: mixed fingerprints, the runs saw different data: no arms are compared")
+        seeds = group[_whole_arms(group)].groupby("arm")["seed"].nunique()
+        few = seeds[seeds < MIN_SEEDS]
+        if len(few) and len(few) == len(seeds):
+            count = {1: "one seed", 2: "two seeds"}[int(seeds.max())]
+            found.append(f"{place}: {count}: nothing is called better (that takes {MIN_SEEDS})")
+        elif len(few):
+            names = ", ".join(few.index)
+            found.append(f"{place}: fewer than {MIN_SEEDS} seeds, so never called better: {names}")
+    return found + _mixed(frame) + _unmatched(frame)
+
+
+def _whole_arms(group: pd.DataFrame) -> pd.Series:
+    """True for the runs of arms all of whose runs count."""
+    return usable(group).groupby([group["cell"], group["digest"]]).transform("all")
+
+
+def _mixed_data(group: pd.DataFrame) -> bool:
+    return bool(group[usable(group)]["fingerprint"].nunique(dropna=False) > 1)
+
+
+def _mixed(frame: pd.DataFrame) -> list[str]:
+    """Conditions that differ between the runs."""
+    labels = {
+        "git_commit": "commits of the code", "device_name": "devices", "device_processor": "processors",
+        "device_threads": "thread counts", "device_precision": "precisions", "versions": "package versions",
+    }  # fmt: skip
+    known = frame[frame["status"] != "incomplete"]
+    found = []
+    for column, label in labels.items():
+        values = sorted(str(v) for v in known[column].dropna().unique())
+        if len(values) > 1:
+            shown = "" if column == "versions" else f" ({', '.join(v[:24] for v in values)})"
+            found.append(f"mixed {label}{shown}: speed, and perhaps more, is not comparable")
+    dirty = int((known["git_dirty"] == True).sum())  # noqa: E712 -- the column also holds None
+    if dirty:
+        found.append(f"{dirty} of {len(frame)} runs used code with uncommitted changes")
+    corrupt = int(frame["corrupt_lines"].sum())
+    if corrupt:
+        found.append(f"unreadable lines of metrics.jsonl, skipped: {corrupt} (a killed run ends mid-line)")
+    return found
+
+
+def _unmatched(frame: pd.DataFrame) -> list[str]:
+    known = frame[frame["status"] == "complete"]
+    found = []
+    missing = int(known["matched_axis"].isna().sum())
+    if missing:
+        found.append(f"{missing} of {len(known)} complete runs were matched to no budget")
+    axes = sorted(known["matched_axis"].dropna().unique())
+    if len(axes) > 1:
+        found.append(f"runs were matched on different axes: {', '.join(axes)}")
+    elif (known.groupby(PLACE)["matched_target"].nunique() > 1).any():
+        found.append("runs of one task were matched to different targets")
+    loose = sorted(known[known["matched_residual"].abs() > RESIDUAL_LIMIT]["arm"].unique())
+    if loose:
+        found.append(f"matched to worse than {RESIDUAL_LIMIT:.0%}: {', '.join(loose)}")
+    return found
