@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.compare import CompareConfig, main, parse, write
+from analysis.load import load_study
+from analysis.summary import arm_table
+from analysis.table import render_markdown, render_tables
+
+
+def test_arguments_in_the_style_of_hydra() -> None:
+    assert parse([]) == CompareConfig()
+    assert parse(["study=lr", "runs=a=b"]) == CompareConfig(study="lr", runs="a=b")
+    assert parse(["study=lr"]).folder == Path("runs/lr/analysis")
+    assert parse(["out=there"]).folder == Path("there")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["stduy=compare"], "unknown key 'stduy': did you mean 'study'? the keys are study, runs, out"),
+        (["--compare"], "'--compare' is no key=value: write for example study=compare"),
+        (["study="], "study= is empty"),
+        (["study=compare", "runs=nowhere"], "study=compare is not in nowhere/"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_2(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"error: {words}")
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_everything_is_written_and_printed(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"runs={study}"]) == 0
+    frame = load_study(study, "compare")
+    out = capsys.readouterr().out
+    assert out.startswith(render_tables(frame))
+    folder = study / "compare" / "analysis"
+    names = ["results.csv", "results.parquet", "table.csv", "table.md", "compare.html"]
+    assert sorted(p.name for p in folder.iterdir()) == sorted(names)
+    assert out.splitlines()[-5:] == [f"wrote {folder / name}" for name in names]
+
+    parquet = pd.read_parquet(folder / "results.parquet")
+    assert parquet["score"].equals(frame["score"])
+    assert parquet["arm"].tolist() == frame["arm"].tolist()
+    csv = pd.read_csv(folder / "results.csv")
+    assert csv["score"].tolist() == pytest.approx(frame["score"].tolist(), nan_ok=True)
+    table = pd.read_csv(folder / "table.csv")
+    assert table["score"].tolist() == pytest.approx(arm_table(frame)["score"].tolist(), nan_ok=True)
+    assert (folder / "table.md").read_text() == render_markdown(frame)
+
+
+def test_the_analysis_is_not_taken_for_a_run(study: Path) -> None:
+    assert main([f"runs={study}"]) == 0
+    assert len(load_study(study, "compare")) == 30
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "deep" / "a.txt", "old")
+
+    def full_disk(self: Path, target: Path) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "replace", full_disk)
+    with pytest.raises(OSError, match="no space"):
+        write(path, "new")
+    assert path.read_text() == "old"
+
+
+def test_it_needs_neither_torch_nor_hydra() -> None:
+    code = "import sys, analysis.compare; print({'torch', 'hydra', 'experiments'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"
+
+
+def test_the_command_line(study: Path) -> None:
+    command = [sys.executable, "-m", "analysis.compare"]
+    help_text = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
+    assert "study=compare" in help_text
+    wrong = subprocess.run([*command, "study=compar", f"runs={study}"], capture_output=True, text=True)
+    assert wrong.returncode == 2
+    assert "did you mean 'compare'?" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+
+
+def test_a_reader_may_leave_early(study: Path) -> None:
+    run = subprocess.Popen(
+        [sys.executable, "-m", "analysis.compare", f"runs={study}"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert run.stdout
+    assert run.stderr
+    run.stdout.close()
+    assert run.stderr.read() == ""
+    assert run.wait() == 0
+    assert (study / "compare" / "analysis" / "compare.html").is_file()
+
+
+def test_a_place_it_cannot_write_to(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (study / "file").touch()
+    assert main([f"runs={study}", f"out={study}/file"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: cannot write to {study}/file/")

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.figures import PALETTE, final_scores, learning_curves, styles
+from analysis.load import load_history, load_study
+
+
+def test_an_architecture_has_one_colour_and_its_arms_differ_in_dash(write_run: Any, tmp_path: Path) -> None:
+    write_run("mamba", 0)
+    write_run("encoder", 0, objective="masked_lm")
+    write_run("encoder", 0, objective="masked_diffusion")
+    found = styles(load_study(tmp_path / "runs", "compare"))
+    lm, diffusion = found["encoder masked_lm"], found["encoder masked_diffusion"]
+    assert lm["color"] == diffusion["color"] == PALETTE[0]
+    assert lm["dash"] != diffusion["dash"]
+    assert found["mamba"]["color"] == PALETTE[1]
+
+
+def test_curves_show_every_seed_and_their_mean(study: Path) -> None:
+    frame, history = load_study(study, "compare"), load_history(study, "compare")
+    figure = learning_curves(frame, history)
+    assert figure is not None
+    lines = [t for t in figure.data if t.name == "decoder" and t.yaxis == "y2"]
+    assert len(lines) == 4
+    mean = lines[-1]
+    assert mean.y == pytest.approx([(2.40 + 2.41 + 2.392) / 3 * (1 + 1 / s) for s in (10, 20, 30, 40, 50)])
+    assert mean.x == pytest.approx([s * 4096 for s in (10, 20, 30, 40, 50)])
+    # tokens, FLOPs, seconds: what the switch of the page puts on the other axes
+    assert mean.customdata[0] == pytest.approx([40960, 1e11, 1 + (0 + 1 + 2) / 7 / 3])
+    legend = [t.name for t in figure.data if t.showlegend]
+    assert sorted(legend) == ["decoder", "diffusion", "encoder", "mamba", "moe", "s4"]
+
+
+def test_the_mean_ends_where_the_first_seed_ends(write_run: Any, tmp_path: Path) -> None:
+    write_run("mamba", 0)
+    write_run("mamba", 1)
+    short = write_run("mamba", 2, killed=True) / "metrics.jsonl"
+    short.write_text("".join(short.read_text().splitlines(keepends=True)[:4]))
+    runs = tmp_path / "runs"
+    figure = learning_curves(load_study(runs, "compare"), load_history(runs, "compare"))
+    assert figure is not None
+    lines = [t for t in figure.data if t.name == "mamba"]
+    assert [len(t.x) for t in lines] == [5, 5, 2, 2]
+
+
+def test_references_cross_the_panel_of_their_task(study: Path) -> None:
+    figure = learning_curves(load_study(study, "compare"), load_history(study, "compare"))
+    assert figure is not None
+    lines = {t.text[1]: t for t in figure.data if t.text}
+    assert set(lines) == {"any value", "unigram entropy", "xz"}
+    assert lines["xz"].y == (2.2, 2.2)
+    assert lines["xz"].x == (40960, 204800)
+    assert lines["xz"].yaxis == "y2"
+    assert lines["xz"].line.dash == "dash"
+
+
+def test_nan_leaves_no_point(write_run: Any, tmp_path: Path) -> None:
+    rows = [{"kind": "validation", "step": s, "tokens": s, "flops": s, "seconds": s, "bits_per_byte": v}
+            for s, v in ((1, 3.0), (2, "nan"), (3, "inf"))]  # fmt: skip
+    folder = write_run("mamba", 0)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    runs = tmp_path / "runs"
+    figure = learning_curves(load_study(runs, "compare"), load_history(runs, "compare"))
+    assert figure is not None
+    assert all(len(t.y) == 1 for t in figure.data if t.name == "mamba")
+
+
+def test_scores_are_those_of_the_frame(study: Path) -> None:
+    frame = load_study(study, "compare")
+    figure = final_scores(frame)
+    assert figure is not None
+    seeds, mean = (t for t in figure.data if t.name == "mamba" and t.xaxis == "x2")
+    scores = frame[(frame["task"] == "text") & (frame["arm"] == "mamba")]["score"]
+    assert list(seeds.x) == scores.tolist()
+    assert mean.x[0] == pytest.approx(scores.mean())
+    assert mean.error_x.array[0] == pytest.approx(4.3027 * scores.std() / 3**0.5, rel=1e-4)
+    assert mean.y == ("mamba, exact",)
+
+
+def test_one_seed_has_no_bar_and_failures_no_point(study: Path) -> None:
+    figure = final_scores(load_study(study, "compare"))
+    assert figure is not None
+    moe = [t for t in figure.data if t.name == "moe"]
+    assert moe[-1].error_x.array is None
+    assert not [t for t in figure.data if t.name == "s4" and t.xaxis == "x"]
+
+
+def test_no_figures_without_results(write_run: Any, tmp_path: Path) -> None:
+    folder = write_run("mamba", 0, None, status="failed", message="no memory")
+    (folder / "metrics.jsonl").unlink()
+    runs = tmp_path / "runs"
+    assert learning_curves(load_study(runs, "compare"), load_history(runs, "compare")) is None
+    assert final_scores(load_study(runs, "compare")) is None

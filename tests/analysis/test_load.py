@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.load import load_history, load_study
+
+
+def test_every_run_is_a_row(study: Path) -> None:
+    frame = load_study(study, "compare")
+    assert len(frame) == 30
+    counts = frame["status"].value_counts().to_dict()
+    assert counts == {"complete": 25, "diverged": 3, "oom": 1, "incomplete": 1}
+    run = frame[(frame["arm"] == "decoder") & (frame["task"] == "text") & (frame["seed"] == 1)].iloc[0]
+    assert run["score"] == run["test_bits_per_byte"] == 2.40 + 0.01
+    assert run["training_flops"] == 5e11
+    assert run["parameters_body"] == 200600
+    assert run["matched_residual"] == 0.003
+    assert (run["git_commit"], run["device_threads"], run["likelihood"]) == ("c0ffee", "1", "exact")
+    assert json.loads(run["versions"]) == {"python": "3.11", "torch": "2.10"}
+
+
+def test_failures_keep_status_and_message(study: Path) -> None:
+    frame = load_study(study, "compare").set_index(["arm", "task", "seed"])
+    assert frame.loc[("s4", "recall", 0), "message"] == "loss is nan at step 40"
+    assert math.isnan(frame.loc[("s4", "recall", 0), "score"])
+    assert math.isnan(frame.loc[("moe", "text", 1), "training_flops"])
+
+
+def test_a_killed_run_is_told_by_its_cell_and_its_torn_line_counted(study: Path) -> None:
+    frame = load_study(study, "compare")
+    killed = frame[frame["status"] == "incomplete"].iloc[0]
+    assert (killed["backbone"], killed["task"], killed["seed"]) == ("moe", "text", 2)
+    assert killed["corrupt_lines"] == 1
+    assert frame["corrupt_lines"].sum() == 1
+
+
+def test_a_lone_killed_run_goes_by_its_cell(write_run: Any, tmp_path: Path) -> None:
+    write_run("mamba", 0, killed=True)
+    run = load_study(tmp_path / "runs", "compare").iloc[0]
+    assert (run["arm"], run["task"], run["scale"]) == ("mamba-causal_lm-text-nano", "text", "unknown")
+
+
+def test_numbers_written_as_text(write_run: Any, tmp_path: Path) -> None:
+    folder = write_run("mamba", 0, 2.4)
+    record = json.loads((folder / "result.json").read_text())
+    record["training"]["final_loss"] = "inf"
+    record["metrics"][0]["value"] = "nan"
+    (folder / "result.json").write_text(json.dumps(record))
+    run = load_study(tmp_path / "runs", "compare").iloc[0]
+    assert math.isinf(run["training_final_loss"])
+    assert math.isnan(run["score"])
+
+
+def test_arms_get_the_shortest_names_that_differ(write_run: Any, tmp_path: Path) -> None:
+    write_run("decoder", 0)
+    write_run("encoder", 0, objective="masked_lm")
+    write_run("encoder", 0, objective="masked_diffusion")
+    write_run("mamba", 0, digest="11111111")
+    write_run("mamba", 0, digest="22222222")
+    assert sorted(load_study(tmp_path / "runs", "compare")["arm"]) == [
+        "decoder",
+        "encoder masked_diffusion",
+        "encoder masked_lm",
+        "mamba-causal_lm-text-nano-11111111",
+        "mamba-causal_lm-text-nano-22222222",
+    ]
+
+
+def test_an_unknown_study_names_the_nearest(study: Path) -> None:
+    words = r"did you mean 'compare'\?.*python -m experiments.train study=compaer"
+    with pytest.raises(ValueError, match=words):
+        load_study(study, "compaer")
+    with pytest.raises(ValueError, match="there are none yet"):
+        load_study(study / "nowhere", "compare")
+    (study / "empty").mkdir()
+    with pytest.raises(ValueError, match="study=empty has no runs"):
+        load_study(study, "empty")
+
+
+def test_a_broken_record_is_named(write_run: Any, tmp_path: Path) -> None:
+    folder = write_run("mamba", 0)
+    (folder / "result.json").write_text('{"format": 1, "sta')
+    with pytest.raises(ValueError, match=r"s0/result.json is no JSON.*delete it"):
+        load_study(tmp_path / "runs", "compare")
+    (folder / "result.json").write_text('{"format": 2, "status": "complete"}')
+    with pytest.raises(ValueError, match="format 1"):
+        load_study(tmp_path / "runs", "compare")
+
+
+def test_history_has_a_row_for_each_line(study: Path) -> None:
+    frame, history = load_study(study, "compare"), load_history(study, "compare")
+    assert len(history) == 30 * 10
+    assert set(history["path"]) == set(frame["path"])
+    path = frame[(frame["arm"] == "s4") & (frame["task"] == "recall")]["path"].iloc[0]
+    train = history[(history["path"] == path) & (history["kind"] == "train")]
+    assert train["step"].tolist() == [10, 20, 30, 40, 50]
+    assert train["loss"].isna().tolist() == [False, False, False, True, True]
+
+
+def test_a_resumed_step_counts_once_as_it_was_last(write_run: Any, tmp_path: Path) -> None:
+    again = {"kind": "validation", "step": 40, "tokens": 163840, "bits_per_byte": 1.25}
+    # The first process died mid-line, the second began a line of its own.
+    write_run("mamba", 0, tail='{"kind": "vali\n' + json.dumps(again) + "\n")
+    history = load_history(tmp_path / "runs", "compare")
+    rows = history[(history["kind"] == "validation") & (history["step"] == 40)]
+    assert rows["bits_per_byte"].tolist() == [1.25]
+    assert history[history["kind"] == "validation"]["step"].tolist() == [10, 20, 30, 40, 50]
+
+
+def test_history_without_a_line_is_empty(write_run: Any, tmp_path: Path) -> None:
+    (write_run("mamba", 0) / "metrics.jsonl").unlink()
+    history = load_history(tmp_path / "runs", "compare")
+    assert history.empty
+    assert {"path", "kind", "step", "tokens", "flops", "seconds"} <= set(history)

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from analysis.load import load_study
+from analysis.summary import arm_table, comparisons, matched_line, study_warnings
+
+
+def warned(runs: Path) -> str:
+    return "\n".join(study_warnings(load_study(runs, "compare")))
+
+
+def test_arms_stand_by_class_then_score_and_references_last(study: Path) -> None:
+    table = arm_table(load_study(study, "compare"))
+    text = table[table["task"] == "text"]
+    assert text["arm"].tolist() == [
+        "moe", "decoder", "mamba", "s4", "diffusion", "encoder", "unigram entropy", "xz",
+    ]  # fmt: skip
+    assert text["likelihood"].tolist()[:6] == ["exact"] * 4 + ["bound", "pseudo"]
+    recall = table[table["task"] == "recall"]
+    assert recall["arm"].tolist() == ["decoder", "mamba", "encoder", "s4", "any value"]
+
+
+def test_means_are_over_the_runs_that_count(study: Path) -> None:
+    frame = load_study(study, "compare")
+    table = arm_table(frame).set_index(["task", "arm"])
+    scores = frame[(frame["task"] == "text") & (frame["arm"] == "decoder")]["score"]
+    decoder = table.loc[("text", "decoder")]
+    assert decoder["score"] == pytest.approx(scores.mean())
+    assert decoder["half_width"] == pytest.approx(4.3027 * scores.std() / math.sqrt(3), rel=1e-4)
+    assert decoder["training_seconds"] == pytest.approx(6.0)
+    moe = table.loc[("text", "moe")]
+    assert (moe["score"], moe["seeds"], moe["runs"]) == (2.39, 1, 3)
+    assert math.isnan(moe["half_width"])
+    assert moe["status"] == "incomplete, oom"
+
+
+def test_pairs_stay_within_a_class(study: Path) -> None:
+    frame = load_study(study, "compare")
+    pairs = comparisons(frame)
+    text = pairs[pairs["task"] == "text"]
+    assert set(text["better"]) | set(text["worse"]) == {"decoder", "mamba", "s4"}
+    recall = pairs[pairs["task"] == "recall"]
+    assert {frozenset(p) for p in zip(recall["better"], recall["worse"], strict=True)} == {
+        frozenset(p) for p in (("decoder", "mamba"), ("decoder", "encoder"), ("mamba", "encoder"))
+    }
+
+
+def test_an_arm_with_a_failure_is_not_compared(study: Path) -> None:
+    pairs = comparisons(load_study(study, "compare"))
+    assert "moe" not in {*pairs["better"], *pairs["worse"]}
+
+
+def test_noise_is_not_separated(write_run: Any, tmp_path: Path) -> None:
+    for seed, value in enumerate(np.random.default_rng(0).normal(2.4, 0.05, (4, 2))):
+        write_run("decoder", seed, float(value[0]))
+        write_run("mamba", seed, float(value[1]))
+    pair = comparisons(load_study(tmp_path / "runs", "compare")).iloc[0]
+    assert not pair["separated"]
+    assert pair["detectable"] > pair["gain"]
+
+
+def test_other_data_is_never_compared(write_run: Any, tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run("decoder", seed, 2.0 + seed / 100)
+        write_run("mamba", seed, 3.0 + seed / 90, fingerprint="data-2")
+    assert comparisons(load_study(tmp_path / "runs", "compare")).empty
+    assert "mixed fingerprints" in warned(tmp_path / "runs")
+
+
+def test_a_clean_study_warns_of_nothing(write_run: Any, tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run("decoder", seed)
+        write_run("mamba", seed)
+    frame = load_study(tmp_path / "runs", "compare")
+    assert study_warnings(frame) == []
+    assert matched_line(frame) == "Held equal: body parameters at 200,000; largest residual 0.30%."
+
+
+def test_failures_are_warned_of_with_their_messages(study: Path) -> None:
+    text = warned(study)
+    assert "s4 is not compared, as runs are missing (seeds 0, 1, 2 diverged: loss is nan at step 40)" in text
+    assert "seed 1 oom: asked for 9 GiB, 8 GiB were free" in text
+    assert "seed 2 incomplete" in text
+    assert "unreadable lines of metrics.jsonl, skipped: 1" in text
+
+
+@pytest.mark.parametrize(("seeds", "words"), [(1, "one seed: nothing"), (2, "two seeds: nothing")])
+def test_few_seeds_are_warned_of(write_run: Any, tmp_path: Path, seeds: int, words: str) -> None:
+    for seed in range(seeds):
+        write_run("decoder", seed, 2.0)
+        write_run("mamba", seed, 3.0)
+    assert f"{words} is called better" in warned(tmp_path / "runs")
+    assert not comparisons(load_study(tmp_path / "runs", "compare"))["separated"].any()
+
+
+def test_an_arm_short_of_seeds_is_named(write_run: Any, tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run("decoder", seed)
+    write_run("mamba", 0)
+    assert "fewer than 3 seeds, so never called better: mamba" in warned(tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"commit": "deadbeef"}, "mixed commits of the code (c0ffee, deadbeef)"),
+        ({"threads": 8}, "mixed thread counts (1, 8)"),
+        ({"matched": None}, "3 of 6 complete runs were matched to no budget"),
+        ({"matched": {"axis": "training FLOPs", "target": 1e12, "residual": 0.0}}, "different axes"),
+        ({"matched": {"axis": "body parameters", "target": 5, "residual": 0.0}}, "different targets"),
+        (
+            {"matched": {"axis": "body parameters", "target": 200000, "residual": -0.04}},
+            "worse than 1%: mamba",
+        ),
+    ],
+)
+def test_unequal_conditions_are_warned_of(
+    write_run: Any, tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    for seed in range(3):
+        write_run("decoder", seed)
+        write_run("mamba", seed, **change)
+    [warning] = study_warnings(load_study(tmp_path / "runs", "compare"))
+    assert words in warning

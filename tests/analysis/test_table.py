@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.load import load_study
+from analysis.summary import arm_table
+from analysis.table import HEADERS, WIDTH, cells, flops, render_markdown, render_tables, seconds, si, size
+
+
+def line(text: str, arm: str, task: str = "text") -> str:
+    """The line of one arm in the table of one task."""
+    table = text[text.index(f"\n{task}, nano: ") :]
+    return next(x.strip() for x in table.splitlines() if x.strip().startswith(f"{arm} "))
+
+
+def test_the_table_reads_in_118_columns_of_plain_text(study: Path) -> None:
+    text = render_tables(load_study(study, "compare"))
+    assert max(len(x) for x in text.splitlines()) <= WIDTH
+    assert "\x1b" not in text
+    assert line(text, "decoder").split() == [
+        "decoder", "2.401", "±", "0.022", "(3)", "exact", "201k", "209k", "209k", "5.00e11", "205k",
+        "6.0", "41.0k", "500", "MiB", "64", "KiB",
+    ]  # fmt: skip
+    assert line(text, "encoder").endswith("none")
+    assert line(text, "xz").split() == ["xz", "2.200", "reference"]
+    assert "bits per byte on test, lower is better" in text
+
+
+def test_warnings_come_first_and_failures_are_rows(study: Path) -> None:
+    text = render_tables(load_study(study, "compare"))
+    assert text.startswith("Warning: recall, nano: s4 is not compared")
+    assert line(text, "s4", "recall").split()[:5] == ["s4", "diverged", "(0", "of", "3)"]
+    assert "2.390 (1 of 3)" in line(text, "moe")
+
+
+def test_only_the_separated_are_called_better(study: Path, write_run: Any) -> None:
+    for seed, noise in enumerate((0.03, -0.02, 0.0)):
+        write_run("mamba", seed, 2.40 + noise, study="noise")
+        write_run("s4", seed, 2.41 - noise, study="noise")
+        write_run("decoder", seed, 2.10 + noise / 10, study="noise")
+    text = render_tables(load_study(study, "compare"))
+    assert "Among exact: decoder is better than s4 by 0.3020" in text
+    of_text = text[text.index("\ntext, nano:") :]
+    assert not re.search(r"(diffusion|encoder|moe) is better|better than (diffusion|moe)", of_text)
+    noisy = render_tables(load_study(study, "noise"))
+    assert "decoder is better than mamba" in noisy
+    assert "s4 is better" not in noisy
+    assert "mamba is better" not in noisy
+
+
+def test_not_separated_says_what_would_have_been_seen(write_run: Any, tmp_path: Path) -> None:
+    for seed, noise in enumerate((0.03, -0.02, 0.0)):
+        write_run("mamba", seed, 2.40 + noise)
+        write_run("s4", seed, 2.41 - noise)
+    text = " ".join(render_tables(load_study(tmp_path / "runs", "compare")).split())
+    words = r"mamba and s4 are not separated: difference 0.00\d+ ± 0.\d+; 3 seeds would show (0.\d+)"
+    found = re.search(words, text)
+    assert found
+    # Twice the noise has a deviation of 0.0503; three seeds see 3.26 of it.
+    assert float(found[1]) == pytest.approx(3.264 * 0.0503, rel=0.01)
+
+
+def test_rendering_is_pure(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = load_study(study, "compare")
+    copy = frame.copy()
+    text = render_tables(frame)
+    monkeypatch.setitem(os.environ, "COLUMNS", "40")
+    monkeypatch.setitem(os.environ, "TERM", "dumb")
+    monkeypatch.setitem(os.environ, "FORCE_COLOR", "1")
+    assert render_tables(frame.sample(frac=1, random_state=0)) == text
+    assert frame.equals(copy)
+
+
+def test_markdown_holds_the_same_cells(study: Path) -> None:
+    frame = load_study(study, "compare")
+    lines = render_markdown(frame).splitlines()
+    tables = [x for x in lines if x.startswith("|")]
+    assert {len(x.split(" | ")) for x in tables if "---" not in x} == {len(HEADERS)}
+    for _, row in arm_table(frame).iterrows():
+        assert "| " + " | ".join(cells(row)) + " |" in tables
+
+
+def test_a_study_of_nothing_but_failures_is_a_table(write_run: Any, tmp_path: Path) -> None:
+    write_run("mamba", 0, None, status="failed", message="a [bold]bug[/bold] | with marks")
+    text = render_tables(load_study(tmp_path / "runs", "compare"))
+    assert "no scores yet" in text
+    assert "seed 0 failed: a [bold]bug[/bold] | with marks" in text
+    assert "Held equal: body parameters" in text
+
+
+def test_long_names_wrap_and_nothing_is_cut(write_run: Any, tmp_path: Path) -> None:
+    folder = write_run("hybrid_of_attention_and_mamba", 0, task="recall", objective="masked_diffusion")
+    write_run("hybrid_of_attention_and_mamba", 0, task="recall")
+    record = json.loads((folder / "result.json").read_text())
+    name = "a value of the context, at random"
+    record["references"].append({"name": name, "metric": "answer_accuracy", "value": 0.25, "note": ""})
+    (folder / "result.json").write_text(json.dumps(record))
+    lines = render_tables(load_study(tmp_path / "runs", "compare")).splitlines()
+    assert max(len(x) for x in lines) <= WIDTH
+    first = next(i for i, x in enumerate(lines) if x.startswith(" a value"))
+    folded = " ".join(re.split(r"\s{2,}", x.strip())[0] for x in lines[first : first + 3])
+    assert folded.startswith(name)
+    assert "…" not in "".join(lines)
+    assert [x for x in lines if x.endswith("64 KiB")]
+
+
+def test_numbers_for_people() -> None:
+    assert [si(x) for x in (0, 12, 999, 999.6, 1234, 208600, 3e6, 7e15, math.nan)] == [
+        "0", "12", "999", "1.00k", "1.23k", "209k", "3M", "7000T", "-",
+    ]  # fmt: skip
+    assert [size(x) for x in (512, 65536, 500 * 2**20, 1.5 * 2**30, math.nan)] == [
+        "512 B", "64 KiB", "500 MiB", "1.50 GiB", "-",
+    ]  # fmt: skip
+    assert [flops(x) for x in (1.234e15, math.nan)] == ["1.23e15", "-"]
+    assert [seconds(x) for x in (5.04, 99.97, 1234.5, math.nan)] == ["5.0", "100", "1234", "-"]

@@ -1,0 +1,96 @@
+"""Shapes: T length, B batch, C channels, N state size of a channel."""
+
+import pytest
+import torch
+from costs import arithmetic_of_one_sequence
+
+from architectures.layers import scan
+from architectures.layers.scan import selective_scan, selective_scan_flops
+
+
+def operands(B: int, T: int, C: int, N: int) -> list[torch.Tensor]:
+    """u, delta, A, B, C and the first state, in float64, all asking for gradients."""
+    generator = torch.Generator().manual_seed(T)
+    shapes = [(B, T, C), (B, T, C), (C, N), (B, T, N), (B, T, N), (B, C, N)]
+    drawn = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    drawn[1] = drawn[1].abs()
+    drawn[2] = -drawn[2].exp()
+    return [tensor.requires_grad_() for tensor in drawn]
+
+
+SHAPES = [(1, 1, 1, 1), (2, 2, 3, 1), (3, 17, 5, 4), (1, 40, 2, 7)]
+
+
+def test_scan_by_hand():
+    """One channel, one state, two steps: h = exp(delta A) h + delta B u, y = C h."""
+    u, delta, b, c = (
+        torch.tensor(v).view(1, 2, 1) for v in ([2.0, 3.0], [0.5, 1.0], [1.0, -1.0], [10.0, 1.0])
+    )
+    for path in ("reference", "portable"):
+        y, last = selective_scan(u, delta, torch.tensor([[-1.0]]), b, c, path=path)
+        second = torch.tensor(-1.0).exp().item() * 1.0 - 3.0
+        assert y.flatten().tolist() == pytest.approx([10.0, second])
+        assert last.item() == pytest.approx(second)
+
+
+@pytest.fixture(params=[1, 20, 2**20])
+def chunk_numbers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of one step, of a few steps, and of the whole sequence."""
+    monkeypatch.setattr(scan, "CHUNK_NUMBERS", request.param)
+
+
+@pytest.mark.usefixtures("chunk_numbers")
+def test_written_out_gradient_is_numerically_right():
+    assert torch.autograd.gradcheck(selective_scan, operands(2, 5, 2, 2))
+    assert torch.autograd.gradcheck(selective_scan, operands(1, 1, 2, 3))
+
+
+@pytest.mark.usefixtures("chunk_numbers")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_portable_is_the_reference(shape):
+    """Outputs, last state, and the gradient of both with respect to every operand."""
+    tensors = operands(*shape)
+    results = {}
+    for path in ("portable", "reference"):
+        y, last = selective_scan(*tensors, path=path)
+        loss = (y * y.detach().cos()).sum() + last.square().sum()
+        results[path] = [y, last, *torch.autograd.grad(loss, tensors)]
+    for found, expected in zip(results["portable"], results["reference"], strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.usefixtures("chunk_numbers")
+def test_gradient_of_the_last_state_alone():
+    tensors = operands(2, 7, 3, 2)
+    gradients = [
+        torch.autograd.grad(selective_scan(*tensors, path=path)[1].sum(), tensors, materialize_grads=True)
+        for path in ("portable", "reference")
+    ]
+    for found, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("path", ["portable", "reference"])
+@pytest.mark.parametrize("cut", [1, 7, 16])
+def test_pieces_make_the_whole(path, cut):
+    u, delta, A, B, C, initial = operands(3, 17, 5, 4)
+    whole, last = selective_scan(u, delta, A, B, C, initial, path=path)
+    first, middle = selective_scan(u[:, :cut], delta[:, :cut], A, B[:, :cut], C[:, :cut], initial, path=path)
+    second, end = selective_scan(u[:, cut:], delta[:, cut:], A, B[:, cut:], C[:, cut:], middle, path=path)
+    torch.testing.assert_close(torch.cat([first, second], dim=1), whole, atol=1e-12, rtol=0)
+    torch.testing.assert_close(end, last, atol=1e-12, rtol=0)
+
+
+def test_no_state_is_the_zero_state():
+    *tensors, initial = operands(2, 9, 3, 2)
+    y, _ = selective_scan(*tensors)
+    zero, _ = selective_scan(*tensors, torch.zeros_like(initial))
+    assert torch.equal(y, zero)
+
+
+@pytest.mark.parametrize(("T", "C", "N"), [(1, 1, 1), (5, 3, 4), (12, 8, 16)])
+def test_flops_are_the_arithmetic_that_runs(T, C, N):
+    measured = arithmetic_of_one_sequence(
+        lambda batch: selective_scan(*operands(batch, T, C, N), path="reference")
+    )
+    assert selective_scan_flops(T, C, N) == measured

@@ -1,0 +1,173 @@
+"""Every YAML of conf/backbone passes every check, and models with a planted fault fail them."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import pytest
+import torch
+from conformance import (
+    check_batch_invariance,
+    check_decoding,
+    check_gradients,
+    check_initialisation,
+    check_no_leak,
+    check_padding,
+    check_sees_everything,
+    enliven,
+)
+from costs import check_flops, check_inactive, check_parameters, check_state_bytes
+from omegaconf import OmegaConf
+
+from architectures.backbone import Backbone, BackboneConfig
+from experiments.budget import Sizes, match
+from experiments.settings import CONF, ScaleConfig, load_class, typed
+
+BACKBONES = sorted(path.stem for path in (CONF / "backbone").glob("*.yaml"))
+VOCABULARY, LONGEST = 29, 80
+
+
+def read_yaml(name: str) -> tuple[type[Backbone], BackboneConfig]:
+    """The class and the configuration of a backbone's YAML at depth two."""
+    tree = OmegaConf.create({"scale": {"depth": 2, "mixer_depth": 2}, "backbone": {}})
+    text = OmegaConf.load(CONF / "backbone" / f"{name}.yaml")
+    text.pop("defaults", None)
+    tree = OmegaConf.merge(tree, text if "backbone" in text else {"backbone": text})
+    values: Any = OmegaConf.to_container(tree, resolve=True)["backbone"]
+    cls = load_class(values.pop("_target_"), Backbone, "backbone")
+    return cls, typed(cls.Config, values, "backbone")
+
+
+def build(
+    name: str, dtype: torch.dtype = torch.float32, vocab_size: int = VOCABULARY, **changes: Any
+) -> Backbone:
+    """A narrow model as it comes from its initialisation."""
+    cls, config = read_yaml(name)
+    multiple = config.width_multiple
+    config = dataclasses.replace(config, d_model=multiple * -(-16 // multiple), **changes)
+    return cls(config, vocab_size=vocab_size, max_length=LONGEST).to(dtype)
+
+
+@functools.cache
+def lively(name: str, dtype: torch.dtype = torch.float64) -> Backbone:
+    """The same with weights large enough for faults to show."""
+    torch.manual_seed(0)
+    return enliven(build(name, dtype))
+
+
+def able(*abilities: str) -> list[str]:
+    """Backbones with any of these capabilities."""
+    classes = {name: read_yaml(name)[0] for name in BACKBONES}
+    return [name for name, cls in classes.items() if any(getattr(cls.capabilities, a) for a in abilities)]
+
+
+@pytest.mark.parametrize("length", [5, 33, 67])
+@pytest.mark.parametrize("name", able("causal", "encoder_decoder"))
+def test_the_future_does_not_leak(name: str, length: int) -> None:
+    check_no_leak(lively(name), length)
+
+
+@pytest.mark.parametrize("length", [2, 21])
+@pytest.mark.parametrize("name", able("bidirectional", "encoder_decoder"))
+def test_every_position_is_seen(name: str, length: int) -> None:
+    check_sees_everything(lively(name), length)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", BACKBONES)
+def test_padding_changes_nothing(name: str, dtype: torch.dtype) -> None:
+    check_padding(lively(name, dtype), 19)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", BACKBONES)
+def test_neighbours_in_the_batch_change_nothing(name: str, dtype: torch.dtype) -> None:
+    check_batch_invariance(lively(name, dtype), 17)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", able("decodes"))
+def test_decoding_is_the_forward_pass(name: str, dtype: torch.dtype) -> None:
+    check_decoding(lively(name, dtype), 37)
+
+
+@pytest.mark.parametrize("name", sorted(set(BACKBONES) - set(able("decodes"))))
+def test_without_a_state_decoding_is_refused(name: str) -> None:
+    model = lively(name)
+    assert model.state_bytes(10) == 0
+    with pytest.raises(ValueError, match="no decoding state"):
+        model.start(1, 10)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("name", BACKBONES)
+def test_parameters_are_counted(name: str, tied: bool) -> None:
+    check_parameters(build(name, tied=tied), tied=tied)
+    on_meta = Sizes(vocab_size=VOCABULARY, length=LONGEST).on_meta
+    cls, config = read_yaml(name)
+    config = dataclasses.replace(config, d_model=3 * config.width_multiple, tied=tied)
+    real = cls(config, vocab_size=VOCABULARY, max_length=LONGEST)
+    assert on_meta(cls, config).parameters_by_part() == real.parameters_by_part()
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_inactive_parameters_are_those_unused(name: str) -> None:
+    check_inactive(lively(name))
+
+
+@pytest.mark.parametrize("length", [1, 7, 32])
+@pytest.mark.parametrize("name", BACKBONES)
+def test_flops_are_those_that_run(name: str, length: int) -> None:
+    _, config = read_yaml(name)
+    # The plain scan reads its state elementwise, so that no matrix product is the mixer's.
+    check_flops(build(name, **({"scan": "reference"} if hasattr(config, "scan") else {})), length)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("length", [1, 6, 33])
+@pytest.mark.parametrize("name", able("decodes"))
+def test_the_state_has_the_predicted_size(name: str, length: int, dtype: torch.dtype) -> None:
+    check_state_bytes(build(name, dtype), length)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("name", BACKBONES)
+def test_every_parameter_learns(name: str, autocast: bool) -> None:
+    torch.manual_seed(0)
+    check_gradients(build(name), 33, autocast=autocast)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("name", BACKBONES)
+def test_initialisation(name: str, tied: bool) -> None:
+    check_initialisation(lambda: build(name, vocab_size=300, tied=tied))
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_widths_are_checked(name: str) -> None:
+    _, config = read_yaml(name)
+    multiple = config.width_multiple
+    assert dataclasses.replace(config, d_model=5 * multiple).width == 5 * multiple
+    for wrong in {0, -multiple, 5 * multiple + 1} - {5 * multiple + 1 if multiple == 1 else None}:
+        with pytest.raises(ValueError, match=f"d_model={wrong} .*multiple of {multiple}"):
+            dataclasses.replace(config, d_model=wrong)
+    with pytest.raises(ValueError, match="d_model is null"):
+        _ = config.width
+
+
+TARGETS = [(axis, target) for axis in ("body", "total") for target in (50_000, 250_000, 1_000_000)]
+TARGETS += [("active_body", 250_000), ("flops", 1_500_000)]
+
+
+@pytest.mark.parametrize(("axis", "target"), TARGETS)
+@pytest.mark.parametrize("name", BACKBONES)
+def test_the_solver_reaches_its_target(name: str, axis: str, target: int) -> None:
+    cls, config = read_yaml(name)
+    sizes = Sizes(vocab_size=100, length=64, source_length=64 if cls.capabilities.encoder_decoder else 0)
+    matched = match(cls, config, ScaleConfig(axis=axis, target=target), sizes)
+    assert abs(matched.value / target - 1) <= 0.01
+    left_alone = {f.name for f in dataclasses.fields(config)} - {"d_model", config.fine_knob}
+    assert all(getattr(matched.config, name) == getattr(config, name) for name in left_alone)
+    parts = cls(matched.config, vocab_size=100, max_length=64).parameters_by_part()
+    built = {"body": parts.body, "total": parts.total, "active_body": parts.body - parts.inactive}
+    assert built.get(axis, matched.value) == matched.value

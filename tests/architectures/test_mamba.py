@@ -1,0 +1,121 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from conformance import enliven
+from costs import arithmetic_of_one_sequence
+from transformers import MambaConfig as OracleConfig
+from transformers import MambaForCausalLM
+
+from architectures.mamba import Mamba, MambaConfig, SelectiveSSM
+
+
+def oracle_model() -> MambaForCausalLM:
+    config = OracleConfig(
+        vocab_size=61,
+        hidden_size=24,
+        state_size=5,
+        num_hidden_layers=3,
+        conv_kernel=3,
+        expand=2,
+        time_step_rank=4,
+        layer_norm_epsilon=1e-5,
+        tie_word_embeddings=False,
+    )
+    return enliven(MambaForCausalLM(config).eval()).double()
+
+
+def model(**changes: object) -> Mamba:
+    settings = {"d_model": 24, "num_layers": 3, "d_state": 5, "conv_width": 3, "dt_rank": 4}
+    return Mamba(MambaConfig(**(settings | changes)), vocab_size=61, max_length=40)
+
+
+def copy_weights(ours: Mamba, oracle: MambaForCausalLM) -> None:
+    """Weights into ours; every one of ours is set."""
+    state = {
+        "embedding.weight": oracle.backbone.embeddings.weight,
+        "final.weight": oracle.backbone.norm_f.weight,
+        "head.weight": oracle.lm_head.weight,
+    }
+    for index, layer in enumerate(oracle.backbone.layers):
+        mixer = layer.mixer
+        parts = {
+            "mixer_norm.weight": layer.norm.weight,
+            "mixer.input.weight": mixer.in_proj.weight,
+            "mixer.convolution.weight_CK": mixer.conv1d.weight[:, 0],
+            "mixer.convolution.bias_C": mixer.conv1d.bias,
+            "mixer.select.weight": mixer.x_proj.weight,
+            "mixer.dt.weight": mixer.dt_proj.weight,
+            "mixer.dt.bias": mixer.dt_proj.bias,
+            "mixer.A_log_CN": mixer.A_log,
+            "mixer.D_C": mixer.D,
+            "mixer.out.weight": mixer.out_proj.weight,
+        }
+        state |= {f"blocks.{index}.{name}": value for name, value in parts.items()}
+    ours.load_state_dict(state)
+
+
+@pytest.mark.parametrize("scan", ["portable", "reference"])
+def test_logits_are_those_of_the_transformers_library(scan):
+    oracle, ours = oracle_model(), model(scan=scan).double()
+    copy_weights(ours, oracle)
+    tokens = torch.randint(61, (2, 23))
+    with torch.no_grad():
+        expected = oracle(tokens, use_cache=False).logits.double()
+        torch.testing.assert_close(ours(tokens).logits_BTV, expected, atol=1e-5, rtol=0)
+        state = ours.start(2, 23)
+        steps = [ours.step(token, state) for token in tokens.split(1, dim=1)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), expected, atol=1e-5, rtol=0)
+
+
+def test_both_scans_give_the_same_gradients():
+    gradients = []
+    for scan in ("portable", "reference"):
+        torch.manual_seed(0)
+        ours = enliven(model(scan=scan).double())
+        tokens = torch.randint(61, (2, 17), generator=torch.Generator().manual_seed(0))
+        loss = F.cross_entropy(ours(tokens).logits_BTV.flatten(0, 1), tokens.roll(-1, 1).flatten())
+        gradients.append(torch.autograd.grad(loss, list(ours.parameters())))
+    for found, expected in zip(*gradients, strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
+
+
+def test_time_steps_and_decay_at_initialisation():
+    """A = -1, ..., -N in each channel; softplus of the bias log-uniform between dt_min and dt_max."""
+    mixer = model(d_model=512, dt_min=0.01, dt_max=1.0).blocks[0].mixer
+    torch.testing.assert_close(mixer.A_log_CN.exp(), torch.arange(1.0, 6.0).expand(1024, 5))
+    position = F.softplus(mixer.dt.bias).log10()
+    assert position.min() >= -2.001
+    assert position.max() <= 0.001
+    assert position.mean().item() == pytest.approx(-1.0, abs=0.1)
+    assert position.std().item() == pytest.approx(2 / 12**0.5, rel=0.1)
+    assert mixer.D_C.eq(1).all()
+    assert mixer.dt.weight.abs().max().item() == pytest.approx(4**-0.5, rel=0.01)
+
+
+def test_sizes_left_null_are_those_of_the_paper():
+    mixer = model(d_model=40, dt_rank=None).blocks[0].mixer
+    assert (mixer.rank, mixer.A_log_CN.shape[0]) == (3, 80)
+
+
+def test_the_decay_rates_are_not_decayed():
+    mixer = model().blocks[0].mixer
+    assert mixer.A_log_CN.no_weight_decay
+
+
+def test_mixer_flops_are_the_arithmetic_that_runs():
+    """The gate after the scan, one product for each channel, is an activation and not counted."""
+    mixer = SelectiveSSM(MambaConfig(d_model=16, d_inner=24, d_state=5, scan="reference"))
+    mixer.dt.bias = None
+    for length in (1, 8, 13):
+        measured = arithmetic_of_one_sequence(lambda batch, T=length: mixer(torch.randn(batch, T, 16)))
+        assert mixer.flops(length).mixer == measured - length * 24
+
+
+def test_the_state_does_not_grow():
+    ours = model()
+    assert ours.state_bytes(1) == ours.state_bytes(1000) == 3 * 48 * (5 + 2) * 4
+
+
+def test_kernels_say_which_scan_runs():
+    for scan, expected in {"auto": "portable", "portable": "portable", "reference": "reference"}.items():
+        assert model(scan=scan).kernels() == {"scan": expected}

@@ -1,0 +1,104 @@
+"""Runs the harness in tests: as real processes, or composed and executed in this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.run import execute
+from experiments.settings import CONF, Settings, read_settings
+
+ROOT = CONF.parent
+BACKBONES = sorted(path.stem for path in (CONF / "backbone").glob("*.yaml"))
+TASKS = ("text", "recall")
+
+TINY = (
+    "scale.target=20000",
+    "budget=smoke",
+    "device=cpu",
+    "device.threads=1",
+    "trainer.validation_examples=8",
+    "trainer.test_examples=8",
+)
+"""A model and a budget of a second."""
+SHORT_TEXT = ("task=text", "task.sequence_length=64")
+
+
+def task_words(task: str) -> tuple[str, ...]:
+    """The overrides that choose a task at a length for tests."""
+    return SHORT_TEXT if task == "text" else (f"task={task}",)
+
+
+def start(module: str, *words: str, **environment: str) -> subprocess.Popen[str]:
+    """``python -m experiments.MODULE words`` from the root of the checkout, running."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB", "HYDRA"))}
+    return subprocess.Popen(
+        [sys.executable, "-m", f"experiments.{module}", *words],
+        cwd=ROOT,
+        env=inherited | {"OMP_NUM_THREADS": "1"} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(module: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The same, waited for."""
+    process = start(module, *words, **environment)
+    out, err = process.communicate(timeout=300)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def compose(*words: str) -> DictConfig:
+    """The configuration that these overrides compose to, as a run receives it."""
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = hydra.compose("config", overrides=list(words), return_hydra_config=True)
+    HydraConfig.instance().set_config(cfg)
+    return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+
+
+def settings(*words: str) -> Settings:
+    return read_settings(compose(*words))
+
+
+def train(*words: str) -> Path:
+    """Trains one cell in this process and gives its run folder."""
+    chosen = settings(*words)
+    execute(chosen)
+    return chosen.folder
+
+
+def result(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "result.json").read_text())
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+TIMING = ("seconds", "tokens_per_second", "data_share")
+
+
+def untimed(folder: Path) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl without what a clock decides."""
+    return [{name: value for name, value in row.items() if name not in TIMING} for row in rows(folder)]
+
+
+def newest_checkpoint(folder: Path) -> Path:
+    return max((folder / "checkpoints").glob("step-*"))
+
+
+def newest_step(folder: Path) -> int:
+    """The step of the newest checkpoint; 0 where there is none."""
+    return max((int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*")), default=0)

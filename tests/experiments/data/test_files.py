@@ -1,0 +1,79 @@
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from experiments.data.files import find_files, read_files
+from experiments.errors import DataError
+
+TEXTS = ["first\nline", "", "Grüße 漢字 🙂", "last"]
+
+
+def read(*patterns, column="text"):
+    return list(read_files(find_files([str(p) for p in patterns]), column))
+
+
+def write_rows(folder):
+    rows = [{"id": i, "text": text} for i, text in enumerate(TEXTS)]
+    (folder / "a.json").write_text(json.dumps(rows))
+    (folder / "a.jsonl").write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n\n")
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "a.parquet")
+
+
+def test_every_row_format_holds_the_same_texts(tmp_path):
+    write_rows(tmp_path)
+    for suffix in ("json", "jsonl", "parquet"):
+        documents = read(tmp_path / f"a.{suffix}")
+        assert [d.text for d in documents] == TEXTS
+        assert len({d.name for d in documents}) == len(TEXTS)
+
+
+def test_text_files_are_whole_documents_named_below_their_common_folder(tmp_path):
+    for name in ("one/a.txt", "two/a.txt", "two/deep/b.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"r\r\n" + name.encode())
+    documents = read(tmp_path / "**" / "*.txt", tmp_path / "**" / "*.md", tmp_path / "one" / "a.txt")
+    assert [d.name for d in documents] == ["one/a.txt", "two/a.txt", "two/deep/b.md"]
+    assert documents[0].text == "r\r\none/a.txt"
+
+
+def test_bad_utf8_is_reported_with_file_and_byte(tmp_path):
+    (tmp_path / "a.txt").write_bytes("é".encode() * 5 + b"\xff tail")
+    with pytest.raises(DataError, match=r"a\.txt: byte 10 \(0xff\) is not UTF-8"):
+        read(tmp_path / "a.txt")
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "fine"}\n{"text": "\xe9t\xe9"}\n')
+    with pytest.raises(DataError, match=r"a\.jsonl: byte 27 \(0xe9\) is not UTF-8"):
+        read(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize("suffix", ["json", "jsonl", "parquet"])
+def test_a_missing_column_names_the_nearest(tmp_path, suffix):
+    write_rows(tmp_path)
+    with pytest.raises(DataError, match=rf"a\.{suffix}.*no column 'txt'; did you mean 'text'"):
+        read(tmp_path / f"a.{suffix}", column="txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", "", r"a\.txt: the file is empty"),
+        ("a.csv", "text\n1\n", r"cannot read '\.csv' files"),
+        ("a.json", '{"text": "x"}', "expected a list of objects, got dict"),
+        ("a.json", '[\n{"text": }]', r"a\.json, line 2: not JSON"),
+        ("a.jsonl", '{"text": "x"}\n{"text"', r"a\.jsonl, line 2: not JSON"),
+        ("a.jsonl", '{"text": "x"}\n7\n', r"a\.jsonl, line 2: expected an object"),
+        ("a.jsonl", '{"text": null}', r"a\.jsonl, line 1: column 'text' holds NoneType"),
+        ("a.jsonl", '{"text": "ab\\ud800"}', r"a\.jsonl, line 1: .* surrogate pair at character 2"),
+        ("a.parquet", "no parquet", r"a\.parquet: not a Parquet file"),
+    ],
+)
+def test_files_that_cannot_be_used_are_reported_with_their_place(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=message):
+        read(tmp_path / name)
+
+
+def test_a_pattern_without_files_is_reported(tmp_path):
+    with pytest.raises(DataError, match=r"no file at '.*nothing\*\.txt'"):
+        read(tmp_path / "nothing*.txt")

@@ -1,0 +1,61 @@
+"""Which objective can train which backbone, over the YAML files themselves."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from architectures.backbone import Backbone
+from experiments.objectives.objective import Objective
+from experiments.settings import load_class
+
+CONF = Path(__file__).parents[3] / "conf"
+PAIRS = {
+    "decoder": {"causal_lm", "classification"},
+    "moe": {"causal_lm", "classification"},
+    "mamba": {"causal_lm", "classification"},
+    "s4": {"causal_lm", "classification"},
+    "encoder": {"masked_lm", "masked_diffusion", "classification"},
+    "diffusion": {"masked_lm", "masked_diffusion", "classification"},
+    "encoder_decoder": {"span_corruption"},
+}
+
+
+def classes(group, base):
+    return {
+        path.stem: load_class(OmegaConf.load(path)["_target_"], base, group)
+        for path in (CONF / group).glob("*.yaml")
+    }
+
+
+BACKBONES, OBJECTIVES = classes("backbone", Backbone), classes("objective", Objective)
+
+
+@pytest.mark.parametrize("backbone", PAIRS)
+def test_objectives_take_exactly_the_backbones_they_can_train(backbone):
+    capabilities = BACKBONES[backbone].capabilities
+    known = set().union(*PAIRS.values())
+    assert known <= set(OBJECTIVES)
+    assert {name for name in known if OBJECTIVES[name].requires(capabilities) is None} == PAIRS[backbone]
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_every_backbone_has_an_objective(backbone):
+    capabilities = BACKBONES[backbone].capabilities
+    assert any(objective.requires(capabilities) is None for objective in OBJECTIVES.values())
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective_has_a_backbone_and_says_what_others_lack(objective):
+    answers = [OBJECTIVES[objective].requires(backbone.capabilities) for backbone in BACKBONES.values()]
+    assert None in answers
+    lacking = [answer for answer in answers if answer is not None]
+    assert lacking
+    assert all(answer.startswith(("a ", "an ")) for answer in lacking)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_objective_yamls_list_every_setting_with_its_default(objective):
+    yaml = OmegaConf.load(CONF / "objective" / f"{objective}.yaml")
+    del yaml["_target_"]
+    assert yaml == OmegaConf.structured(OBJECTIVES[objective].Config)

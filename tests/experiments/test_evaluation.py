@@ -1,0 +1,251 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from architectures.backbone import Backbone, BackboneConfig, Flops, Output
+from architectures.decoder import Decoder, DecoderConfig
+from architectures.diffusion import Diffusion, DiffusionConfig
+from architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from experiments.errors import DataError
+from experiments.evaluation import evaluate, summarise
+from experiments.objectives.causal_lm import CausalLM, CausalLMConfig
+from experiments.objectives.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from experiments.objectives.masked_lm import MaskedLM, MaskedLMConfig
+from experiments.objectives.objective import Score
+from experiments.objectives.span_corruption import SpanCorruption, SpanCorruptionConfig
+from experiments.tasks.recall import Recall, RecallConfig
+from experiments.tasks.task import Batch, Task, Vocabulary
+
+CPU = {"precision": "fp32"}
+
+
+class Bytes(Task):
+    """Random bytes, the same for every seed; each token is one byte."""
+
+    metric = "bits_per_byte"
+    sequence_length = 24
+    fingerprint = "bytes"
+
+    def __init__(self, examples=20):
+        self.vocabulary = Vocabulary(num_symbols=256, num_sentinels=28)
+        self.examples = examples
+        self.asked = []
+
+    def batch(self, split, seed, start, count):
+        assert start + count <= self.examples
+        self.asked.append((split, seed))
+        rng = np.random.default_rng(7)
+        tokens_BT = torch.from_numpy(rng.integers(256, size=(self.examples, 24)))[start : start + count]
+        ones_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
+        return Batch(
+            tokens_BT=tokens_BT,
+            context_BT=tokens_BT,
+            answer_BT=ones_BT,
+            valid_BT=ones_BT,
+            bytes_BT=ones_BT.long(),
+            whole=True,
+        )
+
+    def num_examples(self, split):
+        return self.examples
+
+
+class Uniform(Backbone):
+    """All tokens equally likely."""
+
+    Config = BackboneConfig
+
+    def __init__(self, vocab_size):
+        super().__init__(BackboneConfig(), vocab_size=vocab_size, max_length=64)
+        self.scale = torch.nn.Parameter(torch.zeros(()))
+        self.modes, self.shown = [], []
+
+    def forward(self, tokens_BT, **source):
+        self.modes.append((self.training, torch.is_grad_enabled()))
+        self.shown.append(tokens_BT)
+        logits_BTV = self.scale * torch.ones(*tokens_BT.shape, self.vocab_size)
+        return Output(logits_BTV=logits_BTV, hidden_BTD=logits_BTV)
+
+    def sequence_flops(self, length, source_length=0):
+        return Flops()
+
+
+TASK = Bytes()
+OBJECTIVES = {
+    "causal_lm": CausalLM(CausalLMConfig(), TASK),
+    "masked_lm": MaskedLM(MaskedLMConfig(), TASK),
+    "masked_diffusion": MaskedDiffusion(MaskedDiffusionConfig(), TASK),
+    "span_corruption": SpanCorruption(SpanCorruptionConfig(), TASK),
+}
+MODELS = {
+    "causal_lm": (Decoder, DecoderConfig(d_model=16)),
+    "masked_lm": (Diffusion, DiffusionConfig(d_model=16)),
+    "masked_diffusion": (Diffusion, DiffusionConfig(d_model=16)),
+    "span_corruption": (EncoderDecoder, EncoderDecoderConfig(d_model=16)),
+}
+
+
+def model_for(name):
+    cls, config = MODELS[name]
+    torch.manual_seed(0)
+    model = cls(config, vocab_size=TASK.vocabulary.size, max_length=64)
+    with torch.no_grad():
+        model.head.weight.mul_(30)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "kind"),
+    [
+        ("causal_lm", 288, "exact"),
+        ("masked_lm", 288, "pseudo"),
+        ("masked_diffusion", 287, "bound"),  # the mask token is never predicted
+        ("span_corruption", 288, "pseudo"),
+    ],
+)
+def test_a_uniform_model_needs_the_log_of_its_options_for_each_byte(name, options, kind):
+    metric = evaluate(Uniform(288), OBJECTIVES[name], TASK, "test", examples=20, batch_size=8, **CPU)
+    assert metric.value == pytest.approx(math.log2(options), rel=1e-6)
+    assert metric.standard_error == pytest.approx(0, abs=1e-6)
+    assert (metric.name, metric.unit, metric.direction) == ("bits_per_byte", "bits/byte", "lower")
+    assert metric.likelihood == kind
+    assert (metric.items, metric.split) == (20, "test")
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_batch_size_changes_nothing(name):
+    model, objective = model_for(name), OBJECTIVES[name]
+    metrics = [
+        evaluate(model, objective, TASK, "test", examples=20, batch_size=size, **CPU)
+        for size in (20, 7, 1, 64)
+    ]
+    for other in metrics[1:]:
+        assert other.value == pytest.approx(metrics[0].value, rel=1e-5)
+        assert other.standard_error == pytest.approx(metrics[0].standard_error, rel=1e-3)
+    assert metrics[0].standard_error > 0
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_it_is_the_same_whatever_was_drawn_before(name):
+    model, values = model_for(name), set()
+    for seed in range(3):
+        torch.manual_seed(seed)
+        torch.rand(seed)
+        values.add(evaluate(model, OBJECTIVES[name], TASK, "test", examples=10, batch_size=5, **CPU).value)
+        expected = torch.Generator().manual_seed(seed)
+        torch.rand(seed, generator=expected)
+        assert torch.rand(()) == torch.rand((), generator=expected)  # nor does it draw from the run's numbers
+    assert len(values) == 1
+    assert {seed for _, seed in TASK.asked} == {0}
+
+
+def test_examples_have_their_own_masks():
+    model = Uniform(288)
+    evaluate(model, OBJECTIVES["masked_lm"], TASK, "test", examples=20, batch_size=20, **CPU)
+    hidden_BT = model.shown[0] == TASK.vocabulary.mask
+    assert hidden_BT.sum(1).tolist() == [1] * 20
+    assert len(set(hidden_BT.int().argmax(1).tolist())) > 5
+
+
+def test_splits_have_their_own_masks():
+    model = model_for("masked_diffusion")
+    values = {
+        evaluate(model, OBJECTIVES["masked_diffusion"], TASK, split, examples=10, batch_size=5, **CPU).value
+        for split in ("validation", "test")
+    }
+    assert len(values) == 2  # the tokens are the same here
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_is_left_as_it_was_and_without_gradients(training):
+    model = Uniform(288).train(training)
+    evaluate(model, OBJECTIVES["causal_lm"], TASK, "test", examples=4, batch_size=2, **CPU)
+    assert model.modes == [(False, False)] * 2
+    assert model.training is training
+    assert torch.is_grad_enabled()
+    assert model.scale.grad is None
+
+
+def test_the_mode_is_restored_after_a_failure():
+    model = Uniform(288)
+    model.forward = None
+    with pytest.raises(TypeError):
+        evaluate(model, OBJECTIVES["causal_lm"], TASK, "test", examples=4, batch_size=2, **CPU)
+    assert model.training
+    assert torch.is_grad_enabled()
+
+
+def test_bits_are_pooled_over_all_bytes():
+    """Two bits over 1 byte and 4 over 9: 0.6 bits per byte, not the mean of 2 and 4/9."""
+    nats = torch.tensor([2.0, 4.0]).double() * math.log(2)
+    score = Score(nats_B=nats, bytes_B=torch.tensor([1.0, 9.0]).double())
+    metric = summarise([score], OBJECTIVES["causal_lm"], "test")
+    assert metric.value == pytest.approx(0.6)
+    assert metric.standard_error == pytest.approx(0.28)  # residuals 1.4 and -1.4, over 10 bytes
+    parts = [Score(nats_B=nats[i : i + 1], bytes_B=score.bytes_B[i : i + 1]) for i in range(2)]
+    assert summarise(parts, OBJECTIVES["causal_lm"], "test") == summarise(
+        [score], OBJECTIVES["causal_lm"], "test"
+    )
+
+
+def test_the_standard_error_of_a_ratio_agrees_with_the_bootstrap():
+    rng = np.random.default_rng(0)
+    length = rng.integers(20, 200, size=400)
+    nats = length * rng.normal(1.5, 0.3, size=400) + 10
+    score = Score(nats_B=torch.from_numpy(nats), bytes_B=torch.from_numpy(length).double())
+    metric = summarise([score], OBJECTIVES["causal_lm"], "test")
+    picks = rng.integers(400, size=(4000, 400))
+    resampled = nats[picks].sum(1) / length[picks].sum(1) / math.log(2)
+    assert metric.value == pytest.approx(nats.sum() / length.sum() / math.log(2))
+    assert metric.standard_error == pytest.approx(resampled.std(), rel=0.06)
+
+
+def test_accuracy_is_the_mean_over_examples_with_its_standard_error():
+    score = Score(accuracy_B=torch.tensor([1.0, 0.5, 0.0, 1.0]).double())
+    metric = summarise([score], OBJECTIVES["causal_lm"], "test")
+    assert metric.value == 0.625
+    assert metric.standard_error == pytest.approx(math.sqrt(0.6875 / 3) / 2)
+    assert (metric.name, metric.unit, metric.direction) == ("answer_accuracy", "share", "higher")
+    assert metric.likelihood is None
+
+
+@pytest.mark.parametrize(("knows", "expected"), [(True, 1.0), (False, 0.25)])
+def test_recall_is_solved_by_looking_up_and_not_by_guessing(knows, expected):
+    """A model that reads the pairs, through the whole path of the evaluation."""
+    task = Recall(RecallConfig(sequence_length=64, num_pairs=4, num_symbols=64))
+    rng = torch.Generator().manual_seed(0)
+
+    class Reader(Uniform):
+        def forward(self, tokens_BT, **source):
+            keys_BK, values_BK = tokens_BT[:, 1:9:2], tokens_BT[:, 2:10:2]  # behind the begin token
+            found_BT = (tokens_BT[:, :, None] == keys_BK[:, None]).int().argmax(-1)
+            if not knows:
+                found_BT = torch.randint(4, tokens_BT.shape, generator=rng)
+            guess_BT = values_BK.gather(1, found_BT)
+            logits_BTV = torch.nn.functional.one_hot(guess_BT, self.vocab_size).float()
+            return Output(logits_BTV=logits_BTV, hidden_BTD=logits_BTV)
+
+    model, objective = Reader(task.vocabulary.size), CausalLM(CausalLMConfig(), task)
+    metric = evaluate(model, objective, task, "test", examples=1000, batch_size=300, **CPU)
+    assert metric.items == 1000
+    assert abs(metric.value - expected) <= 4 * metric.standard_error
+    assert knows == (metric.standard_error == 0)
+
+
+def test_the_split_may_hold_fewer_examples_than_wanted_but_not_one():
+    metric = evaluate(
+        Uniform(288), OBJECTIVES["causal_lm"], Bytes(5), "test", examples=99, batch_size=3, **CPU
+    )
+    assert metric.items == 5
+    with pytest.raises(DataError, match="test split has 1 examples"):
+        evaluate(Uniform(288), OBJECTIVES["causal_lm"], Bytes(1), "test", examples=99, batch_size=3, **CPU)
+
+
+def test_in_bfloat16_the_nats_are_still_added_in_full_precision():
+    model, objective = model_for("causal_lm"), OBJECTIVES["causal_lm"]
+    full = evaluate(model, objective, TASK, "test", examples=20, batch_size=20, precision="fp32")
+    mixed = evaluate(model, objective, TASK, "test", examples=20, batch_size=20, precision="bf16")
+    assert mixed.value != full.value
+    assert mixed.value == pytest.approx(full.value, rel=0.02)

@@ -1,0 +1,136 @@
+"""The plan of a study: its cells, what they cost and what is done; and that only the rest is run."""
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import commands
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+from experiments import plan
+from experiments.console import count
+from experiments.settings import CONF
+
+RECALL = (*commands.TINY, "task=recall")
+
+
+@pytest.fixture
+def cells(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+    """The lines of the plan that these words print, the last one included."""
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the entry point sets it; this takes it back
+
+    def run(*words: str) -> list[str]:
+        monkeypatch.setattr(sys, "argv", ["plan", *words])
+        monkeypatch.setattr(plan, "_cells", [])
+        GlobalHydra.instance().clear()
+        capsys.readouterr()
+        plan.main()
+        lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+        return [line for line in lines if re.match(r"[\w=. ]+-[a-z_]+-[a-z]+ |.* cells are done", line)]
+
+    return run
+
+
+def test_a_study_lists_all_its_cells_and_runs_none(tmp_path: Path) -> None:
+    target = commands.settings("study=compare", "task=text").scale.target
+    assert target is not None
+    params = OmegaConf.load(CONF / "study" / "compare.yaml").hydra.sweeper.params
+    expected = {
+        (f"{backbone}-{task}-nano", seed)
+        for backbone in params.backbone.split(",")
+        for task in params.task.split(",")
+        for seed in str(params.seed).split(",")
+    }
+    ended = commands.run("plan", "study=compare", f"runs={tmp_path}")
+    assert ended.returncode == 0, ended.stderr
+    rows = [line.split() for line in ended.stdout.splitlines() if re.search(r"-nano ", line)]
+    assert {(row[0], row[2]) for row in rows} == expected
+    assert len(rows) == len(expected)
+    assert {row[-1] for row in rows} == {"missing"}
+    for row in rows:
+        body, off = row[3], row[4]
+        assert abs(int(body.replace(",", "")) / target - 1) <= 0.01
+        assert re.fullmatch(r"\([+-]0\.\d\d%\)", off)
+    assert f"0 of {len(expected)} cells are done" in ended.stdout
+    assert not [path for path in tmp_path.rglob("*") if path.is_dir()], "a run folder was made"
+
+
+def test_a_cell_shows_what_its_record_will_say(cells, tmp_path: Path) -> None:
+    words = (*RECALL, "backbone=mamba", f"runs={tmp_path}")
+    line = cells(*words)[0]
+    assert not any(tmp_path.iterdir())
+    found = commands.result(commands.train(*words))
+    parameters = found["parameters"]
+    assert line.split()[:3] == ["mamba-recall-nano", "causal_lm", "0"]
+    shown = [f"{parameters['body']:,}", f"{parameters['total']:,}", f"{parameters['active']:,}"]
+    shown += [count(found["flops_per_token"]), str(found["training"]["steps"])]
+    shown += [count(found["training"]["flops"]), f"{count(found['state_bytes_2k'])}B"]
+    for value in shown:
+        assert value in line.split(), (value, line)
+
+
+def test_the_status_of_every_cell(cells, tmp_path: Path) -> None:
+    words = (*RECALL, f"runs={tmp_path}")
+
+    def status() -> str:
+        return cells(*words)[0].split("kB ", 1)[1].strip()
+
+    assert status() == "missing"
+    folder = commands.train(*words)
+    assert status() == "done"
+    assert cells(*words)[1].startswith("1 of 1 cells are done")
+    record = commands.result(folder)
+    record |= {"status": "diverged", "message": "loss is nan\nmore"}
+    (folder / "result.json").write_text(json.dumps(record))
+    assert status().startswith("diverged:")
+    (folder / "result.json").unlink()
+    assert status() == "begun, step 31"
+    shutil.rmtree(folder / "checkpoints")
+    assert status() == "begun"
+
+
+def test_an_impossible_cell_is_said_beside_the_others(tmp_path: Path) -> None:
+    words = ("backbone=decoder,encoder", "objective=causal_lm", *RECALL)
+    ended = commands.run("plan", "-m", *words, f"runs={tmp_path}")
+    assert ended.returncode == 2
+    (line,) = [line for line in ended.stdout.splitlines() if "-recall-nano" in line]
+    assert line.split()[0] == "decoder-recall-nano"
+    assert line.split()[-1] == "missing"
+    assert ended.stderr.startswith("error: backbone=encoder objective=causal_lm ")
+    assert "needs a causal backbone" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert "0 of 2 cells are done" in ended.stdout
+
+
+def test_issuing_a_study_again_runs_only_what_is_missing(cells, tmp_path: Path) -> None:
+    words = ("-m", *RECALL, "study.name=tiny", "seed=0,1", f"runs={tmp_path}")
+    first = commands.run("train", *words)
+    assert first.returncode == 0, first.stderr
+    kept, removed = sorted(tmp_path.glob("tiny/*/s*"))
+    before = {path: path.stat().st_mtime_ns for path in kept.rglob("*")}
+    record = commands.result(removed)
+    shutil.rmtree(removed)
+    assert cells(*words)[-1].startswith("1 of 2 cells are done")
+
+    second = commands.run("train", *words)
+    assert second.returncode == 0, second.stderr
+    assert "[decoder-recall-nano s0] already complete" in second.stdout
+    assert "[decoder-recall-nano s1] complete in" in second.stdout
+    assert "[decoder-recall-nano s0] step" not in second.stdout
+    assert {path: path.stat().st_mtime_ns for path in kept.rglob("*")} == before
+    assert commands.result(removed)["metrics"] == record["metrics"]
+    assert cells(*words)[-1].startswith("2 of 2 cells are done")
+
+
+@pytest.mark.parametrize("study", ["..", "../escaped"])
+def test_a_study_that_would_leave_the_runs_folder_is_refused(cells, tmp_path: Path, study: str) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cells("-m", *RECALL, f"study.name={study}", f"runs={tmp_path}/runs")
+    assert stopped.value.code == 2
+    assert "letters, digits" in plan._cells[0]["refused"]
+    assert {path.name for path in tmp_path.iterdir()} <= {"runs"}

@@ -1,0 +1,115 @@
+"""Every study composes in each of its cells, and the arms of a comparison are treated alike."""
+
+import functools
+import itertools
+from dataclasses import asdict
+from typing import Any
+
+import commands
+import pytest
+from hydra.core.hydra_config import HydraConfig
+
+from experiments.run import Plan, plan
+from experiments.settings import CONF, Settings
+
+STUDIES = sorted(path.stem for path in (CONF / "study").glob("*.yaml"))
+
+
+def params(study: str) -> dict[str, list[str]]:
+    """What a study sweeps over."""
+    commands.compose(f"study={study}")
+    found = HydraConfig.get().sweeper.params or {}
+    return {str(key): str(value).split(",") for key, value in found.items()}
+
+
+@functools.cache
+def cells(study: str) -> list[Settings]:
+    swept = params(study)
+    words = [[f"{key}={value}" for value in values] for key, values in swept.items()]
+    return [commands.settings(f"study={study}", *choice) for choice in itertools.product(*words)]
+
+
+@functools.cache
+def planned(study: str, task: str, backbone: str) -> Plan:
+    """The plan of a cell; seeds and learning rates do not change it."""
+    return plan(next(c for c in cells(study) if (c.names.task, c.names.backbone) == (task, backbone)))
+
+
+def arms(study: str) -> dict[str, list[Settings]]:
+    """The cells by task."""
+    tasks = dict.fromkeys(cell.names.task for cell in cells(study))
+    return {task: [cell for cell in cells(study) if cell.names.task == task] for task in tasks}
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_cell_composes(study: str) -> None:
+    keys = [cell.key for cell in cells(study)]
+    assert len(set(keys)) == len(keys) >= 1
+    assert {cell.study for cell in cells(study)} == {study}
+    assert all(len(key) <= 64 for key in keys)
+
+
+@pytest.mark.parametrize("study", ["compare", "compare_rates"])
+def test_every_family_is_an_arm_on_every_task(study: str) -> None:
+    for task, found in arms(study).items():
+        assert {cell.names.backbone for cell in found} >= set(commands.BACKBONES), task
+
+
+def conditions(settings: Settings) -> dict[str, Any]:
+    """All that must be the same for the arms of a comparison."""
+    optimizer = asdict(settings.optimizer)
+    optimizer.pop("learning_rate")
+    return {
+        "task": asdict(settings.task),
+        "budget": asdict(settings.budget),
+        "optimizer": optimizer,
+        "scale": asdict(settings.scale),
+        "trainer": asdict(settings.trainer),
+        "device": asdict(settings.device),
+    }
+
+
+@pytest.mark.parametrize("study", ["compare", "compare_rates"])
+def test_arms_have_equal_data_steps_and_schedule(study: str) -> None:
+    for found in arms(study).values():
+        for cell in found:
+            assert conditions(cell) == conditions(found[0])
+
+
+def test_arms_have_equal_bodies_and_data() -> None:
+    for task, found in arms("compare").items():
+        plans = {cell.names.backbone: planned("compare", task, cell.names.backbone) for cell in found}
+        sizes = [p.cost["parameters"]["body"] for p in plans.values()]
+        target = found[0].scale.target
+        assert target is not None
+        assert all(abs(size / target - 1) <= 0.01 for size in sizes), dict(zip(plans, sizes, strict=True))
+        assert len({p.task.fingerprint for p in plans.values()}) == 1
+        assert len({p.sizes.vocab_size for p in plans.values()}) == 1
+        assert len({p.sizes.raw_length for p in plans.values()}) == 1
+
+
+def test_the_rates_are_searched_alike_for_every_arm_and_on_another_seed() -> None:
+    for found in arms("compare_rates").values():
+        rates: dict[str, list[float]] = {}
+        for cell in found:
+            rates.setdefault(cell.names.backbone, []).append(cell.optimizer.learning_rate)
+        grids = {tuple(sorted(grid)) for grid in rates.values()}
+        assert len(grids) == 1
+        assert len(next(iter(grids))) >= 3
+    assert not {c.seed for c in cells("compare")} & {c.seed for c in cells("compare_rates")}
+
+
+def test_the_chosen_rates_come_from_the_search() -> None:
+    grid = {cell.optimizer.learning_rate for cell in cells("compare_rates")}
+    for cell in cells("compare"):
+        assert cell.optimizer.learning_rate in grid, cell.key
+
+
+def test_the_search_has_the_conditions_of_the_comparison() -> None:
+    """It may train on fewer tokens; all else that decides which rate is best is the same."""
+    for task, found in arms("compare").items():
+        searched = conditions(arms("compare_rates")[task][0])
+        expected = conditions(found[0])
+        for part in ("task", "optimizer", "scale"):
+            assert searched[part] == expected[part]
+        assert searched["budget"]["batch_size"] == expected["budget"]["batch_size"]

@@ -1,0 +1,160 @@
+"""A new backbone is one Python file and one YAML, both outside the checkout."""
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+
+import commands
+import pytest
+import torch
+
+PYTHON = '''
+"""Each position sees the mean of all up to itself."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from architectures.backbone import Capabilities, Flops, linear_flops
+from architectures.layers.block import FeedForward, Mixer
+from architectures.layers.feedforward import SwiGLU
+from architectures.layers.stack import Stack, StackConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyConfig(StackConfig):
+    """A stack of running means."""
+
+    d_ff: int | None = None
+    """Hidden width of the feed-forward; null for twice the width."""
+
+
+class RunningMean(Mixer):
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(d_model, d_model, bias=False)
+
+    def forward(self, x_BTD: Tensor, valid_BT: Tensor | None = None) -> Tensor:
+        count_T = torch.arange(1, x_BTD.shape[1] + 1)
+        return self.out((x_BTD.cumsum(1) / count_T[:, None]).to(x_BTD.dtype))
+
+    def flops(self, length: int) -> Flops:
+        return Flops(linear=linear_flops(self, length))
+
+    def start(self, batch_size: int, max_length: int) -> dict[str, Tensor]:
+        return {"sum": self.out.weight.new_zeros(batch_size, self.out.in_features)}
+
+    def step(self, x_BTD: Tensor, state: dict[str, Tensor], position: int) -> Tensor:
+        sum_BTD = state["sum"][:, None] + x_BTD.cumsum(1)
+        state["sum"] = sum_BTD[:, -1]
+        count_T = torch.arange(position + 1, position + x_BTD.shape[1] + 1)
+        return self.out(sum_BTD / count_T[:, None])
+
+    def state_bytes(self, length: int, bytes_per_element: int) -> int:
+        return self.out.in_features * bytes_per_element
+
+
+class Toy(Stack):
+    Config = ToyConfig
+    capabilities = Capabilities(causal=True, decodes=True)
+
+    def make_mixer(self) -> Mixer:
+        return RunningMean(self.config.width)
+
+    def make_feedforward(self) -> FeedForward:
+        return SwiGLU(self.config.width, self.config.d_ff or 2 * self.config.width)
+'''
+YAML = """
+_target_: my_toy.Toy
+d_model: null
+num_layers: ${scale.depth}
+d_ff: null
+norm_eps: 1.0e-5
+tied: false
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """A folder with the two files."""
+    (tmp_path / "my_toy.py").write_text(PYTHON)
+    (tmp_path / "conf" / "backbone").mkdir(parents=True)
+    (tmp_path / "conf" / "backbone" / "toy.yaml").write_text(YAML)
+    return tmp_path
+
+
+@pytest.fixture
+def module(toy: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(toy)
+    monkeypatch.syspath_prepend(commands.ROOT / "tests" / "architectures")
+    return importlib.import_module("my_toy")
+
+
+def words(toy: Path) -> tuple[str, ...]:
+    return ("backbone=toy", *commands.TINY, "task.sequence_length=64", f"runs={toy}/runs")
+
+
+def test_it_trains_on_every_task_through_the_harness(toy: Path) -> None:
+    choice = ("--config-dir", str(toy / "conf"), "-m", *words(toy), "task=text,recall")
+    ended = commands.run("train", *choice, PYTHONPATH=str(toy))
+    assert ended.returncode == 0, ended.stderr
+    results = {found["task"]: found for found in map(json.loads, results_in(toy / "runs"))}
+    assert set(results) == {"text", "recall"}
+    assert results["text"]["metrics"][0]["name"] == "bits_per_byte"
+    assert results["text"]["metrics"][0]["likelihood"] == "exact"
+    assert results["recall"]["metrics"][0]["name"] == "answer_accuracy"
+    for found in results.values():
+        assert found["status"] == "complete"
+        assert found["backbone"] == "toy"
+        assert abs(found["matched"]["residual"]) <= 0.01
+        assert abs(found["parameters"]["body"] / 20_000 - 1) <= 0.01
+        assert found["state_bytes_2k"] == 2 * found["widths"]["d_model"] * 4
+        assert found["flops_per_token"] > 0
+    again = commands.run("train", *choice, PYTHONPATH=str(toy))
+    assert again.stdout.count("already complete") == 2
+
+
+def results_in(runs: Path) -> list[str]:
+    return [path.read_text() for path in runs.rglob("result.json")]
+
+
+def test_it_is_found_on_the_search_path_too(toy: Path) -> None:
+    ended = commands.run("plan", f"hydra.searchpath=[file://{toy}/conf]", *words(toy), PYTHONPATH=str(toy))
+    assert ended.returncode == 0, ended.stderr
+    assert "toy-text-nano" in ended.stdout
+    assert "0 of 1 cells are done" in ended.stdout
+
+
+def test_its_mistakes_are_said_as_others(toy: Path) -> None:
+    choice = ("--config-dir", str(toy / "conf"), *words(toy))
+    ended = commands.run("train", *choice, "backbone.d_fff=3", PYTHONPATH=str(toy))
+    assert ended.returncode == 2
+    assert "backbone.d_fff" in ended.stderr
+    ended = commands.run("train", *choice, "objective=masked_lm", PYTHONPATH=str(toy))
+    assert ended.returncode == 2
+    assert "backbone=toy is causal" in ended.stderr
+    ended = commands.run("train", *choice)  # its folder is not on PYTHONPATH
+    assert ended.returncode == 2
+    assert "no module 'my_toy'; is it on PYTHONPATH?" in ended.stderr
+
+
+def test_it_conforms(module: ModuleType) -> None:
+    checks, costs = importlib.import_module("conformance"), importlib.import_module("costs")
+    config = module.ToyConfig(d_model=16)
+
+    def build() -> torch.nn.Module:
+        return module.Toy(config, vocab_size=29, max_length=80)
+
+    torch.manual_seed(0)
+    lively = checks.enliven(build().double())
+    checks.check_no_leak(lively, 21)
+    checks.check_padding(lively, 19)
+    checks.check_batch_invariance(lively, 17)
+    checks.check_decoding(lively, 37)
+    checks.check_gradients(build(), 33, autocast=True)
+    checks.check_initialisation(build)
+    costs.check_parameters(build(), tied=False)
+    costs.check_flops(build(), 32)
+    costs.check_state_bytes(build(), 33)
