@@ -54,6 +54,8 @@ def rate_table(runs: Path, study: str) -> pd.DataFrame:
 def best_rates(rates: pd.DataFrame) -> pd.DataFrame:
     """For each task and backbone the rate with the best mean over seeds, and whether it is at an edge.
 
+    Of rates that tie, the middle one (the lower of two).
+
     ``robust`` counts the rates of the grid within 5% of the best value.
     """
     rows = []
@@ -63,7 +65,8 @@ def best_rates(rates: pd.DataFrame) -> pd.DataFrame:
         if finished.empty:
             continue
         higher = (arm["direction"] == "higher").any()
-        best = finished.idxmax() if higher else finished.idxmin()
+        tied = finished[finished == (finished.max() if higher else finished.min())]
+        best = tied.index[(len(tied) - 1) // 2]  # the middle of equals is the safest
         near = finished >= 0.95 * finished[best] if higher else finished <= 1.05 * finished[best]
         rows.append(
             {

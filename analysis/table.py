@@ -115,8 +115,11 @@ def verdict(pair: pd.Series) -> str:
         return f"{pair['better']} is better than {pair['worse']} by {size} ({sure})."
     if pair["p"] < 1 - CONFIDENCE and pair["n"] >= MIN_SEEDS:
         reason = f"below the margin of {pair['margin']:g}"
-    elif pair["n"] >= 2:
+    elif pair["n"] >= MIN_SEEDS:
         reason = f"{pair['n']} seeds would show {pair['detectable']:.4f} or more"
+    elif pair["n"] >= 2:
+        seen = f"{pair['n']} would at best show {pair['detectable']:.4f}"
+        reason = f"a verdict takes {MIN_SEEDS} seeds, {seen}"
     else:
         reason = f"seeds in common: {pair['n']}"
     return f"{pair['better']} and {pair['worse']} are not separated: difference {size}; {reason}."

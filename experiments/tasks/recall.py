@@ -21,11 +21,11 @@ from experiments.tasks.task import Batch, Reference, Task, Vocabulary
 class RecallConfig:
     """Settings of multi-query associative recall."""
 
-    sequence_length: int = 32
+    sequence_length: int = 16
     """Tokens in an example (T); at least four for each pair."""
     num_pairs: int = 4
     """Key-value pairs (K), each asked for once."""
-    num_symbols: int = 32
+    num_symbols: int = 16
     """Symbols (V): 0 is filler, keys come from [1, V/2), values from [V/2, V)."""
     power: float = 0.01
     """Exponent a of the law p(gap) ~ gap^(a-1)."""
@@ -100,10 +100,10 @@ class Recall(Task):
         values = self.config.num_symbols - self.config.num_symbols // 2
         return [
             Reference(
-                name="a value of the context, at random",
+                name="random value shown",
                 metric=self.metric,
                 value=1 / self.config.num_pairs,
                 note="what a model reaches that has not learned which key goes with which value",
             ),
-            Reference(name="any value", metric=self.metric, value=1 / values, note="chance"),
+            Reference(name="random value", metric=self.metric, value=1 / values, note="chance"),
         ]

@@ -56,3 +56,12 @@ def test_the_printed_choice_is_yaml_for_the_study(swept: Path, capsys: pytest.Ca
 def test_an_absent_study_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study=rates", f"runs={tmp_path}"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_of_rates_that_tie_the_middle_is_taken(tmp_path: Path, write_run: Callable[..., Path]) -> None:
+    for index, (rate, score) in enumerate({3e-4: 2.1, 1e-3: 2.1, 3e-3: 2.1, 1e-2: 3.0}.items()):
+        folder = write_run("decoder", 100, score, study="rates", digest=f"{index}d")
+        (folder / "config.yaml").write_text(yaml.safe_dump({"optimizer": {"learning_rate": rate}}))
+    best = best_rates(rate_table(tmp_path / "runs", "rates"))
+    assert best["learning_rate"].tolist() == [1e-3]
+    assert not best["edge"].any()

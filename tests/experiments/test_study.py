@@ -113,3 +113,10 @@ def test_the_search_has_the_conditions_of_the_comparison() -> None:
         for part in ("task", "optimizer", "scale"):
             assert searched[part] == expected[part]
         assert searched["budget"]["batch_size"] == expected["budget"]["batch_size"]
+
+
+def test_a_study_overrides_what_the_root_file_sets() -> None:
+    """The root configuration comes before the groups, so its values do not undo a study's."""
+    trainer = commands.settings("study=compare", "task=recall", "backbone=decoder").trainer
+    assert (trainer.evaluate_every, trainer.log_every) == (100, 20)
+    assert trainer.checkpoint_every == 200
