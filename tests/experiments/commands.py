@@ -31,11 +31,12 @@ TINY = (
 )
 """A model and a budget of a second."""
 SHORT_TEXT = ("task=text", "task.sequence_length=64")
+RECALL = ("task=recall", "task.sequence_length=32", "task.num_symbols=32")
 
 
 def task_words(task: str) -> tuple[str, ...]:
     """The overrides that choose a task at a length for tests."""
-    return SHORT_TEXT if task == "text" else (f"task={task}",)
+    return {"text": SHORT_TEXT, "recall": RECALL}.get(task, (f"task={task}",))
 
 
 def start(module: str, *words: str, **environment: str) -> subprocess.Popen[str]:

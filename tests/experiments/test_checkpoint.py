@@ -235,7 +235,7 @@ def test_a_folder_that_cannot_be_written_is_a_checkpoint_error(tmp_path: Path) -
 
 
 def test_a_run_with_broken_checkpoints_ends_with_exit_code_6(tmp_path: Path) -> None:
-    words = (*commands.TINY, "task=recall", "trainer.checkpoint_every=10", f"runs={tmp_path}")
+    words = (*commands.TINY, *commands.RECALL, "trainer.checkpoint_every=10", f"runs={tmp_path}")
     folder = commands.train(*words)
     (folder / "result.json").unlink()
     kept = sorted((folder / "checkpoints").iterdir())

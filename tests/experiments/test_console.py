@@ -69,7 +69,7 @@ def test_progress_is_a_bar_on_a_terminal_and_nothing_elsewhere(capsys: pytest.Ca
 
 
 def test_a_run_prints_its_steps(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = commands.train(*commands.TINY, "task=recall", "trainer.log_every=10", f"runs={tmp_path}")
+    folder = commands.train(*commands.TINY, *commands.RECALL, "trainer.log_every=10", f"runs={tmp_path}")
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("[decoder-recall-nano s0] ") for line in lines)
     assert "19,936 body parameters (-0.32% of the target)" in lines[0]

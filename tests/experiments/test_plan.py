@@ -16,7 +16,7 @@ from experiments import plan
 from experiments.console import count
 from experiments.settings import CONF
 
-RECALL = (*commands.TINY, "task=recall")
+RECALL = (*commands.TINY, *commands.RECALL)
 
 
 @pytest.fixture
