@@ -27,7 +27,7 @@ compare: $(INSTALLED)
 	@$(BIN)/python -m analysis.compare study=compare
 
 test: $(INSTALLED)
-	@$(BIN)/python -m pytest -m "not slow" --numprocesses $(JOBS)
+	@$(BIN)/python -m pytest --numprocesses $(JOBS)
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .

@@ -35,6 +35,8 @@ def start(function: Callable[[DictConfig], None]) -> None:
         _fail(f"at least one cell failed, first: {error}", error.exit_code)
     except (HydraException, OmegaConfBaseException) as error:
         _fail(explain(error), 2)
+    except KeyboardInterrupt:  # in a sweep over processes; a run by itself saves and says so
+        _fail("stopped; the same command continues where each run saved itself", 75)
     except ValueError as error:
         if not str(error).startswith("Config group override"):  # Hydra's complaint about GROUP=null
             raise

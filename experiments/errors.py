@@ -55,8 +55,8 @@ class Preempted(SystemExit):
     Not an ``Exception``, so that it ends a sweep and not only one of its cells.
     """
 
-    def __init__(self) -> None:
-        super().__init__(75)
+    def __init__(self, code: int = 75) -> None:
+        super().__init__(code)  # an argument, so that it can travel between processes
 
 
 def nearest(name: str, options: Iterable[str]) -> str:

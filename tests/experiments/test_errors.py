@@ -1,5 +1,6 @@
 """Every mistake ends with one line that names key, value and remedy, and with its exit code."""
 
+import copy
 import os
 import resource
 import sys
@@ -12,7 +13,16 @@ from hydra.core.global_hydra import GlobalHydra
 
 from experiments import run as run_module
 from experiments.app import start
-from experiments.errors import OutOfMemoryError, Preempted, RunError, nearest
+from experiments.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DivergedError,
+    OutOfMemoryError,
+    Preempted,
+    RunError,
+    nearest,
+)
 from experiments.train import train
 from experiments.trainer import Trainer
 
@@ -257,3 +267,21 @@ def test_statuses_and_codes_are_distinct() -> None:
     classes = [*RunError.__subclasses__(), RunError]
     assert len({cls.exit_code for cls in classes}) == len(classes)
     assert run_module.Preempted is Preempted
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigError("a"),
+        DataError("b"),
+        DivergedError("c"),
+        OutOfMemoryError("d"),
+        CheckpointError("e"),
+        Preempted(),
+    ],
+)
+def test_an_error_travels_between_processes(error: BaseException) -> None:
+    """A sweep sends it from the worker to the one who waits, taken apart and built again as by ``copy``."""
+    arrived = copy.copy(error)
+    assert type(arrived) is type(error)
+    assert arrived.args == error.args
