@@ -17,8 +17,8 @@ from experiments.objectives.objective import (
     Objective,
     Score,
     View,
-    choose,
     scored_bytes,
+    write_on,
 )
 from experiments.tasks.task import Batch
 
@@ -71,9 +71,6 @@ class CausalLM(Objective):
     ) -> Tensor:
         begin_B1 = torch.full((prompt_BT.shape[0], 1), self.vocabulary.bos).to(prompt_BT)
         state = model.start(prompt_BT.shape[0], length + 1)
-        tokens_BT, unread_BT = prompt_BT, torch.cat([begin_B1, prompt_BT], dim=1)
-        while tokens_BT.shape[1] < length:
-            logits_BV = model.step(unread_BT, state)[:, -1, : self.vocabulary.num_symbols]
-            unread_BT = choose(logits_BV, generator, temperature)[:, None]
-            tokens_BT = torch.cat([tokens_BT, unread_BT], dim=1)
-        return tokens_BT
+        unread_BT = torch.cat([begin_B1, prompt_BT], dim=1)
+        symbols = self.vocabulary.num_symbols
+        return write_on(model, state, prompt_BT, unread_BT, length, symbols, generator, temperature)

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.backbone import Backbone, Capabilities, Output
+from architectures.backbone import Backbone, Capabilities, DecodingState, Output
 from experiments.tasks.task import Batch, Task
 
 
@@ -186,3 +186,24 @@ def choose(logits_BV: Tensor, generator: torch.Generator, temperature: float) ->
     noise = torch.rand(logits_BV.shape, generator=generator, dtype=torch.float64).clamp_min(1e-300)
     gumbel = -(-noise.log()).log()
     return (logits_BV.double() / temperature + gumbel.to(logits_BV.device)).argmax(-1)
+
+
+def write_on(
+    model: Backbone,
+    state: DecodingState,
+    tokens_BT: Tensor,
+    unread_BT: Tensor,
+    length: int,
+    num_symbols: int,
+    generator: torch.Generator,
+    temperature: float,
+) -> Tensor:
+    """Appends sampled symbols to ``tokens_BT``, one a step, until there are ``length``.
+
+    ``unread_BT`` is what the model must read before it can write the first.
+    """
+    while tokens_BT.shape[1] < length:
+        logits_BV = model.step(unread_BT, state)[:, -1, :num_symbols]
+        unread_BT = choose(logits_BV, generator, temperature)[:, None]
+        tokens_BT = torch.cat([tokens_BT, unread_BT], dim=1)
+    return tokens_BT

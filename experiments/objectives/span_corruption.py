@@ -23,7 +23,7 @@ from experiments.objectives.objective import (
     Objective,
     Score,
     View,
-    choose,
+    write_on,
 )
 from experiments.tasks.task import Batch
 
@@ -178,12 +178,9 @@ class SpanCorruption(Objective):
         begin_B1 = torch.full_like(sentinel_B1, self.vocabulary.pad)
         source_BS = torch.cat([prompt_BT, sentinel_B1, end_B1], dim=1)
         state = model.start(B, length + 2, source_BS=source_BS)
-        tokens_BT, unread_BT = prompt_BT, torch.cat([begin_B1, sentinel_B1], dim=1)
-        while tokens_BT.shape[1] < length:
-            logits_BV = model.step(unread_BT, state)[:, -1, : self.vocabulary.num_symbols]
-            unread_BT = choose(logits_BV, generator, temperature)[:, None]
-            tokens_BT = torch.cat([tokens_BT, unread_BT], dim=1)
-        return tokens_BT
+        unread_BT = torch.cat([begin_B1, sentinel_B1], dim=1)
+        symbols = self.vocabulary.num_symbols
+        return write_on(model, state, prompt_BT, unread_BT, length, symbols, generator, temperature)
 
 
 def _keep(x_BJ: Tensor, keep_BJ: Tensor) -> Tensor:

@@ -144,9 +144,9 @@ class Joint:
         open_BT1 = (tokens_BT == self.task.vocabulary.mask)[..., None]
         shown_BTV = torch.nn.functional.one_hot(tokens_BT.clamp_max(self.SYMBOLS - 1), self.SYMBOLS)
         fits_BTV = torch.where(open_BT1, 1, shown_BTV).double()
-        rest_BXXXX = torch.einsum("wxyz,bw,bx,by,bz->bwxyz", self.probability, *fits_BTV.unbind(1))
+        rest_BWXYZ = torch.einsum("wxyz,bw,bx,by,bz->bwxyz", self.probability, *fits_BTV.unbind(1))
         axes = range(1, self.LENGTH + 1)
-        marginals = [rest_BXXXX.sum([a for a in axes if a != axis]) for axis in axes]
+        marginals = [rest_BWXYZ.sum([a for a in axes if a != axis]) for axis in axes]
         p_BTV = torch.stack(marginals, dim=1)
         return p_BTV / p_BTV.sum(-1, keepdim=True)
 
