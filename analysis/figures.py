@@ -14,6 +14,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from analysis.further import further_scores
 from analysis.summary import PLACE, arm_table, usable
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999999", "#C9B800")
@@ -169,6 +170,31 @@ def _point(row: pd.Series, values: list[float], label: str, marker: dict[str, ob
         x=values, y=[label] * len(values), mode="markers", marker=marker, name=row["arm"], showlegend=False,
         hovertemplate=f"{label}: %{{x:.4f}}<extra></extra>",
     )  # fmt: skip
+
+
+def further_curves(frame: pd.DataFrame) -> go.Figure | None:
+    """Score on each further test, a panel for each task; None where there are none."""
+    scores = further_scores(frame)
+    panels = list(scores.groupby(PLACE, sort=True))
+    if not panels:
+        return None
+    figure, cells = _panels([f"{task}, {scale}" for (task, scale), _ in panels])
+    style, named = styles(frame), set()
+    for (_, rows), cell in zip(panels, cells, strict=True):
+        for arm, points in rows.groupby("arm", sort=False):
+            look = style[str(arm)]
+            trace = go.Scatter(
+                x=points["test"], y=points["score"], mode="lines+markers", name=str(arm),
+                legendgroup=str(arm), showlegend=arm not in named,
+                line={"color": look["color"], "dash": look["dash"]},
+                marker={"symbol": look["symbol"], "size": 8},
+                error_y={"type": "data", "array": points["half_width"], "thickness": 1},
+                hovertemplate=f"{arm}, %{{x}}: %{{y:.4f}}<extra></extra>",
+            )  # fmt: skip
+            figure.add_trace(trace, **cell)
+            named.add(arm)
+        figure.update_xaxes(automargin=True, **cell)
+    return figure
 
 
 def _panels(titles: list[str]) -> tuple[go.Figure, list[dict[str, int]]]:

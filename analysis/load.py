@@ -13,6 +13,8 @@ rest is text (None where the record has none).
                                        the first test metric of the record; the standard error is over
                                        items of the test split, not over seeds
     SPLIT_METRIC                       every metric, for example ``test_bits_per_byte``
+    further                            the score in each of the further tests (``trainer.tests``), JSON text
+    published                          what the study quotes from others (``study.published``), JSON text
     parameters_*  flops_per_token  state_bytes_2k  training_*
     matched_axis matched_target matched_residual
     fingerprint git_commit git_dirty device_* versions kernels command
@@ -134,6 +136,7 @@ def _run_row(folder: Path, study: str) -> dict[str, Any]:
         "versions": json.dumps(provenance.get("versions") or {}, sort_keys=True),
         "kernels": json.dumps(provenance.get("kernels") or {}, sort_keys=True),
         "references": json.dumps(result.get("references") or []),
+        "published": json.dumps(_flat_config(folder, ("study",)).get("study.published") or []),
         "corrupt_lines": _lines(folder / "metrics.jsonl")[1],
     }  # fmt: skip
     device = provenance.get("device") or {}
@@ -154,7 +157,12 @@ def _score(metrics: list[dict[str, Any]]) -> dict[str, Any]:
         "metric": first.get("name"),
     }
     row |= {key: first.get(key) for key in SCORE_TEXTS}
-    return row | {f"{m['split']}_{m['name']}": _number(m.get("value")) for m in metrics}
+    own = [m for m in metrics if m["split"] in ("validation", "test")]
+    further = {
+        m["split"]: _number(m.get("value")) for m in metrics if m not in own and m["name"] == row["metric"]
+    }
+    row["further"] = json.dumps(further)
+    return row | {f"{m['split']}_{m['name']}": _number(m.get("value")) for m in own}
 
 
 def _arm_names(frame: pd.DataFrame) -> pd.Series:
@@ -191,8 +199,12 @@ def _settings(frame: pd.DataFrame, identity: pd.Series, group: pd.Series) -> pd.
     return identity.map(words)
 
 
-def _flat_config(folder: Path) -> dict[str, Any]:
-    """What decides a run's result, as dotted keys; empty where the run left no configuration."""
+DECIDING = ("backbone", "objective", "task", "scale", "budget", "optimizer")
+"""Sections of a configuration that decide a run's result."""
+
+
+def _flat_config(folder: Path, sections: tuple[str, ...] = DECIDING) -> dict[str, Any]:
+    """Sections of a run's configuration as dotted keys; empty where the run left none."""
     path = folder / "config.yaml"
     if not path.is_file():
         return {}
@@ -207,7 +219,7 @@ def _flat_config(folder: Path) -> dict[str, Any]:
 
     config = OmegaConf.to_container(OmegaConf.load(path))
     assert isinstance(config, dict)
-    for section in ("backbone", "objective", "task", "scale", "budget", "optimizer"):
+    for section in sections:
         collect(f"{section}.", config.get(section, {}))
     return flat
 

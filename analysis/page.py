@@ -12,7 +12,8 @@ from html import escape
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures import AXES, final_scores, learning_curves, styles
+from analysis.figures import AXES, final_scores, further_curves, learning_curves, styles
+from analysis.further import further_grid, further_scores, published
 from analysis.summary import LIKELIHOODS, PLACE, arm_table, comparisons, matched_line, study_warnings
 from analysis.table import HEADERS, cells, counts_line, flops, seconds, si, size, title, verdict, verdicts
 
@@ -98,6 +99,7 @@ def render_page(frame: pd.DataFrame, history: pd.DataFrame) -> str:
             _list(study_warnings(frame), "warnings"),
             _tables(frame),
             _figures(frame, history),
+            _further(frame),
             _speed(frame),
             _meanings(),
             _pairs(frame),
@@ -193,6 +195,19 @@ def _meanings() -> str:
         "<p>Numbers of different classes measure different things and are never ranked against each other. "
         "Accuracy on answers is no likelihood, so all arms stand in one ranking.</p>"
     )
+
+
+def _further(frame: pd.DataFrame) -> str:
+    """The further tests, and what others published; empty where a study has neither."""
+    parts = []
+    if (figure := further_curves(frame)) is not None:
+        parts.append("<h2>The same models on further tests</h2>")
+        parts.append(f'<div class="figure">{_figure(figure, script=False)}</div>')
+    for (task, scale), scores in further_scores(frame).groupby(PLACE, sort=True):
+        head, rows = further_grid(scores)
+        parts.append(f"<h3>{escape(f'{task}, {scale}')}</h3>{_grid(head, [_line(row) for row in rows])}")
+    quoted = published(frame)
+    return "".join(parts) + "<h2>Published</h2>" * bool(quoted) + _list(quoted, "published")
 
 
 def _pairs(frame: pd.DataFrame) -> str:

@@ -15,6 +15,7 @@ from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from analysis.further import further_grid, further_scores, published
 from analysis.statistics import CONFIDENCE, MIN_SEEDS
 from analysis.summary import PLACE, arm_table, comparisons, matched_line, study_warnings
 
@@ -40,7 +41,7 @@ def render_tables(frame: pd.DataFrame) -> str:
 
 def study_text(frame: pd.DataFrame) -> RenderableType:
     """The tables of a study for a Rich console."""
-    arms, pairs = arm_table(frame), comparisons(frame)
+    arms, pairs, further = arm_table(frame), comparisons(frame), further_scores(frame)
     parts: list[RenderableType] = [Text(f"Warning: {w}.", style="yellow") for w in study_warnings(frame)]
     parts += [Text(line) for line in (counts_line(frame), matched_line(frame))]
     for (task, scale), rows in arms.groupby(PLACE, sort=True):
@@ -48,12 +49,14 @@ def study_text(frame: pd.DataFrame) -> RenderableType:
         parts.append(_rich_table(rows))
         here = (pairs["task"] == task) & (pairs["scale"] == scale)
         parts += [Text(f"  {line}") for line in verdicts(rows, pairs[here])]
-    return Group(*parts)
+        if (tests := _of(further, task, scale)) is not None:
+            parts += [Text(f"\nFurther tests, {title(rows)}", style="bold"), _rich_grid(*further_grid(tests))]
+    return Group(*parts, *(Text(f"\nPublished: {line}") for line in published(frame)))
 
 
 def render_markdown(frame: pd.DataFrame) -> str:
     """The same tables as Markdown."""
-    arms, pairs = arm_table(frame), comparisons(frame)
+    arms, pairs, further = arm_table(frame), comparisons(frame), further_scores(frame)
     lines = [f"- Warning: {w}." for w in study_warnings(frame)]
     lines += [f"- {line}" for line in (counts_line(frame), matched_line(frame))]
     for (task, scale), rows in arms.groupby(PLACE, sort=True):
@@ -61,7 +64,24 @@ def render_markdown(frame: pd.DataFrame) -> str:
         lines += [_markdown_row(cells(row)) for _, row in rows.iterrows()]
         here = (pairs["task"] == task) & (pairs["scale"] == scale)
         lines += ["", *(f"- {line}" for line in verdicts(rows, pairs[here]))]
+        if (tests := _of(further, task, scale)) is not None:
+            head, body = further_grid(tests)
+            lines += [
+                "",
+                f"### Further tests, {title(rows)}",
+                "",
+                _markdown_row(head),
+                "|" + " --- |" * len(head),
+            ]
+            lines += [_markdown_row(row) for row in body]
+    lines += ["", "## Published"] * bool(published(frame)) + [f"- {line}" for line in published(frame)]
     return "\n".join(lines) + "\n"
+
+
+def _of(further: pd.DataFrame, task: str, scale: str) -> pd.DataFrame | None:
+    """The further tests of one table; None where there are none."""
+    here = further[(further["task"] == task) & (further["scale"] == scale)]
+    return None if here.empty else here
 
 
 def counts_line(frame: pd.DataFrame) -> str:
@@ -190,6 +210,15 @@ def _rich_table(rows: pd.DataFrame) -> Table:
             table.add_section()
         group = here
         table.add_row(*cells(row), style="dim" if here == "reference" else None)
+    return table
+
+
+def _rich_grid(head: list[str], rows: list[list[str]]) -> Table:
+    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    for index, name in enumerate(head):
+        table.add_column(name, justify="left" if index == 0 else "right", no_wrap=index > 0, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

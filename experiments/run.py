@@ -18,7 +18,7 @@ from architectures.backbone import Backbone
 from experiments.budget import Matched, Sizes, match, training_flops_per_token
 from experiments.console import Console, clock
 from experiments.data.random import stream
-from experiments.errors import CheckpointError, DataError, OutOfMemoryError, Preempted, RunError
+from experiments.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, Preempted, RunError
 from experiments.objectives.objective import Objective
 from experiments.results import RunFolder, provenance
 from experiments.settings import Settings
@@ -40,6 +40,8 @@ class Plan:
 
     task: Task
     objective: Objective
+    tests: dict[str, Objective]
+    """The objective on the task of each further test, by the words that ask for it."""
     sizes: Sizes
     matched: Matched
     cost: dict[str, Any]
@@ -58,6 +60,7 @@ def plan(settings: Settings) -> Plan:
     """Sizes the model and prices it. Allocates nothing."""
     task = build_task(settings.task_class, settings.task, settings.names.task)
     objective = settings.objective_class(settings.objective, task)
+    tests = _tests(settings, task)
     # The same examples for every seed, so that a size does not depend on it.
     view = objective.view(task.batch("train", 0, 0, PRICED_EXAMPLES), torch.Generator().manual_seed(0))
     length, source_length = view.mean_lengths()
@@ -67,7 +70,12 @@ def plan(settings: Settings) -> Plan:
         length=length,
         source_length=source_length,
         raw_length=task.sequence_length,
-        max_length=max(view.tokens_BT.shape[1], view.source_length, objective.longest, trained_length),
+        max_length=max(
+            view.tokens_BT.shape[1],
+            view.source_length,
+            trained_length,
+            *(each.longest for each in (objective, *tests.values())),
+        ),
         passes=view.passes,
         make_readout=objective.make_readout,
     )
@@ -95,7 +103,21 @@ def plan(settings: Settings) -> Plan:
         },
         "widths": asdict(matched.config),
     }
-    return Plan(task=task, objective=objective, sizes=sizes, matched=matched, cost=cost)
+    return Plan(task=task, objective=objective, tests=tests, sizes=sizes, matched=matched, cost=cost)
+
+
+def _tests(settings: Settings, task: Task) -> dict[str, Objective]:
+    """The objective on the task of each further test, which must have the vocabulary of the run's own."""
+    found = {}
+    for name, config in settings.tests.items():
+        other = build_task(settings.task_class, config, settings.names.task)
+        if other.vocabulary != task.vocabulary:
+            raise ConfigError(
+                f"trainer.tests: {name}: it has {other.vocabulary.size} tokens and the task trained on "
+                f"{task.vocabulary.size}: change settings that leave the vocabulary as it is"
+            )
+        found[name] = settings.objective_class(settings.objective, other)
+    return found
 
 
 def execute(settings: Settings) -> None:
@@ -160,18 +182,28 @@ def execute(settings: Settings) -> None:
         console=console,
         flops_per_token=planned.cost["flops_per_token"],
     )
-    _train(trainer, record, folder, tracker, console)
+    _train(trainer, planned.tests, record, folder, tracker, console)
 
 
 def _train(
-    trainer: Trainer, record: dict[str, Any], folder: RunFolder, tracker: Tracker, console: Console
+    trainer: Trainer,
+    tests: dict[str, Objective],
+    record: dict[str, Any],
+    folder: RunFolder,
+    tracker: Tracker,
+    console: Console,
 ) -> None:
     """Runs the trainer and writes the result, whatever it is."""
     error: BaseException | None = None
     status, metrics = "complete", []
     try:
         trainer.run()
-        metrics = [asdict(m) for m in trainer.test("test", trainer.settings.trainer.test_examples)]
+        examples = trainer.settings.trainer.test_examples
+        metrics = [asdict(metric) for metric in trainer.test("test", examples)]
+        for name, objective in tests.items():
+            metrics += [
+                asdict(metric) | {"split": name} for metric in trainer.test("test", examples, objective)
+            ]
         record["references"] = [asdict(reference) for reference in trainer.task.references()]
     except Preempted as preempted:
         status, error = "preempted", preempted

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -101,6 +101,8 @@ class TrainerConfig:
     """Sequences of each evaluation during training."""
     test_examples: int = 256
     """Sequences of the final evaluation on the test split."""
+    tests: list[str] = field(default_factory=list)
+    """Further tests after training, each the settings of the task that differ: ``"sequence_length=256"``."""
     checkpoint_every: int = 200
     """Steps between checkpoints; the last step always makes one."""
     keep_checkpoints: int = 2
@@ -108,7 +110,7 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
-            if value < 1:
+            if name != "tests" and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
 
 

@@ -56,6 +56,8 @@ class Settings:
     objective: Any
     task_class: type[Task]
     task: Any
+    tests: dict[str, Any]
+    """The settings of the task in each further test, by the words that ask for it."""
     scale: ScaleConfig
     budget: BudgetConfig
     optimizer: OptimizerConfig
@@ -81,7 +83,7 @@ class Settings:
         del kept["initial"]
         if self.initial is not None:
             kept["initial"] = self.initial.fingerprint
-        sizes = ("validation_examples", "test_examples", "evaluate_every")
+        sizes = ("validation_examples", "test_examples", "evaluate_every", "tests")
         kept["trainer"] = {k: v for k, v in kept["trainer"].items() if k in sizes}
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
 
@@ -127,6 +129,7 @@ def read_settings(cfg: DictConfig) -> Settings:
     check_file_name("study.name", study)
     for group, name in dataclasses.asdict(names).items():
         check_file_name(f"names.{group}", name)
+    trainer = typed(TrainerConfig, tree["trainer"], "trainer")
     settings = Settings(
         names=names,
         backbone_class=backbone_class,
@@ -135,11 +138,12 @@ def read_settings(cfg: DictConfig) -> Settings:
         objective=objective,
         task_class=task_class,
         task=task,
+        tests=_tests(tree, trainer),
         scale=typed(ScaleConfig, tree["scale"], "scale"),
         budget=typed(BudgetConfig, tree["budget"], "budget"),
         optimizer=typed(OptimizerConfig, tree["optimizer"], "optimizer"),
         device=typed(DeviceConfig, tree["device"], "device"),
-        trainer=typed(TrainerConfig, tree["trainer"], "trainer"),
+        trainer=trainer,
         tracking=typed(TrackingConfig, tree["tracking"], "tracking"),
         study=study,
         initial=initial,
@@ -191,6 +195,22 @@ def _adopt_initial(tree: dict[str, Any]) -> Initial | None:
     tree["backbone"], tree["scale"] = section, {**tree["scale"], "target": None}
     tree["names"] = {**tree["names"], "backbone": record.name, "scale": "given"}
     return Initial(path=path, record=record, fingerprint=fingerprint(path))
+
+
+def _tests(tree: dict[str, Any], trainer: TrainerConfig) -> dict[str, Any]:
+    """The settings of the task in each of ``trainer.tests``."""
+    found = {}
+    for words in trainer.tests:
+        key = "trainer.tests"
+        if not words.strip() or not all("=" in word for word in words.split()):
+            raise ConfigError(f"{key}: {words!r} must be settings of the task, such as 'sequence_length=256'")
+        changes = OmegaConf.to_container(OmegaConf.from_dotlist(words.split()))
+        changed = OmegaConf.merge(tree["task"], changes)
+        try:
+            found[words] = part({"task": OmegaConf.to_container(changed)}, "task", Task)[1]  # type: ignore[type-abstract]
+        except ConfigError as error:
+            raise ConfigError(f"{key}: {words}: {error}") from None
+    return found
 
 
 def part(tree: dict[str, Any], key: str, base: type[T]) -> tuple[type[T], Any]:

@@ -172,15 +172,18 @@ class Trainer:
         metric = metrics[0]
         self.console.say(f"step {self.state.step} | validation {metric.name} {metric.value:.4f}")
 
-    def test(self, split: str, examples: int) -> list[Metric]:
-        """The metrics on a split, the task's own first."""
+    def test(self, split: str, examples: int, objective: Objective | None = None) -> list[Metric]:
+        """The metrics on a split, the task's own first; of another objective's task, where one is given."""
+        objective = objective or self.objective
+        rows = self.settings.budget.micro_batch_size or self.batch_size
         return measure(
             self.model,
-            self.objective,
-            self.task,
+            objective,
+            objective.task,
             split,
             examples=examples,
-            batch_size=self.settings.budget.micro_batch_size or self.batch_size,
+            # No more tokens at once than in training.
+            batch_size=min(rows, max(1, rows * self.task.sequence_length // objective.task.sequence_length)),
             precision=self.settings.device.precision,
         )
 

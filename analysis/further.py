@@ -1,0 +1,71 @@
+"""Further tests of the arms of a study: the same models on the task with other settings.
+
+A study asks for them with ``trainer.tests``, such as ``sequence_length=256``;
+the score on the task as it was trained on stands first.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+
+from analysis.statistics import mean_interval
+from analysis.summary import PLACE, arm_table, usable
+
+TRAINED = "as trained"
+"""Column of the test on the task as it was trained on."""
+
+
+def further_scores(frame: pd.DataFrame) -> pd.DataFrame:
+    """Mean score of each arm on each further test, in the order of ``arm_table`` and of the study.
+
+    Columns: ``task scale arm test score half_width seeds``; ``half_width`` (of the 95% t-interval over
+    seeds) is NaN below two seeds. Empty where a study has no further tests.
+    """
+    rows = []
+    order = arm_table(frame).query("kind == 'arm'")
+    for (task, scale), arms in order.groupby(PLACE, sort=True):
+        for _, arm in arms.iterrows():
+            same = (frame["cell"] == arm["cell"]) & (frame["digest"] == arm["digest"])
+            runs = frame[usable(frame) & same]
+            found = [{TRAINED: run.score} | json.loads(run.further) for run in runs.itertuples()]
+            for test in found[0] if found and len(found[0]) > 1 else ():
+                estimate = mean_interval([scores[test] for scores in found])
+                rows.append(
+                    {
+                        "task": task,
+                        "scale": scale,
+                        "arm": arm["arm"],
+                        "test": test,
+                        "score": estimate.mean,
+                        "half_width": estimate.half_width,
+                        "seeds": estimate.n,
+                    }
+                )
+    columns = ["task", "scale", "arm", "test", "score", "half_width", "seeds"]
+    return pd.DataFrame(rows, columns=columns).astype({"score": float, "half_width": float})
+
+
+def further_grid(scores: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of text of one task's further tests: an arm a row, a test a column."""
+    tests, arms = scores["test"].unique(), scores["arm"].unique()
+    shared = _shared_setting([test for test in tests if test != TRAINED])
+    head = [shared or "arm", *(test.removeprefix(f"{shared}=") for test in tests)]
+    cells = scores.set_index(["arm", "test"])
+    return head, [[arm, *(_text(cells.loc[(arm, test)]) for test in tests)] for arm in arms]
+
+
+def _text(row: pd.Series) -> str:
+    return f"{row['score']:.3f}" + ("" if pd.isna(row["half_width"]) else f" ± {row['half_width']:.3f}")
+
+
+def _shared_setting(tests: list[str]) -> str:
+    """The setting, where all tests differ in the same one."""
+    names = {test.partition("=")[0] for test in tests}
+    return names.pop() if len(names) == 1 and all(" " not in test for test in tests) else ""
+
+
+def published(frame: pd.DataFrame) -> list[str]:
+    """What others published on the same question, as the study's YAML quotes it."""
+    return list(dict.fromkeys(line for text in frame["published"].dropna() for line in json.loads(text)))
