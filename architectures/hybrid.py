@@ -19,6 +19,7 @@ from architectures.layers.experts import Experts
 from architectures.layers.feedforward import DenseFeedForward
 from architectures.layers.pattern import check_pattern, spread
 from architectures.layers.side_by_side import SideBySide
+from architectures.layers.ssm_config import S4LayerConfig
 from architectures.layers.transformer import Transformer, TransformerConfig, make_attention
 from architectures.linear_attention import (
     DeltaConfig,
@@ -30,6 +31,7 @@ from architectures.linear_attention import (
 )
 from architectures.mamba import SelectiveConfig, SelectiveSSM
 from architectures.mamba2 import SSD, SSDConfig
+from architectures.s4 import LAYERS, S4D, S4DPLR
 
 ATTENTION = {"A": "G", "L": "L"}
 """The letters of attention, and what ``attention.layers`` calls them: global, local."""
@@ -41,18 +43,26 @@ class Recurrent:
 
     settings: str
     """The field of ``HybridConfig`` with its settings."""
-    mixer: Callable[..., Mixer]
-    """Its class, made of ``d_model``, those settings and ``norm_eps``."""
+    classes: tuple[type[Mixer], ...]
+    """What it may be an instance of."""
+    make: Callable[..., Mixer]
+    """One of them, of ``d_model``, those settings and ``norm_eps``."""
     path: Callable[[Any], str]
     """Which implementation one of them runs on."""
 
 
+def make_s4(d_model: int, settings: S4LayerConfig, *, norm_eps: float) -> Mixer:
+    """An S4 layer, which has no norm inside."""
+    return LAYERS[settings.parametrisation](d_model, settings)
+
+
 RECURRENT = {
-    "M": Recurrent("mamba", SelectiveSSM, lambda mixer: mixer.path(mixer.D_C)),
-    "S": Recurrent("mamba2", SSD, lambda mixer: mixer.path(mixer.D_H)),
-    "G": Recurrent("gla", GatedLinearAttention, lambda mixer: mixer.path),
-    "D": Recurrent("deltanet", DeltaRule, lambda mixer: mixer.path),
-    "N": Recurrent("gated_deltanet", GatedDeltaRule, lambda mixer: mixer.path),
+    "H": Recurrent("s4", (S4D, S4DPLR), make_s4, lambda mixer: mixer.path),
+    "M": Recurrent("mamba", (SelectiveSSM,), SelectiveSSM, lambda mixer: mixer.path(mixer.D_C)),
+    "S": Recurrent("mamba2", (SSD,), SSD, lambda mixer: mixer.path(mixer.D_H)),
+    "G": Recurrent("gla", (GatedLinearAttention,), GatedLinearAttention, lambda mixer: mixer.path),
+    "D": Recurrent("deltanet", (DeltaRule,), DeltaRule, lambda mixer: mixer.path),
+    "N": Recurrent("gated_deltanet", (GatedDeltaRule,), GatedDeltaRule, lambda mixer: mixer.path),
 }
 """The letters of the other mixers."""
 
@@ -93,12 +103,15 @@ class HybridConfig(TransformerConfig):
 
     layers: str = "MAMM"
     """The mixer of each layer, a pattern repeated over the layers: A attention, L attention within
-    ``attention.window``, M Mamba, S Mamba-2 (SSD), G gated linear attention, D DeltaNet, N Gated DeltaNet.
-    A number repeats what follows it, 7M1A; mixers joined by + read the same input and are added, A+S."""
+    ``attention.window``, H S4, M Mamba, S Mamba-2 (SSD), G gated linear attention, D DeltaNet, N Gated
+    DeltaNet. A number repeats what follows it, 7M1A; mixers joined by + read the same input and are
+    added, A+S."""
     feedforwards: str = "F"
     """The feed-forward of each layer, a pattern likewise: F dense, E experts (SwiGLU), O none."""
     experts: ExpertsConfig = field(default_factory=ExpertsConfig)
     """The feed-forwards E."""
+    s4: S4LayerConfig = field(default_factory=S4LayerConfig)
+    """The mixers H."""
     mamba: SelectiveConfig = field(default_factory=SelectiveConfig)
     """The mixers M."""
     mamba2: SSDConfig = field(default_factory=SSDConfig)
@@ -155,7 +168,7 @@ def make_mixer(config: HybridConfig, letter: str, layer: int) -> Mixer:
         attention = replace(config.attention, layers=ATTENTION[letter])
         return make_attention(config, layer, causal=True, attention=attention)
     kind = RECURRENT[letter]
-    return kind.mixer(config.width, getattr(config, kind.settings), norm_eps=config.norm_eps)
+    return kind.make(config.width, getattr(config, kind.settings), norm_eps=config.norm_eps)
 
 
 def make_dense(config: HybridConfig) -> FeedForward:
@@ -210,6 +223,6 @@ class Hybrid(Transformer):
         paths = super().kernels()
         for part in self.modules():
             for kind in RECURRENT.values():
-                if type(part) is kind.mixer:
+                if type(part) in kind.classes:
                     paths[f"{kind.settings} scan"] = kind.path(part)
         return paths | ({"experts": "sorted loop"} if "E" in self.config.kinds else {})

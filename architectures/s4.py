@@ -15,7 +15,6 @@ from architectures.layers.ssm_layer import S4D, S4Layer
 from architectures.layers.stack import Stack
 
 LAYERS = {"diagonal": S4D, "dplr": S4DPLR}
-KERNELS = {"diagonal": "FFT, two-level Vandermonde kernel", "dplr": "FFT, Cauchy kernel"}
 
 
 class S4(Stack):
@@ -26,7 +25,8 @@ class S4(Stack):
     config: S4Config
 
     def make_mixer(self, layer: int) -> Mixer:
-        return LAYERS[self.config.parametrisation](self.config, bidirectional=self.capabilities.bidirectional)
+        kind = LAYERS[self.config.parametrisation]
+        return kind(self.config.width, self.config, bidirectional=self.capabilities.bidirectional)
 
     def make_feedforward(self, layer: int) -> FeedForward:
         return DenseFeedForward(self.config.width, self.config.d_ff or swiglu_width(self.config.width))
@@ -46,7 +46,7 @@ class S4(Stack):
                 part.rate = rate
 
     def kernels(self) -> dict[str, str]:
-        return {"convolution": KERNELS[self.config.parametrisation]}
+        return {"convolution": LAYERS[self.config.parametrisation].path}
 
 
 class BidirectionalS4(S4):

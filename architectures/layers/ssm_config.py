@@ -14,13 +14,11 @@ PARAMETRISATIONS = ("diagonal", "dplr")
 
 
 @dataclass(frozen=True, kw_only=True)
-class S4Config(StackConfig):
-    """A stack of S4 layers, each followed by a feed-forward."""
+class S4LayerConfig:
+    """An S4 layer."""
 
     d_state: int = 64
     """State of each channel, as a real system; half as many complex numbers are kept."""
-    d_ff: int | None = None
-    """Hidden width of the feed-forward; null for 8/3 d_model rounded up to a multiple of 8."""
     parametrisation: str = "diagonal"
     """The state matrix: ``diagonal`` (S4D), or ``dplr``, diagonal minus a matrix of rank one (S4)."""
     initialisation: str = "legs"
@@ -36,11 +34,8 @@ class S4Config(StackConfig):
     """Factor on all time steps: 2 reads a signal of which every other sample is left out."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.d_state < 2 or self.d_state % 2:
             raise ValueError(f"d_state={self.d_state} must be even and at least 2")
-        if self.d_ff is not None and self.d_ff < 1:
-            raise ValueError(f"d_ff={self.d_ff} must be positive, or null for the standard proportion")
         if not 0 < self.dt_min <= self.dt_max:
             raise ValueError(
                 f"dt_min={self.dt_min} and dt_max={self.dt_max} must satisfy 0 < dt_min <= dt_max"
@@ -83,6 +78,20 @@ class S4Config(StackConfig):
                 f"above {longest:.2g} (d_state={self.d_state}, initialisation={self.initialisation}, "
                 f"rate={self.rate:g}); lower dt_min and dt_max, or choose bilinear or zoh"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class S4Config(StackConfig, S4LayerConfig):
+    """A stack of S4 layers, each followed by a feed-forward."""
+
+    d_ff: int | None = None
+    """Hidden width of the feed-forward; null for 8/3 d_model rounded up to a multiple of 8."""
+
+    def __post_init__(self) -> None:
+        StackConfig.__post_init__(self)
+        S4LayerConfig.__post_init__(self)
+        if self.d_ff is not None and self.d_ff < 1:
+            raise ValueError(f"d_ff={self.d_ff} must be positive, or null for the standard proportion")
 
     @property
     def width_multiple(self) -> int:

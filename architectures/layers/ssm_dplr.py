@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
-from architectures.layers.ssm_config import S4Config
+from architectures.layers.ssm_config import S4LayerConfig
 from architectures.layers.ssm_discretise import (
     ALPHA,
     discretise_dense,
@@ -31,8 +31,10 @@ from architectures.layers.ssm_layer import Advance, Leap, S4Layer
 class S4DPLR(S4Layer):
     """S4 as first published: its kernel is made of Cauchy sums, and a step costs O(N) as with a diagonal."""
 
-    def __init__(self, config: S4Config, *, bidirectional: bool = False) -> None:
-        super().__init__(config, bidirectional=bidirectional)
+    path = "FFT, Cauchy kernel"
+
+    def __init__(self, d_model: int, config: S4LayerConfig, *, bidirectional: bool = False) -> None:
+        super().__init__(d_model, config, bidirectional=bidirectional)
         self.P_DM2 = nn.Parameter(torch.empty_like(self.C_DM2))
         self.B_DM2 = nn.Parameter(torch.empty_like(self.C_DM2))
         self.spare(self.P_DM2, self.B_DM2)

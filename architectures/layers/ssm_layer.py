@@ -14,7 +14,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from architectures.backbone import Flops, linear_flops
 from architectures.layers.block import Mixer
 from architectures.layers.context import Context
-from architectures.layers.ssm_config import S4Config
+from architectures.layers.ssm_config import S4LayerConfig
 from architectures.layers.ssm_discretise import discretise_diagonal, real_matrix, real_readout, real_vector
 from architectures.layers.ssm_hippo import EIGENVALUES
 from architectures.layers.ssm_kernel import (
@@ -77,9 +77,12 @@ class S4Layer(Mixer):
     beginning, over what comes after each position.
     """
 
-    def __init__(self, config: S4Config, *, bidirectional: bool = False) -> None:
+    path: ClassVar[str]
+    """How the kernel is computed and applied."""
+
+    def __init__(self, d_model: int, config: S4LayerConfig, *, bidirectional: bool = False) -> None:
         super().__init__()
-        d_model, pairs = config.width, config.d_state // 2
+        pairs = config.d_state // 2
         self.initialisation, self.discretisation = config.initialisation, config.discretisation
         self.dt_range = (config.dt_min, config.dt_max)
         self.rate = config.rate
@@ -211,6 +214,8 @@ class S4Layer(Mixer):
 
 class S4D(S4Layer):
     """S4 with a diagonal state matrix (arXiv 2206.11893)."""
+
+    path = "FFT, two-level Vandermonde kernel"
 
     def continuous(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return real_matrix(self.A()), real_vector(torch.ones_like(self.A())), real_readout(self.C()), self.D_D

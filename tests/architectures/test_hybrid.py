@@ -33,15 +33,17 @@ from architectures.layers.attention_config import AttentionConfig, LatentConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.context import Context
 from architectures.layers.positions import PositionsConfig
+from architectures.layers.ssm_config import S4Config, S4LayerConfig
 from architectures.layers.transformer import TransformerConfig
 from architectures.linear_attention import DeltaConfig, GatedDeltaConfig, GatedLinearConfig
 from architectures.mamba import Mamba, MambaConfig, SelectiveConfig
 from architectures.mamba2 import Mamba2, Mamba2Config, SSDConfig
+from architectures.s4 import S4
 from experiments.settings import CONF
 
 VOCABULARY, LONGEST = 23, 64
 DRAWS = range(20)
-LETTERS = "ALMSGDN"
+LETTERS = "ALHMSGDN"
 
 
 def draw(seed: int) -> HybridConfig:
@@ -80,6 +82,7 @@ def draw(seed: int) -> HybridConfig:
             num_shared_experts=rng.choice([0, 1]),
             renormalise=rng.random() < 0.5,
         ),
+        s4=S4LayerConfig(d_state=rng.choice([2, 6]), discretisation=rng.choice(["zoh", "bilinear"])),
         mamba=SelectiveConfig(d_state=3, d_inner=rng.choice([None, 9]), selection_norm=rng.random() < 0.5),
         mamba2=SSDConfig(
             num_heads=4,
@@ -102,7 +105,7 @@ def build(config: HybridConfig) -> Backbone:
 
 def plain(config: HybridConfig) -> HybridConfig:
     """Every scan elementwise, so that no matrix product is a mixer's."""
-    names = [kind.settings for kind in RECURRENT.values()]
+    names = [kind.settings for kind in RECURRENT.values() if hasattr(getattr(config, kind.settings), "scan")]
     scans = {name: dataclasses.replace(getattr(config, name), scan="reference") for name in names}
     return dataclasses.replace(config, **scans)
 
@@ -173,7 +176,7 @@ def test_the_draws_cover_every_letter() -> None:
     ("settings", "message"),
     [
         ({"layers": "M2"}, r"layers='M2' is no pattern"),
-        ({"layers": "MAX"}, r"layers='MAX' has X: the letters are A, L, M, S, G, D, N"),
+        ({"layers": "MAX"}, r"layers='MAX' has X: the letters are A, L, H, M, S, G, D, N"),
         ({"feedforwards": "F+E"}, r"feedforwards='F\+E' is no pattern.*FE"),
         ({"feedforwards": "FA"}, r"feedforwards='FA' has A: the letters are F, E, O"),
         ({"layers": "ML"}, r"set attention\.window"),
@@ -204,6 +207,11 @@ def test_widths_are_multiples_of_what_is_there() -> None:
 
 
 ONE_KIND: dict[str, tuple[type[Backbone], Any, dict[str, Any]]] = {
+    "s4": (
+        S4,
+        S4Config(d_model=16, num_layers=3, d_state=4),
+        {"layers": "H", "s4": S4LayerConfig(d_state=4)},
+    ),
     "attention": (
         Decoder,
         DecoderConfig(d_model=16, num_layers=3, attention=AttentionConfig(num_kv_heads=2)),
@@ -264,8 +272,10 @@ def test_mixers_side_by_side_are_added() -> None:
 
 
 def test_kernels_name_every_kind_of_layer() -> None:
-    mamba2 = SSDConfig(scan="reference")
-    model = hybrid(layers="A+SMN", feedforwards="E", mamba2=mamba2, attention=AttentionConfig(window=3))
+    mamba2, mamba = SSDConfig(scan="reference"), SelectiveConfig(scan="portable")
+    model = hybrid(
+        layers="A+SMN", feedforwards="E", mamba=mamba, mamba2=mamba2, attention=AttentionConfig(window=3)
+    )
     assert model.kernels() == {
         "attention": "sdpa",
         "mamba2 scan": "reference",

@@ -13,6 +13,7 @@ from conformance import check_no_leak, check_packed, check_sees_everything, enli
 from costs import arithmetic_of_one_sequence
 
 from architectures.layers.context import Context
+from architectures.layers.ssm_config import S4LayerConfig
 from architectures.layers.ssm_discretise import real_matrix, real_vector
 from architectures.layers.ssm_hippo import legs_eigenvalues
 from architectures.layers.ssm_layer import LEAP, LONG, S4Layer
@@ -32,7 +33,7 @@ DPLR = KINDS["dplr"]
 def layer(width: int = 8, d_state: int = 8, *, bidirectional: bool = False, **settings: Any) -> S4Layer:
     """Float64, with states that differ between channels."""
     config = S4Config(d_model=width, d_state=d_state, **settings)
-    mixer = LAYERS[config.parametrisation](config, bidirectional=bidirectional).double()
+    mixer = LAYERS[config.parametrisation](config.width, config, bidirectional=bidirectional).double()
     mixer.out.reset_parameters()
     mixer.initialise(1)
     with torch.no_grad():
@@ -282,7 +283,7 @@ def test_the_rate_of_a_model_and_of_its_config():
 
 
 def test_initialisation():
-    mixer = S4D(S4Config(d_model=512, d_state=8, dt_min=0.01, dt_max=1.0))
+    mixer = S4D(512, S4LayerConfig(d_state=8, dt_min=0.01, dt_max=1.0))
     mixer.initialise(1)
     position = mixer.log_dt_D.exp().log10()
     assert position.min() >= -2
@@ -295,7 +296,7 @@ def test_initialisation():
 
 @pytest.mark.parametrize("initialisation", ["inv", "lin", "real"])
 def test_the_initialisation_is_the_one_of_the_config(initialisation):
-    mixer = S4D(S4Config(d_model=8, d_state=6, initialisation=initialisation))
+    mixer = S4D(8, S4LayerConfig(d_state=6, initialisation=initialisation))
     mixer.initialise(1)
     by_hand = {
         "inv": [-0.5 + 6 / math.pi * (6 / k - 1) * 1j for k in (1, 3, 5)],
@@ -307,7 +308,7 @@ def test_the_initialisation_is_the_one_of_the_config(initialisation):
 
 def test_dplr_starts_as_hippo_legs():
     """The eigenvalues of A itself, not of its normal part, and B as large as HiPPO's."""
-    mixer = S4DPLR(S4Config(d_model=8, d_state=8, **DPLR)).double()
+    mixer = S4DPLR(8, S4LayerConfig(d_state=8, **DPLR)).double()
     mixer.initialise(1)
     A_DNN, B_DN, _, _ = (x.detach() for x in mixer.continuous())
     found = np.sort(np.linalg.eigvals(A_DNN[3].numpy()).real)

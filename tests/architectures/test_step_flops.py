@@ -67,7 +67,7 @@ def test_products_are_those_that_run(name: str, length: int) -> None:
 
 
 def test_the_recurrence_of_s4_is_the_arithmetic_that_runs() -> None:
-    mixer = S4D(S4Config(d_model=16, d_state=8))
+    mixer = S4D(16, S4Config(d_model=16, d_state=8))
     mixer.out.reset_parameters()
     mixer.initialise(1)
     mixer.out.bias = None
