@@ -3,7 +3,7 @@
     python -m analysis.speed rows=rows.parquet out=FOLDER [mode=decode] [baseline=decoder]
 
 Tokens per second and milliseconds, both axes logarithmic, a panel for each batch size; one colour for
-each backbone, that of the other figures. Writes ``speed.svg`` and ``speed.md``. Where a cell was
+each backbone, that of the other figures. Writes ``speed_MODE.svg`` and ``speed_MODE.md``. Where a cell was
 measured several times, the last one counts.
 """
 
@@ -32,7 +32,7 @@ SETTINGS = ("device", "processor", "threads", "precision", "vocab_size", "torch"
 """What all rows of a figure must have in common."""
 S4_CLAIM = (
     "For orientation: Gu et al. 2021 (arXiv 2111.00396, abstract) report generation 60 times as fast as a "
-    "transformer's, at equal parameters on a GPU, the transformer without a cache of keys and values."
+    "transformer's, with far larger models on a GPU."
 )
 
 
@@ -130,7 +130,8 @@ def draw(frame: pd.DataFrame) -> Figure:
             _axes(panel, sorted(frame["context"].unique()))
     panels[0][0].set_ylabel("tokens per second")
     panels[1][0].set_ylabel(_milliseconds(frame))
-    panels[0][0].legend(frameon=False)
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
     return figure
 
 
@@ -172,6 +173,9 @@ def render(frame: pd.DataFrame, baseline: str) -> str:
         base = beside.set_index("context")["seconds_median"]
         shown = [_cell(own.get(c), None if backbone == baseline else base.get(c)) for c in contexts]
         lines.append(f"| {backbone} | {batch} | " + " | ".join(shown) + " |")
+    restless = int((~frame["stable"].astype(bool)).sum())
+    if restless:
+        lines += ["", f"In {restless} of {len(frame)} cells the times of the warm-up did not stand still."]
     if one["mode"] == "decode":
         lines += ["", S4_CLAIM]
     return "\n".join(lines) + "\n"
@@ -207,8 +211,8 @@ def main(arguments: Sequence[str]) -> int:
     print(table)
     try:
         paths = [
-            write(config.folder / "speed.svg", svg(draw(frame))),
-            write(config.folder / "speed.md", table),
+            write(config.folder / f"speed_{config.mode}.svg", svg(draw(frame))),
+            write(config.folder / f"speed_{config.mode}.md", table),
         ]
     except OSError as error:
         print(f"error: cannot write to {config.folder}/: {error}; set out= to another", file=sys.stderr)

@@ -21,7 +21,8 @@ from architectures.backbone import Flops, linear_flops
 from architectures.layers.block import Mixer
 from architectures.layers.context import Context
 from architectures.layers.convolution import CausalConvolution
-from architectures.layers.fused import check_installed, check_path, settle_path
+from architectures.layers.fused import check_installed, check_path, convolution_unable, settle_path
+from architectures.layers.native_pointwise import native_finish
 from architectures.layers.recurrent import (
     RecurrentMixer,
     RecurrentStack,
@@ -59,8 +60,10 @@ class SelectiveConfig:
     """Decays in [-1, 1] instead of [0, 1], which can track states (Grazzi et al. 2024, arXiv 2411.12537)."""
     scan: str = "auto"
     """Path of the scan: ``reference`` (plain loop), ``portable`` (chunks, gradient written out),
-    ``compiled`` (torch.compile: faster on a CPU after 20 seconds), ``fused`` (mamba-ssm, CUDA; no packed
-    documents), ``auto``: fused where it can be, else portable. Decoding takes the portable one."""
+    ``compiled`` (torch.compile: 20 seconds at first), ``native`` (C++, float32 on a CPU), ``fused``
+    (mamba-ssm and causal-conv1d, CUDA; no packed documents), ``auto``: fused where it can be, else native
+    where it can be, else portable. Decoding takes the portable one instead of the compiled or the fused.
+    The convolution and the gate follow."""
 
     def __post_init__(self) -> None:
         check_path(self.scan)
@@ -107,20 +110,28 @@ class SelectiveSSM(RecurrentMixer):
     def read(self, x_BTD: Tensor, state: State | None, context: Context) -> tuple[Tensor, State]:
         valid_BT, reset_BT = context.valid_BT, document_starts(context)
         assert state is None or reset_BT is None
+        path = self.path(x_BTD, continued=state is not None, packed=reset_BT is not None)
         u_BTC, gate_BTC = self.input(x_BTD).chunk(2, dim=-1)
         if valid_BT is not None:
             u_BTC = u_BTC * valid_BT[..., None]
         window_BKC = None if state is None else state["window"]
         after_BKC = self.convolution.after(u_BTC, window_BKC, valid_BT)
         positions_BT = None if reset_BT is None else context.positions_BT
-        u_BTC = F.silu(self.convolution(u_BTC, window_BKC, positions_BT=positions_BT))
-        y_BTC, last_BCN = self._scan(u_BTC, None if state is None else state["ssm"], valid_BT, reset_BT)
-        return self.out(y_BTC * F.silu(gate_BTC)), {"window": after_BKC, "ssm": last_BCN}
+        u_BTC = self.convolution.activated(u_BTC, window_BKC, positions_BT=positions_BT, path=path)
+        state_BCN = None if state is None else state["ssm"]
+        y_BTC, last_BCN = self._scan(u_BTC, gate_BTC, state_BCN, valid_BT, reset_BT, path)
+        return self.out(y_BTC), {"window": after_BKC, "ssm": last_BCN}
 
     def _scan(
-        self, u_BTC: Tensor, state_BCN: Tensor | None, valid_BT: Tensor | None, reset_BT: Tensor | None
+        self,
+        u_BTC: Tensor,
+        gate_BTC: Tensor,
+        state_BCN: Tensor | None,
+        valid_BT: Tensor | None,
+        reset_BT: Tensor | None,
+        path: str,
     ) -> tuple[Tensor, Tensor]:
-        """The scan in at least float32: in bfloat16 the state would lose what it should remember."""
+        """The gated scan, in at least float32: in bfloat16 the state would lose what it should remember."""
         selected = self.select(u_BTC).split(self.parts, dim=-1)
         if self.norms is not None:
             selected = [norm(part) for norm, part in zip(self.norms, selected, strict=True)]
@@ -141,17 +152,23 @@ class SelectiveSSM(RecurrentMixer):
                 None if state_BCN is None else state_BCN.to(wide),
                 reset_BT=reset_BT,
                 negative=self.config.negative_eigenvalues,
-                path=self.path(u_wide, continued=state_BCN is not None, packed=reset_BT is not None),
+                path=path,
             )
+            if path == "native":
+                return native_finish(y_BTC, u_wide, gate_BTC, self.D_C).to(u_BTC.dtype), last_BCN
             y_BTC = y_BTC + self.D_C * u_wide
-        return y_BTC.to(u_BTC.dtype), last_BCN
+        return y_BTC.to(u_BTC.dtype) * F.silu(gate_BTC), last_BCN
 
     def path(self, operand: Tensor, *, continued: bool = False, packed: bool = False) -> str:
-        """The path of the scan for such an operand; what continues a state is read by a plain path."""
-        if continued:
-            return "reference" if self.config.scan == "reference" else "portable"
-        unable = "eigenvalues below zero" if self.config.negative_eigenvalues else ""
-        return settle_path(self.config.scan, operand, "packed documents" if packed else unable)
+        """The path of the scan for such an operand; neither ``compiled`` nor ``fused`` continues a state."""
+        if continued and self.config.scan in ("compiled", "fused"):
+            return "portable"
+        unable = convolution_unable(self.D_C.shape[0], self.config.conv_width)
+        if self.config.negative_eigenvalues:
+            unable = "eigenvalues below zero"
+        if packed or continued:
+            unable = "packed documents" if packed else "a state to continue"
+        return settle_path(self.config.scan, operand, unable)
 
     def start(self, batch_size: int, max_length: int) -> State:
         wide = torch.promote_types(self.A_log_CN.dtype, torch.float32)

@@ -22,7 +22,14 @@ from architectures.backbone import Flops, linear_flops
 from architectures.layers.block import Mixer
 from architectures.layers.context import Context
 from architectures.layers.convolution import CausalConvolution
-from architectures.layers.fused import SSD_PATHS, check_installed, check_path, settle_path
+from architectures.layers.fused import (
+    SSD_PATHS,
+    check_installed,
+    check_path,
+    convolution_unable,
+    settle_path,
+)
+from architectures.layers.native_pointwise import native_finish
 from architectures.layers.recurrent import (
     RecurrentMixer,
     RecurrentStack,
@@ -74,8 +81,9 @@ class SSDConfig:
     chunk: int = 64
     """Steps that become one matrix product; it changes the speed, not the result."""
     scan: str = "auto"
-    """Path of the scan: ``reference`` (plain loop), ``portable`` (chunks), ``fused`` (mamba-ssm, CUDA),
-    ``auto``: fused where it can be, else portable."""
+    """Path of the scan: ``reference`` (plain loop), ``portable`` (chunks), ``native`` (C++, float32 on a
+    CPU), ``fused`` (mamba-ssm and causal-conv1d, CUDA), ``auto``: fused where it can be, else native where
+    it can be, else portable. The convolution, the gate and the norm follow."""
 
     def __post_init__(self) -> None:
         check_path(self.scan, SSD_PATHS)
@@ -158,19 +166,17 @@ class SSD(RecurrentMixer):
     def read(self, x_BTD: Tensor, state: State | None, context: Context) -> tuple[Tensor, State]:
         valid_BT, reset_BT = context.valid_BT, document_starts(context)
         assert state is None or reset_BT is None
+        path = self.path(x_BTD, packed=reset_BT is not None)
         gate_BTI, u_BTC, dt_BTH = self.input(x_BTD).split(self.parts, dim=-1)
         if valid_BT is not None:
             u_BTC = u_BTC * valid_BT[..., None]
         window_BKC, state_BHPN = (None, None) if state is None else (state["window"], state["ssm"])
         after_BKC = self.convolution.after(u_BTC, window_BKC, valid_BT)
         positions_BT = None if reset_BT is None else context.positions_BT
-        u_BTC = F.silu(self.convolution(u_BTC, window_BKC, positions_BT=positions_BT))
+        u_BTC = self.convolution.activated(u_BTC, window_BKC, positions_BT=positions_BT, path=path)
         with torch.autocast(x_BTD.device.type, enabled=False):
-            y_BTI, last_BHPN = self._scan(u_BTC, dt_BTH, state_BHPN, valid_BT, reset_BT)
-            if self.norm is None:
-                y_BTI = y_BTI * F.silu(gate_BTI.to(y_BTI.dtype))
-            else:
-                y_BTI = self.norm(y_BTI, gate_BTI)
+            y_BTHP, x_BTHP, last_BHPN = self._scan(u_BTC, dt_BTH, state_BHPN, valid_BT, reset_BT, path)
+            y_BTI = self._finish(y_BTHP, x_BTHP, gate_BTI, path)
         return self.out(y_BTI.to(x_BTD.dtype)), {"window": after_BKC, "ssm": last_BHPN}
 
     def _scan(
@@ -180,8 +186,10 @@ class SSD(RecurrentMixer):
         state_BHPN: Tensor | None,
         valid_BT: Tensor | None,
         reset_BT: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """The scan in at least float32: in bfloat16 the state would lose what it should remember."""
+        path: str,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What comes out of the scan, what went in, and the last state, in at least float32: in bfloat16 the
+        state would lose what it should remember."""
         c = self.config
         wide = torch.promote_types(u_BTC.dtype, torch.float32)
         delta_BTH = F.softplus(dt_BTH.to(wide) + self.dt_bias_H.to(wide)).clamp(c.dt_floor, c.dt_ceiling)
@@ -199,13 +207,35 @@ class SSD(RecurrentMixer):
             reset_BT=reset_BT,
             negative=c.negative_eigenvalues,
             chunk=c.chunk,
-            path=self.path(x_BTHP),
+            path=path,
         )
-        return (y_BTHP + self.D_H.to(wide)[:, None] * x_BTHP).flatten(-2), last_BHPN
+        return y_BTHP, x_BTHP, last_BHPN
 
-    def path(self, operand: Tensor) -> str:
+    def _finish(self, y_BTHP: Tensor, x_BTHP: Tensor, gate_BTI: Tensor, path: str) -> Tensor:
+        """Skip, gate and norm."""
+        if path == "native":
+            D_I = self.D_H.repeat_interleave(y_BTHP.shape[-1])
+            y_BTI, x_BTI = y_BTHP.flatten(-2), x_BTHP.flatten(-2)
+            if self.norm is None:
+                return native_finish(y_BTI, x_BTI, gate_BTI, D_I)
+            return native_finish(
+                y_BTI,
+                x_BTI,
+                gate_BTI,
+                D_I,
+                norm=self.config.norm,
+                weight_C=self.norm.weight,
+                groups=self.norm.groups,
+                eps=self.norm.eps,
+            )
+        y_BTI = (y_BTHP + self.D_H.to(y_BTHP.dtype)[:, None] * x_BTHP).flatten(-2)
+        return y_BTI * F.silu(gate_BTI.to(y_BTI.dtype)) if self.norm is None else self.norm(y_BTI, gate_BTI)
+
+    def path(self, operand: Tensor, *, packed: bool = False) -> str:
         """The path of the scan for such an operand."""
-        unable = "eigenvalues below zero" if self.config.negative_eigenvalues else ""
+        unable = convolution_unable(sum(self.convolved), self.config.conv_width, packed=packed)
+        if self.config.negative_eigenvalues:
+            unable = "eigenvalues below zero"
         return settle_path(self.config.scan, operand, unable)
 
     def start(self, batch_size: int, max_length: int) -> State:

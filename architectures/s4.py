@@ -14,7 +14,7 @@ from architectures.layers.ssm_dplr import S4DPLR
 from architectures.layers.ssm_layer import S4D, S4Layer
 from architectures.layers.stack import Stack
 
-LAYERS = {"diagonal": S4D, "dplr": S4DPLR}
+LAYERS: dict[str, type[S4D] | type[S4DPLR]] = {"diagonal": S4D, "dplr": S4DPLR}
 
 
 class S4(Stack):

@@ -9,6 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from architectures.layers.fused import fused_convolution
+from architectures.layers.native_pointwise import native_convolution
+
 
 class CausalConvolution(nn.Module):
     """Each channel is filtered by its own K taps over the present and the K - 1 inputs before it."""
@@ -38,6 +41,25 @@ class CausalConvolution(nn.Module):
             padded = torch.cat([window_BKC.to(x_BTC.dtype), x_BTC], dim=1)
         y_BCT = F.conv1d(padded.transpose(1, 2), self.weight_CK[:, None], self.bias_C, groups=x_BTC.shape[-1])
         return y_BCT.transpose(1, 2)
+
+    def activated(
+        self,
+        x_BTC: Tensor,
+        window_BKC: Tensor | None = None,
+        *,
+        positions_BT: Tensor | None = None,
+        path: str = "portable",
+    ) -> Tensor:
+        """SiLU of the filtered sequence; the arguments are those of ``forward``.
+
+        ``path`` is that of the scan which follows: ``native`` is one pass in C++ on a CPU, ``fused`` the
+        kernel of causal-conv1d. What continues a window is filtered by PyTorch on every path.
+        """
+        if window_BKC is None and path == "native":
+            return native_convolution(x_BTC, self.weight_CK, self.bias_C, positions_BT)
+        if window_BKC is None and path == "fused":
+            return fused_convolution(x_BTC, self.weight_CK, self.bias_C, positions_BT)
+        return F.silu(self.forward(x_BTC, window_BKC, positions_BT=positions_BT))
 
     def _packed(self, x_BTC: Tensor, positions_BT: Tensor) -> Tensor:
         """Tap by tap, each where it stays inside the document."""

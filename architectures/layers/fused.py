@@ -1,4 +1,4 @@
-"""Which implementation of a scan runs, and the fused kernels of mamba-ssm.
+"""Which implementation of a scan and what surrounds it runs; the kernels of mamba-ssm and causal-conv1d.
 
 Shapes: B batch, T length, C channels, N state size; H heads, P head_dim, G groups of heads.
 """
@@ -13,9 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-SCAN_PATHS = ("auto", "reference", "portable", "compiled", "fused")
-SSD_PATHS = ("auto", "reference", "portable", "fused")
-INSTALL = "pip install --no-build-isolation mamba-ssm"
+from architectures.layers import native
+
+SCAN_PATHS = ("auto", "reference", "portable", "compiled", "native", "fused")
+SSD_PATHS = ("auto", "reference", "portable", "native", "fused")
+PACKAGES = ("mamba_ssm", "causal_conv1d")
+FUSED_WIDTHS = range(2, 5)
+"""Taps that causal-conv1d has kernels for."""
+FUSED_CHANNELS = 8
+"""Its channels-last layout takes multiples of this."""
+INSTALL = "pip install --no-build-isolation mamba-ssm causal-conv1d"
 
 
 def check_path(path: str, known: tuple[str, ...] = SCAN_PATHS) -> None:
@@ -25,40 +32,54 @@ def check_path(path: str, known: tuple[str, ...] = SCAN_PATHS) -> None:
 
 
 def check_installed(path: str) -> None:
-    """Raises ValueError where the fused kernels are asked for and not installed."""
+    """Raises ValueError where kernels are asked for that this machine does not have."""
     if path == "fused" and not installed():
         raise ValueError(
-            f"scan=fused needs the CUDA kernels of mamba-ssm, which are not installed: {INSTALL}, "
+            f"scan=fused needs the CUDA kernels of mamba-ssm and causal-conv1d, which are not installed: "
+            f"{INSTALL}, or set scan=auto"
+        )
+    if path == "native" and native.problem():
+        raise ValueError(
+            f"scan=native cannot be built here ({native.problem()}): install a C++ compiler such as g++, "
             "or set scan=auto"
         )
 
 
 @functools.cache
 def installed() -> bool:
-    """Whether mamba-ssm is there."""
-    return importlib.util.find_spec("mamba_ssm") is not None
+    """Whether mamba-ssm and causal-conv1d are there."""
+    return all(importlib.util.find_spec(package) is not None for package in PACKAGES)
 
 
 def settle_path(path: str, operand: Tensor, unable: str = "") -> str:
     """The path that runs.
 
     Args:
-        path: the one asked for. ``auto`` is ``fused`` where it is installed and can do what is
-            asked of it, else ``portable``.
+        path: the one asked for. ``auto`` is ``fused`` where it is installed and can do what is asked of
+            it, else ``native`` on a CPU with a C++ compiler, else ``portable``.
         operand: a tensor on the device of the others, in their precision.
         unable: what the fused kernel cannot do and this call needs; empty where there is nothing.
 
     Raises:
-        ValueError: ``fused`` is asked for and cannot run.
+        ValueError: ``fused`` or ``native`` is asked for and cannot run.
     """
     check_installed(path)
-    if not unable and not (operand.is_cuda and operand.dtype != torch.float64):
-        unable = f"{operand.dtype} on {operand.device.type} (only float32 or less on cuda)"
+    place = f"{operand.dtype} on {operand.device.type}"
+    single = operand.dtype != torch.float64
+    if not (operand.is_cuda and single):
+        unable = unable or f"{place} (only float32 or less on cuda)"
+    on_cpu = operand.device.type == "cpu" and single
     if path == "fused" and unable:
         raise ValueError(f"scan=fused cannot do {unable}: set scan=auto or scan=portable")
-    if path == "auto":
-        return "portable" if unable or not installed() else "fused"
-    return path
+    if path == "native" and not on_cpu:
+        raise ValueError(
+            f"scan=native cannot do {place} (only float32 or less on cpu): set scan=auto or scan=portable"
+        )
+    if path != "auto":
+        return path
+    if not unable and installed():
+        return "fused"
+    return "native" if on_cpu and not native.problem() else "portable"
 
 
 def fused_selective_scan(
@@ -66,7 +87,7 @@ def fused_selective_scan(
 ) -> tuple[Tensor, Tensor]:
     """``selective_scan`` from the zero state by the kernel of Mamba; the last state has no gradient."""
     u, delta, B, C = (x.transpose(1, 2).contiguous() for x in (u_BTC, delta_BTC, B_BTN, C_BTN))
-    y_BCT, last_BCN = _function("ops.selective_scan_interface", "selective_scan_fn")(
+    y_BCT, last_BCN = _function("mamba_ssm.ops.selective_scan_interface", "selective_scan_fn")(
         u, delta, A_CN, B, C, return_last_state=True
     )
     return y_BCT.transpose(1, 2), last_BCN
@@ -83,7 +104,7 @@ def fused_ssd(
     chunk: int,
 ) -> tuple[Tensor, Tensor]:
     """``ssd`` by the kernel of Mamba-2."""
-    return _function("ops.triton.ssd_combined", "mamba_chunk_scan_combined")(
+    return _function("mamba_ssm.ops.triton.ssd_combined", "mamba_chunk_scan_combined")(
         x_BTHP,
         delta_BTH,
         A_H,
@@ -96,5 +117,34 @@ def fused_ssd(
     )
 
 
+def fused_convolution(
+    x_BTC: Tensor, weight_CK: Tensor, bias_C: Tensor | None, positions_BT: Tensor | None
+) -> Tensor:
+    """SiLU of the causal depthwise convolution by the kernel of causal-conv1d.
+
+    Where documents are kept apart, that kernel wants channels last and eight of them at a time.
+    """
+    documents_BT = None
+    if positions_BT is not None:
+        documents_BT = (positions_BT == 0).expand(x_BTC.shape[:2]).cumsum(1, dtype=torch.int32)
+    x_BCT = x_BTC.contiguous().transpose(1, 2)
+    if x_BTC.shape[2] % FUSED_CHANNELS:
+        assert documents_BT is None
+        x_BCT = x_BCT.contiguous()
+    y_BCT = _function("causal_conv1d", "causal_conv1d_fn")(
+        x_BCT, weight_CK, bias_C, seq_idx=documents_BT, activation="silu"
+    )
+    return y_BCT.transpose(1, 2)
+
+
+def convolution_unable(channels: int, width: int, *, packed: bool = False) -> str:
+    """What the kernel of causal-conv1d cannot do of this; empty where it can."""
+    if width not in FUSED_WIDTHS:
+        return f"conv_width={width} (only {FUSED_WIDTHS.start} to {FUSED_WIDTHS.stop - 1})"
+    if packed and channels % FUSED_CHANNELS:
+        return f"packed documents with {channels} channels (only multiples of {FUSED_CHANNELS})"
+    return ""
+
+
 def _function(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(f"mamba_ssm.{module}"), name)
+    return getattr(importlib.import_module(module), name)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from architectures.layers.compiled_scan import scan_compiled
 from architectures.layers.fused import fused_selective_scan
+from architectures.layers.native_scan import native_selective_scan
 
 CHUNK_NUMBERS = 2**20
 """Numbers (4 MiB in float32) of a chunk's states: what fits in a cache is not fetched from memory."""
@@ -43,7 +44,8 @@ def selective_scan(
             (Grazzi et al. 2024, arXiv 2411.12537, section 4).
         path: ``reference`` for the plain loop under autograd, ``portable`` for
             chunks with the gradient written out, ``compiled`` for unrolled steps
-            through torch.compile, ``fused`` for mamba-ssm. Same meaning, same shapes.
+            through torch.compile, ``native`` for C++ (float32 on a CPU), ``fused`` for
+            mamba-ssm. Same meaning, same shapes.
 
     Returns:
         y (B, T, C) and the last state (B, C, N).
@@ -53,6 +55,8 @@ def selective_scan(
     if initial_BCN is None:
         initial_BCN = u_BTC.new_zeros(u_BTC.shape[0], *A_CN.shape)
     keep_BT = None if reset_BT is None else (~reset_BT).to(u_BTC.dtype)
+    if path == "native":
+        return native_selective_scan(u_BTC, delta_BTC, A_CN, B_BTN, C_BTN, initial_BCN, keep_BT, negative)
     if path == "compiled":
         return scan_compiled(u_BTC, delta_BTC, A_CN, B_BTN, C_BTN, initial_BCN, keep_BT, negative)
     u, delta, B, C = (x.transpose(0, 1) for x in (u_BTC, delta_BTC, B_BTN, C_BTN))

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from architectures.layers.fused import fused_ssd
+from architectures.layers.native_scan import native_ssd
 
 SMALLEST = 1e-30
 """Decays nearer to zero are taken for this: their logarithm must be finite."""
@@ -42,8 +43,8 @@ def ssd(
         negative: the decay is ``2 exp(delta_t A) - 1``, in [-1, 1] instead of [0, 1]
             (Grazzi et al. 2024, arXiv 2411.12537, section 4).
         chunk: steps that the portable and the fused path turn into one matrix product.
-        path: ``reference`` for the plain loop, ``portable`` for chunks in PyTorch, ``fused``
-            for mamba-ssm. Same meaning, same shapes.
+        path: ``reference`` for the plain loop, ``portable`` for chunks in PyTorch, ``native`` for the
+            loop in C++ (float32 on a CPU), ``fused`` for mamba-ssm. Same meaning, same shapes.
 
     Returns:
         y (B, T, H, P) and the last state (B, H, P, N).
@@ -54,6 +55,9 @@ def ssd(
     if initial_BHPN is None:
         initial_BHPN = x_BTHP.new_zeros(x_BTHP.shape[0], *x_BTHP.shape[2:], B_BTGN.shape[-1])
     exponent_BTH = delta_BTH * A_H
+    if path == "native" and x_BTHP.shape[1] > 1:
+        decay_BTH = _decay(exponent_BTH, reset_BT, negative)
+        return native_ssd(x_BTHP, delta_BTH, decay_BTH, B_BTGN, C_BTGN, initial_BHPN)
     x_BTHP = x_BTHP * delta_BTH[..., None]
     if path == "reference" or x_BTHP.shape[1] == 1:
         return _recurrence(x_BTHP, exponent_BTH, B_BTGN, C_BTGN, initial_BHPN, reset_BT, negative)
@@ -69,11 +73,7 @@ def _recurrence(
     reset_BT: Tensor | None,
     negative: bool,
 ) -> tuple[Tensor, Tensor]:
-    decay_BTH = exponent_BTH.exp()
-    if negative:
-        decay_BTH = 2 * decay_BTH - 1
-    if reset_BT is not None:
-        decay_BTH = decay_BTH.masked_fill(reset_BT[..., None], 0.0)
+    decay_BTH = _decay(exponent_BTH, reset_BT, negative)
     heads = x_BTHP.shape[2] // B_BTGN.shape[2]
     outputs = []
     for x_BHP, decay_BH, B_BGN, C_BGN in zip(
@@ -83,6 +83,14 @@ def _recurrence(
         h_BHPN = decay_BH[..., None, None] * h_BHPN + x_BHP[..., None] * B_BHN[:, :, None, :]
         outputs.append((h_BHPN * C_BHN[:, :, None, :]).sum(-1))
     return torch.stack(outputs, dim=1), h_BHPN
+
+
+def _decay(exponent_BTH: Tensor, reset_BT: Tensor | None, negative: bool) -> Tensor:
+    """What is left of a head's state after each step."""
+    decay_BTH = exponent_BTH.exp()
+    if negative:
+        decay_BTH = 2 * decay_BTH - 1
+    return decay_BTH if reset_BT is None else decay_BTH.masked_fill(reset_BT[..., None], 0.0)
 
 
 def _chunks(

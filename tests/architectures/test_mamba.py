@@ -6,6 +6,7 @@ from costs import arithmetic_of_one_sequence
 from transformers import MambaConfig as OracleConfig
 from transformers import MambaForCausalLM
 
+from architectures.layers import native
 from architectures.layers.context import Context
 from architectures.mamba import Mamba, MambaConfig, SelectiveConfig, SelectiveSSM
 
@@ -154,6 +155,39 @@ def test_every_setting_reads_in_pieces_as_in_one(changes):
             torch.testing.assert_close(one, two, atol=1e-10, rtol=1e-10)
 
 
+PADDED = Context(
+    positions_BT=torch.arange(17)[None], valid_BT=torch.arange(17) < torch.tensor([17, 9])[:, None]
+)
+PACKED = Context.whole(torch.zeros(2, 17), None, torch.tensor([[0] * 5 + [1] * 12, [0] * 16 + [1]]))
+
+
+@pytest.mark.skipif(bool(native.problem()), reason=native.problem())
+@pytest.mark.parametrize("context", [ONE_DOCUMENT, PADDED, PACKED], ids=["whole", "padded", "packed"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"negative_eigenvalues": True}, {"selection_norm": True}, {"bias": True, "conv_bias": False}],
+)
+def test_the_native_layer_is_the_plain_one(changes, context):
+    """Output, last state and gradients in float32, against the plain loop in float64."""
+    x_BTD, found = torch.randn(2, 17, 24), []
+    for scan, dtype in (("reference", torch.float64), ("native", torch.float32)):
+        torch.manual_seed(0)
+        made = SelectiveSSM(24, SelectiveConfig(d_state=5, conv_width=3, scan=scan, **changes))
+        made.initialise(1)
+        made = enliven(made).to(dtype)
+        x = x_BTD.to(dtype).requires_grad_()
+        y_BTD, state = made.read(x, None, context)
+        loss = (
+            (y_BTD * torch.linspace(-1, 1, 24).to(dtype)).sum() + state["ssm"].sum() + state["window"].sum()
+        )
+        names = [name for name, _ in made.named_parameters()]
+        parts = [y_BTD, *state.values(), *torch.autograd.grad(loss, [x, *made.parameters()])]
+        found.append(dict(zip(["y", *state, "x", *names], parts, strict=True)))
+    for name, expected in found[0].items():
+        error = (found[1][name] - expected).abs().max() / expected.abs().max()
+        assert error < 5e-6, name
+
+
 def test_negative_eigenvalues_change_the_result():
     x_BTD = torch.randn(1, 9, 24)
     plain, changed = (SelectiveSSM(24, SelectiveConfig(negative_eigenvalues=flag)) for flag in (False, True))
@@ -169,5 +203,6 @@ def test_a_vocabulary_too_small_is_named():
 
 
 def test_kernels_say_which_scan_runs():
-    for scan, expected in {"auto": "portable", "portable": "portable", "reference": "reference"}.items():
+    auto = "portable" if native.problem() else "native"
+    for scan, expected in {"auto": auto, "portable": "portable", "reference": "reference"}.items():
         assert model(scan=scan).kernels() == {"scan": expected}

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from conformance import enliven
 from costs import arithmetic_of_one_sequence
 
+from architectures.layers import native
 from architectures.layers.context import Context
 from architectures.mamba2 import SSD, GatedNorm, Mamba2, Mamba2Config, SSDConfig
 
@@ -54,6 +55,43 @@ def test_every_setting_reads_in_pieces_as_in_one(changes):
     for other in found[1:]:
         for one, two in zip(found[0], other, strict=True):
             torch.testing.assert_close(one, two, atol=1e-10, rtol=1e-10)
+
+
+PADDED = Context(
+    positions_BT=torch.arange(17)[None], valid_BT=torch.arange(17) < torch.tensor([17, 9])[:, None]
+)
+PACKED = Context.whole(torch.zeros(2, 17), None, torch.tensor([[0] * 5 + [1] * 12, [0] * 16 + [1]]))
+
+
+@pytest.mark.skipif(bool(native.problem()), reason=native.problem())
+@pytest.mark.parametrize("context", [WHOLE, PADDED, PACKED], ids=["whole", "padded", "packed"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"norm": "before_gate"},
+        {"norm": "none"},
+        {"negative_eigenvalues": True},
+        {"num_groups": 6},
+        {"head_dim": 3, "bias": True, "conv_bias": False},
+    ],
+)
+def test_the_native_layer_is_the_plain_one(changes, context):
+    """Output, last state and gradients in float32, against the plain loop in float64."""
+    x_BTD, found = torch.randn(2, 17, 24), []
+    for scan, dtype in (("reference", torch.float64), ("native", torch.float32)):
+        made = mixer(replace(BASE, scan=scan, **changes)).to(dtype)
+        x = x_BTD.to(dtype).requires_grad_()
+        y_BTD, state = made.read(x, None, context)
+        loss = (
+            (y_BTD * torch.linspace(-1, 1, 24).to(dtype)).sum() + state["ssm"].sum() + state["window"].sum()
+        )
+        names = [name for name, _ in made.named_parameters()]
+        parts = [y_BTD, *state.values(), *torch.autograd.grad(loss, [x, *made.parameters()])]
+        found.append(dict(zip(["y", *state, "x", *names], parts, strict=True)))
+    for name, expected in found[0].items():
+        error = (found[1][name] - expected).abs().max() / expected.abs().max()
+        assert error < 5e-6, name
 
 
 @pytest.mark.parametrize("changes", [{"norm": "before_gate"}, {"norm": "none"}, {"num_groups": 6}])

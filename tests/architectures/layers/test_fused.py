@@ -10,8 +10,9 @@ import types
 import pytest
 import torch
 
-from architectures.layers import fused
-from architectures.layers.fused import INSTALL, settle_path
+from architectures.layers import fused, native
+from architectures.layers.convolution import CausalConvolution
+from architectures.layers.fused import INSTALL, PACKAGES, convolution_unable, settle_path
 from architectures.layers.scan import selective_scan
 from architectures.layers.ssd import ssd
 from architectures.mamba import Mamba, MambaConfig
@@ -56,12 +57,41 @@ def mamba_chunk_scan_combined(
     return (y, h) if return_final_states else y
 
 
+def causal_conv1d_fn(
+    x,
+    weight,
+    bias=None,
+    seq_idx=None,
+    initial_states=None,
+    return_final_states=False,
+    final_states_out=None,
+    activation=None,
+):
+    """A number of another sequence is not seen (causal-conv1d 1.7: causal_conv1d_interface.py)."""
+    assert activation == "silu"
+    assert x.stride(2) == 1 or (x.stride(1) == 1 and x.shape[1] % 8 == 0)
+    assert 2 <= weight.shape[1] <= 4
+    if seq_idx is not None:
+        assert seq_idx.dtype == torch.int32
+        assert seq_idx.shape == (x.shape[0], x.shape[2])
+        assert x.stride(1) == 1
+    y = x * weight[:, -1, None]
+    for lag in range(1, min(weight.shape[1], x.shape[2])):
+        earlier = torch.nn.functional.pad(x, (lag, 0))[..., : x.shape[2]]
+        if seq_idx is not None:
+            same = seq_idx[:, lag:] == seq_idx[:, :-lag]
+            earlier = earlier * torch.nn.functional.pad(same, (lag, 0))[:, None]
+        y = y + earlier * weight[:, -1 - lag, None]
+    return torch.nn.functional.silu(y if bias is None else y + bias[:, None])
+
+
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """A package mamba_ssm with these two functions where theirs are."""
     places = {
         "mamba_ssm.ops.selective_scan_interface": selective_scan_fn,
         "mamba_ssm.ops.triton.ssd_combined": mamba_chunk_scan_combined,
+        "causal_conv1d": causal_conv1d_fn,
     }
     for name in ("mamba_ssm", "mamba_ssm.ops", "mamba_ssm.ops.triton", *places):
         module = types.ModuleType(name)
@@ -106,6 +136,32 @@ def test_the_kernel_of_mamba2_is_given_what_it_takes(packed, begun):
         torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
 
 
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("channels", "width", "packed"), [(8, 4, False), (8, 3, True), (5, 2, False)])
+def test_the_kernel_of_the_convolution_is_given_what_it_takes(channels, width, packed, bias):
+    layer = CausalConvolution(channels, width, bias=bias).double()
+    layer.initialise()
+    x_BTC = torch.randn(2, 9, 2 * channels, dtype=torch.float64)[..., channels:]
+    positions_BT = (
+        torch.tensor([[0, 1, 2, 3, 0, 0, 1, 2, 3], [0, 1, 0, 1, 2, 3, 4, 5, 0]]) if packed else None
+    )
+    assert not convolution_unable(channels, width, packed=packed)
+    found = layer.activated(x_BTC, positions_BT=positions_BT, path="fused")
+    expected = layer.activated(x_BTC, positions_BT=positions_BT, path="portable")
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+    window = layer.start(2)
+    continued = layer.activated(x_BTC, window, path="fused")
+    torch.testing.assert_close(continued, layer.activated(x_BTC, path="portable"), atol=1e-12, rtol=0)
+
+
+def test_what_the_kernel_of_the_convolution_cannot_do_is_named():
+    assert convolution_unable(8, 5) == "conv_width=5 (only 2 to 4)"
+    assert convolution_unable(8, 1) == "conv_width=1 (only 2 to 4)"
+    assert convolution_unable(6, 4) == ""
+    assert "packed documents with 6 channels" in convolution_unable(6, 4, packed=True)
+
+
 class OnCuda:
     """What the choice looks at."""
 
@@ -122,7 +178,7 @@ def test_fused_is_taken_where_it_can_be():
     assert settle_path("fused", OnCuda()) == "fused"
     assert settle_path("portable", OnCuda()) == "portable"
     for operand, unable in ((OnCuda(torch.float64), ""), (torch.ones(1), ""), (OnCuda(), "packed documents")):
-        assert settle_path("auto", operand, unable) == "portable"
+        assert settle_path("auto", operand, unable) != "fused"
         with pytest.raises(ValueError, match=r"scan=fused cannot do .*: set scan=auto"):
             settle_path("fused", operand, unable)
 
@@ -135,6 +191,18 @@ def test_kernels_asked_for_and_absent_are_an_error_with_the_remedy(name):
         MODELS[name](scan="fused")
 
 
+@pytest.mark.parametrize("missing", PACKAGES)
+def test_both_packages_make_the_fused_path(missing, monkeypatch):
+    there = types.SimpleNamespace(find_spec=lambda package: None if package == missing else package)
+    monkeypatch.setattr(fused.importlib, "util", there)
+    fused.installed.cache_clear()
+    assert not fused.installed()
+    monkeypatch.setattr(there, "find_spec", lambda package: package)
+    fused.installed.cache_clear()
+    assert fused.installed()
+    fused.installed.cache_clear()
+
+
 @pytest.mark.usefixtures("present")
 @pytest.mark.parametrize("name", MODELS)
 def test_kernels_asked_for_do_not_run_on_a_cpu(name):
@@ -142,7 +210,28 @@ def test_kernels_asked_for_do_not_run_on_a_cpu(name):
     for run in (model.kernels, lambda: model(tokens)):
         with pytest.raises(ValueError, match=r"cannot do torch.float32 on cpu"):
             run()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_auto_is_native_where_that_can_be_built(name, monkeypatch):
+    monkeypatch.setattr(native, "problem", lambda: "")
+    assert MODELS[name](scan="auto").kernels() == {"scan": "native"}
+    assert MODELS[name](scan="auto").bfloat16().kernels() == {"scan": "native"}  # the scan is in float32
+    assert MODELS[name](scan="auto").double().kernels() == {"scan": "portable"}
+    assert MODELS[name](scan="auto").to("meta").kernels() == {"scan": "portable"}
+    monkeypatch.setattr(native, "problem", lambda: "no C++ compiler")
     assert MODELS[name](scan="auto").kernels() == {"scan": "portable"}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_native_asked_for_and_not_there_is_an_error_with_the_remedy(name, monkeypatch):
+    monkeypatch.setattr(native, "problem", lambda: "no C++ compiler")
+    with pytest.raises(ValueError, match=r"cannot be built here \(no C\+\+ compiler\): install a C\+\+ comp"):
+        MODELS[name](scan="native")
+    monkeypatch.setattr(native, "problem", lambda: "")
+    model = MODELS[name](scan="native").double()
+    with pytest.raises(ValueError, match=r"scan=native cannot do torch.float64 on cpu .*: set scan=auto"):
+        model(torch.zeros(1, 4, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("name", MODELS)

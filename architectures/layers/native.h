@@ -1,0 +1,84 @@
+// What the native kernels share: vectors of 16 channels, their exponential, threads.
+#pragma once
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+constexpr int64_t LANES = 16;
+typedef float Vector __attribute__((vector_size(4 * LANES)));
+typedef int32_t Integers __attribute__((vector_size(4 * LANES)));
+
+// `count` numbers from memory (at most LANES); the lanes beyond them are zero.
+static inline Vector load(const float *from, int64_t count) {
+    Vector lanes = {};
+    if (count >= LANES)
+        std::memcpy(&lanes, from, sizeof(lanes));
+    else
+        std::memcpy(&lanes, from, count * sizeof(float));
+    return lanes;
+}
+
+static inline void store(float *to, Vector lanes, int64_t count) {
+    std::memcpy(to, &lanes, (count >= LANES ? LANES : count) * sizeof(float));
+}
+
+static inline float total(Vector lanes) {
+    float sum = 0;
+    for (int64_t lane = 0; lane < LANES; lane++) sum += lanes[lane];
+    return sum;
+}
+
+// e^x within 2 units in the last place: x = n ln 2 + r, a polynomial in r, and 2^n by its bits. A result below
+// the smallest normal number is 0, NaN stays NaN. Written out, so that no -ffast-math is needed to vectorise it.
+static inline Vector exponential(Vector x) {
+    const float shift = 12582912.0f;  // adding 1.5 * 2^23 rounds to a whole number, in the lowest bits
+    const Integers below = x < -87.3f;
+    x = x > 89.0f ? Vector{} + 89.0f : x;
+    x = below ? Vector{} - 87.3f : x;
+    const Vector rounded = x * 1.44269504088896341f + shift;
+    const Vector n = rounded - shift;
+    const Vector r = (x - n * 0.693359375f) + n * 2.12194440054690583e-4f;
+    Vector p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    const Integers power = ((Integers)rounded - 0x4B400000 + 127) << 23;
+    p *= (Vector)power;
+    return below ? Vector{} : p;
+}
+
+#ifdef __linux__
+// PyTorch's own pool of threads, where it is OpenMP's of GNU: a second pool would compete with it for the cores.
+extern "C" void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
+#endif
+
+// Calls task(0), ..., task(count - 1), each once, on so many threads.
+template <class Task> static void parallel(int64_t count, int64_t threads, const Task &task) {
+    std::atomic<int64_t> next{0};
+    auto work = [&] {
+        for (int64_t i; (i = next++) < count;) task(i);
+    };
+    threads = std::min(threads, count);
+#ifdef __linux__
+    if (threads > 1 && GOMP_parallel) {
+        GOMP_parallel([](void *w) { (*static_cast<decltype(work) *>(w))(); }, &work, threads, 0);
+        return;
+    }
+#endif
+    std::vector<std::thread> others;
+    for (int64_t i = 1; i < threads; i++) others.emplace_back(work);
+    work();
+    for (std::thread &other : others) other.join();
+}
+
+// sums[i] = parts[0][i] + parts[1][i] + ..., always in this order.
+static inline void add_parts(const float *parts, int64_t count, int64_t size, float *sums) {
+    std::memcpy(sums, parts, size * sizeof(float));
+    for (int64_t part = 1; part < count; part++)
+        for (int64_t i = 0; i < size; i++) sums[i] += parts[part * size + i];
+}

@@ -1,0 +1,110 @@
+"""The rows of ``experiments.benchmark``: a file they are appended to, and a table for a console."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from experiments.console import count
+from experiments.cost_tables import size
+from experiments.errors import ConfigError, DataError
+from experiments.results import write_json
+
+SUFFIXES = (".parquet", ".json")
+
+Row = dict[str, Any]
+
+
+def check_file(path: Path) -> None:
+    """Raises ConfigError or DataError where rows could not be appended to ``path``."""
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"output={path}: rows are kept in a file that ends in {' or '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"output={path}: there is no folder {path.parent}; make it first")
+    read_rows(path)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file; none where there is no file. Raises DataError."""
+    if not path.exists():
+        return []
+    try:
+        if path.suffix == ".json":
+            rows = json.loads(path.read_text(encoding="utf-8"))
+        else:
+            rows = pd.read_parquet(path).to_dict("records")
+    except (ValueError, OSError) as error:  # what json and pyarrow raise
+        reason = (str(error).splitlines() or [""])[0]
+        raise DataError(f"output={path} cannot be read: {reason}; name another file") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and "mode" in row for row in rows):
+        raise DataError(f"output={path} holds no rows of a benchmark; name another file")
+    return rows
+
+
+def append(path: Path, row: Row) -> None:
+    """Adds a row; a reader sees the file with or without it."""
+    rows = [*read_rows(path), row]
+    if path.suffix == ".json":
+        write_json(path, rows)
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    pd.DataFrame(rows).to_parquet(temporary, index=False)
+    temporary.replace(path)
+
+
+def render(rows: list[Row]) -> RenderableType:
+    """A table of the rows of one backbone, for a Rich console."""
+    done = [row for row in rows if row["status"] == "complete"]
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("mode", no_wrap=True)
+    heads = (
+        "context", "batch", "ms, median", "quartiles", "tokens/s", "FLOPs",
+        "share of\nmatmul", "state", "peak memory", "of it\nthe model's",
+    )  # fmt: skip
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(row["mode"], f"{row['context']:,}", str(row["batch_size"]), *_cells(row))
+    parts: list[RenderableType] = [Text(heading(done[0] if done else rows[0]), style="bold"), table]
+    if not all(row["stable"] for row in done):
+        parts.append(Text("* the times of the warm-up did not stand still; other work may have disturbed it"))
+    return Group(*parts)
+
+
+def heading(row: Row) -> str:
+    """What was measured, on which machine."""
+    if row["status"] != "complete":
+        return f"{row['backbone']}: nothing was measured"
+    kernels = ", ".join(f"{part}: {path}" for part, path in json.loads(row["kernels"]).items())
+    return (
+        f"{row['backbone']}: {row['parameters_body']:,} body parameters, vocabulary of {row['vocab_size']:,},"
+        f" {row['precision']}, {row['threads']} threads, {row['processor']}, torch {row['torch']}\n"
+        f"kernels: {kernels or 'none to choose'}; "
+        f"matrix products reach {count(row['matmul_flops_per_second'])}FLOP/s"
+    )
+
+
+def _cells(row: Row) -> list[str]:
+    if row["status"] != "complete":
+        return [str(row["status"]), *["-"] * 7]
+    low, median, high = (
+        1000 * row[f"seconds_{name}"] for name in ("first_quartile", "median", "third_quartile")
+    )
+    return [
+        f"{median:.4g}" + ("" if row["stable"] else " *"),
+        f"{low:.4g} to {high:.4g}",
+        count(row["tokens_per_second"]),
+        count(row["flops"]),
+        f"{row['matmul_share']:.1%}",
+        size(row["state_bytes"]) if row["state_bytes"] is not None else "-",
+        size(row["peak_memory_bytes"]),
+        size(row["peak_memory_bytes"] - row["base_memory_bytes"]),
+    ]

@@ -1,0 +1,77 @@
+"""Measuring time: warm-up until the times stand still, repetitions, and the rate of a matrix product."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+WINDOW = 10
+"""Repetitions whose median is compared with that of as many before them."""
+TOLERANCE = 0.02
+"""Times stand still when the two medians differ by less than this share."""
+CPU_SIZES, CUDA_SIZES = (1024, 2048), (4096, 8192)
+"""Sides of the square matrices whose product is timed."""
+
+
+def is_stable(times: Sequence[float], window: int = WINDOW) -> bool:
+    """Whether the median of the last ``window`` times is within ``TOLERANCE`` of that of the ones before."""
+    if window < 1 or len(times) < 2 * window:
+        return False
+    before = statistics.median(times[-2 * window : -window])
+    return abs(statistics.median(times[-window:]) / before - 1) < TOLERANCE
+
+
+class Stopwatch:
+    """Times calls on one device, each to its end."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def once(self, call: Callable[[], object]) -> float:
+        """Seconds of one call."""
+        self._wait()
+        begin = time.perf_counter()
+        call()
+        self._wait()
+        return time.perf_counter() - begin
+
+    def until_stable(self, call: Callable[[], object], seconds: float) -> list[float]:
+        """Times of a warm-up: it ends when they stand still, or ``seconds`` are spent, after two at least."""
+        times: list[float] = []
+        while not is_stable(times) and (len(times) < 2 or sum(times) < seconds):
+            times.append(self.once(call))
+        return times
+
+    def repeat(self, call: Callable[[], object], least: int, seconds: float = 0.0) -> list[float]:
+        """Times of ``least`` calls, and of more until ``seconds`` are spent."""
+        times: list[float] = []
+        while len(times) < least or sum(times) < seconds:
+            times.append(self.once(call))
+        return times
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOP/s of the fastest of some products of square matrices: what this process can reach here."""
+    watch = Stopwatch(device)
+    best = 0.0
+    for size in CUDA_SIZES if device.type == "cuda" else CPU_SIZES:
+        a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+        out = torch.empty_like(a)
+        times = watch.repeat(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), least=5)  # type: ignore[misc]
+        best = max(best, 2 * size**3 / min(times))
+    return best
+
+
+def quartiles(times: Sequence[float]) -> tuple[float, float, float]:
+    """First quartile, median and third quartile."""
+    if len(times) == 1:
+        return times[0], times[0], times[0]
+    first, median, third = statistics.quantiles(times, n=4, method="inclusive")
+    return first, median, third

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis.figures import PALETTE
+from analysis.speed import draw, load_speed, main, render, svg
+
+RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
+
+
+def row(backbone: str, context: int, batch: int, seconds: float, **changes: Any) -> dict[str, Any]:
+    return {
+        "backbone": backbone, "mode": "decode", "context": context, "batch_size": batch,
+        "status": "complete", "device": "cpu", "processor": "a processor", "threads": 2,
+        "precision": "fp32", "vocab_size": 256, "torch": "2.13", "commit": "0123456789", "stable": True,
+        "measured_at": "2026-11-20T10:00:00+00:00", "parameters_body": 3_000_000,
+        "seconds_median": seconds, "seconds_first_quartile": 0.9 * seconds,
+        "seconds_third_quartile": 1.2 * seconds, "tokens_per_second": batch / seconds,
+    } | changes  # fmt: skip
+
+
+ROWS = [
+    row("s4", 512, 1, 0.002),
+    row("s4", 2048, 1, 0.002),
+    row("decoder", 512, 1, 0.001),
+    row("decoder", 2048, 1, 0.005),
+    row("decoder", 2048, 8, 0.080),
+    row("s4", 2048, 8, 0.004),
+    row("s4", 512, 1, 0.9, mode="prefill"),
+    row("decoder", 512, 8, 9.0, status="oom"),
+]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    pd.DataFrame(ROWS).to_parquet(tmp_path / "rows.parquet")
+    return tmp_path / "rows.parquet"
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text(json.dumps(rows))
+    return path
+
+
+def test_only_complete_cells_of_the_mode_are_read(rows: Path) -> None:
+    frame = load_speed(rows, "decode")
+    assert len(frame) == 6
+    assert load_speed(rows, "prefill")["seconds_median"].tolist() == [0.9]
+
+
+def test_the_last_measurement_of_a_cell_counts(tmp_path: Path) -> None:
+    again = write(tmp_path / "rows.json", [*ROWS, row("s4", 512, 1, 0.007)])
+    frame = load_speed(again, "decode")
+    cell = frame[(frame["backbone"] == "s4") & (frame["context"] == 512)]
+    assert cell["seconds_median"].tolist() == [0.007]
+
+
+def test_ratios_are_of_the_same_context_and_batch(rows: Path) -> None:
+    lines = render(load_speed(rows, "decode"), "decoder").splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert table == [
+        "| backbone | sequences | 512 | 2,048 |",
+        "| --- | --: | --: | --: |",
+        "| decoder | 1 | 1 | 5 |",
+        "| s4 | 1 | 2 (0.50) | 2 (2.50) |",
+        "| decoder | 8 | - | 80 |",
+        "| s4 | 8 | - | 4 (20.00) |",
+    ]
+    assert "Body parameters: decoder 3,000,000, s4 3,000,000." in lines[0]
+    assert any("60 times as fast" in line for line in lines)
+    assert "did not stand still" not in "\n".join(lines)
+
+
+def test_cells_that_did_not_settle_are_counted(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.json", [*ROWS, row("s4", 512, 1, 0.002, stable=False)])
+    assert "In 1 of 6 cells the times of the warm-up did not stand still." in render(
+        load_speed(path, "decode"), "decoder"
+    )
+
+
+def test_the_figure_shows_what_was_measured(rows: Path) -> None:
+    figure = draw(load_speed(rows, "decode"))
+    panels = figure.axes
+    assert len(panels) == 4
+    assert all((p.get_xscale(), p.get_yscale()) == ("log", "log") for p in panels)
+    drawn = {line.get_label(): line for line in panels[0].get_lines()}
+    assert set(drawn) == {"decoder", "s4"}
+    assert list(drawn["decoder"].get_ydata()) == [1000.0, 200.0]
+    assert [drawn[name].get_color() for name in ("decoder", "s4")] == list(PALETTE[:2])
+    assert panels[1].get_lines()[0].get_ydata().tolist() == [100.0]  # 8 tokens in 80 ms
+    text = svg(figure).decode()
+    assert text.startswith("<?xml")
+    assert {"decoder", "s4", "tokens per second", "8 sequences"} <= set(re.findall(r">([^<>\n]+)<", text))
+
+
+def test_the_command_writes_the_figure_and_the_table(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(rows), "baseline=s4"]) == 0
+    table = (rows.parent / "speed_decode.md").read_text()
+    assert "| decoder | 1 | 1 (2.00) | 5 (0.40) |" in table
+    assert table in capsys.readouterr().out
+    first = (rows.parent / "speed_decode.svg").read_bytes()
+    assert main([f"rows={rows}", f"out={rows.parent / 'there'}"]) == 0
+    assert (rows.parent / "there" / "speed_decode.svg").read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "rows= is empty"),
+        (["rows=absent.parquet"], "rows=absent.parquet: there is no such file"),
+        (["mod=train"], "did you mean 'mode='?"),
+        (["rows=x", "mode=sample"], "mode=sample must be one of train, prefill, decode"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+def test_files_without_the_rows_asked_for_are_refused(tmp_path: Path, rows: Path) -> None:
+    mixed = write(tmp_path / "mixed.json", [*ROWS, row("s4", 512, 1, 0.1, threads=1)])
+    other = write(tmp_path / "other.json", [{"a": 1}])
+    broken = tmp_path / "broken.parquet"
+    broken.write_text("no parquet")
+    for path, mode, message in (
+        (rows, "train", "no complete row with mode=train"),
+        (mixed, "decode", "mixes threads: 1, 2"),
+        (other, "decode", "holds no rows"),
+        (broken, "decode", "cannot be read"),
+    ):
+        with pytest.raises(ValueError, match=message) as caught:
+            load_speed(path, mode)
+        assert "\n" not in str(caught.value)
+
+
+def test_the_page_of_results_quotes_its_frame() -> None:
+    page = (RESULTS / "speed.md").read_text()
+    quoted = page.split("<!-- generation:begin -->\n")[1].split("<!-- generation:end -->")[0]
+    assert quoted == render(load_speed(RESULTS / "speed.parquet", "decode"), "decoder")

@@ -1,0 +1,129 @@
+"""Building, keeping and finding the C++ kernels."""
+
+import ctypes
+import re
+import shutil
+import threading
+
+import pytest
+import torch
+
+from architectures.layers import native
+from architectures.layers.scan import selective_scan
+
+SOURCE = 'extern "C" long answer() { return 42; }'
+needs_compiler = pytest.mark.skipif(not any(map(shutil.which, native.COMPILERS)), reason="no C++ compiler")
+
+
+@pytest.fixture
+def forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path):
+    """As in a new process, with an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for function in (native.library, native.problem):
+        function.cache_clear()
+    yield tmp_path
+    for function in (native.library, native.problem):
+        function.cache_clear()
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    """One source that compiles at once; it has the names that are looked up."""
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    text = 'extern "C" { long scan_starts() { return 1; } long ssd_starts() { return 2; } }'
+    (folder / "native_one.cpp").write_text(text)
+    monkeypatch.setattr(native, "__file__", str(folder / "native.py"))
+
+
+@needs_compiler
+@pytest.mark.usefixtures("small")
+def test_it_is_built_once_and_anew_when_something_changed(forgotten, monkeypatch):
+    def built() -> set[str]:
+        native.library.cache_clear()
+        assert native.library().ssd_starts() == 2
+        return {path.name for path in (forgotten / "archbench").iterdir()}
+
+    first = built()
+    assert len(first) == 1
+    before = next((forgotten / "archbench").iterdir()).stat().st_mtime_ns
+    assert built() == first
+    assert next((forgotten / "archbench").iterdir()).stat().st_mtime_ns == before
+    monkeypatch.setattr(native, "processor", lambda: "another")
+    assert len(built()) == 2
+    source = forgotten / "sources" / "native_one.cpp"
+    source.write_text(source.read_text() + "\n")
+    assert len(built()) == 3
+    (forgotten / "sources" / "native.h").write_text("")
+    assert len(built()) == 4
+
+
+@needs_compiler
+@pytest.mark.usefixtures("small")
+def test_several_may_build_at_once(forgotten):
+    compiler = next(path for name in native.COMPILERS if (path := shutil.which(name)))
+    source, built = forgotten / "answer.cpp", forgotten / "answer.so"
+    source.write_text(SOURCE)
+    failures = []
+
+    def build() -> None:
+        try:
+            native._build(compiler, [source], built)
+            assert ctypes.CDLL(str(built)).answer() == 42
+        except Exception as error:
+            failures.append(error)
+
+    builders = [threading.Thread(target=build) for _ in range(3)]
+    for builder in builders:
+        builder.start()
+    for builder in builders:
+        builder.join()
+    assert not failures
+    assert {path.name for path in forgotten.iterdir()} == {"answer.cpp", "answer.so", "sources"}
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_without_a_compiler_the_problem_is_named(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert native.problem() == "no C++ compiler (c++, g++, clang++) on the path"
+
+
+@needs_compiler
+@pytest.mark.usefixtures("small")
+def test_what_the_compiler_says_is_the_problem(forgotten):
+    (forgotten / "sources" / "native_one.cpp").write_text("this is not C++")
+    assert re.match("the C.. compiler fails: .*this", native.problem())
+    assert not list((forgotten / "archbench").iterdir())
+
+
+@needs_compiler
+@pytest.mark.usefixtures("small")
+def test_a_cache_that_cannot_be_written_is_the_problem(forgotten):
+    (forgotten / "archbench").write_text("a file where the folder should be")
+    assert "archbench" in native.problem()
+
+
+@pytest.mark.skipif(bool(native.problem()), reason=native.problem())
+def test_denormal_numbers_stay_on():
+    """-ffast-math on the command that links would switch them off in the thread that loads the library."""
+    native.library()
+    assert torch.tensor(1e-40).mul(1.0).item() > 0
+
+
+@pytest.mark.skipif(bool(native.problem()), reason=native.problem())
+def test_the_exponential_over_its_whole_range():
+    """One step of the scan from state 1 without input is the exponential of delta A."""
+    exponents = torch.cat([torch.linspace(-90, 88, 4001), torch.tensor([-1e30, -torch.inf, 0.0, -1e-30])])
+    one, zero = torch.ones(1, 1, 1), torch.zeros(1, 1, len(exponents))
+    initial = torch.ones(1, len(exponents), 1)
+    decayed, _ = selective_scan(
+        zero, torch.ones_like(zero), exponents[:, None], one, one, initial, path="native"
+    )
+    expected = exponents.double().exp()
+    expected[expected < torch.finfo(torch.float32).tiny * 1.1] = 0.0
+    error = (decayed.flatten().double() - expected).abs() / expected.clamp_min(1e-30)
+    assert error.max() < 2.5e-7
+    for exponent, found in ((torch.nan, "nan"), (200.0, "inf"), (torch.inf, "inf")):
+        A = torch.full((1, 1), exponent)
+        decayed, _ = selective_scan(zero[..., :1], one, A, one, one, initial[:, :1], path="native")
+        assert str(decayed.item()) == found

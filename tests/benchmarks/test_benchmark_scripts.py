@@ -1,0 +1,135 @@
+"""The scripts of ``benchmarks/``: their arithmetic by hand, and small runs of the whole."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when Python runs a script of the folder."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+
+def script(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(FOLDER / "scan.py"), "--threads", "1", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+
+def test_the_exponent_is_that_of_a_power() -> None:
+    from growth import exponent
+
+    lengths = [512, 1024, 2048, 8192]
+    for power in (0.0, 1.0, 1.05, 2.0):
+        assert exponent(lengths, [3e-4 * length**power for length in lengths]) == pytest.approx(power)
+    # A constant beside the growth lowers it: (1 + 2) / (1 + 1) in one doubling.
+    assert exponent([1, 2], [2.0, 3.0]) == pytest.approx(math.log2(1.5))
+
+
+def test_a_table_has_its_numbers_on_the_right() -> None:
+    from machine import as_markdown
+
+    assert as_markdown(("name", "ms"), [["a", "5.0"], ["long", "12.5"]]).splitlines() == [
+        "| name |   ms |",
+        "| ---- | ---: |",
+        "| a    |  5.0 |",
+        "| long | 12.5 |",
+    ]
+
+
+def test_rounds_take_turns_and_the_first_does_not_count() -> None:
+    from scan import Candidate, time_in_rounds
+
+    order: list[str] = []
+
+    def layer(name: str) -> nn.Module:
+        class Named(nn.Linear):
+            def forward(self, x: Tensor) -> Tensor:
+                order.append(name)
+                return super().forward(x)
+
+        return Named(3, 3)
+
+    fast, slow = layer("fast"), layer("slow")
+    candidates = [
+        Candidate(name="fast", module=fast, run=fast),
+        Candidate(name="slow", module=slow, run=slow, once=True),
+    ]
+    time_in_rounds(candidates, torch.randn(2, 4, 3, requires_grad=True), 3)
+    assert order == ["fast", "fast", "slow", "fast", "fast"]
+    assert [len(candidate.seconds) for candidate in candidates] == [3, 1]
+
+
+def test_ratios_are_how_many_times_as_fast_as_the_peer() -> None:
+    from scan import Candidate, rows
+
+    idle = nn.Identity()
+    candidates = [
+        Candidate(name="portable", module=idle, run=idle, seconds=[0.1, 0.2, 0.3]),
+        Candidate(name="theirs", module=idle, run=idle, seconds=[0.5], peer=True),
+    ]
+    assert rows("mamba", 64, candidates) == [
+        ["mamba", "64", "portable", "200.0", "150.0 to 250.0", "2.50 theirs"],
+        ["mamba", "64", "theirs", "500.0", "500.0 to 500.0", ""],
+    ]
+
+
+def test_peers_are_the_same_layer() -> None:
+    """As many parameters as ours, at the same width."""
+    pytest.importorskip("mambapy")
+    from peers import mambapy_layers, transformers_layers
+    from scan import ours
+
+    for kind, count in (("mamba", 2), ("mamba2", 2)):
+        own = next(ours(kind, 64, 8)).module
+        found = [*mambapy_layers(kind, 64), *transformers_layers(kind, 64)]
+        assert len(found) == count
+        for name, layer in found:
+            assert layer(torch.zeros(1, 8, 64)).shape == (1, 8, 64), name
+            sizes = [sum(p.numel() for p in module.parameters()) for module in (own, layer)]
+            assert sizes[0] == sizes[1], name
+
+
+def test_growth_prints_and_writes_both_tables(tmp_path: Path) -> None:
+    page = tmp_path / "growth.md"
+    words = ("--growth", "--layers", "s4", "decoder", "--lengths", "8", "16", "32", "--d-model", "16")
+    ended = script(*words, "--contexts", "4", "40", "--repeats", "2", "--output", str(page))
+    assert ended.returncode == 0, ended.stderr
+    text = page.read_text()
+    assert text.strip() == ended.stdout.strip()
+    assert re.search(r", 1 threads, torch \S+, Python \S+, \d{4}-\d\d-\d\d, commit \w+\+?\.\n", text)
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if re.match(r"\| (s4|decoder) ", line)]
+    assert [len(row) for row in rows] == [6, 6, 4, 4]
+    assert all(float(cell) > 0 for row in rows for cell in row[1:3])
+    assert all(row[-1].strip().endswith("%") for row in rows[2:])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--layers", "s4"), "--layers s4: options: mamba, mamba2"),
+        (("--growth", "--layers", "mambo"), "--layers mambo: options: mamba, mamba2, gla"),
+        (("--output", "/nowhere/at/all.md"), "there is no folder /nowhere/at"),
+    ],
+)
+def test_mistakes_end_before_anything_is_timed(
+    words: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import scan
+
+    monkeypatch.setattr(sys, "argv", ["scan.py", *words])
+    with pytest.raises(SystemExit) as ended:
+        scan.parse()
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
