@@ -24,6 +24,8 @@ SMALL = {
     "experiments.evaluate": ["examples=8"],
     "experiments.export": [],
     "experiments.cost": [],
+    "experiments.benchmark": ["contexts=[64,128]", "seconds=0.01", "warmup_seconds=0.1", "decode_tokens=4"],
+    "analysis.speed": [],
 }
 """What is added to a command so that a test need not wait for it."""
 
