@@ -289,6 +289,9 @@ class Backbone(nn.Module, ABC):
         self.readout = readout
         self.register_forward_hook(_read_out, with_kwargs=True)
 
+    def after_step(self) -> None:
+        """Learns what is not learnt by gradients. To be called after each step of the optimizer."""
+
     def inactive_parameters(self) -> int:
         """Parameters that one token leaves unused."""
         return 0

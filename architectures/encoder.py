@@ -54,6 +54,11 @@ class EncoderConfig(TransformerConfig):
             raise ValueError(
                 f"transform_activation={self.transform_activation!r} must be one of {', '.join(ACTIVATIONS)}"
             )
+        if self.unpad and "E" in self.kinds:
+            raise ValueError(
+                f"unpad=true does not go with feedforwards={self.feedforwards!r}: experts are balanced by "
+                "sequence, and unpadded sequences lie end to end; use unpad=false"
+            )
 
 
 class PredictionTransform(nn.Module):

@@ -27,18 +27,21 @@ from architectures.backbone import (
     linear_flops,
 )
 from architectures.layers.attention import CrossAttention
-from architectures.layers.block import Block, Residual
+from architectures.layers.block import Auxiliary, Block, Residual, add_losses, feedforwards
 from architectures.layers.context import Context
 from architectures.layers.embedding import Embedding
-from architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
+from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.normalization import make_norm
+from architectures.layers.pattern import check_pattern, spread
 from architectures.layers.positions import PositionsConfig
 from architectures.layers.stack import advance
 from architectures.layers.transformer import (
     TransformerConfig,
     check_vocabulary,
+    expert_kernels,
     finish_logits,
     make_attention,
+    make_feedforward,
     score_bias,
 )
 
@@ -55,9 +58,14 @@ class EncoderDecoderConfig(TransformerConfig):
     """How order is known, in each stack; cross-attention knows none."""
     feedforward: FeedForwardConfig = field(default_factory=lambda: FeedForwardConfig(activation="gelu_tanh"))
     """Activation and gate."""
+    encoder_feedforwards: str | None = None
+    """The pattern of ``feedforwards`` in the encoder, if it has another; neither has layers without one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_pattern("feedforwards", self.feedforwards, ["F", "E"], joined=False)
+        if self.encoder_feedforwards is not None:
+            check_pattern("encoder_feedforwards", self.encoder_feedforwards, ["F", "E"], joined=False)
         if self.num_encoder_layers is not None and self.num_encoder_layers < 1:
             raise ValueError(f"num_encoder_layers={self.num_encoder_layers} must be at least 1, or null")
         if self.attention.latent.kv_rank is not None:
@@ -68,6 +76,11 @@ class EncoderDecoderConfig(TransformerConfig):
     @property
     def encoder_layers(self) -> int:
         return self.num_encoder_layers or self.num_layers
+
+    @property
+    def encoder_kinds(self) -> list[str]:
+        """The letter of the feed-forward of each layer of the encoder."""
+        return spread(self.encoder_feedforwards or self.feedforwards, self.encoder_layers)
 
 
 class DecoderBlock(Block):
@@ -87,7 +100,7 @@ class DecoderBlock(Block):
         skip = config.block.stochastic_depth * layer / max(config.num_layers - 1, 1)
         super().__init__(
             mixer,
-            _feedforward(config),
+            make_feedforward(config, config.kinds[layer], causal=True),
             norm,
             config.block,
             skip=skip,
@@ -95,23 +108,25 @@ class DecoderBlock(Block):
             cross=cross,
         )
 
-    def read(self, x_BTD: Tensor, context: Context, source: dict[str, Any]) -> Tensor:
-        """The block over whole targets."""
+    def read(self, x_BTD: Tensor, context: Context, source: dict[str, Any]) -> tuple[Tensor, Auxiliary]:
+        """The block over whole targets, and its losses."""
         mixed_BTD = self.mixer(self.mixer_residual.enter(x_BTD), context)
-        return self._after(x_BTD, mixed_BTD, source)
+        return self._after(x_BTD, mixed_BTD, source, context.valid_BT)
 
     def read_step(self, x_BTD: Tensor, state: dict[str, Any], context: Context) -> Tensor:
         """The block over the next tokens."""
         mixed_BTD = self.mixer.step(self.mixer_residual.enter(x_BTD), state["self"], context)
-        return self._after(x_BTD, mixed_BTD, state["source"])
+        return self._after(x_BTD, mixed_BTD, state["source"], None)[0]
 
-    def _after(self, x_BTD: Tensor, mixed_BTD: Tensor, source: dict[str, Any]) -> Tensor:
+    def _after(
+        self, x_BTD: Tensor, mixed_BTD: Tensor, source: dict[str, Any], valid_BT: Tensor | None
+    ) -> tuple[Tensor, Auxiliary]:
         x_BTD = self.mixer_residual.leave(x_BTD, mixed_BTD)
         x_BTD = self.cross_residual.leave(x_BTD, self.cross.cross(self.cross_residual.enter(x_BTD), source))
         assert self.feedforward is not None
         assert self.feedforward_residual is not None
-        z_BTD, _ = self.feedforward(self.feedforward_residual.enter(x_BTD), None)
-        return self.feedforward_residual.leave(x_BTD, z_BTD)
+        z_BTD, auxiliary = self.feedforward(self.feedforward_residual.enter(x_BTD), valid_BT)
+        return self.feedforward_residual.leave(x_BTD, z_BTD), auxiliary
 
 
 class TwoSidedEmbedding(nn.Module):
@@ -169,9 +184,9 @@ class EncoderDecoder(Backbone):
         self._scale_residual_branches()
 
     def _scale_residual_branches(self) -> None:
-        if not self.config.block.residual_scaling:
-            return
         encoder, decoder = 2 * self.config.encoder_layers, 3 * self.config.num_layers
+        if not self.config.block.residual_scaling:
+            encoder = decoder = 1
         for block, branches in [(b, encoder) for b in self._encoder()] + [
             (b, decoder) for b in self._decoder()
         ]:
@@ -187,13 +202,15 @@ class EncoderDecoder(Backbone):
     def _decoder(self) -> list[DecoderBlock]:
         return [block for block in self.decoder if isinstance(block, DecoderBlock)]
 
-    def encode(self, source_BS: Tensor, valid_BS: Tensor | None) -> Tensor:
-        """The encoder's last hidden states (B, S, D)."""
+    def encode(self, source_BS: Tensor, valid_BS: Tensor | None) -> tuple[Tensor, Auxiliary]:
+        """The encoder's last hidden states (B, S, D), and its losses."""
         context = Context.whole(source_BS, valid_BS, None, self.encoder_bias)
         x_BSD = self.embedding(source_BS, context.positions_BT, source=True)
+        auxiliary: Auxiliary = {}
         for block in self._encoder():
-            x_BSD, _ = block(x_BSD, context)
-        return self.encoder_norm(x_BSD)
+            x_BSD, extra = block(x_BSD, context)
+            add_losses(auxiliary, extra)
+        return self.encoder_norm(x_BSD), auxiliary
 
     def forward(
         self,
@@ -209,13 +226,16 @@ class EncoderDecoder(Backbone):
             raise ValueError("an encoder-decoder needs source_BS, the tokens its encoder reads")
         if documents_BT is not None or segments_BT is not None:
             raise ValueError("an encoder-decoder takes neither packed documents nor segments")
-        source_BSD = self.encode(source_BS, source_valid_BS)
+        source_BSD, auxiliary = self.encode(source_BS, source_valid_BS)
         context = Context.whole(tokens_BT, valid_BT, None, self.decoder_bias)
         x_BTD = self.embedding(tokens_BT, context.positions_BT, source=False)
         for block in self._decoder():
-            x_BTD = block.read(x_BTD, context, block.cross.read(source_BSD, source_valid_BS))
+            source = block.cross.read(source_BSD, source_valid_BS)
+            x_BTD, extra = block.read(x_BTD, context, source)
+            add_losses(auxiliary, extra)
         x_BTD = self.decoder_norm(x_BTD)
-        return Output(logits_BTV=finish_logits(self.head, x_BTD, self.config), hidden_BTD=x_BTD)
+        logits_BTV = finish_logits(self.head, x_BTD, self.config)
+        return Output(logits_BTV=logits_BTV, hidden_BTD=x_BTD, auxiliary=auxiliary)
 
     @torch.no_grad()
     def start(
@@ -228,7 +248,7 @@ class EncoderDecoder(Backbone):
     ) -> DecodingState:
         if source_BS is None:
             raise ValueError("an encoder-decoder needs source_BS to start decoding")
-        source_BSD = self.encode(source_BS, source_valid_BS)
+        source_BSD, _ = self.encode(source_BS, source_valid_BS)
         layers: list[Any] = [
             {
                 "self": block.mixer.start(batch_size, max_length),
@@ -264,19 +284,22 @@ class EncoderDecoder(Backbone):
 
     def kernels(self) -> dict[str, str]:
         cuda = next(self.parameters()).is_cuda
-        return {"attention": self._decoder()[0].cross.kernel(masked=False, cuda=cuda)}
+        attention = self._decoder()[0].cross.kernel(masked=False, cuda=cuda)
+        return {"attention": attention} | expert_kernels(self)
 
+    def after_step(self) -> None:
+        for part in feedforwards(self):
+            part.after_step()
 
-def _feedforward(config: EncoderDecoderConfig) -> DenseFeedForward:
-    d_ff = config.d_ff or config.feedforward.standard_width(config.width)
-    return DenseFeedForward(config.width, d_ff, config.feedforward)
+    def inactive_parameters(self) -> int:
+        return sum(part.inactive_parameters() for part in feedforwards(self))
 
 
 def _encoder_block(config: EncoderDecoderConfig, layer: int) -> Block:
     skip = config.block.stochastic_depth * layer / max(config.encoder_layers - 1, 1)
     return Block(
         make_attention(config, layer, causal=False),
-        _feedforward(config),
+        make_feedforward(config, config.encoder_kinds[layer], causal=False),
         lambda: make_norm(config.block.norm, config.width, config.norm_eps),
         config.block,
         skip=skip,

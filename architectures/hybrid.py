@@ -14,9 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from architectures.backbone import Capabilities
-from architectures.layers.block import FeedForward, Mixer
-from architectures.layers.experts import Experts
-from architectures.layers.feedforward import DenseFeedForward
+from architectures.layers.block import Mixer
 from architectures.layers.pattern import check_pattern, spread
 from architectures.layers.side_by_side import SideBySide
 from architectures.layers.ssm_config import S4LayerConfig
@@ -68,36 +66,6 @@ RECURRENT = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpertsConfig:
-    """The feed-forwards with the letter E."""
-
-    num_experts: int = 4
-    """Routed experts in each such layer."""
-    experts_per_token: int = 2
-    """Routed experts that each token visits (k)."""
-    d_ff: int | None = None
-    """Hidden width of one expert; null for that of a dense feed-forward."""
-    num_shared_experts: int = 0
-    """Experts beside them that every token visits."""
-    renormalise: bool = True
-    """The gates of the k experts are made to add up to one; Jamba leaves them as they are."""
-    balance_coefficient: float = 0.01
-    """Weight of the balance loss, for each layer."""
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.experts_per_token <= self.num_experts:
-            raise ValueError(
-                f"experts.experts_per_token={self.experts_per_token} must lie between 1 and "
-                f"experts.num_experts={self.num_experts}"
-            )
-        if self.num_shared_experts < 0 or (self.d_ff is not None and self.d_ff < 1):
-            raise ValueError(
-                f"experts.num_shared_experts={self.num_shared_experts} must not be negative, and "
-                f"experts.d_ff={self.d_ff} positive, or null"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
 class HybridConfig(TransformerConfig):
     """A stack whose layers differ. Settings of attention and positions are those of its attention layers."""
 
@@ -106,10 +74,6 @@ class HybridConfig(TransformerConfig):
     ``attention.window``, H S4, M Mamba, S Mamba-2 (SSD), G gated linear attention, D DeltaNet, N Gated
     DeltaNet. A number repeats what follows it, 7M1A; mixers joined by + read the same input and are
     added, A+S."""
-    feedforwards: str = "F"
-    """The feed-forward of each layer, a pattern likewise: F dense, E experts (SwiGLU), O none."""
-    experts: ExpertsConfig = field(default_factory=ExpertsConfig)
-    """The feed-forwards E."""
     s4: S4LayerConfig = field(default_factory=S4LayerConfig)
     """The mixers H."""
     mamba: SelectiveConfig = field(default_factory=SelectiveConfig)
@@ -125,7 +89,6 @@ class HybridConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         check_pattern("layers", self.layers, [*ATTENTION, *RECURRENT], joined=True)
-        check_pattern("feedforwards", self.feedforwards, [*FEEDFORWARDS], joined=False)
         super().__post_init__()
         if set(self.attention.layers) != {"G"}:
             raise ValueError(
@@ -146,16 +109,6 @@ class HybridConfig(TransformerConfig):
         return set("".join(self.mixers))
 
     @property
-    def kinds(self) -> list[str]:
-        """The letter of the feed-forward of each layer."""
-        return spread(self.feedforwards, self.num_layers)
-
-    @property
-    def dense_width(self) -> int:
-        """Hidden width of a dense feed-forward."""
-        return self.d_ff or self.feedforward.standard_width(self.width)
-
-    @property
     def width_multiple(self) -> int:
         attention = super().width_multiple if self.letters & set(ATTENTION) else 1
         heads = self.mamba2.num_heads if "S" in self.letters and self.mamba2.head_dim is None else 1
@@ -171,33 +124,6 @@ def make_mixer(config: HybridConfig, letter: str, layer: int) -> Mixer:
     return kind.make(config.width, getattr(config, kind.settings), norm_eps=config.norm_eps)
 
 
-def make_dense(config: HybridConfig) -> FeedForward:
-    """A dense feed-forward."""
-    return DenseFeedForward(config.width, config.dense_width, config.feedforward)
-
-
-def make_experts(config: HybridConfig) -> FeedForward:
-    """A feed-forward of experts."""
-    c = config.experts
-    return Experts(
-        config.width,
-        c.d_ff or config.dense_width,
-        num_experts=c.num_experts,
-        experts_per_token=c.experts_per_token,
-        balance_coefficient=c.balance_coefficient,
-        num_shared=c.num_shared_experts,
-        renormalise=c.renormalise,
-    )
-
-
-FEEDFORWARDS: dict[str, Callable[[HybridConfig], FeedForward | None]] = {
-    "F": make_dense,
-    "E": make_experts,
-    "O": lambda config: None,
-}
-"""The letters of feed-forwards."""
-
-
 class Hybrid(Transformer):
     """A causal language model whose layers have different mixers and feed-forwards."""
 
@@ -209,15 +135,9 @@ class Hybrid(Transformer):
         mixers = [make_mixer(self.config, letter, layer) for letter in self.config.mixers[layer]]
         return mixers[0] if len(mixers) == 1 else SideBySide(mixers)
 
-    def make_feedforward(self, layer: int) -> FeedForward | None:
-        return FEEDFORWARDS[self.config.kinds[layer]](self.config)
-
     def residual_branches(self, count: int) -> int:
         beside = sum(len(letters) - 1 for letters in self.config.mixers)
         return super().residual_branches(count + beside)
-
-    def inactive_parameters(self) -> int:
-        return sum(m.inactive_parameters() for m in self.modules() if isinstance(m, Experts))
 
     def kernels(self) -> dict[str, str]:
         paths = super().kernels()
@@ -225,4 +145,4 @@ class Hybrid(Transformer):
             for kind in RECURRENT.values():
                 if type(part) in kind.classes:
                     paths[f"{kind.settings} scan"] = kind.path(part)
-        return paths | ({"experts": "sorted loop"} if "E" in self.config.kinds else {})
+        return paths

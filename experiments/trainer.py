@@ -120,6 +120,7 @@ class Trainer:
                 )
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        self.model.after_step()
 
         seconds = time.perf_counter() - started
         state.step += 1

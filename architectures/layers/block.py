@@ -6,6 +6,7 @@ Shapes: B batch, T length, D d_model.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,6 +105,24 @@ class FeedForward(nn.Module, ABC):
 
     def initialise(self, num_branches: int) -> None:
         """Sets what the general initialisation must not decide."""
+
+    def inactive_parameters(self) -> int:
+        """Parameters that one token leaves unused."""
+        return 0
+
+    def after_step(self) -> None:
+        """Learns what is not learnt by gradients; called after each step of the optimizer."""
+
+
+def add_losses(total: Auxiliary, more: Auxiliary) -> None:
+    """Adds the losses of one more layer to those of the layers before, by name."""
+    for name, value in more.items():
+        total[name] = total[name] + value if name in total else value
+
+
+def feedforwards(model: nn.Module) -> Iterator[FeedForward]:
+    """All feed-forwards of a model."""
+    return (part for part in model.modules() if isinstance(part, FeedForward))
 
 
 class Residual(nn.Module):

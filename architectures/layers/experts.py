@@ -6,117 +6,187 @@ expert, X experts, K experts for each token.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
 from architectures.layers.block import Auxiliary, FeedForward
-from architectures.layers.feedforward import DenseFeedForward
+from architectures.layers.dispatch import (
+    Run,
+    Weights,
+    dispatch,
+    grouped_product,
+    run_all,
+    run_grouped,
+    run_loop,
+    run_padded,
+)
+from architectures.layers.experts_config import ExpertsConfig
+from architectures.layers.feedforward import ACTIVATIONS, DenseFeedForward, FeedForwardConfig
+from architectures.layers.router import Router, Routing
+
+RUNS: dict[str, Run] = {"loop": run_loop, "grouped": run_grouped, "padded": run_padded}
+PATHS = {
+    "loop": "sorted loop",
+    "grouped": "grouped product",
+    "padded": "padded product",
+    "reference": "all experts on all tokens",
+}
+"""How each way of running the experts is called in the record of a run."""
 
 
 class Experts(FeedForward):
-    """Top-k routing over SwiGLU experts, gates renormalised over the k chosen (Mixtral, arXiv 2401.04088).
+    """Routed experts and, beside them, shared ones. Every variant is a matter of ``ExpertsConfig``.
 
-    Or not renormalised: they are then the probabilities among all experts (Jamba, arXiv 2403.19887).
-
-    Dropless: every token reaches its experts, whatever its neighbours do. The
-    router works in at least float32. The balance loss is taken sequence by sequence
-    (DeepSeek-V3, arXiv 2412.19437, eq. 17-20) so that it does not depend on how
-    a batch is split; 1 times the coefficient is perfect balance.
+    Losses are sums over sequences, of valid tokens only. The balance loss is X/K
+    sum_x f_x P_x, with f_x the share of tokens that chose expert x and P_x its mean
+    normalised score: 1 is perfect balance, X/K all tokens on the same experts.
+    Taken for each sequence (DeepSeek-V3, arXiv 2412.19437, eq. 17-20) it does not
+    depend on how a batch is split. Taken for a batch (Switch, arXiv 2101.03961, eq.
+    4-6) it is a product of two means over the batch, which micro-batches cannot
+    reproduce: each then has its own, and the mean of those is what is trained.
     """
 
+    gate_XFD: nn.Parameter | None
+
     def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        *,
-        num_experts: int,
-        experts_per_token: int,
-        balance_coefficient: float,
-        num_shared: int = 0,
-        renormalise: bool = True,
+        self, d_model: int, d_ff: int, config: ExpertsConfig, feedforward: FeedForwardConfig | None = None
     ) -> None:
         super().__init__()
-        self.num_experts, self.experts_per_token = num_experts, experts_per_token
-        self.renormalise = renormalise
-        self.balance_coefficient = balance_coefficient
-        self.router = nn.Linear(d_model, num_experts, bias=False)
-        self.gate_XFD = nn.Parameter(torch.empty(num_experts, d_ff, d_model))
-        self.up_XFD = nn.Parameter(torch.empty(num_experts, d_ff, d_model))
-        self.down_XDF = nn.Parameter(torch.empty(num_experts, d_model, d_ff))
+        feedforward = feedforward or FeedForwardConfig()
+        X = config.num_experts
+        self.config = config
+        self.activation = ACTIVATIONS[feedforward.activation]
+        self.router = Router(d_model, config)
+        gate_XFD = nn.Parameter(torch.empty(X, d_ff, d_model)) if feedforward.gated else None
+        self.register_parameter("gate_XFD", gate_XFD)
+        self.up_XFD = nn.Parameter(torch.empty(X, d_ff, d_model))
+        self.down_XDF = nn.Parameter(torch.empty(X, d_model, d_ff))
         # Shared experts add up, so they are one feed-forward of their common width.
-        self.shared = DenseFeedForward(d_model, num_shared * d_ff) if num_shared else None
+        plain = FeedForwardConfig(activation=feedforward.activation, gated=feedforward.gated)
+        shared = config.num_shared_experts
+        self.shared = DenseFeedForward(d_model, shared * d_ff, plain) if shared else None
+        self.shared_gate = nn.Linear(d_model, 1, bias=False) if config.shared_gate else None
+        self.exchange: Callable[[Run], Run] | None = None
+        """Sends tokens to the processes that hold their experts; see ``expert_parallel``."""
+        self.watcher: Callable[[Routing, Tensor | None], None] | None = None
+        """Is told every decision; see ``routing``."""
 
     def forward(self, x_BTD: Tensor, valid_BT: Tensor | None = None) -> tuple[Tensor, Auxiliary]:
-        with torch.autocast(x_BTD.device.type, enabled=False):
-            wide = torch.promote_types(x_BTD.dtype, torch.float32)
-            logits_BTX = F.linear(x_BTD.to(wide), self.router.weight.to(wide))
-        probability_BTX = logits_BTX.softmax(-1)
-        gate_BTK, expert_BTK = probability_BTX.topk(self.experts_per_token, dim=-1)
-        if self.renormalise:
-            gate_BTK = gate_BTK / gate_BTK.sum(-1, keepdim=True)
-        y_ND = self._dispatch(x_BTD.flatten(0, 1), expert_BTK.flatten(0, 1), gate_BTK.flatten(0, 1))
-        balance = self._balance(probability_BTX, expert_BTK, valid_BT)
-        y_BTD = y_ND.view_as(x_BTD).to(x_BTD.dtype)
+        routing = self.router.route(x_BTD, valid_BT)
+        if self.watcher is not None:
+            self.watcher(routing, valid_BT)
+        y_BTD = self._routed(x_BTD, routing)
         if self.shared is not None:
-            y_BTD = y_BTD + self.shared(x_BTD)[0]
-        return y_BTD, {"balance": balance}
+            shared_BTD = self.shared(x_BTD)[0]
+            if self.shared_gate is not None:
+                shared_BTD = self.shared_gate(x_BTD).sigmoid() * shared_BTD
+            y_BTD = y_BTD + shared_BTD
+        return y_BTD, self._losses(routing, valid_BT)
 
-    def _dispatch(self, x_ND: Tensor, expert_NK: Tensor, gate_NK: Tensor) -> Tensor:
-        """Sorts the (token, expert) pairs by expert, runs each expert once, puts the results back."""
-        K = self.experts_per_token
-        order = expert_NK.flatten().argsort(stable=True)
-        counts = torch.bincount(expert_NK.flatten(), minlength=self.num_experts).tolist()
-        groups = x_ND[order // K].split(counts)
-        weights = zip(self.gate_XFD.unbind(0), self.up_XFD.unbind(0), self.down_XDF.unbind(0), strict=True)
-        results = [
-            F.linear(F.silu(F.linear(g, gate_FD)) * F.linear(g, up_FD), down_DF)
-            for g, (gate_FD, up_FD, down_DF) in zip(groups, weights, strict=True)
-        ]
-        back = torch.empty_like(order).scatter_(0, order, torch.arange(order.numel(), device=order.device))
-        y_NKD = torch.cat(results)[back].unflatten(0, (-1, K))
-        return (y_NKD * gate_NK[..., None]).sum(1)
-
-    def reference(self, x_BTD: Tensor) -> Tensor:
-        """The same by running every expert on every token: slow, and plainly what is meant."""
-        wide = torch.promote_types(x_BTD.dtype, torch.float32)
-        probability_BTX = F.linear(x_BTD.to(wide), self.router.weight.to(wide)).softmax(-1)
-        gate_BTK, expert_BTK = probability_BTX.topk(self.experts_per_token, dim=-1)
-        weight_BTX = torch.zeros_like(probability_BTX).scatter(-1, expert_BTK, gate_BTK)
-        if self.renormalise:
-            weight_BTX = weight_BTX / weight_BTX.sum(-1, keepdim=True)
-        hidden = F.silu(torch.einsum("btd,xfd->btxf", x_BTD, self.gate_XFD))
-        hidden = hidden * torch.einsum("btd,xfd->btxf", x_BTD, self.up_XFD)
-        y_BTD = torch.einsum("btxf,xdf,btx->btd", hidden, self.down_XDF, weight_BTX)
-        return y_BTD if self.shared is None else y_BTD + self.shared(x_BTD)[0]
-
-    def _balance(self, probability_BTX: Tensor, expert_BTK: Tensor, valid_BT: Tensor | None) -> Tensor:
-        """Coefficient times X/K sum_x f_x P_x, over valid tokens, summed over sequences."""
-        chosen_BTX = torch.zeros_like(probability_BTX).scatter(-1, expert_BTK, 1.0)
-        if valid_BT is None:
-            share_BX, mean_BX = chosen_BTX.mean(1), probability_BTX.mean(1)
+    def _routed(self, x_BTD: Tensor, routing: Routing) -> Tensor:
+        x_ND = x_BTD.flatten(0, 1)
+        expert_NK, gate_NK = routing.expert_BTK.flatten(0, 1), routing.gate_BTK.flatten(0, 1)
+        kept_NK = None if routing.kept_BTK is None else routing.kept_BTK.flatten(0, 1)
+        weights = Weights(self.gate_XFD, self.up_XFD, self.down_XDF, self.activation)
+        path = self.path(x_BTD)
+        if path == "reference":
+            y_ND = run_all(x_ND, expert_NK, gate_NK, kept_NK, weights)
         else:
-            weight_BT1 = valid_BT[..., None].to(probability_BTX.dtype)
-            length_B1 = weight_BT1.sum(1).clamp_min(1)
-            share_BX = (chosen_BTX * weight_BT1).sum(1) / length_B1
-            mean_BX = (probability_BTX * weight_BT1).sum(1) / length_B1
-        scale = self.balance_coefficient * self.num_experts / self.experts_per_token
-        return scale * (share_BX * mean_BX).sum()
+            run = RUNS[path] if self.exchange is None else self.exchange(RUNS[path])
+            y_ND = dispatch(
+                x_ND,
+                expert_NK,
+                gate_NK,
+                kept_NK,
+                num_experts=self.config.num_experts,
+                run=lambda x_MD, counts_X: run(x_MD, counts_X, weights),
+            )
+        return y_ND.view_as(x_BTD).to(x_BTD.dtype)
+
+    def path(self, x_BTD: Tensor) -> str:
+        """The way the experts run for such an input, ``auto`` settled."""
+        device, wanted = x_BTD.device.type, self.config.dispatch
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_BTD.dtype
+        d_ff, d_model = self.up_XFD.shape[1:]
+        possible = grouped_product(dtype, d_model, d_ff)
+        if wanted == "grouped" and not possible:
+            raise ValueError(
+                f"experts.dispatch=grouped takes float32 or less and widths of multiples of 16 bytes, not "
+                f"{str(dtype).removeprefix('torch.')} with d_model={d_model} and experts of {d_ff}: use auto"
+            )
+        if wanted == "auto":
+            # On the CPU the loop is as fast, and in float32 GPUs have no such product of their own.
+            return "grouped" if possible and device == "cuda" and dtype == torch.bfloat16 else "loop"
+        return wanted
+
+    def kernel(self) -> str:
+        """The way the experts run, in words."""
+        if self.config.dispatch == "auto" and self.up_XFD.is_cuda:
+            return "grouped product in bfloat16, else sorted loop"
+        return PATHS["loop" if self.config.dispatch == "auto" else self.config.dispatch]
+
+    def _losses(self, routing: Routing, valid_BT: Tensor | None) -> Auxiliary:
+        c = self.config
+        losses = {}
+        if c.balance_coefficient and c.choice == "token":
+            losses["balance"] = c.balance_coefficient * self._balance(routing, valid_BT)
+        if c.z_coefficient:
+            square_BT = routing.logits_BTX.logsumexp(-1).square()
+            losses["router_z"] = c.z_coefficient * _mean(square_BT[..., None], valid_BT).sum()
+        return losses
+
+    def _balance(self, routing: Routing, valid_BT: Tensor | None) -> Tensor:
+        """X/K sum_x f_x P_x, summed over sequences; dropped tokens count as choices."""
+        c = self.config
+        score_BTX = routing.score_BTX
+        if c.score == "sigmoid":
+            score_BTX = score_BTX / score_BTX.sum(-1, keepdim=True)
+        chosen_BTX = torch.zeros_like(score_BTX).scatter(-1, routing.expert_BTK, 1.0)
+        sequences = 1
+        if c.balance == "batch":  # one sequence of all tokens, for as many as it stands for
+            sequences = len(score_BTX)
+            score_BTX, chosen_BTX = score_BTX.flatten(0, 1)[None], chosen_BTX.flatten(0, 1)[None]
+            valid_BT = None if valid_BT is None else valid_BT.flatten()[None]
+        share_BX, mean_BX = _mean(chosen_BTX, valid_BT), _mean(score_BTX, valid_BT)
+        return sequences * c.num_experts / c.experts_per_token * (share_BX * mean_BX).sum()
+
+    def after_step(self) -> None:
+        self.router.after_step()
 
     def flops(self, length: int) -> Flops:
-        expert = self.gate_XFD[0].numel() + self.up_XFD[0].numel() + self.down_XDF[0].numel()
-        used = self.router.weight.numel() + self.experts_per_token * expert
-        shared = 0 if self.shared is None else linear_flops(self.shared, length)
-        return Flops(linear=2 * length * used + shared)
+        c = self.config
+        visits = c.experts_per_token * length
+        if c.choice == "expert":
+            visits = c.num_experts * math.ceil(visits / c.num_experts)
+        others = (self.shared, self.shared_gate)
+        beside = sum(linear_flops(part, length) for part in others if part is not None)
+        routed = self._expert_parameters() * visits + self.router.weight.numel() * length
+        return Flops(linear=2 * routed + beside)
 
     def inactive_parameters(self) -> int:
-        """Parameters of the experts that a token does not visit."""
-        expert = self.gate_XFD[0].numel() + self.up_XFD[0].numel() + self.down_XDF[0].numel()
-        return (self.num_experts - self.experts_per_token) * expert
+        """Parameters of the experts that a token does not visit; on average, where the experts choose."""
+        return (self.config.num_experts - self.config.experts_per_token) * self._expert_parameters()
+
+    def _expert_parameters(self) -> int:
+        """Parameters of one expert."""
+        stacks = (self.gate_XFD, self.up_XFD, self.down_XDF)
+        return sum(stack[0].numel() for stack in stacks if stack is not None)
 
     @torch.no_grad()
     def initialise(self, num_branches: int) -> None:
         for weight in (self.gate_XFD, self.up_XFD, self.down_XDF):
-            weight.normal_(0.0, weight.shape[-1] ** -0.5)  # as in a dense layer: the inputs come last
+            if weight is not None:
+                weight.normal_(0.0, weight.shape[-1] ** -0.5)  # as in a dense layer: the inputs come last
         self.down_XDF.mul_(num_branches**-0.5)
+
+
+def _mean(x_BTX: Tensor, valid_BT: Tensor | None) -> Tensor:
+    """The mean (B, X) over the valid tokens of each sequence; zero where there are none."""
+    if valid_BT is None:
+        return x_BTX.mean(1)
+    weight_BT1 = valid_BT[..., None].to(x_BTX.dtype)
+    return (x_BTX * weight_BT1).sum(1) / weight_BT1.sum(1).clamp_min(1)

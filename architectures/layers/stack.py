@@ -25,7 +25,7 @@ from architectures.backbone import (
     linear_flops,
     no_source,
 )
-from architectures.layers.block import Block, FeedForward, Mixer
+from architectures.layers.block import Block, FeedForward, Mixer, add_losses, feedforwards
 from architectures.layers.context import Context
 
 
@@ -137,10 +137,16 @@ class Stack(Backbone):
         auxiliary: dict[str, Tensor] = {}
         for block in self.blocks:
             x_BTD, extra = block(x_BTD, context)
-            for name, value in extra.items():
-                auxiliary[name] = auxiliary[name] + value if name in auxiliary else value
+            add_losses(auxiliary, extra)
         hidden_BTD = self.final(x_BTD)
         return Output(logits_BTV=self.predict(hidden_BTD), hidden_BTD=hidden_BTD, auxiliary=auxiliary)
+
+    def after_step(self) -> None:
+        for part in feedforwards(self):
+            part.after_step()
+
+    def inactive_parameters(self) -> int:
+        return sum(part.inactive_parameters() for part in feedforwards(self))
 
     def sequence_flops(self, length: int, source_length: int = 0) -> Flops:
         total = Flops(linear=linear_flops(self.final, length) + self.prediction_flops(length))

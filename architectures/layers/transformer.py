@@ -8,6 +8,7 @@ Shapes: B batch, T length, D d_model, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -18,9 +19,12 @@ from architectures.layers.attention_config import AttentionConfig
 from architectures.layers.block import Block, BlockConfig, FeedForward, Mixer
 from architectures.layers.context import Context
 from architectures.layers.embedding import Embedding, EmbeddingConfig
+from architectures.layers.experts import Experts
+from architectures.layers.experts_config import ExpertsConfig
 from architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
 from architectures.layers.latent_attention import LatentAttention
 from architectures.layers.normalization import make_norm
+from architectures.layers.pattern import check_pattern, spread
 from architectures.layers.positions import ALiBi, PositionsConfig, RelativePositionBias
 from architectures.layers.stack import Stack, StackConfig
 
@@ -46,7 +50,8 @@ class TransformerConfig(StackConfig):
     """What can be varied in a transformer."""
 
     d_ff: int | None = None
-    """Hidden width of the feed-forward; null for 4 d_model, or 8/3 d_model where it is gated."""
+    """Hidden width of a dense feed-forward, and of an expert that is given none of its own; null for 4
+    d_model, or 8/3 d_model where it is gated."""
     attention: AttentionConfig = field(default_factory=AttentionConfig)
     """Heads, masks, caches."""
     positions: PositionsConfig = field(default_factory=PositionsConfig)
@@ -55,6 +60,11 @@ class TransformerConfig(StackConfig):
     """Norms, residual branches, dropout."""
     feedforward: FeedForwardConfig = field(default_factory=FeedForwardConfig)
     """Activation and gate."""
+    feedforwards: str = "F"
+    """The feed-forward of each layer, a pattern of letters repeated over the layers: F dense, E experts, O
+    none. A number repeats what follows it: 3F1E."""
+    experts: ExpertsConfig = field(default_factory=ExpertsConfig)
+    """The feed-forwards E."""
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     """What is done to the token embeddings."""
     head: HeadConfig = field(default_factory=HeadConfig)
@@ -74,6 +84,23 @@ class TransformerConfig(StackConfig):
             raise ValueError(
                 f"positions.kind={self.positions.kind} does not go with attention.latent: use rope"
             )
+        check_pattern("feedforwards", self.feedforwards, [*FEEDFORWARDS], joined=False)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The letter of the feed-forward of each layer."""
+        return spread(self.feedforwards, self.num_layers)
+
+    @property
+    def dense_width(self) -> int:
+        """Hidden width of a dense feed-forward."""
+        return self.d_ff or self.feedforward.standard_width(self.width)
+
+    @property
+    def expert_width(self) -> int:
+        """Hidden width of one expert. By standard, k together are as wide as a dense layer."""
+        standard = self.feedforward.standard_width(self.width) // self.experts.experts_per_token
+        return self.experts.d_ff or self.d_ff or max(8, standard // 8 * 8)
 
     @property
     def width_multiple(self) -> int:
@@ -116,8 +143,7 @@ class Transformer(Stack):
         return make_attention(self.config, layer, causal=self.capabilities.causal)
 
     def make_feedforward(self, layer: int) -> FeedForward | None:
-        c = self.config
-        return DenseFeedForward(c.width, c.d_ff or c.feedforward.standard_width(c.width), c.feedforward)
+        return make_feedforward(self.config, self.config.kinds[layer], causal=self.capabilities.causal)
 
     def make_block(self, layer: int) -> Block:
         c = self.config
@@ -150,7 +176,7 @@ class Transformer(Stack):
             if isinstance(mixer, Attention | LatentAttention):
                 kind = "attention" if mixer.window is None else "local attention"
                 paths[kind] = mixer.kernel(masked=mixer.window is not None, cuda=cuda)
-        return paths
+        return paths | expert_kernels(self)
 
 
 def check_vocabulary(config: TransformerConfig, vocab_size: int) -> None:
@@ -184,6 +210,40 @@ def make_attention(
         norm=config.block.norm,
         norm_eps=config.norm_eps,
     )
+
+
+def make_dense(config: TransformerConfig) -> FeedForward:
+    """A dense feed-forward."""
+    return DenseFeedForward(config.width, config.dense_width, config.feedforward)
+
+
+def make_experts(config: TransformerConfig) -> FeedForward:
+    """A feed-forward of experts."""
+    return Experts(config.width, config.expert_width, config.experts, config.feedforward)
+
+
+FEEDFORWARDS: dict[str, Callable[[TransformerConfig], FeedForward | None]] = {
+    "F": make_dense,
+    "E": make_experts,
+    "O": lambda config: None,
+}
+"""The letters of feed-forwards."""
+
+
+def make_feedforward(config: TransformerConfig, letter: str, *, causal: bool) -> FeedForward | None:
+    """The feed-forward of a letter. Raises ValueError for experts that look at later tokens if ``causal``."""
+    if letter == "E" and causal and config.experts.choice == "expert":
+        raise ValueError(
+            "experts.choice=expert compares a token with later ones, and these layers are causal: use "
+            "experts.choice=token, or a bidirectional backbone"
+        )
+    return FEEDFORWARDS[letter](config)
+
+
+def expert_kernels(model: nn.Module) -> dict[str, str]:
+    """How the experts of a model run, if it has any."""
+    paths = [part.kernel() for part in model.modules() if isinstance(part, Experts)]
+    return {"experts": paths[0]} if paths else {}
 
 
 def score_bias(config: TransformerConfig, *, bidirectional: bool) -> nn.Module | None:

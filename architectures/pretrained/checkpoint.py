@@ -59,14 +59,19 @@ class Checkpoint(ABC):
     def write_config(cls, model: Backbone) -> dict[str, Any]:
         """The content of config.json for one of our models, as far as the format can say it.
 
-        Nothing need be checked: what is lost is found by reading it back. Only models of
-        ``backbone_class`` are given. ValueError is for what cannot be expressed at all.
+        Nothing need be checked: what is lost is found by reading it back. Only models that it
+        ``expresses`` are given. ValueError is for what cannot be expressed at all.
         """
 
     @classmethod
     @abstractmethod
     def rules(cls, model: Backbone) -> list[Rule]:
         """The correspondence of tensors. Rules of parameters that the model lacks are left out later."""
+
+    @classmethod
+    def expresses(cls, model: Backbone) -> bool:
+        """Whether models of this class are its business."""
+        return type(model) is cls.backbone_class
 
     @classmethod
     def clarify(cls, hf: dict[str, Any], names: Collection[str]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def export_config(
     """
     refusals: list[tuple[int, str]] = []
     for family in families():
-        if family.backbone_class is not type(model) or model_type not in (None, *family.model_types):
+        if not family.expresses(model) or model_type not in (None, *family.model_types):
             continue
         distance = 2  # of what cannot be written at all; a family that lacks one setting is nearer
         try:

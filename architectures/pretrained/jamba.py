@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from architectures.backbone import Backbone
-from architectures.hybrid import ExpertsConfig, Hybrid, HybridConfig
+from architectures.hybrid import Hybrid, HybridConfig
 from architectures.layers.attention_config import AttentionConfig
+from architectures.layers.experts_config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
 from architectures.mamba import SelectiveConfig
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, given, require
 from architectures.pretrained.llama import ATTENTION
 from architectures.pretrained.mamba import SELECTIVE, times
-from architectures.pretrained.rules import Entry, Rule, Same, head, linear
+from architectures.pretrained.mixture import expert_rules
+from architectures.pretrained.rules import Rule, Same, head, linear
 
 DEFAULTS: dict[str, Any] = {
     "num_key_value_heads": 8,
@@ -48,7 +50,6 @@ FEEDFORWARD: tuple[Rule, ...] = (
     *linear("feed_forward.up_proj", "feedforward.up"),
     *linear("feed_forward.down_proj", "feedforward.down"),
 )
-EXPERT = {"gate_proj": "gate_XFD", "up_proj": "up_XFD", "down_proj": "down_XDF"}
 
 
 class Jamba(Checkpoint):
@@ -122,11 +123,7 @@ class Jamba(Checkpoint):
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:
         c = hybrid_config(model)
-        experts = [
-            Entry(f"feed_forward.experts.{index}.{theirs}.weight", (f"feedforward.{ours}",), index)
-            for index in range(c.experts.num_experts)
-            for theirs, ours in EXPERT.items()
-        ]
+        experts = expert_rules(c.experts.num_experts, "feed_forward.experts.{}")
         router = Same("feed_forward.router.weight", ("feedforward.router.weight",))
         return hybrid_rules(model, {"A": ATTENTION, "M": MAMBA}, [router, *experts])
 

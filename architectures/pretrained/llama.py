@@ -115,7 +115,7 @@ class LlamaLike(Checkpoint):
             "vocab_size": model.vocab_size,
             "max_position_embeddings": model.max_length,
             "hidden_size": c.width,
-            "intermediate_size": c.d_ff or c.feedforward.standard_width(c.width),
+            "intermediate_size": c.dense_width,
             "num_hidden_layers": c.num_layers,
             "num_attention_heads": a.num_heads,
             "num_key_value_heads": a.kv_heads,
@@ -136,7 +136,7 @@ class LlamaLike(Checkpoint):
     def rules(cls, model: Backbone) -> list[Rule]:
         c = decoder_config(model)
         norms = [Same(f"{theirs}.weight", (f"{ours}.weight",)) for theirs, ours in cls.norms.items()]
-        layer = [*cls.attention_rules(c), *FEEDFORWARD, *norms]
+        layer = [*cls.attention_rules(c), *cls.feedforward_rules(c), *norms]
         return [
             Same("model.embed_tokens.weight", ("embedding.tokens.weight",)),
             *layered(c.num_layers, "model.layers.{}.", "blocks.{}.", layer),
@@ -148,6 +148,11 @@ class LlamaLike(Checkpoint):
     def attention_rules(cls, config: DecoderConfig) -> Sequence[Rule]:
         """The rules of the attention of a layer."""
         return ATTENTION
+
+    @classmethod
+    def feedforward_rules(cls, config: DecoderConfig) -> Sequence[Rule]:
+        """The rules of the feed-forward of a layer, of whatever kind."""
+        return FEEDFORWARD
 
 
 COMMON: dict[str, Any] = {

@@ -8,7 +8,8 @@ from typing import Any
 
 from architectures.backbone import BackboneConfig
 from architectures.encoder_decoder import EncoderDecoderConfig
-from architectures.hybrid import RECURRENT, ExpertsConfig, HybridConfig
+from architectures.hybrid import RECURRENT, HybridConfig
+from architectures.layers.experts_config import ExpertsConfig
 from architectures.layers.pattern import spread
 from architectures.layers.transformer import TransformerConfig
 from architectures.mamba import SelectiveConfig
@@ -20,7 +21,11 @@ TRAINING = (
     "block.stochastic_depth",
     "block.residual_scaling",
     "attention.dropout",
+    "experts.capacity_factor",
+    "experts.jitter",
+    "experts.balance",
     "experts.balance_coefficient",
+    "experts.z_coefficient",
     "dt_min",
     "dt_max",
     "A_min",
@@ -33,6 +38,7 @@ EXECUTION = (
     "attention.block_size",
     "attention.latent.absorbed",
     "feedforward.multiple_of",
+    "experts.dispatch",
     "vocab_size",
     "max_positions",
     "unpad",
@@ -96,8 +102,26 @@ def _settled(config: TransformerConfig) -> TransformerConfig:
     )
     positions = p if p.kind != "rope" else settled_rope(p, turned)
     positions = dataclasses.replace(positions, layers=_spread(p.layers, config.num_layers))
-    d_ff = config.d_ff or config.feedforward.standard_width(config.width)
-    return dataclasses.replace(config, d_ff=d_ff, attention=attention, positions=positions)
+    return _settled_feedforwards(dataclasses.replace(config, attention=attention, positions=positions))
+
+
+def _settled_feedforwards(config: TransformerConfig) -> TransformerConfig:
+    """The same for feed-forwards; settings of kinds that are absent are the default."""
+    changes: dict[str, Any] = {"feedforwards": "".join(config.kinds)}
+    kinds = {*config.kinds}
+    if isinstance(config, EncoderDecoderConfig):
+        changes["encoder_feedforwards"] = "".join(config.encoder_kinds)
+        kinds |= {*config.encoder_kinds}
+    own = config.experts
+    # The rate of the bias matters in training alone; whether there is a bias, always.
+    bias = None if own.bias_rate is None else 0.0
+    experts = dataclasses.replace(own, d_ff=config.expert_width, bias_rate=bias)
+    return dataclasses.replace(
+        config,
+        d_ff=config.dense_width if "F" in kinds else None,
+        experts=experts if "E" in kinds else ExpertsConfig(),
+        **changes,
+    )
 
 
 def _settled_hybrid(config: HybridConfig) -> HybridConfig:
@@ -110,14 +134,7 @@ def _settled_hybrid(config: HybridConfig) -> HybridConfig:
         elif isinstance(own, SelectiveConfig | SSDConfig):
             own = own.settled(config.width)
         changes[kind.settings] = own
-    experts = dataclasses.replace(config.experts, d_ff=config.experts.d_ff or config.dense_width)
-    return dataclasses.replace(
-        config,
-        layers="".join(spread(config.layers, config.num_layers)),
-        feedforwards="".join(config.kinds),
-        experts=experts if "E" in config.kinds else ExpertsConfig(),
-        **changes,
-    )
+    return dataclasses.replace(config, layers="".join(spread(config.layers, config.num_layers)), **changes)
 
 
 def _drop_idle(config: TransformerConfig, values: dict[str, Any]) -> None:

@@ -84,7 +84,7 @@ class T5(Checkpoint):
             "n_positions": model.max_length,
             "d_model": c.width,
             "d_kv": c.attention.head_dim or c.width // c.attention.num_heads,
-            "d_ff": c.d_ff or c.feedforward.standard_width(c.width),
+            "d_ff": c.dense_width,
             "num_layers": c.encoder_layers,
             "num_decoder_layers": c.num_layers,
             "num_heads": c.attention.num_heads,
@@ -109,12 +109,32 @@ class T5(Checkpoint):
             Repeated("encoder.embed_tokens.weight", (table,)),
             Repeated("decoder.embed_tokens.weight", (table,)),
             Same(f"encoder.{BIAS}", ("encoder_bias.table.weight",)),
-            *layered(c.encoder_layers, "encoder.block.{}.", "encoder.{}.", _layer(c, cross=False)),
+            *layered(c.encoder_layers, "encoder.block.{}.", "encoder.{}.", cls.layer_rules(c, cross=False)),
             Same("encoder.final_layer_norm.weight", ("encoder_norm.weight",)),
             Same(f"decoder.{BIAS}", ("decoder_bias.table.weight",)),
-            *layered(c.num_layers, "decoder.block.{}.", "decoder.{}.", _layer(c, cross=True)),
+            *layered(c.num_layers, "decoder.block.{}.", "decoder.{}.", cls.layer_rules(c, cross=True)),
             Same("decoder.final_layer_norm.weight", ("decoder_norm.weight",)),
             head("lm_head.weight", tied=c.tied, table=table),
+        ]
+
+    @classmethod
+    def layer_rules(cls, config: EncoderDecoderConfig, *, cross: bool) -> list[Rule]:
+        """The rules of one layer."""
+        rules = _sublayer("layer.0.SelfAttention", "mixer")
+        if cross:
+            rules += _sublayer("layer.1.EncDecAttention", "cross")
+        last = f"layer.{2 if cross else 1}"
+        rules += linear(f"{last}.layer_norm", "feedforward_residual.before")
+        return [*rules, *cls.feedforward_rules(config, last)]
+
+    @classmethod
+    def feedforward_rules(cls, config: EncoderDecoderConfig, theirs: str) -> list[Rule]:
+        """The rules of the feed-forward of a layer, which is in ``theirs``."""
+        up = (("wi_0", "gate"), ("wi_1", "up")) if config.feedforward.gated else (("wi", "up"),)
+        return [
+            rule
+            for name, ours in (*up, ("wo", "down"))
+            for rule in linear(f"{theirs}.DenseReluDense.{name}", f"feedforward.{ours}")
         ]
 
     @classmethod
@@ -134,19 +154,6 @@ def _read_feedforward(hf: dict[str, Any]) -> tuple[bool, str]:
     # By "gated-gelu" they mean the tanh approximation; by "gelu" alone the exact one.
     name = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
     return gated, read_activation({"feed_forward_proj": name}, "feed_forward_proj", "relu")
-
-
-def _layer(config: EncoderDecoderConfig, *, cross: bool) -> list[Rule]:
-    """The rules of one layer."""
-    rules = _sublayer("layer.0.SelfAttention", "mixer")
-    if cross:
-        rules += _sublayer("layer.1.EncDecAttention", "cross")
-    up = (("wi_0", "gate"), ("wi_1", "up")) if config.feedforward.gated else (("wi", "up"),)
-    last = f"layer.{2 if cross else 1}"
-    rules += linear(f"{last}.layer_norm", "feedforward_residual.before")
-    for theirs, ours in (*up, ("wo", "down")):
-        rules += linear(f"{last}.DenseReluDense.{theirs}", f"feedforward.{ours}")
-    return rules
 
 
 def _sublayer(theirs: str, ours: str) -> list[Rule]:

@@ -25,6 +25,7 @@ from architectures.layers.attention import Attention
 from architectures.layers.attention_config import AttentionConfig
 from architectures.layers.block import FeedForward, Mixer
 from architectures.layers.context import Context
+from architectures.layers.experts_config import ExpertsConfig
 from architectures.layers.feedforward import DenseFeedForward
 from architectures.layers.stack import Stack, StackConfig
 from architectures.moe import MoE, MoEConfig
@@ -273,6 +274,6 @@ def test_wrong_costs_are_found() -> None:
         check_parameters(HeadIsBody(decoder, vocab_size=11, max_length=16), tied=False)
     with pytest.raises(AssertionError, match="tied"):
         check_parameters(Decoder(decoder, vocab_size=11, max_length=16), tied=True)
-    experts = MoEConfig(d_model=8, attention=HEADS, num_experts=3)
+    experts = MoEConfig(d_model=8, attention=HEADS, experts=ExpertsConfig(num_experts=3))
     with pytest.raises(AssertionError, match="inactive parameters 0"):
         check_inactive(enliven(AllActive(experts, vocab_size=40, max_length=16).double()))

@@ -28,13 +28,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from architectures.backbone import Backbone
 from architectures.decoder import Decoder, DecoderConfig
-from architectures.hybrid import FEEDFORWARDS, RECURRENT, ExpertsConfig, Hybrid, HybridConfig
+from architectures.hybrid import RECURRENT, Hybrid, HybridConfig
 from architectures.layers.attention_config import AttentionConfig, LatentConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.context import Context
+from architectures.layers.experts_config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
 from architectures.layers.ssm_config import S4Config, S4LayerConfig
-from architectures.layers.transformer import TransformerConfig
+from architectures.layers.transformer import FEEDFORWARDS, TransformerConfig
 from architectures.linear_attention import DeltaConfig, GatedDeltaConfig, GatedLinearConfig
 from architectures.mamba import Mamba, MambaConfig, SelectiveConfig
 from architectures.mamba2 import Mamba2, Mamba2Config, SSDConfig
@@ -318,7 +319,7 @@ def test_feedforwards_have_their_own_widths() -> None:
     assert none is None
     assert sum(p.numel() for p in dense.parameters()) == 3 * 16 * 12
     assert sum(p.numel() for p in routed.parameters()) == 3 * 16 + 3 * 16 * 5 * (3 + 2)
-    assert (routed.experts_per_token, routed.balance_coefficient, routed.renormalise) == (1, 0.01, True)
+    assert routed.config == experts
     standard = hybrid(layers="A", feedforwards="E", experts=dataclasses.replace(experts, d_ff=None))
     assert standard.blocks[0].feedforward.gate_XFD.shape == (3, 48, 16)  # 8/3 of 16, in eights
 

@@ -6,6 +6,7 @@ from transformers import MixtralConfig, MixtralForCausalLM
 from architectures.decoder import Decoder, DecoderConfig
 from architectures.layers.attention_config import AttentionConfig
 from architectures.layers.experts import Experts
+from architectures.layers.experts_config import ExpertsConfig
 from architectures.moe import MoE, MoEConfig
 
 HEADS = AttentionConfig(num_kv_heads=2)
@@ -28,7 +29,7 @@ def mixtral() -> MixtralForCausalLM:
 
 
 def model(**changes: object) -> MoE:
-    settings = {"d_model": 32, "attention": HEADS, "d_ff": 48, "num_experts": 5, "experts_per_token": 2}
+    settings = {"d_model": 32, "attention": HEADS, "d_ff": 48, "experts": ExpertsConfig(num_experts=5)}
     return MoE(MoEConfig(**(settings | changes)), vocab_size=61, max_length=40)
 
 
@@ -68,7 +69,9 @@ def test_logits_are_those_of_mixtral():
 
 def test_the_standard_experts_together_are_as_wide_as_a_dense_layer():
     for k in (1, 2, 4):
-        experts = model(d_ff=None, d_model=96, experts_per_token=k).blocks[0].feedforward
+        experts = (
+            model(d_ff=None, d_model=96, experts=ExpertsConfig(experts_per_token=k)).blocks[0].feedforward
+        )
         assert k * experts.gate_XFD.shape[1] == 256
 
 

@@ -31,6 +31,8 @@ COUNTS = {
     "llama2_70b": 68_976_648_192,
     "llama3_8b": 8_030_261_248,
     "mistral_7b": 7_241_732_096,
+    "mixtral_8x7b": 46_702_792_704,
+    "olmoe_1b_7b": 6_919_161_856,
     "deepseek_v3": 671_026_404_352,
     "bert_base": 109_514_298,
     "bert_large": 335_174_458,
@@ -106,6 +108,34 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
         },
     ),
+    "mixtral_8x7b": (
+        "Mixtral",
+        {
+            **{**LLAMA, "max_position_embeddings": 32768, "num_key_value_heads": 8, "sliding_window": None},
+            **{**sizes(4096, 32, 32, 14336), "num_local_experts": 8, "num_experts_per_tok": 2},
+            "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+        },
+    ),
+    "olmoe_1b_7b": (
+        "Olmoe",
+        {
+            **{**LLAMA, "vocab_size": 50304, "max_position_embeddings": 4096, "num_key_value_heads": 16},
+            **{**sizes(2048, 16, 16, 1024), "num_experts": 64, "num_experts_per_tok": 8},
+            **{"norm_topk_prob": False, "attention_bias": False},
+            "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+        },
+    ),
+    "deepseek_v3": (
+        "DeepseekV3",
+        {
+            **{**sizes(7168, 61, 128, 18432), "vocab_size": 129280, "max_position_embeddings": 163840},
+            **{"moe_intermediate_size": 2048, "n_routed_experts": 256, "n_shared_experts": 1},
+            **{"num_experts_per_tok": 8, "n_group": 8, "topk_group": 4, "first_k_dense_replace": 3},
+            **{"norm_topk_prob": True, "routed_scaling_factor": 2.5, "rms_norm_eps": 1e-6},
+            **{"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64},
+            **{"v_head_dim": 128, "attention_bias": False, "tie_word_embeddings": False},
+        },
+    ),
     "bert_base": ("Bert", {**BERT, **sizes(768, 12, 12, 3072)}),
     "bert_large": ("Bert", {**BERT, **sizes(1024, 24, 16, 4096)}),
     "modernbert_base": (
@@ -160,6 +190,9 @@ CLASSES = {
     "GPT2": transformers.GPT2LMHeadModel,
     "Llama": transformers.LlamaForCausalLM,
     "Mistral": transformers.MistralForCausalLM,
+    "Mixtral": transformers.MixtralForCausalLM,
+    "Olmoe": transformers.OlmoeForCausalLM,
+    "DeepseekV3": transformers.DeepseekV3ForCausalLM,
     "Bert": transformers.BertForMaskedLM,
     "ModernBert": transformers.ModernBertForMaskedLM,
     "T5": transformers.T5ForConditionalGeneration,
@@ -234,6 +267,12 @@ def test_deepseek_v3_counts_as_its_class_does() -> None:
     assert parts.active == 37_552_282_624  # "37B activated", arXiv 2412.19437, section 1
 
 
+def test_mixtures_activate_as_many_as_published() -> None:
+    """12.9B of Mixtral (arXiv 2401.04088, section 1), 1.3B of OLMoE (arXiv 2409.02060, table 1)."""
+    assert on_meta("mixtral_8x7b").parameters_by_part().active == 12_879_925_248
+    assert on_meta("olmoe_1b_7b").parameters_by_part().active == 1_282_017_280
+
+
 def test_jamba_activates_as_many_as_published() -> None:
     parts = on_meta("jamba_v0_1").parameters_by_part()
     assert parts.active == 12_110_311_296  # "12B active parameters", arXiv 2403.19887, abstract
@@ -256,8 +295,7 @@ def test_deepseek_v3_scales_scores_as_its_class_does() -> None:
 
 SMALL = {
     **{"d_model": 24, "num_layers": 3, "d_ff": 20, "vocab_size": 61, "max_positions": 80},
-    **{"num_encoder_layers": 2, "num_experts": 6, "experts_per_token": 2, "dense_d_ff": 36},
-    **{"num_dense_layers": 1, "d_inner": 40, "d_state": 5, "num_heads": 6, "head_dim": 8},
+    **{"num_encoder_layers": 2, "d_inner": 40, "d_state": 5, "num_heads": 6, "head_dim": 8},
 }
 
 
@@ -273,11 +311,24 @@ def small_attention(config: Any) -> Any:
     return dataclasses.replace(own, **heads)
 
 
+def small_experts(config: Any) -> Any:
+    """Fewer and narrower experts, one in four of each group and of the chosen ones."""
+    own = config.experts
+    few = {"num_experts": own.num_experts // 4, "experts_per_token": max(1, own.experts_per_token // 4)}
+    groups = {
+        "num_groups": max(1, own.num_groups // 2),
+        "groups_per_token": max(1, own.groups_per_token // 2),
+    }
+    return dataclasses.replace(own, **few, **groups, d_ff=own.d_ff and 12)
+
+
 def small(name: str) -> Backbone:
     """The preset with small sizes and everything else as it is, its weights large enough to show faults."""
     cls, config = preset(name)
     fields = {field.name for field in dataclasses.fields(config)}
     parts = {"attention": small_attention(config)} if "attention" in fields else {}
+    if "E" in getattr(config, "feedforwards", ""):
+        parts["experts"] = small_experts(config)
     deep = {"num_layers": 6} if "layers" in fields else {}  # of a pattern, all kinds of layers
     config = dataclasses.replace(
         config,

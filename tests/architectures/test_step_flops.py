@@ -16,6 +16,7 @@ from architectures.decoder import Decoder, DecoderConfig
 from architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from architectures.layers.attention_config import AttentionConfig, LatentConfig
 from architectures.layers.context import Context
+from architectures.layers.experts_config import ExpertsConfig
 from architectures.linear_attention import GLA, DeltaNet, GatedDeltaNet
 from architectures.mamba import Mamba, MambaConfig
 from architectures.moe import MoE, MoEConfig
@@ -37,7 +38,9 @@ MODELS = {
     "absorbed": lambda: decoder(latent=LatentConfig(**LATENT)),
     "absorbed queries": lambda: decoder(latent=LatentConfig(**LATENT, q_rank=9)),
     "naive": lambda: decoder(latent=LatentConfig(**LATENT, absorbed=False)),
-    "experts": lambda: MoE(MoEConfig(**SIZES, num_shared_experts=1), vocab_size=19, max_length=40),
+    "experts": lambda: MoE(
+        MoEConfig(**SIZES, experts=ExpertsConfig(num_shared_experts=1)), vocab_size=19, max_length=40
+    ),
     "mamba": lambda: Mamba(MambaConfig(**SIZES, scan="reference"), vocab_size=19, max_length=40),
     "s4": lambda: S4(S4Config(**SIZES), vocab_size=19, max_length=40),
     "gla": lambda: GLA(GLA.Config(**SIZES), vocab_size=19, max_length=40),

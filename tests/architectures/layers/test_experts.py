@@ -1,16 +1,26 @@
-"""Shapes: B batch, T length, D d_model, X experts, K experts for each token."""
+"""Experts and their dispatch.
+
+Shapes: B batch, T length, D d_model, F hidden width, X experts, K experts for each token.
+"""
+
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from architectures.layers.dispatch import Weights, dispatch, run_all, run_grouped, run_loop, run_padded
 from architectures.layers.experts import Experts
-from architectures.layers.feedforward import DenseFeedForward
+from architectures.layers.experts_config import ExpertsConfig
+from architectures.layers.feedforward import ACTIVATIONS, DenseFeedForward, FeedForwardConfig
+from architectures.layers.routing import record_routing
 
 
-def experts(X: int, K: int, D: int = 6, d_ff: int = 5, coefficient: float = 0.01) -> Experts:
+def experts(X: int, K: int, D: int = 6, d_ff: int = 5, gated: bool = True, **settings: Any) -> Experts:
     torch.manual_seed(10 * X + K)
-    layer = Experts(D, d_ff, num_experts=X, experts_per_token=K, balance_coefficient=coefficient).double()
+    config = ExpertsConfig(num_experts=X, experts_per_token=K, **settings)
+    layer = Experts(D, d_ff, config, FeedForwardConfig(gated=gated)).double()
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.normal_(0.0, 0.5)
@@ -21,45 +31,109 @@ def tokens(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize(
-    ("X", "K", "B", "T"), [(1, 1, 1, 1), (4, 2, 3, 7), (5, 1, 2, 9), (3, 3, 1, 4), (16, 2, 1, 3)]
-)
-def test_dispatch_is_the_reference(X, K, B, T):
-    """Also where some experts see no token, as with sixteen experts and three tokens."""
-    layer = experts(X, K)
+def with_dispatch(layer: Experts, way: str) -> Experts:
+    layer.config = replace(layer.config, dispatch=way)
+    return layer
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "not renormalised": {"renormalise": False},
+    "sigmoid": {"score": "sigmoid", "scaling": 2.5, "bias_rate": 0.001},
+    "dropping": {"capacity_factor": 1.0},
+    "little room": {"capacity": 1},
+    "experts choose": {"choice": "expert"},
+    "ungated": {"gated": False},
+    "shared": {"num_shared_experts": 2, "shared_gate": True},
+}
+
+
+@pytest.mark.parametrize(("X", "K", "B", "T"), [(1, 1, 1, 1), (4, 2, 3, 7), (5, 1, 2, 9), (16, 3, 1, 3)])
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("way", ["loop", "padded"])
+def test_every_way_is_the_reference(way, variant, X, K, B, T):
+    """Outputs and gradients, also where some experts see no token, or some tokens no expert."""
+    layer = experts(X, K, **VARIANTS[variant])
     x = tokens(B, T, 6).requires_grad_()
+    valid = None if T == 1 else torch.arange(T) < torch.randint(1, T + 1, (B, 1))
     inputs = (x, *layer.parameters())
     results = []
-    for y in (layer(x)[0], layer.reference(x)):
-        results.append([y, *torch.autograd.grad((y * y.detach().cos()).sum(), inputs, allow_unused=True)])
+    for name in (way, "reference"):
+        y, losses = with_dispatch(layer, name)(x, valid)
+        loss = (y * y.detach().cos()).sum() + sum(losses.values())
+        results.append([y, *torch.autograd.grad(loss, inputs, allow_unused=True)])
     for found, expected in zip(*results, strict=True):
         found = torch.zeros_like(expected) if found is None else found
         torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
 
 
-def test_the_chosen_experts_and_gates_by_hand():
-    """Probabilities 0.5, 0.3, 0.2: the first two are taken, with gates 5/8 and 3/8."""
-    layer = experts(3, 2, D=1)
-    with torch.no_grad():
-        layer.router.weight.copy_(torch.tensor([[0.5], [0.3], [0.2]]).log())
-    one = torch.ones(1, 1, 1, dtype=torch.float64)
-    alone = [dense(layer, index)(one)[0] for index in range(3)]
-    torch.testing.assert_close(layer(one)[0], 5 / 8 * alone[0] + 3 / 8 * alone[1], atol=1e-7, rtol=0)
+def weights(X: int, D: int, d_ff: int, dtype: torch.dtype, gated: bool) -> Weights:
+    stacks = [0.3 * torch.randn(shape, dtype=dtype) for shape in ((X, d_ff, D), (X, d_ff, D), (X, D, d_ff))]
+    stacks = [stack.requires_grad_() for stack in stacks]
+    return Weights(stacks[0] if gated else None, stacks[1], stacks[2], ACTIVATIONS["silu"])
 
 
-def test_gates_that_are_not_renormalised_by_hand():
-    """Probabilities 0.5, 0.3, 0.2: the first two are taken as they are."""
-    layer = Experts(
-        1, 5, num_experts=3, experts_per_token=2, balance_coefficient=0.0, renormalise=False
-    ).double()
-    with torch.no_grad():
-        for weight in layer.parameters():
-            weight.normal_()
-        layer.router.weight.copy_(torch.tensor([[0.5], [0.3], [0.2]]).log())
-    one = torch.ones(1, 1, 1, dtype=torch.float64)
-    expected = 0.5 * dense(layer, 0)(one)[0] + 0.3 * dense(layer, 1)(one)[0]
-    torch.testing.assert_close(layer(one)[0], expected, atol=1e-7, rtol=0)
-    torch.testing.assert_close(layer.reference(one), expected, atol=1e-7, rtol=0)
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)], ids=["float32", "bfloat16"]
+)
+@pytest.mark.parametrize("counts", [[3, 0, 5, 1], [0, 0, 9, 0], [0, 0, 0, 0]])
+def test_the_grouped_product_is_the_loop(counts, dtype, tolerance, gated):
+    """float64 has no such product in PyTorch, so this is at the precisions that have it."""
+    torch.manual_seed(0)
+    held = weights(4, 16, 8, dtype, gated)
+    x = torch.randn(sum(counts), 16, dtype=dtype, requires_grad=True)
+    inputs = [t for t in (x, held.gate_XFD, held.up_XFD, held.down_XDF) if t is not None]
+    results = []
+    for run in (run_grouped, run_loop, run_padded):
+        y = run(x, torch.tensor(counts), held)
+        if not counts[2]:
+            assert y.shape == (0, 16)
+            continue
+        results.append([y, *torch.autograd.grad((y * torch.ones_like(y)).sum(), inputs)])
+    for other in results[1:]:
+        for found, expected in zip(results[0], other, strict=True):
+            torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+
+
+def test_the_grouped_product_follows_autocast():
+    layer = with_dispatch(experts(4, 2, D=16, d_ff=8).float(), "grouped")
+    x = tokens(2, 9, 16).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        found, loop = layer(x)[0], with_dispatch(layer, "loop")(x)[0]
+    assert not torch.equal(loop, layer(x)[0])  # bfloat16 is seen to be used
+    torch.testing.assert_close(found, loop, atol=0.02, rtol=0.02)
+
+
+def test_an_impossible_grouped_product_is_refused():
+    with pytest.raises(ValueError, match=r"dispatch=grouped .*float64"):
+        with_dispatch(experts(4, 2, D=16, d_ff=8), "grouped")(tokens(1, 3, 16))
+    with pytest.raises(ValueError, match=r"dispatch=grouped .*d_model=6 and experts of 5"):
+        with_dispatch(experts(4, 2).float(), "grouped")(tokens(1, 3, 6).float())
+
+
+def test_kernels_are_named():
+    names = {"auto": "sorted loop", "padded": "padded product", "reference": "all experts on all tokens"}
+    for way, name in names.items():
+        assert with_dispatch(experts(3, 1), way).kernel() == name
+    assert experts(3, 1).path(tokens(1, 1, 6)) == "loop"
+
+
+def test_pairs_that_are_not_kept_are_not_run():
+    held = weights(3, 4, 4, torch.float64, gated=True)
+    seen = []
+
+    def run(x_MD: Tensor, counts_X: Tensor) -> Tensor:
+        seen.append(counts_X.tolist())
+        return run_loop(x_MD, counts_X, held)
+
+    x, gate = tokens(4, 4), torch.full((4, 2), 0.5, dtype=torch.float64)
+    expert = torch.tensor([[0, 1], [1, 2], [1, 0], [2, 1]])
+    kept = torch.tensor([[True, True], [True, False], [False, False], [False, True]])
+    found = dispatch(x, expert, gate, kept, num_experts=3, run=run)
+    assert seen == [[1, 3, 0]]
+    assert torch.equal(found[2], torch.zeros_like(found[2]))
+    torch.testing.assert_close(found, run_all(x, expert, gate, kept, held), atol=1e-14, rtol=0)
 
 
 def dense(layer: Experts, index: int) -> DenseFeedForward:
@@ -97,57 +171,23 @@ def test_the_order_of_the_experts_does_not_matter():
     torch.testing.assert_close(shuffled(x)[1]["balance"], layer(x)[1]["balance"], atol=1e-12, rtol=0)
 
 
-def one_hot_router(K: int, sharpness: float) -> Experts:
-    """Token x (a unit vector) prefers expert x, and expert x + 1 next."""
-    layer = experts(4, K, D=4)
-    with torch.no_grad():
-        layer.router.weight.copy_(sharpness * (torch.eye(4) + 0.5 * torch.eye(4).roll(1, dims=0)))
-    return layer
-
-
-@pytest.mark.parametrize("K", [1, 2])
-def test_balance_loss_at_balance_and_at_collapse(K):
-    """Per sequence: the coefficient where all experts are used alike, X / K of it where K of them are."""
-    unit = torch.eye(4, dtype=torch.float64)
-    balanced = one_hot_router(K, 5.0)(unit.repeat(2, 1)[None].expand(3, -1, -1))[1]["balance"]
-    assert balanced.item() == pytest.approx(3 * 0.01, rel=1e-9)
-    collapsed = one_hot_router(K, 500.0)(unit[:1].expand(3, 8, 4))[1]["balance"]
-    assert collapsed.item() == pytest.approx(3 * 0.01 * 4 / K, rel=1e-9)
-
-
-def test_all_experts_at_once_are_balanced_whatever_the_router():
-    assert experts(3, 3)(tokens(5, 4, 6))[1]["balance"].item() == pytest.approx(5 * 0.01, rel=1e-9)
-
-
-def test_balance_loss_adds_up_over_sequences():
-    layer, x = experts(4, 2), tokens(6, 9, 6)
-    whole = layer(x)[1]["balance"]
-    parts = [layer(part)[1]["balance"] for part in x.split([1, 3, 2])]
-    torch.testing.assert_close(sum(parts), whole, atol=1e-14, rtol=0)
-    pooled = layer(x.flatten(0, 1)[None])[1]["balance"]
-    assert abs(6 * pooled - whole) > 1e-4  # one long sequence is another loss: balance is kept in each
-
-
-def test_padding_is_not_counted():
-    layer, x = experts(4, 2), tokens(2, 9, 6)
-    valid = torch.arange(9) < torch.tensor([[9], [4]])
-    alone = layer(x[:1])[1]["balance"] + layer(x[1:, :4])[1]["balance"]
-    torch.testing.assert_close(layer(x, valid)[1]["balance"], alone, atol=1e-14, rtol=0)
-    assert abs(layer(x)[1]["balance"] - alone) > 1e-5
-
-
-def test_the_router_learns_from_the_balance_loss():
-    layer = experts(4, 2)
-    (gradient,) = torch.autograd.grad(layer(tokens(1, 9, 6))[1]["balance"], layer.router.weight)
-    assert (gradient.abs().amax(1) > 0).all()
+def test_shared_experts_are_one_layer_times_its_gate():
+    layer = experts(3, 1, num_shared_experts=2, shared_gate=True)
+    x = tokens(2, 5, 6)
+    assert layer.shared.up.weight.shape == (10, 6)
+    bare = experts(3, 1)
+    bare.load_state_dict({name: layer.state_dict()[name] for name in bare.state_dict()})
+    gate = torch.sigmoid(x @ layer.shared_gate.weight[0])[..., None]
+    torch.testing.assert_close(layer(x)[0], bare(x)[0] + gate * layer.shared(x)[0], atol=1e-12, rtol=0)
 
 
 def test_under_autocast_the_router_stays_in_float32():
-    layer = experts(4, 2).float()
+    layer = experts(4, 2, z_coefficient=0.1).float()
     x = tokens(2, 9, 6).float()
     with torch.autocast("cpu", torch.bfloat16):
         y, auxiliary = layer(x)
-    assert torch.equal(auxiliary["balance"], layer(x)[1]["balance"])
+    for name in ("balance", "router_z"):
+        assert torch.equal(auxiliary[name], layer(x)[1][name])
     assert y.dtype == torch.float32
     torch.testing.assert_close(y, layer(x)[0], atol=0.05, rtol=0.05)
 
@@ -157,3 +197,48 @@ def test_costs_by_hand():
     layer = experts(4, 2)
     assert layer.inactive_parameters() == 2 * 90
     assert layer.flops(7).linear == 2 * 7 * (4 * 6 + 2 * 90)
+    shared = experts(4, 2, num_shared_experts=3, shared_gate=True)
+    assert shared.inactive_parameters() == 2 * 90
+    assert shared.flops(7).linear == 2 * 7 * (4 * 6 + 2 * 90 + 3 * 90 + 6)
+    ungated = experts(4, 2, gated=False)
+    assert ungated.inactive_parameters() == 2 * 60
+    # Each of four experts takes 4 of 7 tokens: 2 x 7 / 4, rounded up.
+    assert experts(4, 2, choice="expert").flops(7).linear == 2 * (7 * 4 * 6 + 4 * 4 * 90)
+
+
+def test_a_record_says_what_was_decided():
+    """Expert 0 may take one token of a sequence: of three and two that want it, one each stays."""
+    layer = experts(2, 1, D=2, capacity=1)
+    with torch.no_grad():
+        layer.router.weight.copy_(torch.tensor([[9.0, 0.0], [0.0, 9.0]]))
+    first, second = torch.eye(2, dtype=torch.float64)
+    x = torch.stack([torch.stack([first, first, first]), torch.stack([first, first, second])])
+    valid = torch.tensor([[True, True, True], [True, True, False]])
+    layer(x)
+    with record_routing(layer) as records:
+        layer(x, valid)
+        layer(x[:1])
+    layer(x)
+    record, later = records[""]
+    assert record.expert_BTK[..., 0].tolist() == [[0, 0, 0], [0, 0, 1]]
+    assert record.taken_BTK[..., 0].tolist() == [[True, False, False], [True, False, False]]
+    assert record.load_X.tolist() == [1.0, 0.0]
+    assert (record.load_entropy, record.max_load) == (0.0, 2.0)
+    assert record.dropped_share == pytest.approx(3 / 5)
+    p = torch.tensor([9.0, 0.0]).softmax(0)
+    assert record.router_entropy == pytest.approx(float(-(p * p.log()).sum()), rel=1e-4)
+    assert later.expert_BTK.shape == (1, 3, 1)
+    assert not record.gate_BTK.requires_grad
+
+
+def test_without_a_limit_nothing_counts_as_dropped():
+    for settings in ({}, {"choice": "expert"}):
+        layer = experts(4, 2, **settings)
+        with record_routing(layer) as records:
+            layer(tokens(2, 8, 6))
+        (record,) = records[""]
+        assert record.dropped_share == 0
+        assert record.load_X.sum() == pytest.approx(1)
+        if settings:
+            assert record.load_X.tolist() == [0.25] * 4
+            assert record.load_entropy == pytest.approx(torch.tensor(4.0).log().item())

@@ -11,8 +11,9 @@ import transformers as hf
 from parity import FLOAT32, FLOAT64, check_generate, check_logits, check_read, open_theirs, redraw
 from safetensors.torch import load_file, save_file
 
-from architectures.hybrid import ExpertsConfig, Hybrid, HybridConfig
+from architectures.hybrid import Hybrid, HybridConfig
 from architectures.layers.attention_config import AttentionConfig
+from architectures.layers.experts_config import ExpertsConfig
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.positions import PositionsConfig
 from architectures.mamba import SelectiveConfig

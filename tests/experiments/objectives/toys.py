@@ -17,6 +17,7 @@ from architectures.diffusion import Diffusion, DiffusionConfig
 from architectures.encoder import Encoder, EncoderConfig
 from architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from architectures.layers.attention_config import AttentionConfig
+from architectures.layers.experts_config import ExpertsConfig
 from architectures.mamba import Mamba, MambaConfig
 from architectures.moe import MoE, MoEConfig
 from architectures.s4 import S4, S4Config
@@ -24,7 +25,12 @@ from experiments.tasks.task import Batch, Task, Vocabulary
 
 CAUSAL = {
     "decoder": (Decoder, DecoderConfig(d_model=16, attention=AttentionConfig(num_kv_heads=2))),
-    "moe": (MoE, MoEConfig(d_model=16, attention=AttentionConfig(num_heads=2), balance_coefficient=1.0)),
+    "moe": (
+        MoE,
+        MoEConfig(
+            d_model=16, attention=AttentionConfig(num_heads=2), experts=ExpertsConfig(balance_coefficient=1.0)
+        ),
+    ),
     "mamba": (Mamba, MambaConfig(d_model=8, d_state=4)),
     "s4": (S4, S4Config(d_model=8, d_state=8)),
 }
