@@ -38,9 +38,15 @@ class Capabilities:
     packs: bool = False
     """Takes ``documents_BT``: several documents in one sequence, none of which sees another."""
 
+    blockwise: bool = False
+    """Sees the blocks before and all of its own: the last block is noisy, those before are clean. Takes
+    ``clean_BT`` beside the noisy tokens, and decodes a block at a time (``step`` and ``denoise``)."""
+    denoises: bool = False
+    """Made to fill in any share of blanks, all tokens of a text included."""
+
     def describe(self) -> str:
         """The abilities in words, for error messages."""
-        names = ("causal", "bidirectional", "encoder_decoder")
+        names = ("causal", "bidirectional", "encoder_decoder", "blockwise")
         return ", ".join(name for name in names if getattr(self, name)) or "nothing"
 
 
@@ -270,6 +276,15 @@ class Backbone(nn.Module, ABC):
         """
         raise ValueError(f"{type(self).__name__} keeps no decoding state: it cannot decode step by step")
 
+    def denoise(self, tokens_BT: Tensor, state: DecodingState) -> Tensor:
+        """Logits (B, T, V) of the next block of each row, still noisy; the state stays where it is."""
+        raise ValueError(f"{type(self).__name__} does not work block by block")
+
+    @property
+    def block_length(self) -> int | None:
+        """Tokens of a block, of a ``blockwise`` backbone; None of others."""
+        return None
+
     def state_bytes(self, length: int, source_length: int = 0) -> int:
         """Bytes of the decoding state of one sequence after ``length`` tokens; 0 where there is none."""
         return 0
@@ -278,6 +293,11 @@ class Backbone(nn.Module, ABC):
     def takes_segments(self) -> bool:
         """Whether there is a table of segments; else only the tokens between tell texts apart."""
         return getattr(self.embedding, "segments", None) is not None
+
+    @property
+    def takes_time(self) -> bool:
+        """Whether ``forward`` takes ``time_B``, the share of each sequence's tokens that is masked."""
+        return False
 
     def attach_readout(self, readout: nn.Module) -> None:
         """Attaches a module that is trained, saved and moved with the backbone.

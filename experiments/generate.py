@@ -3,6 +3,7 @@
     python -m experiments.generate run=runs/single/decoder-text-nano-1a2b3c4d/s0 prompt='def main():'
     python -m experiments.generate run=FOLDER prompt='The' num_samples=3 sampling.top_p=0.9 max_tokens=50
     python -m experiments.generate run=FOLDER prompt='The' beam.num_beams=4
+    python -m experiments.generate run=FOLDER prompt='def ____(x):' blank=_ filling.method=first_hitting
 
 One text is printed as it is written; several when all are done.
 """
@@ -24,6 +25,8 @@ from experiments.data.random import stream
 from experiments.data.tokenizer import TextTokenizer
 from experiments.errors import ConfigError
 from experiments.evaluation import inference
+from experiments.objectives.unmasking import FillsBlanks
+from experiments.refilling import Refilling, refill
 from experiments.sampling import SamplingConfig
 from experiments.saved import Saved, open_saved
 from experiments.schema import DeviceConfig
@@ -51,12 +54,19 @@ class GenerateConfig:
     """``eos``, or pieces of text that are one token."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     """How tokens are drawn."""
+    filling: Refilling = field(default_factory=Refilling)
+    """What changes in how blanks are filled in, for models that do that."""
+    blank: str | None = None
+    """Text of the prompt that stands for one missing token each time; these are filled in, and nothing is
+    added at the end. Null continues the prompt."""
     beam: BeamConfig = field(default_factory=lambda: BeamConfig(num_beams=1))
     """How to search instead, where there is more than one beam."""
     device: DeviceConfig = field(default_factory=DeviceConfig)
     """Where to compute."""
 
     def __post_init__(self) -> None:
+        if self.blank == "":
+            raise ValueError("blank='' must be a piece of text, or null")
         for name in ("max_tokens", "num_samples"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
@@ -74,6 +84,10 @@ def generate(cfg: DictConfig) -> None:
     config = typed(GenerateConfig, {str(key): value for key, value in tree.items()}, "")
     device = config.device.torch_device()
     saved = open_saved(Path(config.run), device)
+    refill(saved, config.filling)
+    if config.blank is not None:
+        _fill_in(saved, config, texts)
+        return
     prompts = [saved.tokenizer.encode(text) for text in texts]
     write = _search if config.beam.num_beams > 1 else _sample
     printer = Printer(saved, prompts[0])
@@ -85,6 +99,32 @@ def generate(cfg: DictConfig) -> None:
             printer.finish(text)
         else:
             print(f"--- {number} of {len(texts)} ---\n{text}")
+
+
+def _fill_in(saved: Saved, config: GenerateConfig, texts: list[str]) -> None:
+    """Prints each text with its blanks filled in, ``num_samples`` times."""
+    if not isinstance(saved.objective, FillsBlanks):
+        raise ConfigError(f"blank={config.blank!r}: {saved.description} fills in no blanks")
+    mask, rows = saved.task.vocabulary.mask, []
+    for text in texts:
+        first, *others = [saved.tokenizer.encode(piece) for piece in text.split(config.blank)]
+        row = [*first, *(token for piece in others for token in (mask, *piece))]
+        rows += [row] * config.num_samples
+    with inference(saved.model, config.device.torch_device(), config.device.precision):
+        found = saved.objective.fill_in(
+            saved.model,
+            rows,
+            generators=[_generator(config, divmod(i, config.num_samples)) for i in range(len(rows))],
+            sampling=config.sampling,
+        )
+    for number, tokens in enumerate(found, start=1):
+        text = saved.tokenizer.decode(tokens)
+        print(text if len(found) == 1 else f"--- {number} of {len(found)} ---\n{text}")
+
+
+def _generator(config: GenerateConfig, at: tuple[int, int]) -> torch.Generator:
+    """The random numbers of a prompt's sample."""
+    return torch.Generator().manual_seed(stream(config.seed, "sample", *at) >> 1)
 
 
 class Printer:
@@ -121,7 +161,7 @@ def _sample(saved: Saved, config: GenerateConfig, prompts: Prompts, on_token: Pr
         saved.model,
         rows,
         max_tokens=config.max_tokens,
-        generators=[torch.Generator().manual_seed(stream(config.seed, "sample", *at) >> 1) for at in places],
+        generators=[_generator(config, at) for at in places],
         sampling=config.sampling,
         stop=stop_tokens(config.stop, saved.tokenizer),
         on_token=on_token,

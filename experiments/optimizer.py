@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -35,6 +37,9 @@ class OptimizerConfig:
     """Share of the steps over which ``wsd`` decays."""
     final: float = 0.1
     """Share of the peak rate at the last step."""
+    ema: float | None = None
+    """Decay of a moving average of the weights, such as 0.9999; evaluations and whatever is made of a
+    checkpoint then use the average. It forgets faster in the first steps. Null evaluates the weights."""
 
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
@@ -46,6 +51,8 @@ class OptimizerConfig:
             )
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
             raise ValueError(f"betas={list(self.betas)} must be two numbers in [0, 1)")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ValueError(f"ema={self.ema} must lie between 0 and 1, or be null")
         for name in ("warmup", "decay", "final"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)} is a share: it must lie in [0, 1]")
@@ -105,3 +112,42 @@ def set_rate(optimizer: torch.optim.Optimizer, step: int, total: int, config: Op
     for group in optimizer.param_groups:
         group["lr"] = factor * group["peak"]
     return factor * config.learning_rate
+
+
+AVERAGE = "average"
+"""Key of a parameter's moving average among the optimizer's moments, with which it is saved and resumed."""
+
+
+@torch.no_grad()
+def update_average(optimizer: torch.optim.Optimizer, step: int, decay: float) -> None:
+    """Moves the averages towards the weights after a step (counted from 1); the first makes them.
+
+    The decay is at most (1 + step) / (10 + step), so that the average forgets where training began
+    (Song et al. 2021, arXiv 2011.13456, and the published code of MDLM).
+    """
+    decay = min(decay, (1 + step) / (10 + step))
+    for parameter, moments in optimizer.state.items():
+        if AVERAGE not in moments:
+            moments[AVERAGE] = parameter.detach().clone()
+        else:
+            moments[AVERAGE].lerp_(parameter.detach(), 1 - decay)
+
+
+@torch.no_grad()
+def exchange_averages(optimizer: torch.optim.Optimizer) -> None:
+    """Puts the averages in the place of the weights, and these in theirs; again, and all is as before."""
+    for parameter, moments in optimizer.state.items():
+        if AVERAGE in moments:
+            kept = parameter.detach().clone()
+            parameter.copy_(moments[AVERAGE])
+            moments[AVERAGE].copy_(kept)
+
+
+@contextmanager
+def averaged(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Within it the model's weights are their averages, where there are any."""
+    exchange_averages(optimizer)
+    try:
+        yield
+    finally:
+        exchange_averages(optimizer)

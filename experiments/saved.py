@@ -14,6 +14,7 @@ from experiments.budget import Sizes
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig, load_tokenizer
 from experiments.errors import ConfigError, DataError
 from experiments.objectives.causal_lm import CausalLM, CausalLMConfig
+from experiments.objectives.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from experiments.objectives.masked_lm import MaskedLM, MaskedLMConfig
 from experiments.objectives.objective import Objective
 from experiments.objectives.span_corruption import SpanCorruption, SpanCorruptionConfig
@@ -149,6 +150,8 @@ def usual_objective(capabilities: Capabilities, task: Task) -> Objective:
         return SpanCorruption(SpanCorruptionConfig(), task)
     if capabilities.causal:
         return CausalLM(CausalLMConfig(), task)
+    if capabilities.denoises:
+        return MaskedDiffusion(MaskedDiffusionConfig(), task)
     return MaskedLM(MaskedLMConfig(), task)
 
 

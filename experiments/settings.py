@@ -124,6 +124,11 @@ def read_settings(cfg: DictConfig) -> Settings:
             f"objective.separate_documents=true: backbone={names.backbone} cannot keep documents of one "
             "sequence apart; leave it false, or choose another backbone"
         )
+    if getattr(backbone, "time_embedding", False) and not objective_class.gives_time:
+        raise ConfigError(
+            f"backbone.time_embedding=true: objective={names.objective} has no time to tell; leave it false, "
+            "or choose masked_diffusion"
+        )
     objective_class = objective_class.for_backbone(backbone_class.capabilities)
     study = str(tree["study"].get("name") or "")
     check_file_name("study.name", study)

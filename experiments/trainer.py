@@ -24,7 +24,7 @@ from experiments.data.random import stream
 from experiments.errors import DataError, DivergedError, Preempted
 from experiments.evaluation import Metric, autocast, measure
 from experiments.objectives.objective import Objective, View
-from experiments.optimizer import make_optimizer, set_rate
+from experiments.optimizer import averaged, exchange_averages, make_optimizer, set_rate, update_average
 from experiments.results import RunFolder
 from experiments.settings import Settings
 from experiments.tasks.task import Task
@@ -80,6 +80,7 @@ class Trainer:
         saved = checkpoint.load_newest(self.folder.checkpoints, self.model, self.optimizer)
         if saved is not None:
             self.state = TrainState(**saved["train_state"])
+            exchange_averages(self.optimizer)  # the checkpoint's model is the averaged one
             self.console.say(f"resumed at step {self.state.step}")
         self.folder.rewind(self.state.step)
         self.model.train()
@@ -121,6 +122,8 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.model.after_step()
+        if (decay := self.settings.optimizer.ema) is not None:
+            update_average(self.optimizer, state.step + 1, decay)
 
         seconds = time.perf_counter() - started
         state.step += 1
@@ -177,16 +180,17 @@ class Trainer:
         """The metrics on a split, the task's own first; of another objective's task, where one is given."""
         objective = objective or self.objective
         rows = self.settings.budget.micro_batch_size or self.batch_size
-        return measure(
-            self.model,
-            objective,
-            objective.task,
-            split,
-            examples=examples,
-            # No more tokens at once than in training.
-            batch_size=min(rows, max(1, rows * self.task.sequence_length // objective.task.sequence_length)),
-            precision=self.settings.device.precision,
-        )
+        with averaged(self.optimizer):
+            return measure(
+                self.model,
+                objective,
+                objective.task,
+                split,
+                examples=examples,
+                # No more tokens at once than in training.
+                batch_size=min(rows, max(1, rows * self.task.sequence_length // objective.task.sequence_length)),
+                precision=self.settings.device.precision,
+            )
 
     def _record(self, kind: str, values: dict[str, Any]) -> None:
         s = self.state
@@ -198,7 +202,8 @@ class Trainer:
     def _save(self) -> None:
         keep = self.settings.trainer.keep_checkpoints
         state = {"train_state": asdict(self.state)}
-        checkpoint.save(self.folder.checkpoints, self.state.step, self.model, self.optimizer, state, keep)
+        with averaged(self.optimizer):
+            checkpoint.save(self.folder.checkpoints, self.state.step, self.model, self.optimizer, state, keep)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

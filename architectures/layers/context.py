@@ -31,6 +31,11 @@ class Context:
     """For an unpadded batch, one row of documents laid end to end: their lengths."""
     score_bias: nn.Module | None = None
     """What turns positions of queries and keys into a bias of the attention scores, if anything does."""
+    visible: Tensor | None = None
+    """True where a query may look, broadcastable to (B, 1, T, T), beside what positions and documents say;
+    None where these say it all."""
+    reach_BT: Tensor | None = None
+    """Where decoding lets tokens look ahead: the last position that each may see; None for its own."""
     _made: dict[Hashable, Any] = field(default_factory=dict)
 
     def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
@@ -72,7 +77,8 @@ class Context:
     @property
     def plain(self) -> bool:
         """Whole sequences, one document each, nothing padded."""
-        return self.start == 0 and self.valid_BT is None and self.documents_BT is None
+        unmasked = self.valid_BT is None and self.documents_BT is None and self.visible is None
+        return self.start == 0 and unmasked
 
 
 def restart(documents_BT: Tensor, index_1T: Tensor) -> Tensor:

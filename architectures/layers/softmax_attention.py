@@ -72,12 +72,13 @@ class SoftmaxAttention(Mixer):
         T, S = q_BHTE.shape[2], k_BGSE.shape[2]
         uniform = context.start is not None and key_BS.shape[0] == 1
         bias = self._bias(context.positions_BT, key_BS, context, ("cache", self.window, S))
+        reach_BT = context.positions_BT if context.reach_BT is None else context.reach_BT
         mask = None
         # One new token that may see all there is needs no mask.
         if not (uniform and T == 1 and (self.window is None or self.window >= S)):
             mask = context.once(
                 ("cache mask", self.window, S),
-                lambda: visible(context.positions_BT, key_BS, causal=True, window=self.window, empty=EMPTY),
+                lambda: visible(reach_BT, key_BS, causal=True, window=self.window, empty=EMPTY),
             )
         return self._attend(q_BHTE, k_BGSE, v_BGSF, mask=mask, bias=bias)
 
@@ -127,6 +128,8 @@ class SoftmaxAttention(Mixer):
         if context.documents_BT is not None:
             same_BTS = context.documents_BT[:, :, None] == context.documents_BT[:, None, :]
             mask_B1TS = mask_B1TS & same_BTS[:, None]
+        if context.visible is not None:
+            mask_B1TS = mask_B1TS & context.visible
         if context.valid_BT is not None:
             mask_B1TS = mask_B1TS & context.valid_BT[:, None, None, :]
         return mask_B1TS

@@ -134,12 +134,17 @@ class Stack(Backbone):
 
     def run(self, x_BTD: Tensor, context: Context) -> Output:
         """The blocks, and what is predicted after the last."""
+        x_BTD, auxiliary = self.run_blocks(x_BTD, context)
+        hidden_BTD = self.final(x_BTD)
+        return Output(logits_BTV=self.predict(hidden_BTD), hidden_BTD=hidden_BTD, auxiliary=auxiliary)
+
+    def run_blocks(self, x_BTD: Tensor, context: Context) -> tuple[Tensor, dict[str, Tensor]]:
+        """What the last block gives, before the final norm, and auxiliary losses."""
         auxiliary: dict[str, Tensor] = {}
         for block in self.blocks:
             x_BTD, extra = block(x_BTD, context)
             add_losses(auxiliary, extra)
-        hidden_BTD = self.final(x_BTD)
-        return Output(logits_BTV=self.predict(hidden_BTD), hidden_BTD=hidden_BTD, auxiliary=auxiliary)
+        return x_BTD, auxiliary
 
     def after_step(self) -> None:
         for part in feedforwards(self):
@@ -176,12 +181,16 @@ class Stack(Backbone):
 
     @torch.no_grad()
     def step(self, tokens_BT: Tensor, state: DecodingState, valid_BT: Tensor | None = None) -> Tensor:
-        context = Context.next(tokens_BT, state.lengths, valid_BT, self.score_bias)
+        context = self.next_context(tokens_BT, state.lengths, valid_BT)
         x_BTD = self.embed(tokens_BT, context, None)
         for block, layer_state in zip(self._blocks(), state.layers, strict=True):
             x_BTD = block.step(x_BTD, layer_state, context)
         state.lengths = advance(state.lengths, tokens_BT, valid_BT)
         return self.predict(self.final(x_BTD))
+
+    def next_context(self, tokens_BT: Tensor, lengths: list[int], valid_BT: Tensor | None) -> Context:
+        """Where the tokens stand that follow the first ``lengths`` of each row."""
+        return Context.next(tokens_BT, lengths, valid_BT, self.score_bias)
 
     def state_bytes(self, length: int, source_length: int = 0) -> int:
         if not self.capabilities.decodes:

@@ -44,6 +44,11 @@ class View:
     """The segment each token belongs to, for backbones with a table of them; None where there is one only."""
     documents_BT: Tensor | None = None
     """The document each token belongs to; None where a sequence holds one only."""
+    time_B: Tensor | None = None
+    """The share of its tokens that each sequence's noise masks, for backbones that take it."""
+    clean_BT: Tensor | None = None
+    """What blocks behind a token may read in its place, where ``tokens_BT`` is noisy and read by its own
+    block alone; None where there is one copy only."""
     label_B: Tensor | None = None
     """What is to be said of each sequence as a whole, where the objective asks for that."""
 
@@ -74,14 +79,16 @@ class View:
     @property
     def passes(self) -> int:
         """Sequences the model reads for each example."""
-        return 1
+        return 1 if self.clean_BT is None else 2
 
     def run(self, model: Backbone) -> Output:
         """The model's output on this view."""
-        optional = ("documents_BT", "segments_BT", "source_BS", "source_valid_BS")
+        optional = ("documents_BT", "segments_BT", "time_B", "clean_BT", "source_BS", "source_valid_BS")
         given = {name: value for name in optional if (value := getattr(self, name)) is not None}
         if "segments_BT" in given and not model.takes_segments:
             del given["segments_BT"]
+        if "time_B" in given and not model.takes_time:
+            del given["time_B"]
         return model(self.tokens_BT, valid_BT=self.valid_BT, **given)
 
 
@@ -118,8 +125,10 @@ class Objective(ABC):
     likelihood: Likelihood
     sees: str
     """In a few words, what the model is shown; printed by ``experiments.plan``."""
-    continues: ClassVar[bool] = True
+    continues: bool = True
     """True where a sample continues its prompt; False where it is an answer that stands by itself."""
+    gives_time: ClassVar[bool] = False
+    """True where views say how much of them is masked, for backbones with a time embedding."""
     targets: ClassVar[str] = "tokens"
     """What it learns to give; must be what the task has as ``targets``."""
 

@@ -10,25 +10,22 @@ Shapes: B batch, T length.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from architectures.backbone import Backbone, Capabilities
 from experiments.beam import BeamConfig, beam_search
-from experiments.errors import DataError
-from experiments.metrics import Metric, jackknife
+from experiments.metrics import Metric
 from experiments.objectives.causal_lm import CausalLM, CausalLMConfig
 from experiments.objectives.objective import Likelihood, Objective, Score, View, scored_bytes
 from experiments.objectives.source_target import cut_out, open_target
+from experiments.objectives.written import as_written, source_prompts, written_metrics
 from experiments.sampling import GREEDY, Opening
 from experiments.tasks.pairs import Pairs
 from experiments.tasks.task import Batch
-from experiments.text_metrics import text_metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,16 +47,6 @@ class Seq2SeqConfig:
         if self.num_beams == 1:
             return "greedy"
         return f"beam search of {self.num_beams}, length penalty {self.length_penalty:g}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Written:
-    """What evaluation keeps of an example."""
-
-    nats: float
-    bytes: float
-    text: str
-    reference: str
 
 
 class Seq2Seq(Objective):
@@ -95,20 +82,7 @@ class Seq2Seq(Objective):
     def evaluate(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
         """Likelihood of the target, and the text that the model writes itself."""
         score = self.likelihood_score(model, batch, generators)
-        assert score.nats_B is not None
-        assert score.bytes_B is not None
-        assert batch.references is not None
-        records = [
-            Written(nats=nats, bytes=count, text=text, reference=reference)
-            for nats, count, text, reference in zip(
-                score.nats_B.tolist(),
-                score.bytes_B.tolist(),
-                self.write(model, batch, generators),
-                batch.references,
-                strict=True,
-            )
-        ]
-        return Score(records=records)
+        return Score(records=as_written(score, self.write(model, batch, generators), batch))
 
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
         view = self.answer_view(batch).to(next(model.parameters()).device)
@@ -119,8 +93,7 @@ class Seq2Seq(Objective):
 
     def write(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> list[str]:
         """The text written for each source."""
-        kept_BT = batch.valid_BT & ~batch.answer_BT
-        sources = [row[kept].tolist()[:-1] for row, kept in zip(batch.tokens_BT, kept_BT, strict=True)]
+        sources = source_prompts(batch)
         limit, stop = self.task.config.max_target + 1, {self.vocabulary.eos}
         if self.config.num_beams == 1:
             found = self.sample(
@@ -140,31 +113,7 @@ class Seq2Seq(Objective):
 
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
         """Bits per byte of the targets, BLEU, ROUGE and exact match; the task's metric first."""
-        nats_N, bytes_N = (np.array([getattr(r, name) for r in records]) for name in ("nats", "bytes"))
-        if bytes_N.sum() == 0:
-            raise DataError(f"all targets of the {split} split are empty: there is nothing to score")
-
-        def bits_per_byte(index: np.ndarray) -> float:
-            return float(nats_N[index].sum() / bytes_N[index].sum()) / math.log(2)
-
-        texts, references = [r.text for r in records], [r.reference for r in records]
-        found = [
-            Metric(
-                name="bits_per_byte",
-                split=split,
-                value=bits_per_byte(np.arange(len(records))),
-                unit="bits/byte",
-                direction="lower",
-                averaging="micro: all bits over all bytes",
-                likelihood=self.likelihood.kind,
-                estimator=self.likelihood.estimator,
-                samples=self.likelihood.samples,
-                standard_error=jackknife(bits_per_byte, len(records)),
-                items=len(records),
-            ),
-            *text_metrics(texts, references, split, self.config.search),
-        ]
-        return sorted(found, key=lambda metric: metric.name != self.task.metric)
+        return written_metrics(records, split, self.likelihood, self.task.metric, self.config.search)
 
 
 class CausalSeq2Seq(Seq2Seq):

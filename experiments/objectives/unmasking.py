@@ -1,31 +1,48 @@
-"""Filling in masked positions step by step, most confident first.
+"""Filling in masked positions step by step with a model that sees both sides of them.
 
-Used by the objectives whose models predict masked tokens. Mask-Predict
-(Ghazvininejad et al. 2019) and the low-confidence remasking of LLaDA (Nie et al.
-2025, arXiv 2502.09992): a mode-seeking decoder, not a sampler of the model's
-distribution.
+Used by the objectives whose models predict masked tokens; ``filling.py`` says how.
 
-Shapes: B batch, N positions to fill in, T length, V vocabulary.
+Shapes: B batch, R rows that are worked on, N positions to fill in, T length, V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from architectures.backbone import Backbone
-from experiments.errors import ConfigError
+from experiments.errors import ConfigError, DataError
+from experiments.objectives.filling import Filler, FillingConfig, Look
+from experiments.objectives.noise_schedules import NoiseConfig
 from experiments.objectives.objective import Objective
-from experiments.sampling import SamplingConfig, draw, pad_right, process, writable
-from experiments.tasks.task import Vocabulary
+from experiments.sampling import SamplingConfig, pad_right, writable
+from experiments.tasks.task import Task, Vocabulary
 
 
 class FillsBlanks(Objective):
     """An objective whose models predict masked tokens. Its settings have ``sampling_steps``."""
 
     config: Any
+    filling = FillingConfig()
+    noise = NoiseConfig()
+
+    def __init__(self, config: Any, task: Task) -> None:
+        super().__init__(config, task)
+        self.steps: int = config.sampling_steps
+
+    def refill(self, *, steps: int | None = None, **changes: Any) -> None:
+        """Changes how blanks are filled in from now on: the number of steps, and fields of FillingConfig.
+
+        A threshold that the new method has no use for is dropped, unless it is among the changes.
+        """
+        if changes.get("method", "confidence") != "confidence":
+            changes = {"threshold": None, **changes}
+        self.steps = self.steps if steps is None else steps
+        self.filling = replace(self.filling, **changes)
 
     def sample(
         self,
@@ -39,68 +56,164 @@ class FillsBlanks(Objective):
         on_token: Callable[[int, int], None] | None = None,
     ) -> list[list[int]]:
         """Filled in step by step; ``on_token`` is not called, as tokens are not written in their order."""
+        return self.write(
+            model, prompts, max_tokens=max_tokens, generators=generators, sampling=sampling, stop=stop
+        )
+
+    def write(
+        self,
+        model: Backbone,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_tokens: int,
+        generators: Sequence[torch.Generator],
+        sampling: SamplingConfig,
+        stop: Collection[int] = (),
+    ) -> list[list[int]]:
+        """Continues each prompt by ``max_tokens`` tokens, up to a stop token."""
         return unmask(
             model,
             prompts,
             self.vocabulary,
             max_tokens=max_tokens,
-            steps=self.config.sampling_steps,
+            steps=self.steps,
             generators=generators,
             sampling=sampling,
             stop=stop,
+            filling=self.filling,
+            noise=self.noise,
+            continues=self.continues,
         )
 
+    def fill_in(
+        self,
+        model: Backbone,
+        texts: Sequence[Sequence[int]],
+        *,
+        generators: Sequence[torch.Generator],
+        sampling: SamplingConfig,
+        stop: Collection[int] = (),
+    ) -> list[list[int]]:
+        """The texts with every mask token in them replaced, wherever it stands. Raises DataError for none."""
+        blanks = [sum(token == self.vocabulary.mask for token in text) for text in texts]
+        if not all(blanks):
+            raise DataError("a text has no blank to fill in: give the mask token where one should be")
+        filled: list[list[int]] = [[] for _ in texts]
+        for count in sorted(set(blanks)):  # together where equally many are open
+            rows = [row for row, found in enumerate(blanks) if found == count]
+            found = fill_blanks(
+                model,
+                [texts[row] for row in rows],
+                self.vocabulary,
+                steps=self.steps,
+                generators=[generators[row] for row in rows],
+                sampling=sampling,
+                stop=stop,
+                filling=self.filling,
+                noise=self.noise,
+                continues=self.continues,
+            )
+            for row, tokens_N in zip(rows, found, strict=True):
+                written = iter(tokens_N)
+                filled[row] = [next(written) if t == self.vocabulary.mask else t for t in texts[row]]
+        return filled
 
-@torch.no_grad()
+
 def unmask(
     model: Backbone,
     prompts: Sequence[Sequence[int]],
     vocabulary: Vocabulary,
     *,
     max_tokens: int,
+    stop: Collection[int] = (),
+    **how: Any,
+) -> list[list[int]]:
+    """Continues each prompt by ``max_tokens`` tokens, up to a stop token. See ``fill_blanks``.
+
+    Raises:
+        ConfigError: a repetition penalty: what is written before and after a blank is not settled yet.
+    """
+    if not prompts or max_tokens < 1:
+        return [[] for _ in prompts]
+    texts = [[*prompt, *[vocabulary.mask] * max_tokens] for prompt in prompts]
+    rows = fill_blanks(model, texts, vocabulary, new=max_tokens, stop=stop, **how)
+    return [up_to(row, stop) for row in rows]
+
+
+@torch.no_grad()
+def fill_blanks(
+    model: Backbone,
+    texts: Sequence[Sequence[int]],
+    vocabulary: Vocabulary,
+    *,
     steps: int,
     generators: Sequence[torch.Generator],
     sampling: SamplingConfig,
     stop: Collection[int] = (),
+    filling: FillingConfig | None = None,
+    noise: NoiseConfig | None = None,
+    continues: bool = True,
+    new: int | None = None,
 ) -> list[list[int]]:
-    """Continues each prompt by ``max_tokens`` tokens in ``steps`` forward passes, up to a stop token.
+    """What is written at the mask tokens of each text, all texts having equally many.
 
-    Each pass proposes a token for every masked position and commits those whose
-    own probability is highest, an equal number each time.
-
-    Raises:
-        ConfigError: a repetition penalty: what is written before and after a blank is not settled yet.
+    Args:
+        texts: tokens; of these, mask tokens are to be replaced.
+        steps: forward passes at most (``first_hitting``: one for each blank).
+        continues: whether the whole text was noised in training, or only what is written.
+        new: so many tokens at the end are the blanks, whatever stands before; null for all mask tokens.
     """
     if sampling.repetition_penalty != 1:
         raise ConfigError(
             f"repetition_penalty={sampling.repetition_penalty}: tokens are filled in out of their order, so "
             "nothing is a repetition of what came before; leave it at 1"
         )
-    if not prompts or max_tokens < 1:
-        return [[] for _ in prompts]
-    device = next(model.parameters()).device
-    tokens_BT, valid_BT = pad_right(
-        [[*prompt, *[vocabulary.mask] * max_tokens] for prompt in prompts], vocabulary.pad, device
+    device, filling = next(model.parameters()).device, filling or FillingConfig()
+    tokens_BT, valid_BT = pad_right(texts, vocabulary.pad, device)
+    open_BT = tokens_BT == vocabulary.mask
+    if new is not None:
+        length_B1 = torch.tensor([[len(text)] for text in texts], device=device)
+        index_T = torch.arange(tokens_BT.shape[1], device=device)
+        open_BT = (index_T >= length_B1 - new) & (index_T < length_B1)
+    place_BN = open_BT.nonzero()[:, 1].view(len(texts), -1)
+    real_B = torch.tensor([len(text) for text in texts], device=device)
+    filler = Filler(
+        look=looking(model, valid_BT, open_BT, filling.guidance, vocabulary.mask),
+        tokens_BT=tokens_BT,
+        place_BN=place_BN,
+        masked_BN=torch.ones_like(place_BN, dtype=torch.bool),
+        size_B=real_B if continues else torch.full_like(real_B, place_BN.shape[1]),
+        filling=filling,
+        noise=noise or NoiseConfig(),
+        sampling=sampling,
+        generators=generators,
+        forbidden_V=~writable(vocabulary, stop, device),
     )
-    length_B1 = torch.tensor([[len(prompt)] for prompt in prompts], device=device)
-    place_BN = length_B1 + torch.arange(max_tokens, device=device)
-    row_B1 = torch.arange(len(prompts), device=device)[:, None]
-    forbidden_V = ~writable(vocabulary, stop, device)
-    masked_BN = torch.ones_like(place_BN, dtype=torch.bool)
-    for remaining in range(min(steps, max_tokens), 0, -1):
-        commit = -(-int(masked_BN[0].sum()) // remaining)
-        logits_BNV = model(tokens_BT, valid_BT=valid_BT).logits_BTV[row_B1, place_BN].float()
-        logits_BNV = logits_BNV.masked_fill(forbidden_V, -torch.inf)
-        proposal_BN = draw(process(logits_BNV, sampling), sampling, generators)
-        confidence_BN = logits_BNV.softmax(-1).gather(-1, proposal_BN[..., None]).squeeze(-1)
-        chosen_BJ = confidence_BN.masked_fill(~masked_BN, -1.0).topk(commit, dim=1).indices
-        place_BJ = place_BN.gather(1, chosen_BJ)
-        tokens_BT = tokens_BT.index_put((row_B1, place_BJ), proposal_BN.gather(1, chosen_BJ))
-        masked_BN[row_B1, chosen_BJ] = False
-    return [_until(row, stop) for row in tokens_BT[row_B1, place_BN].tolist()]
+    filler.run(steps, stop)
+    return tokens_BT.gather(1, place_BN).tolist()
 
 
-def _until(tokens: list[int], stop: Collection[int]) -> list[int]:
+def looking(model: Backbone, valid_BT: Tensor | None, open_BT: Tensor, guidance: float, mask: int) -> Look:
+    """Asks the model about some rows, with classifier-free guidance where that is set."""
+
+    def ask(tokens_RT: Tensor, valid_RT: Tensor | None, share_R: Tensor) -> Tensor:
+        time = {"time_B": share_R} if model.takes_time else {}
+        return model(tokens_RT, valid_BT=valid_RT, **time).logits_BTV
+
+    def look(tokens_BT: Tensor, rows_R: Tensor, share_R: Tensor) -> Tensor:
+        tokens_RT = tokens_BT[rows_R]
+        valid_RT = None if valid_BT is None else valid_BT[rows_R]
+        with_RTV = ask(tokens_RT, valid_RT, share_R)
+        if guidance == 0:
+            return with_RTV
+        # The prompt is what was never a blank; padding is hidden anyway.
+        without_RTV = ask(torch.where(open_BT[rows_R], tokens_RT, mask), valid_RT, share_R)
+        return without_RTV + (1 + guidance) * (with_RTV - without_RTV)
+
+    return look
+
+
+def up_to(tokens: list[int], stop: Collection[int]) -> list[int]:
     """The tokens up to the first stop token, which is kept."""
     ends = [place for place, token in enumerate(tokens) if token in stop]
     return tokens[: ends[0] + 1] if ends else tokens

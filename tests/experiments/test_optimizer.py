@@ -11,7 +11,15 @@ from architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from architectures.mamba import Mamba, MambaConfig
 from architectures.moe import MoE, MoEConfig
 from architectures.s4 import S4, S4Config
-from experiments.optimizer import OptimizerConfig, make_optimizer, parameter_groups, rate_at, set_rate
+from experiments.optimizer import (
+    OptimizerConfig,
+    averaged,
+    make_optimizer,
+    parameter_groups,
+    rate_at,
+    set_rate,
+    update_average,
+)
 
 BACKBONES = {
     "decoder": (Decoder, DecoderConfig(d_model=16, tied=True)),
@@ -149,3 +157,31 @@ def test_a_step_is_adamw_by_hand():
 def test_impossible_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         OptimizerConfig(**settings)
+
+
+def test_the_average_is_that_of_the_weights_after_each_step() -> None:
+    model = torch.nn.Linear(3, 2, dtype=torch.float64)
+    frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    optimizer = torch.optim.AdamW([*model.parameters(), frozen], lr=0.1)
+    expected, decay = None, 0.5
+    for step in range(1, 8):
+        model(torch.randn(4, 3, dtype=torch.float64)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        update_average(optimizer, step, decay)
+        now = model.weight.detach().clone()
+        rate = min(decay, (1 + step) / (10 + step))
+        expected = now if expected is None else rate * expected + (1 - rate) * now
+    with averaged(optimizer):
+        torch.testing.assert_close(model.weight.detach(), expected)
+        assert not torch.equal(model.weight, now)
+    assert torch.equal(model.weight, now)
+    with pytest.raises(RuntimeError, match="inside"), averaged(optimizer):
+        raise RuntimeError("inside")
+    assert torch.equal(model.weight, now)
+
+
+@pytest.mark.parametrize("decay", [0.0, 1.0, -0.5])
+def test_a_decay_of_the_average_lies_between_0_and_1(decay: float) -> None:
+    with pytest.raises(ValueError, match="ema="):
+        OptimizerConfig(ema=decay)

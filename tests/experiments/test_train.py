@@ -24,6 +24,7 @@ LIKELIHOODS = {
     "causal_lm": "exact",
     "masked_lm": "pseudo",
     "masked_diffusion": "bound",
+    "block_diffusion": "bound",
     "span_corruption": "pseudo",
 }
 OBJECTIVES = sorted(path.stem for path in (CONF / "objective").glob("*.yaml"))

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import pytest
@@ -6,7 +7,9 @@ import toys
 
 from architectures.backbone import Output
 from experiments.objectives.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from experiments.objectives.noise_schedules import NoiseConfig
 from experiments.objectives.objective import View
+from experiments.sampling import SamplingConfig
 from experiments.tasks.recall import Recall, RecallConfig
 
 JOINT = toys.Joint()
@@ -161,3 +164,55 @@ def test_of_a_probe_only_answers_are_masked():
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         MaskedDiffusionConfig(**settings)
+
+
+@pytest.mark.parametrize("estimator", ["fixed_count", "time"])
+def test_the_bound_of_an_answer_is_its_likelihood_given_the_prompt(estimator):
+    """Positions 1 and 3 are the answer to what stands at 0 and 2."""
+    tokens = JOINT.sequences_NT.repeat(30, 1)
+    answer = torch.tensor([False, True, False, True]).expand_as(tokens)
+    batch = dataclasses.replace(toys.whole(tokens), answer_BT=answer, whole=False)
+    prompt_p = JOINT.probability.sum((1, 3), keepdim=True).expand_as(JOINT.probability).flatten()
+    exact_N = -(JOINT.probability.flatten() / prompt_p).log().repeat(30)
+    score = objective(estimator=estimator, evaluation_samples=2).likelihood_score(
+        MODEL, batch, toys.generators(len(tokens), seed=5)
+    )
+    toys.assert_unbiased(score.nats_B, exact_N)
+    assert (score.bytes_B == 2).all()
+
+
+def test_one_answer_token_needs_one_sample_and_is_exact():
+    tokens = JOINT.sequences_NT
+    answer = torch.tensor([False, False, False, True]).expand_as(tokens)
+    batch = dataclasses.replace(toys.whole(tokens), answer_BT=answer, whole=False)
+    score = objective(evaluation_samples=1).likelihood_score(MODEL, batch, toys.generators(len(tokens)))
+    exact = JOINT.probability / JOINT.probability.sum(3, keepdim=True)
+    torch.testing.assert_close(score.nats_B, -exact.flatten().log(), atol=1e-5, rtol=0)
+    assert score.records == []
+
+
+def test_a_model_that_takes_a_time_is_told_the_share_that_is_masked():
+    task, told = toys.Symbols(20), []
+
+    class Timed(toys.Rule):
+        takes_time = True
+
+        def forward(self, tokens_BT, *, time_B, **given):
+            told.append(((tokens_BT == task.vocabulary.mask).float().mean(1), time_B))
+            return super().forward(tokens_BT, **given)
+
+    model = Timed(task.vocabulary.size, toys.uniform_model(task.vocabulary).rule)
+    batch = toys.random_text(5, 12, 20)
+    objective(task).likelihood_score(model, batch, toys.generators(5))
+    sampled = objective(task, sampling_steps=3)
+    sampled.sample(
+        model, [[1, 2, 3]] * 2, max_tokens=9, generators=toys.generators(2), sampling=SamplingConfig()
+    )
+    assert len(told) == 8 + 3
+    for share_B, time_B in told:
+        torch.testing.assert_close(time_B, share_B)
+    noise = NoiseConfig(schedule="cosine")
+    view = objective(task, noise=noise).view(batch, torch.Generator().manual_seed(0))
+    inverse_B = 1 / view.weight_BT.max(1).values
+    time_B = torch.atan(inverse_B * math.pi / 2) * 2 / math.pi
+    torch.testing.assert_close(view.time_B, torch.sin(math.pi / 2 * time_B), atol=1e-5, rtol=1e-4)
