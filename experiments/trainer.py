@@ -188,7 +188,9 @@ class Trainer:
                 split,
                 examples=examples,
                 # No more tokens at once than in training.
-                batch_size=min(rows, max(1, rows * self.task.sequence_length // objective.task.sequence_length)),
+                batch_size=min(
+                    rows, max(1, rows * self.task.sequence_length // objective.task.sequence_length)
+                ),
                 precision=self.settings.device.precision,
             )
 
