@@ -86,7 +86,7 @@ MISTAKES = [
         "Backbones for this objective: diffusion, encoder, s4_bidirectional.",
     ),
     ("backbone=encoder objective=causal_lm", "Backbones for this objective: decoder, deltanet, "),
-    ("backbone=decoder objective=span_corruption", "Backbones for this objective: encoder_decoder."),
+    ("backbone=decoder objective=span_corruption", "Backbones for this objective: encoder_decoder, switch."),
     ("objective=classification task=recall", "objective=classification cannot train on task=recall"),
     # names that would lead out of the runs folder
     ("study.name=../escaped", "study.name='../escaped'", "letters, digits"),

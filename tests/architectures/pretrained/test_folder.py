@@ -157,7 +157,6 @@ def test_a_broken_file_is_named(broken: bytes, folder: Path) -> None:
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
         ({"hidden_size": None}, "hidden_size is missing"),
         ({"model_type": "gpt2"}, "n_embd is missing"),
-        ({"model_type": "deepseek_v3", "first_k_dense_replace": 1}, "first_k_dense_replace=1 of"),
         ({"model_type": "gemma2", "layer_types": ["chunked_attention"] * 2}, "chunked_attention"),
     ],
 )
