@@ -10,14 +10,13 @@ of the S4 repository's: symbols among blanks, a marker, then the answers.
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from experiments.data.random import stream, uniform
-from experiments.tasks.task import Batch, Reference, Task, Vocabulary
+from experiments.tasks.probe import Probe, batch_of
+from experiments.tasks.task import Batch, Reference, Vocabulary
 
 BLANK = 0
 
@@ -47,11 +46,11 @@ class CopyingConfig:
             )
 
 
-class Copying(Task):
-    """Copying. Every example is fresh: the training split never repeats."""
+class Copying(Probe):
+    """Copying, plain or selective."""
 
     Config = CopyingConfig
-    metric = "answer_accuracy"
+    generator = "copying-1"
 
     def __init__(self, config: CopyingConfig) -> None:
         self.config = config
@@ -78,20 +77,7 @@ class Copying(Task):
         answer_BT = np.zeros(tokens_BT.shape, dtype=bool)
         answer_BT[:, shown + 1 :] = True
 
-        tokens = torch.from_numpy(tokens_BT)
-        return Batch(
-            tokens_BT=tokens,
-            context_BT=torch.from_numpy(context_BT),
-            answer_BT=torch.from_numpy(answer_BT),
-            valid_BT=torch.ones_like(tokens, dtype=torch.bool),
-        )
-
-    def num_examples(self, split: str) -> int | None:
-        return None
-
-    @property
-    def fingerprint(self) -> str:
-        return hashlib.sha256(f"copying-1 {sorted(asdict(self.config).items())}".encode()).hexdigest()[:16]
+        return batch_of(tokens_BT, context_BT, answer_BT)
 
     def references(self) -> list[Reference]:
         c = self.config

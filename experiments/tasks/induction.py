@@ -8,14 +8,13 @@ end; the answer is the symbol that followed it. Trained at one length, read at m
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from experiments.data.random import stream, uniform
-from experiments.tasks.task import Batch, Reference, Task, Vocabulary
+from experiments.tasks.probe import Probe, batch_of
+from experiments.tasks.task import Batch, Reference, Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +34,11 @@ class InductionConfig:
             )
 
 
-class Induction(Task):
-    """Induction heads. Every example is fresh: the training split never repeats."""
+class Induction(Probe):
+    """Induction heads."""
 
     Config = InductionConfig
-    metric = "answer_accuracy"
+    generator = "induction-1"
 
     def __init__(self, config: InductionConfig) -> None:
         self.config = config
@@ -57,22 +56,11 @@ class Induction(Task):
         tokens_BT[:, -2] = c.num_symbols - 1
         tokens_BT[:, -1:] = np.take_along_axis(tokens_BT, place_B1 + 1, axis=1)
 
-        tokens = torch.from_numpy(tokens_BT)
-        answer_BT = torch.zeros_like(tokens, dtype=torch.bool)
+        context_BT = tokens_BT.copy()
+        context_BT[:, -1] = 0
+        answer_BT = np.zeros(tokens_BT.shape, dtype=bool)
         answer_BT[:, -1] = True
-        return Batch(
-            tokens_BT=tokens,
-            context_BT=tokens.masked_fill(answer_BT, 0),
-            answer_BT=answer_BT,
-            valid_BT=torch.ones_like(tokens, dtype=torch.bool),
-        )
-
-    def num_examples(self, split: str) -> int | None:
-        return None
-
-    @property
-    def fingerprint(self) -> str:
-        return hashlib.sha256(f"induction-1 {sorted(asdict(self.config).items())}".encode()).hexdigest()[:16]
+        return batch_of(tokens_BT, context_BT, answer_BT)
 
     def references(self) -> list[Reference]:
         return [

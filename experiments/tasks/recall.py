@@ -7,14 +7,13 @@ its value. The gap between context and query follows a power law.
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from experiments.data.random import stream, uniform
-from experiments.tasks.task import Batch, Reference, Task, Vocabulary
+from experiments.tasks.probe import Probe, batch_of
+from experiments.tasks.task import Batch, Reference, Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +44,11 @@ class RecallConfig:
             raise ValueError("num_pairs must be at least 1 and power above 0")
 
 
-class Recall(Task):
-    """MQAR. Every example is fresh: the training split never repeats."""
+class Recall(Probe):
+    """MQAR."""
 
     Config = RecallConfig
-    metric = "answer_accuracy"
+    generator = "recall-1"
 
     def __init__(self, config: RecallConfig) -> None:
         self.config = config
@@ -81,20 +80,7 @@ class Recall(Task):
         answer_BT = np.zeros((count, c.sequence_length), dtype=bool)
         np.put_along_axis(answer_BT, query_BK + 1, True, axis=1)
 
-        tokens = torch.from_numpy(tokens_BT)
-        return Batch(
-            tokens_BT=tokens,
-            context_BT=torch.from_numpy(context_BT),
-            answer_BT=torch.from_numpy(answer_BT),
-            valid_BT=torch.ones_like(tokens, dtype=torch.bool),
-        )
-
-    def num_examples(self, split: str) -> int | None:
-        return None
-
-    @property
-    def fingerprint(self) -> str:
-        return hashlib.sha256(f"recall-1 {sorted(asdict(self.config).items())}".encode()).hexdigest()[:16]
+        return batch_of(tokens_BT, context_BT, answer_BT)
 
     def references(self) -> list[Reference]:
         values = self.config.num_symbols - self.config.num_symbols // 2

@@ -9,18 +9,17 @@ of state", arXiv 2404.08819; Grazzi et al. 2024, arXiv 2411.12537, section 5).
 from __future__ import annotations
 
 import functools
-import hashlib
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import permutations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from experiments.data.random import stream, uniform
 from experiments.errors import nearest
-from experiments.tasks.task import Batch, Reference, Task, Vocabulary
+from experiments.tasks.probe import Probe, batch_of
+from experiments.tasks.task import Batch, Reference, Vocabulary
 
 WINDOW = 4
 """Elements that the shallow solver of the reference lines looks back at."""
@@ -52,11 +51,11 @@ class WordProblemConfig:
             raise ValueError(f"swaps=true: group={self.group} has no transpositions; take S3, S4 or S5")
 
 
-class WordProblem(Task):
+class WordProblem(Probe):
     """``x1 y1 x2 y2 ...`` with ``y_t = x_1 x_2 ... x_t``. What follows an element is not shown."""
 
     Config = WordProblemConfig
-    metric = "answer_accuracy"
+    generator = "word-problem-1"
 
     def __init__(self, config: WordProblemConfig) -> None:
         self.config = config
@@ -79,23 +78,9 @@ class WordProblem(Task):
         context_BT[:, ::2] = 1 + element_BN
         tokens_BT = context_BT.copy()
         tokens_BT[:, 1::2] = 1 + product_BN
-        tokens = torch.from_numpy(tokens_BT)
-        answer_BT = torch.zeros_like(tokens, dtype=torch.bool)
+        answer_BT = np.zeros(tokens_BT.shape, dtype=bool)
         answer_BT[:, 1::2] = True
-        return Batch(
-            tokens_BT=tokens,
-            context_BT=torch.from_numpy(context_BT),
-            answer_BT=answer_BT,
-            valid_BT=torch.ones_like(tokens, dtype=torch.bool),
-        )
-
-    def num_examples(self, split: str) -> int | None:
-        return None
-
-    @property
-    def fingerprint(self) -> str:
-        text = f"word-problem-1 {sorted(asdict(self.config).items())}"
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return batch_of(tokens_BT, context_BT, answer_BT)
 
     def references(self) -> list[Reference]:
         words = self.sequence_length // 2
