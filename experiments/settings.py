@@ -7,6 +7,7 @@ nearest valid name, before anything is allocated.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from dataclasses import dataclass
@@ -254,11 +255,18 @@ def _check_pair(
 
 def _partners(group: str, base: type[Any], suits: Any) -> str:
     """Names of the YAMLs of a group whose class suits; presets, whose width is given, are not listed."""
+    return (
+        ", ".join(name for name, target in _sized(group) if suits(load_class(target, base, group))) or "none"
+    )
+
+
+@functools.cache
+def _sized(group: str) -> list[tuple[str, str]]:
+    """The YAMLs of a group that leave their size open, each with the path of its class."""
     found = []
     for path in sorted((CONF / group).glob("*.yaml")):
         yaml = OmegaConf.load(path)
         target = OmegaConf.select(yaml, f"{group}._target_") or OmegaConf.select(yaml, "_target_")
-        preset = OmegaConf.select(yaml, "d_model") is not None
-        if target and not preset and suits(load_class(target, base, group)):
-            found.append(path.stem)
-    return ", ".join(found) or "none"
+        if target and OmegaConf.select(yaml, "d_model") is None:
+            found.append((path.stem, str(target)))
+    return found

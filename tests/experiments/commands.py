@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -15,9 +16,12 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from architectures.backbone import Backbone
+from experiments.objectives.objective import Objective
 from experiments.run import execute
 from experiments.settings import CONF, Settings, read_settings
 from experiments.tasks.task import Task
+from experiments.validation import load_class
 
 ROOT = CONF.parent
 BACKBONES = FAMILIES
@@ -72,6 +76,21 @@ def compose(*words: str, root: str = "config") -> DictConfig:
 
 def settings(*words: str) -> Settings:
     return read_settings(compose(*words))
+
+
+@functools.cache
+def class_of(group: str, name: str, base: type[Any]) -> Any:
+    """The class that a YAML of a group names."""
+    yaml = OmegaConf.load(CONF / group / f"{name}.yaml")
+    target = OmegaConf.select(yaml, "_target_") or OmegaConf.select(yaml, f"{group}._target_")
+    return load_class(str(target), base, group)
+
+
+def may_meet(backbone: str, objective: str, task: str) -> bool:
+    """False where the classes refuse each other: composing would only say so more slowly."""
+    found = class_of("objective", objective, Objective)
+    capabilities = class_of("backbone", backbone, Backbone).capabilities
+    return found.requires(capabilities) is None and found.refuses(class_of("task", task, Task)) is None
 
 
 def task(*words: str) -> Task:

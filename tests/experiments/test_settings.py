@@ -46,6 +46,8 @@ def readable(*groups: tuple[str, str]) -> Settings | None:
     choices = {"backbone": commands.BACKBONES, "objective": [None, *OBJECTIVES], "task": TASKS}
     tried = [[fixed[group]] if group in fixed else options for group, options in choices.items()]
     for backbone, objective, task in itertools.product(*tried):
+        if objective and not commands.may_meet(backbone, objective, task):
+            continue
         words = [f"{group}={name}" for group, name in fixed.items()]
         words += [f"backbone={backbone}", f"task={task}", *([f"objective={objective}"] if objective else [])]
         try:

@@ -24,7 +24,9 @@ def params(study: str) -> dict[str, list[str]]:
 
 @functools.cache
 def cells(study: str) -> list[Settings]:
+    """The cells of a study under its first seed."""
     swept = params(study)
+    swept["seed"] = swept.get("seed", ["0"])[:1]
     words = [[f"{key}={value}" for value in values] for key, values in swept.items()]
     return [commands.settings(f"study={study}", *choice) for choice in itertools.product(*words)]
 
@@ -99,7 +101,7 @@ def test_the_rates_are_searched_alike_for_every_arm_and_on_another_seed() -> Non
         grids = {tuple(sorted(grid)) for grid in rates.values()}
         assert len(grids) == 1
         assert len(next(iter(grids))) >= 3
-    assert not {c.seed for c in cells("compare")} & {c.seed for c in cells("compare_rates")}
+    assert not set(params("compare")["seed"]) & set(params("compare_rates")["seed"])
 
 
 def test_the_chosen_rates_come_from_the_search() -> None:

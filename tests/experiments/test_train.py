@@ -194,6 +194,8 @@ def partner(objective: str, backbone: str | None = None) -> tuple[str, ...]:
     """A backbone and a task that go with an objective: recall where it can be."""
     for name in [backbone] if backbone else commands.BACKBONES:
         for task in NEEDS.get(objective, TASKS_TO_TRY):
+            if not commands.may_meet(name, objective, task.split()[0]):
+                continue
             found = (f"objective={objective}", f"backbone={name}", *f"task={task}".split())
             try:
                 commands.settings(*found)
