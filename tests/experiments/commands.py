@@ -80,17 +80,21 @@ def settings(*words: str) -> Settings:
 
 @functools.cache
 def class_of(group: str, name: str, base: type[Any]) -> Any:
-    """The class that a YAML of a group names."""
+    """The class that a YAML of a group names; None where it leaves that to another YAML."""
     yaml = OmegaConf.load(CONF / group / f"{name}.yaml")
     target = OmegaConf.select(yaml, "_target_") or OmegaConf.select(yaml, f"{group}._target_")
-    return load_class(str(target), base, group)
+    return load_class(str(target), base, group) if target else None
 
 
 def may_meet(backbone: str, objective: str, task: str) -> bool:
     """False where the classes refuse each other: composing would only say so more slowly."""
-    found = class_of("objective", objective, Objective)
-    capabilities = class_of("backbone", backbone, Backbone).capabilities
-    return found.requires(capabilities) is None and found.refuses(class_of("task", task, Task)) is None
+    model = class_of("backbone", backbone, Backbone)
+    form = class_of("objective", objective, Objective)
+    data = class_of("task", task, Task)
+    if form is None:
+        return True
+    unfit = model and form.requires(model.capabilities) is not None
+    return not (unfit or (data and form.refuses(data) is not None))
 
 
 def task(*words: str) -> Task:
