@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
+from analysis.against import draw
 from analysis.load import load_history, load_study
 from analysis.page import render_page
 from analysis.summary import arm_table
@@ -31,7 +32,8 @@ runs    the folder of all studies; default runs
 out     where the results go; default RUNS/STUDY/analysis
 
 Prints one table for each task. Writes results.csv and results.parquet (a row for
-each run), table.csv and table.md (a row for each arm) and compare.html.
+each run), table.csv and table.md (a row for each arm) and compare.html; against.svg
+too, where the study has study.against.
 """
 
 
@@ -97,6 +99,8 @@ def publish(frame: pd.DataFrame, history: pd.DataFrame, folder: Path) -> None:
         "table.md": render_markdown(frame),
         "compare.html": render_page(frame, history),
     }
+    if (drawn := draw(frame)) is not None:
+        contents["against.svg"] = drawn
     paths = [write(folder / name, content) for name, content in contents.items()]
     if sys.stdout.isatty():
         Console(width=max(Console().width, WIDTH)).print(study_text(frame))

@@ -15,6 +15,7 @@ rest is text (None where the record has none).
     SPLIT_METRIC                       every metric, for example ``test_bits_per_byte``
     further                            the score in each of the further tests (``trainer.tests``), JSON text
     published                          what the study quotes from others (``study.published``), JSON text
+    baseline against                   what more the tables show: ``study.baseline``, ``study.against``
     parameters_*  flops_per_token  state_bytes_2k  training_*
     matched_axis matched_target matched_residual
     fingerprint git_commit git_dirty device_* versions kernels command
@@ -39,7 +40,7 @@ NUMBERS = {
     **{
         f"training_{k}": ("training", k)
         for k in (
-            "steps", "tokens", "flops", "seconds", "tokens_per_second", "data_share",
+            "steps", "tokens", "flops", "epochs", "seconds", "tokens_per_second", "data_share",
             "peak_memory_bytes", "final_loss",
         )
     },
@@ -59,10 +60,16 @@ def load_study(runs: Path, study: str) -> pd.DataFrame:
         study: the study's name, a folder inside ``runs``.
 
     Raises:
-        ValueError: no such study, no run in it, or a record that cannot be read.
+        ValueError: no such study, no run in it, a record that cannot be read, or ``study.against`` names no
+            number column.
     """
     folders = run_folders(runs, study)
     frame = pd.DataFrame([_run_row(folder, study) for folder in folders])
+    for name in frame["against"].dropna().unique():
+        if name not in NUMBERS:
+            near = difflib.get_close_matches(name, NUMBERS, n=1)
+            hint = f"did you mean '{near[0]}'? " if near else ""
+            raise ValueError(f"study.against={name}: {hint}the numbers are {', '.join(NUMBERS)}")
     # A killed run has not said what it was; another seed of its cell has.
     for column in ("backbone", "objective", "task", "scale"):
         known = frame.groupby(["cell", "digest"])[column].transform("first")
@@ -116,6 +123,7 @@ def _run_row(folder: Path, study: str) -> dict[str, Any]:
     result = _json(folder / "result.json") or {"status": "incomplete"}
     provenance = _json(folder / "provenance.json") or {}
     data, git = provenance.get("data") or {}, provenance.get("git") or {}
+    study_keys = _flat_config(folder, ("study",))
     row: dict[str, Any] = {
         "study": study, "cell": cell, "digest": digest, "seed": int(folder.name[1:]), "path": str(folder),
         "status": str(result["status"]), "message": result.get("message"),
@@ -136,7 +144,8 @@ def _run_row(folder: Path, study: str) -> dict[str, Any]:
         "versions": json.dumps(provenance.get("versions") or {}, sort_keys=True),
         "kernels": json.dumps(provenance.get("kernels") or {}, sort_keys=True),
         "references": json.dumps(result.get("references") or []),
-        "published": json.dumps(_flat_config(folder, ("study",)).get("study.published") or []),
+        "published": json.dumps(study_keys.get("study.published") or []),
+        "baseline": study_keys.get("study.baseline"), "against": study_keys.get("study.against"),
         "corrupt_lines": _lines(folder / "metrics.jsonl")[1],
     }  # fmt: skip
     device = provenance.get("device") or {}
@@ -191,7 +200,10 @@ def _settings(frame: pd.DataFrame, identity: pd.Series, group: pd.Series) -> pd.
     words: dict[str, str] = {}
     for keys in identity.groupby(group).unique():
         settings = sorted({setting for key in keys for setting in flat[key]})
-        varied = [s for s in settings if len({repr(flat[key].get(s)) for key in keys}) > 1]
+        values = {s: tuple(repr(flat[key].get(s)) for key in keys) for s in settings}
+        # A setting that only follows another of its name (``backbone.block_length``) says nothing new.
+        followed = {(s.split(".")[-1], values[s]): s for s in settings if len(set(values[s])) > 1}
+        varied = sorted(followed.values())
         last = [setting.split(".")[-1] for setting in varied]
         short = {s: name if last.count(name) == 1 else s for s, name in zip(varied, last, strict=True)}
         for key in keys:

@@ -6,16 +6,30 @@ every request, so nothing the page shows can come from elsewhere.
 
 from __future__ import annotations
 
+import base64
 import json
 from html import escape
 
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.against import draw
 from analysis.figures import AXES, final_scores, further_curves, learning_curves, styles
-from analysis.further import further_grid, further_scores, published
+from analysis.further import published
 from analysis.summary import LIKELIHOODS, PLACE, arm_table, comparisons, matched_line, study_warnings
-from analysis.table import HEADERS, cells, counts_line, flops, seconds, si, size, title, verdict, verdicts
+from analysis.table import (
+    HEADERS,
+    cells,
+    counts_line,
+    flops,
+    more_tables,
+    seconds,
+    si,
+    size,
+    title,
+    verdict,
+    verdicts,
+)
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
@@ -198,14 +212,18 @@ def _meanings() -> str:
 
 
 def _further(frame: pd.DataFrame) -> str:
-    """The further tests, and what others published; empty where a study has neither."""
+    """Further tests, gaps, scores against a number, and what others published, where a study has them."""
     parts = []
     if (figure := further_curves(frame)) is not None:
         parts.append("<h2>The same models on further tests</h2>")
         parts.append(f'<div class="figure">{_figure(figure, script=False)}</div>')
-    for (task, scale), scores in further_scores(frame).groupby(PLACE, sort=True):
-        head, rows = further_grid(scores)
-        parts.append(f"<h3>{escape(f'{task}, {scale}')}</h3>{_grid(head, [_line(row) for row in rows])}")
+    if (drawn := draw(frame)) is not None:
+        source = base64.b64encode(drawn).decode()
+        parts.append(f'<p><img alt="scores against a number" src="data:image/svg+xml;base64,{source}"></p>')
+    for (task, scale), _ in frame.groupby(PLACE, sort=True):
+        for name, head, rows, note in more_tables(frame, str(task), str(scale)):
+            table = _grid(head, [_line(row) for row in rows])
+            parts.append(f"<h3>{escape(name)}</h3>{table}" + f"<p>{escape(note)}</p>" * bool(note))
     quoted = published(frame)
     return "".join(parts) + "<h2>Published</h2>" * bool(quoted) + _list(quoted, "published")
 

@@ -70,7 +70,7 @@ def _arm_row(runs: pd.DataFrame) -> dict[str, Any]:
         "runs": len(runs),
         "status": "complete" if unfinished.empty else ", ".join(sorted(set(unfinished["status"]))),
         "message": "; ".join(run_notes(unfinished)) or None,
-        **{column: shown[column].mean() for column in NUMBERS},
+        **{column: shown[column].mean() for column in NUMBERS if column in shown},
     }
 
 
@@ -103,6 +103,11 @@ def _first(column: pd.Series) -> Any:
     return None if known.empty else known.iloc[0]
 
 
+def asked(frame: pd.DataFrame, key: str) -> str | None:
+    """What a study's YAML says under ``study.KEY``; None where it says nothing."""
+    return None if key not in frame else _first(frame[key])
+
+
 def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
     """Every pair of arms of one task, scale and likelihood class; Holm over the pairs of the class.
 
@@ -113,7 +118,7 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for (task, scale), group in frame.groupby(PLACE, sort=True):
-        if _mixed_data(group):
+        if mixed_data(group):
             continue
         classes = group[_whole_arms(group)].groupby(["likelihood", "metric"], dropna=False, sort=True)
         for (kind, metric), arms in classes:
@@ -166,7 +171,7 @@ def study_warnings(frame: pd.DataFrame) -> list[str]:
         for _, runs in group[~usable(group)].groupby(["cell", "digest"]):
             notes = "; ".join(run_notes(runs))
             found.append(f"{place}: {runs['arm'].iloc[0]} is not compared, as runs are missing ({notes})")
-        if _mixed_data(group):
+        if mixed_data(group):
             found.append(f"{place}: mixed fingerprints, the runs saw different data: no arms are compared")
         seeds = group[_whole_arms(group)].groupby("arm")["seed"].nunique()
         few = seeds[seeds < MIN_SEEDS]
@@ -184,7 +189,8 @@ def _whole_arms(group: pd.DataFrame) -> pd.Series:
     return usable(group).groupby([group["cell"], group["digest"]]).transform("all")
 
 
-def _mixed_data(group: pd.DataFrame) -> bool:
+def mixed_data(group: pd.DataFrame) -> bool:
+    """True if the runs of one task saw different data."""
     return bool(group[usable(group)]["fingerprint"].nunique(dropna=False) > 1)
 
 

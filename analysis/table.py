@@ -15,6 +15,7 @@ from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from analysis import against, gap
 from analysis.further import further_grid, further_scores, published
 from analysis.statistics import CONFIDENCE, MIN_SEEDS
 from analysis.summary import PLACE, arm_table, comparisons, matched_line, study_warnings
@@ -41,7 +42,7 @@ def render_tables(frame: pd.DataFrame) -> str:
 
 def study_text(frame: pd.DataFrame) -> RenderableType:
     """The tables of a study for a Rich console."""
-    arms, pairs, further = arm_table(frame), comparisons(frame), further_scores(frame)
+    arms, pairs = arm_table(frame), comparisons(frame)
     parts: list[RenderableType] = [Text(f"Warning: {w}.", style="yellow") for w in study_warnings(frame)]
     parts += [Text(line) for line in (counts_line(frame), matched_line(frame))]
     for (task, scale), rows in arms.groupby(PLACE, sort=True):
@@ -49,14 +50,15 @@ def study_text(frame: pd.DataFrame) -> RenderableType:
         parts.append(_rich_table(rows))
         here = (pairs["task"] == task) & (pairs["scale"] == scale)
         parts += [Text(f"  {line}") for line in verdicts(rows, pairs[here])]
-        if (tests := _of(further, task, scale)) is not None:
-            parts += [Text(f"\nFurther tests, {title(rows)}", style="bold"), _rich_grid(*further_grid(tests))]
+        for name, head, body, note in more_tables(frame, task, scale):
+            parts += [Text(f"\n{name}", style="bold"), _rich_grid(head, body)]
+            parts += [Text(f"  {note}")] * bool(note)
     return Group(*parts, *(Text(f"\nPublished: {line}") for line in published(frame)))
 
 
 def render_markdown(frame: pd.DataFrame) -> str:
     """The same tables as Markdown."""
-    arms, pairs, further = arm_table(frame), comparisons(frame), further_scores(frame)
+    arms, pairs = arm_table(frame), comparisons(frame)
     lines = [f"- Warning: {w}." for w in study_warnings(frame)]
     lines += [f"- {line}" for line in (counts_line(frame), matched_line(frame))]
     for (task, scale), rows in arms.groupby(PLACE, sort=True):
@@ -64,24 +66,28 @@ def render_markdown(frame: pd.DataFrame) -> str:
         lines += [_markdown_row(cells(row)) for _, row in rows.iterrows()]
         here = (pairs["task"] == task) & (pairs["scale"] == scale)
         lines += ["", *(f"- {line}" for line in verdicts(rows, pairs[here]))]
-        if (tests := _of(further, task, scale)) is not None:
-            head, body = further_grid(tests)
-            lines += [
-                "",
-                f"### Further tests, {title(rows)}",
-                "",
-                _markdown_row(head),
-                "|" + " --- |" * len(head),
-            ]
+        for name, head, body, note in more_tables(frame, task, scale):
+            lines += ["", f"### {name}", "", _markdown_row(head), "|" + " --- |" * len(head)]
             lines += [_markdown_row(row) for row in body]
+            lines += ["", note] * bool(note)
     lines += ["", "## Published"] * bool(published(frame)) + [f"- {line}" for line in published(frame)]
     return "\n".join(lines) + "\n"
 
 
-def _of(further: pd.DataFrame, task: str, scale: str) -> pd.DataFrame | None:
-    """The further tests of one table; None where there are none."""
-    here = further[(further["task"] == task) & (further["scale"] == scale)]
-    return None if here.empty else here
+def more_tables(
+    frame: pd.DataFrame, task: str, scale: str
+) -> list[tuple[str, list[str], list[list[str]], str]]:
+    """What else a study asks for about one task: title, header, rows and note of each table."""
+    found = []
+    here = frame[(frame["task"] == task) & (frame["scale"] == scale)]
+    if not (tests := further_scores(here)).empty:
+        name = title(arm_table(here))
+        found.append((f"Further tests, {name}", *further_grid(tests), ""))
+    if not (rows := gap.gaps(here)).empty:
+        found.append((gap.gap_title(rows), *gap.gap_grid(rows), gap.NOTE))
+    if not (rows := against.against_scores(here)).empty:
+        found.append((against.against_title(rows), *against.against_grid(rows), against.NOTE))
+    return found
 
 
 def counts_line(frame: pd.DataFrame) -> str:

@@ -222,6 +222,7 @@ def _train(
             "steps": state.step,
             "tokens": state.tokens,
             "flops": state.flops,
+            "epochs": _epochs(trainer),
             "seconds": state.seconds,
             "tokens_per_second": state.tokens / state.seconds if state.seconds else None,
             "data_share": state.data_seconds / state.seconds if state.seconds else None,
@@ -245,6 +246,12 @@ def _train(
         f"complete in {clock(state.seconds)}: test {metric['name']} {metric['value']:.4f} "
         f"({ended} runs of study {record['study']} have ended)"
     )
+
+
+def _epochs(trainer: Trainer) -> float | None:
+    """How often the training examples were gone through; None where they never run out."""
+    available = trainer.task.num_examples("train")
+    return None if available is None else trainer.state.step * trainer.batch_size / available
 
 
 def _translate(failure: Exception) -> RunError:

@@ -21,10 +21,14 @@ from numpy.typing import NDArray
 
 from experiments.data.corpus import CorpusConfig
 from experiments.data.random import permute, stream
+from experiments.data.references import XZ_LIMIT, text_of_tokens, unigram_bits_per_byte, xz_bits_per_byte
 from experiments.data.token_file import open_token_file
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.errors import DataError
 from experiments.tasks.task import SPLITS, Batch, Reference, Task
+
+PASSAGE = 1024
+"""Tokens of the passages that ``TextConfig.train_tokens`` picks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +39,9 @@ class TextConfig(CorpusConfig):
     """How text becomes tokens."""
     sequence_length: int = 256
     """Tokens in an example (T)."""
+    train_tokens: int | None = None
+    """Tokens of the training text at most; null for all. They are passages of 1,024 tokens from all over the
+    text, the same for every seed, and fewer tokens are a part of more. A tokenizer still learns from all."""
     num_sentinels: int = 28
     """Sentinel ids kept for span corruption; with bytes, 28 makes a vocabulary of 288."""
     cache_dir: str = "data-cache"
@@ -44,6 +51,11 @@ class TextConfig(CorpusConfig):
         super().__post_init__()
         if self.sequence_length < 2:
             raise ValueError(f"sequence_length={self.sequence_length} must be at least 2")
+        if self.train_tokens is not None and self.train_tokens < self.sequence_length:
+            raise ValueError(
+                f"train_tokens={self.train_tokens} is less than one example: give sequence_length="
+                f"{self.sequence_length} or more, or null for all"
+            )
         if self.num_sentinels < 0:
             raise ValueError(f"num_sentinels={self.num_sentinels} must not be negative")
 
@@ -61,11 +73,14 @@ class Text(Task):
         self._file = open_token_file(config, config.tokenizer, config.num_sentinels, config.cache_dir)
         self.tokenizer = self._file.tokenizer
         self.vocabulary = self.tokenizer.vocabulary
+        self._tokens = self._file.tokens
+        if config.train_tokens is not None:
+            self._tokens = {**self._tokens, "train": passages(self._tokens["train"], config.train_tokens)}
         self._bytes_per_token = torch.from_numpy(self.tokenizer.bytes_per_token)
         for split in SPLITS:
             if self.num_examples(split) == 0:
                 raise DataError(
-                    f"source={config.source}: the {split} split has {len(self._file.tokens[split])} tokens, "
+                    f"source={config.source}: the {split} split has {len(self._tokens[split])} tokens, "
                     f"fewer than sequence_length={config.sequence_length}: use more text or a shorter window"
                 )
 
@@ -85,7 +100,7 @@ class Text(Task):
 
     def _train_windows(self, seed: int, index_B: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where training windows begin. A batch may span epochs."""
-        num_windows, num_tokens = self.num_examples("train"), len(self._file.tokens["train"])
+        num_windows, num_tokens = self.num_examples("train"), len(self._tokens["train"])
         epoch_B, position_B = np.divmod(index_B, num_windows)
         begin_B = np.empty_like(index_B)
         for epoch in np.unique(epoch_B).tolist():
@@ -96,7 +111,7 @@ class Text(Task):
         return begin_B
 
     def _windows(self, split: str, begin_B: NDArray[np.int64]) -> Batch:
-        tokens_N = self._file.tokens[split]
+        tokens_N = self._tokens[split]
         # The training stream is a ring: a window may run over its end.
         place_BT = (begin_B[:, None] + np.arange(self.sequence_length)) % len(tokens_N)
         tokens_BT = torch.from_numpy(tokens_N[place_BT].astype(np.int64))
@@ -113,29 +128,45 @@ class Text(Task):
 
     def num_examples(self, split: str) -> int:
         """Full windows of the split; for ``train``, of one epoch (training may go on beyond)."""
-        return len(self._file.tokens[split]) // self.sequence_length
+        return len(self._tokens[split]) // self.sequence_length
 
     @property
     def fingerprint(self) -> str:
         described = f"text-1 {self._file.fingerprint} {self.sequence_length}"
+        if self.config.train_tokens is not None:
+            described += f" {len(self._tokens['train'])}"
         return hashlib.sha256(described.encode()).hexdigest()[:16]
 
     def references(self) -> list[Reference]:
-        values = self._file.meta["references"]
+        values, of = self._file.meta["references"], ""
+        if self.config.train_tokens is not None:
+            values, of = self._references(), f", {len(self._tokens['train']):,} training tokens"
         return [
             Reference(
-                name="unigram",
+                name=f"unigram{of}",
                 metric=self.metric,
                 value=values["unigram"],
                 note="the training frequencies on the test split: what a model without context reaches",
             ),
             Reference(
-                name="xz",
+                name=f"xz{of}",
                 metric=self.metric,
                 value=values["xz"],
                 note="xz -9e on the test text after the training text (at most 8 MB of each)",
             ),
         ]
+
+    def _references(self) -> dict[str, float]:
+        """The reference lines of a part of the training text."""
+        train_N, test_N = self._tokens["train"], self._tokens["test"]
+        count_V, test_count_V = (np.bincount(t, minlength=self.vocabulary.size) for t in (train_N, test_N))
+        test_bytes = int((test_count_V * self.tokenizer.bytes_per_token).sum())
+        part_N = (train_N[-XZ_LIMIT:], test_N[:XZ_LIMIT])
+        train_text, test_text = (text_of_tokens(t, self.tokenizer.token_bytes) for t in part_N)
+        return {
+            "unigram": unigram_bits_per_byte(count_V, test_count_V, test_bytes),
+            "xz": xz_bits_per_byte(train_text, test_text),
+        }
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt, without bos or eos."""
@@ -144,3 +175,11 @@ class Text(Task):
     def decode(self, tokens: Iterable[int]) -> str:
         """The text behind tokens; special tokens vanish."""
         return self.tokenizer.decode(tokens)
+
+
+def passages(tokens_N: NDArray[np.integer], limit: int) -> NDArray[np.integer]:
+    """``limit`` tokens (or all, if there are fewer): passages in a fixed random order, the last one cut."""
+    count = -(-len(tokens_N) // PASSAGE)
+    order = permute(stream("passages"), np.arange(min(count, limit // PASSAGE + 2)), count)
+    picked = [tokens_N[number * PASSAGE : (number + 1) * PASSAGE] for number in order.tolist()]
+    return np.concatenate(picked)[:limit]

@@ -85,6 +85,19 @@ def test_arms_of_one_cell_are_told_apart_by_their_settings(write_run: Any, tmp_p
     ]
 
 
+def test_a_setting_that_follows_another_of_its_name_is_not_named_twice(
+    write_run: Any, tmp_path: Path
+) -> None:
+    for digest, block, width in (("11111111", 4, 8), ("22222222", 16, 9)):
+        folder = write_run("block_diffusion", 0, digest=digest)
+        config = {"backbone": {"block_length": block, "d_ff": width}, "objective": {"block_length": block}}
+        (folder / "config.yaml").write_text(json.dumps(config))
+    assert sorted(load_study(tmp_path / "runs", "compare")["arm"]) == [
+        "block_diffusion d_ff=8 block_length=4",
+        "block_diffusion d_ff=9 block_length=16",
+    ]
+
+
 def test_an_unknown_study_names_the_nearest(study: Path) -> None:
     words = r"did you mean 'compare'\?.*python -m experiments.train study=compaer"
     with pytest.raises(ValueError, match=words):

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import commands
@@ -24,11 +24,12 @@ def params(study: str) -> dict[str, list[str]]:
 
 @functools.cache
 def cells(study: str) -> list[Settings]:
-    """The cells of a study under its first seed."""
+    """Composed once for all seeds: a seed changes nothing else."""
     swept = params(study)
-    swept["seed"] = swept.get("seed", ["0"])[:1]
+    seeds = [int(seed) for seed in swept.pop("seed", ["0"])]
     words = [[f"{key}={value}" for value in values] for key, values in swept.items()]
-    return [commands.settings(f"study={study}", *choice) for choice in itertools.product(*words)]
+    found = [commands.settings(f"study={study}", *choice) for choice in itertools.product(*words)]
+    return [replace(cell, seed=seed) for cell in found for seed in seeds]
 
 
 @functools.cache
@@ -93,6 +94,36 @@ def test_arms_have_equal_bodies_and_data() -> None:
         assert len({p.sizes.raw_length for p in plans.values()}) == 1
 
 
+@pytest.mark.parametrize("study", ["diffusion_gap", "epochs", "infilling"])
+def test_arms_of_a_study_of_diffusion_are_treated_alike(study: str) -> None:
+    """Equal data, steps and schedule; only the learning rate and what the study varies differ."""
+    for found in arms(study).values():
+        described = [conditions(cell) for cell in found]
+        for one in described:
+            one["task"].pop("train_tokens", None)
+        assert all(one == described[0] for one in described)
+        assert len({cell.seed for cell in found}) >= 3
+    baseline = cells(study)[0].resolved["study"].get("baseline")
+    assert baseline is None or baseline in {cell.names.backbone for cell in cells(study)}
+
+
+@pytest.mark.parametrize(
+    ("study", "words"),
+    [
+        ("diffusion_gap", ("backbone=block_diffusion", "objective.block_length=16")),
+        ("infilling", ("backbone=diffusion", "backbone.shifted=true", "task=recall")),
+        ("infilling", ("backbone=encoder_decoder", "task=infilling")),
+    ],
+)
+def test_the_further_arms_that_a_study_names_are_new_cells_under_its_conditions(
+    study: str, words: tuple[str, ...]
+) -> None:
+    more = commands.settings(f"study={study}", *words)
+    assert more.digest not in {cell.digest for cell in cells(study)}
+    alike = next(cell for cell in cells(study) if cell.names.task == more.names.task)
+    assert conditions(more) == conditions(alike)
+
+
 def test_the_rates_are_searched_alike_for_every_arm_and_on_another_seed() -> None:
     for found in arms("compare_rates").values():
         rates: dict[str, list[float]] = {}
@@ -101,7 +132,7 @@ def test_the_rates_are_searched_alike_for_every_arm_and_on_another_seed() -> Non
         grids = {tuple(sorted(grid)) for grid in rates.values()}
         assert len(grids) == 1
         assert len(next(iter(grids))) >= 3
-    assert not set(params("compare")["seed"]) & set(params("compare_rates")["seed"])
+    assert not {c.seed for c in cells("compare")} & {c.seed for c in cells("compare_rates")}
 
 
 def test_the_chosen_rates_come_from_the_search() -> None:

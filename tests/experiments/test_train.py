@@ -46,6 +46,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory):
     return functools.cache(lambda *case: commands.train(*words(*case), f"runs={runs}"))
 
 
+@functools.cache
+def planned_windows() -> int | None:
+    """Windows of one epoch of the text."""
+    return plan(commands.settings(*words("decoder", "text"))).task.num_examples("train")
+
+
 @pytest.mark.parametrize("task", commands.TASKS)
 @pytest.mark.parametrize("backbone", commands.BACKBONES)
 def test_every_backbone_leaves_a_complete_record(trained, backbone: str, task: str) -> None:
@@ -73,6 +79,8 @@ def test_every_backbone_leaves_a_complete_record(trained, backbone: str, task: s
     assert 0 < training["data_share"] < 1
     assert training["tokens_per_second"] == pytest.approx(training["tokens"] / training["seconds"])
     assert training["peak_memory_bytes"] > 1e6
+    windows = planned_windows() if task == "text" else None
+    assert training["epochs"] == (None if windows is None else training["steps"] * 4 / windows)
 
     metric = found["metrics"][0]  # the table's; objectives may add others
     assert (metric["split"], metric["items"]) == ("test", 8)

@@ -120,6 +120,36 @@ def test_the_fingerprint_follows_tokens_and_window(folder, text):
     assert len({text.fingerprint, *(task.fingerprint for task in others)}) == 3
 
 
+def test_a_part_of_the_text_is_passages_from_all_over_it_the_same_for_every_seed(folder, text):
+    """Five passages of 1,024 tokens (the last shorter), in a fixed order."""
+    parts = {limit: make(folder, train_tokens=limit) for limit in (100, 1500, 3000, 5000, 10_000)}
+    sets = {}
+    for limit, task in parts.items():
+        count = task.num_examples("train")
+        assert count == min(limit, 5000) // LENGTH
+        orders = [rows(task, "train", seed, 0, count) for seed in (0, 1)]
+        assert orders[0] != orders[1]  # windows are cut and ordered by the seed
+        sets[limit] = bytes(t % 256 for t in task._tokens["train"].tolist())
+        assert len(sets[limit]) == min(limit, 5000)
+        assert rows(task, "test", 0, 0, 20) == rows(text, "test", 0, 0, 20)
+    for less, more in ((100, 1500), (1500, 3000), (3000, 5000)):
+        assert sets[more].startswith(sets[less])
+    assert sets[5000] == sets[10_000]
+    whole = bytes(t % 256 for t in text._tokens["train"].tolist())
+    assert sorted(sets[5000]) == sorted(whole)
+    assert sets[5000] != whole  # not simply its beginning
+
+
+def test_the_fingerprint_and_the_reference_lines_follow_the_part(folder, text):
+    few, many = make(folder, train_tokens=100), make(folder, train_tokens=4000)
+    assert len({text.fingerprint, few.fingerprint, many.fingerprint}) == 3
+    unigram = {name: task.references()[0].value for name, task in (("few", few), ("all", text))}
+    assert unigram["few"] > unigram["all"]
+    assert [r.name for r in few.references()] == [f"{n}, 100 training tokens" for n in ("unigram", "xz")]
+    everything = [r.value for r in make(folder, train_tokens=5000).references()]
+    assert everything[0] == pytest.approx(text.references()[0].value)
+
+
 def test_text_goes_in_and_comes_out(text):
     assert text.vocabulary.size == 288
     assert text.encode("né") == [*"né".encode()]
@@ -131,7 +161,10 @@ def test_a_split_shorter_than_a_window_is_refused(folder):
         make(folder, sequence_length=307)
 
 
-@pytest.mark.parametrize("changes", [{"sequence_length": 1}, {"num_sentinels": -1}, {"source": "fils"}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"sequence_length": 1}, {"num_sentinels": -1}, {"source": "fils"}, {"train_tokens": LENGTH - 1}],
+)
 def test_impossible_settings_are_refused(folder, changes):
     with pytest.raises(ValueError, match=next(iter(changes))):
         make(folder, **changes)
