@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from architectures.backbone import Capabilities
@@ -47,15 +48,19 @@ class Recurrent:
     """One of them, of ``d_model``, those settings and ``norm_eps``."""
     path: Callable[[Any], str]
     """Which implementation one of them runs on."""
+    make_bidirectional: Callable[..., Mixer] | None = None
+    """One that by itself reads both ways; None where that takes two."""
 
 
-def make_s4(d_model: int, settings: S4LayerConfig, *, norm_eps: float) -> Mixer:
+def make_s4(d_model: int, settings: S4LayerConfig, *, norm_eps: float, bidirectional: bool = False) -> Mixer:
     """An S4 layer, which has no norm inside."""
-    return LAYERS[settings.parametrisation](d_model, settings)
+    return LAYERS[settings.parametrisation](d_model, settings, bidirectional=bidirectional)
 
 
 RECURRENT = {
-    "H": Recurrent("s4", (S4D, S4DPLR), make_s4, lambda mixer: mixer.path),
+    "H": Recurrent(
+        "s4", (S4D, S4DPLR), make_s4, lambda mixer: mixer.path, partial(make_s4, bidirectional=True)
+    ),
     "M": Recurrent("mamba", (SelectiveSSM,), SelectiveSSM, lambda mixer: mixer.path(mixer.D_C)),
     "S": Recurrent("mamba2", (SSD,), SSD, lambda mixer: mixer.path(mixer.D_H)),
     "G": Recurrent("gla", (GatedLinearAttention,), GatedLinearAttention, lambda mixer: mixer.path),
@@ -115,15 +120,6 @@ class HybridConfig(TransformerConfig):
         return math.lcm(attention, heads // math.gcd(2, heads))  # Mamba-2 has 2 d_model channels
 
 
-def make_mixer(config: HybridConfig, letter: str, layer: int) -> Mixer:
-    """The mixer of a letter."""
-    if letter in ATTENTION:
-        attention = replace(config.attention, layers=ATTENTION[letter])
-        return make_attention(config, layer, causal=True, attention=attention)
-    kind = RECURRENT[letter]
-    return kind.make(config.width, getattr(config, kind.settings), norm_eps=config.norm_eps)
-
-
 class Hybrid(Transformer):
     """A causal language model whose layers have different mixers and feed-forwards."""
 
@@ -132,8 +128,20 @@ class Hybrid(Transformer):
     config: HybridConfig
 
     def make_mixer(self, layer: int) -> Mixer:
-        mixers = [make_mixer(self.config, letter, layer) for letter in self.config.mixers[layer]]
+        mixers = [self.make_letter(letter, layer) for letter in self.config.mixers[layer]]
         return mixers[0] if len(mixers) == 1 else SideBySide(mixers)
+
+    def make_letter(self, letter: str, layer: int) -> Mixer:
+        """The mixer of a letter."""
+        if letter not in ATTENTION:
+            return self.make_recurrent(RECURRENT[letter])
+        attention = replace(self.config.attention, layers=ATTENTION[letter])
+        return make_attention(self.config, layer, causal=self.capabilities.causal, attention=attention)
+
+    def make_recurrent(self, kind: Recurrent) -> Mixer:
+        """A mixer with a state of fixed size."""
+        settings = getattr(self.config, kind.settings)
+        return kind.make(self.config.width, settings, norm_eps=self.config.norm_eps)
 
     def residual_branches(self, count: int) -> int:
         beside = sum(len(letters) - 1 for letters in self.config.mixers)

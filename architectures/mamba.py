@@ -86,6 +86,8 @@ class SelectiveConfig:
 class SelectiveSSM(RecurrentMixer):
     """The Mamba mixer."""
 
+    projections = ("input", "out")
+
     def __init__(self, d_model: int, config: SelectiveConfig, *, norm_eps: float = 1e-5) -> None:
         super().__init__()
         check_installed(config.scan)
@@ -107,11 +109,17 @@ class SelectiveSSM(RecurrentMixer):
         # Decay would pull the time scales of the memory towards a constant.
         self.A_log_CN.no_weight_decay = True  # type: ignore[attr-defined]
 
-    def read(self, x_BTD: Tensor, state: State | None, context: Context) -> tuple[Tensor, State]:
+    def project(self, x_BTD: Tensor) -> tuple[Tensor, ...]:
+        return (self.input(x_BTD),)
+
+    def mix(
+        self, projected: tuple[Tensor, ...], state: State | None, context: Context
+    ) -> tuple[Tensor, State]:
         valid_BT, reset_BT = context.valid_BT, document_starts(context)
         assert state is None or reset_BT is None
-        path = self.path(x_BTD, continued=state is not None, packed=reset_BT is not None)
-        u_BTC, gate_BTC = self.input(x_BTD).chunk(2, dim=-1)
+        (both_BTI,) = projected
+        path = self.path(both_BTI, continued=state is not None, packed=reset_BT is not None)
+        u_BTC, gate_BTC = both_BTI.chunk(2, dim=-1)
         if valid_BT is not None:
             u_BTC = u_BTC * valid_BT[..., None]
         window_BKC = None if state is None else state["window"]
@@ -120,7 +128,7 @@ class SelectiveSSM(RecurrentMixer):
         u_BTC = self.convolution.activated(u_BTC, window_BKC, positions_BT=positions_BT, path=path)
         state_BCN = None if state is None else state["ssm"]
         y_BTC, last_BCN = self._scan(u_BTC, gate_BTC, state_BCN, valid_BT, reset_BT, path)
-        return self.out(y_BTC), {"window": after_BKC, "ssm": last_BCN}
+        return y_BTC, {"window": after_BKC, "ssm": last_BCN}
 
     def _scan(
         self,
@@ -226,6 +234,5 @@ class Mamba(RecurrentStack):
         return SelectiveSSM(self.config.width, self.config, norm_eps=self.config.norm_eps)
 
     def kernels(self) -> dict[str, str]:
-        mixer = self._blocks()[0].mixer
-        assert isinstance(mixer, SelectiveSSM)
+        mixer = next(part for part in self.modules() if isinstance(part, SelectiveSSM))
         return {"scan": mixer.path(mixer.D_C)}

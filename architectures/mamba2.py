@@ -139,6 +139,8 @@ class GatedNorm(nn.Module):
 class SSD(RecurrentMixer):
     """The Mamba-2 mixer."""
 
+    projections = ("input", "out")
+
     def __init__(self, d_model: int, config: SSDConfig, *, norm_eps: float = 1e-5) -> None:
         super().__init__()
         check_installed(config.scan)
@@ -163,21 +165,27 @@ class SSD(RecurrentMixer):
             self.norm = GatedNorm(self.channels, config.num_groups, norm_eps, before_gate=before)
         self.out = nn.Linear(self.channels, d_model, bias=config.bias)
 
-    def read(self, x_BTD: Tensor, state: State | None, context: Context) -> tuple[Tensor, State]:
+    def project(self, x_BTD: Tensor) -> tuple[Tensor, ...]:
+        return (self.input(x_BTD),)
+
+    def mix(
+        self, projected: tuple[Tensor, ...], state: State | None, context: Context
+    ) -> tuple[Tensor, State]:
         valid_BT, reset_BT = context.valid_BT, document_starts(context)
         assert state is None or reset_BT is None
-        path = self.path(x_BTD, packed=reset_BT is not None)
-        gate_BTI, u_BTC, dt_BTH = self.input(x_BTD).split(self.parts, dim=-1)
+        (all_BTS,) = projected
+        path = self.path(all_BTS, packed=reset_BT is not None)
+        gate_BTI, u_BTC, dt_BTH = all_BTS.split(self.parts, dim=-1)
         if valid_BT is not None:
             u_BTC = u_BTC * valid_BT[..., None]
         window_BKC, state_BHPN = (None, None) if state is None else (state["window"], state["ssm"])
         after_BKC = self.convolution.after(u_BTC, window_BKC, valid_BT)
         positions_BT = None if reset_BT is None else context.positions_BT
         u_BTC = self.convolution.activated(u_BTC, window_BKC, positions_BT=positions_BT, path=path)
-        with torch.autocast(x_BTD.device.type, enabled=False):
+        with torch.autocast(all_BTS.device.type, enabled=False):
             y_BTHP, x_BTHP, last_BHPN = self._scan(u_BTC, dt_BTH, state_BHPN, valid_BT, reset_BT, path)
             y_BTI = self._finish(y_BTHP, x_BTHP, gate_BTI, path)
-        return self.out(y_BTI.to(x_BTD.dtype)), {"window": after_BKC, "ssm": last_BHPN}
+        return y_BTI.to(all_BTS.dtype), {"window": after_BKC, "ssm": last_BHPN}
 
     def _scan(
         self,
@@ -295,6 +303,5 @@ class Mamba2(RecurrentStack):
         return SSD(self.config.width, self.config, norm_eps=self.config.norm_eps)
 
     def kernels(self) -> dict[str, str]:
-        mixer = self._blocks()[0].mixer
-        assert isinstance(mixer, SSD)
+        mixer = next(part for part in self.modules() if isinstance(part, SSD))
         return {"scan": mixer.path(mixer.D_H)}

@@ -56,6 +56,8 @@ class LinearMixerConfig:
 class LinearMixer(RecurrentMixer):
     """The common part; subclasses say how the memory decays and is written."""
 
+    projections = ("qkv", "gate", "out")
+
     def __init__(self, d_model: int, config: LinearMixerConfig, *, norm_eps: float = 1e-5) -> None:
         super().__init__()
         self.heads = config.num_heads
@@ -88,8 +90,14 @@ class LinearMixer(RecurrentMixer):
     ) -> tuple[Tensor, Tensor]:
         """What is read (B, T, H, V), and the last memory (B, H, K, V)."""
 
-    def read(self, x_BTD: Tensor, state: State | None, context: Context) -> tuple[Tensor, State]:
-        qkv_BTC = self.qkv(x_BTD)
+    def project(self, x_BTD: Tensor) -> tuple[Tensor, ...]:
+        gate = () if self.gate is None else (self.gate(x_BTD),)
+        return (x_BTD, self.qkv(x_BTD), *gate)
+
+    def mix(
+        self, projected: tuple[Tensor, ...], state: State | None, context: Context
+    ) -> tuple[Tensor, State]:
+        x_BTD, qkv_BTC = projected[:2]
         after: State = {}
         if self.convolution is not None:
             window_BWC = None if state is None else state["window"]
@@ -100,8 +108,8 @@ class LinearMixer(RecurrentMixer):
         y_BTHV, after["memory"] = self._recall(x_BTD, qkv_BTC, memory_BHKV, context)
         y_BTC = self.norm(y_BTHV.to(self.norm.weight.dtype)).flatten(2)
         if self.gate is not None:
-            y_BTC = y_BTC * F.silu(self.gate(x_BTD))
-        return self.out(y_BTC), after
+            y_BTC = y_BTC * F.silu(projected[2])
+        return y_BTC, after
 
     def _recall(
         self, x_BTD: Tensor, qkv_BTC: Tensor, memory_BHKV: Tensor | None, context: Context
@@ -149,7 +157,8 @@ class LinearMixer(RecurrentMixer):
     def initialise(self, num_branches: int) -> None:
         if self.convolution is not None:
             self.convolution.initialise()
-        self.out.weight.mul_(num_branches**-0.5)
+        if not self.borrowed:
+            self.out.weight.mul_(num_branches**-0.5)
 
 
 def _fill(log_decay: Tensor, mask_BT: Tensor, value: float) -> Tensor:

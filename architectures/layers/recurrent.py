@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from architectures.backbone import Capabilities
 from architectures.layers.block import FeedForward, Mixer
@@ -22,9 +22,34 @@ State = dict[str, Tensor]
 
 
 class RecurrentMixer(Mixer):
-    """A mixer that reads a sequence in pieces: the state after one piece is where the next begins."""
+    """A mixer that reads a sequence in pieces: the state after one piece is where the next begins.
+
+    Linear layers project each position in and out; only what lies between them looks at other positions.
+    """
+
+    projections: ClassVar[tuple[str, ...]]
+    """Names of those linear layers, ``out`` among them."""
+    out: nn.Linear
+    """The last of them."""
+    borrowed = False
+    """Whether they are those of another mixer, which brings them to their scale."""
+
+    def borrow(self, other: RecurrentMixer) -> None:
+        """From now on this mixer projects by the layers of ``other``, one of its own kind."""
+        for name in self.projections:
+            setattr(self, name, getattr(other, name))
+        self.borrowed = True
 
     @abstractmethod
+    def project(self, x_BTD: Tensor) -> tuple[Tensor, ...]:
+        """What ``mix`` is to read, each (B, T, ...): at every position a function of that position alone."""
+
+    @abstractmethod
+    def mix(
+        self, projected: tuple[Tensor, ...], state: State | None, context: Context
+    ) -> tuple[Tensor, State]:
+        """What ``out`` is to read (B, T, C), and the state after; see ``read``."""
+
     def read(self, x_BTD: Tensor, state: State | None, context: Context) -> tuple[Tensor, State]:
         """The mixed piece (B, T, D), and the state after the valid tokens of each row.
 
@@ -32,6 +57,8 @@ class RecurrentMixer(Mixer):
         flow through it. None is for a whole sequence: a fused kernel may read it, and give the state
         after it no gradient. Documents of a packed batch begin in the zero state.
         """
+        y_BTC, after = self.mix(self.project(x_BTD), state, context)
+        return self.out(y_BTC), after
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         return self.read(x_BTD, None, context)[0]

@@ -163,6 +163,8 @@ class Transformer(Stack):
         return count if self.config.block.residual_scaling else 1
 
     def embed(self, tokens_BT: Tensor, context: Context, segments_BT: Tensor | None) -> Tensor:
+        if context.documents_BT is not None and "E" in self.config.kinds:
+            refuse_choosing_experts(self.config)
         return self.embedding(tokens_BT, context.positions_BT, segments_BT)
 
     def predict(self, hidden_BTD: Tensor) -> Tensor:
@@ -238,6 +240,15 @@ def make_feedforward(config: TransformerConfig, letter: str, *, causal: bool) ->
             "experts.choice=token, or a bidirectional backbone"
         )
     return FEEDFORWARDS[letter](config)
+
+
+def refuse_choosing_experts(config: TransformerConfig) -> None:
+    """Raises ValueError where packed documents would see each other through their experts."""
+    if config.experts.choice == "expert":
+        raise ValueError(
+            "experts.choice=expert compares all tokens of a sequence, those of other documents too: use "
+            "experts.choice=token, or objective.separate_documents=false"
+        )
 
 
 def expert_kernels(model: nn.Module) -> dict[str, str]:

@@ -22,16 +22,18 @@ PAIRS = (
     "task.max_target=15",
 )
 METRICS = ["bits_per_byte", "bleu", "rouge_1", "rouge_2", "rouge_l", "exact_match"]
-KINDS = {"diffusion": "bound", "block_diffusion": "bound", "encoder": "bound"}
 OBJECTIVES = {
     "diffusion": "masked_diffusion",
     "block_diffusion": "block_diffusion",
     "encoder": "masked_diffusion",
+    "mamba_bidirectional": "masked_diffusion",
 }
+KINDS = dict.fromkeys(OBJECTIVES, "bound")
 
 
 @pytest.mark.parametrize(
-    "backbone", ["diffusion", "block_diffusion", "encoder", "decoder", "encoder_decoder"]
+    "backbone",
+    ["diffusion", "block_diffusion", "encoder", "mamba_bidirectional", "decoder", "encoder_decoder"],
 )
 def test_pairs_compare_all_that_can_answer(backbone: str, tmp_path: Path) -> None:
     """Only the answer is noised, or predicted; each model then writes answers from the sources alone."""

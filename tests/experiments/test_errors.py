@@ -83,7 +83,8 @@ MISTAKES = [
     (
         "backbone=mamba objective=masked_lm",
         "objective=masked_lm needs a bidirectional backbone",
-        "Backbones for this objective: diffusion, encoder, s4_bidirectional.",
+        "Backbones for this objective: diffusion, diffusion_moe, encoder, hybrid_bidirectional, "
+        "mamba2_bidirectional, mamba_bidirectional, s4_bidirectional.",
     ),
     ("backbone=encoder objective=causal_lm", "Backbones for this objective: decoder, deltanet, "),
     ("backbone=decoder objective=span_corruption", "Backbones for this objective: encoder_decoder, switch."),
@@ -178,7 +179,7 @@ def test_a_target_that_is_no_part_is_not_called(
     ("words", "part"),
     [
         (("backbone=mambo",), "did you mean 'mamba'?"),
-        (("backbone=mamba", "objective=masked_lm"), "diffusion, encoder"),
+        (("backbone=mamba", "objective=masked_lm"), "diffusion, diffusion_moe, encoder"),
         (("task=recall", "task.num_pairs=9"), "num_pairs=9"),
         (("optimizer.learning_rat=1",), "did you mean 'learning_rate'?"),
         (("task=recall", "scale.target=10"), "scale.target=10"),  # no text to prepare first

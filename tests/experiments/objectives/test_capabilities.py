@@ -22,6 +22,9 @@ PAIRS = {
     "gla": {"causal_lm", "classification", "prefix_lm", "seq2seq", *READOUTS},
     "hybrid": {"causal_lm", "classification", "prefix_lm", "seq2seq", *READOUTS},
     "s4_bidirectional": {"masked_lm", "masked_diffusion", "classification", *READOUTS, "sentence_pairs"},
+    "mamba_bidirectional": {"masked_lm", "masked_diffusion", "classification", *READOUTS, "sentence_pairs"},
+    "mamba2_bidirectional": {"masked_lm", "masked_diffusion", "classification", *READOUTS, "sentence_pairs"},
+    "hybrid_bidirectional": {"masked_lm", "masked_diffusion", "classification", *READOUTS, "sentence_pairs"},
     "encoder_decoder": {"span_corruption", "denoising", "prefix_lm", "ul2", "seq2seq"},
 }
 

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -54,6 +55,66 @@ def test_the_estimate_is_unbiased_for_every_number_of_samples(samples):
     score = objective(evaluation_samples=samples).likelihood_score(MODEL, batch, generators)
     toys.assert_unbiased(score.nats_B, JOINT.nats_N.repeat(30))
     assert (score.bytes_B == L).all()
+
+
+def bound_and_likelihood(model):
+    """Nats of every sequence, by all orders of opening its tokens: the bound, and -log p itself."""
+    masks_MT = torch.cartesian_prod(*[torch.tensor([False, True])] * L)
+    target = JOINT.sequences_NT.repeat_interleave(len(masks_MT), 0)
+    shown = target.masked_fill(masks_MT.repeat(len(JOINT.sequences_NT), 1), JOINT.task.vocabulary.mask)
+    view = View(
+        tokens_BT=shown,
+        valid_BT=None,
+        target_BT=target,
+        weight_BT=torch.ones(shown.shape),
+        count_B=torch.ones(len(shown)),
+    )
+    with torch.no_grad():
+        log_p_NMT = -objective().nats(view.run(model), view).double().view(-1, len(masks_MT), L)
+    number = {tuple(mask): index for index, mask in enumerate(masks_MT.tolist())}
+    orders = []
+    for order in itertools.permutations(range(L)):
+        states = [number[tuple(place in order[step:] for place in range(L))] for step in range(L)]
+        orders.append(sum(log_p_NMT[:, state, place] for state, place in zip(states, order, strict=True)))
+    log_p_NO = torch.stack(orders, dim=1)
+    return -log_p_NO.mean(1), -(log_p_NO.logsumexp(1) - math.log(len(orders)))
+
+
+def calm(name):
+    """A backbone that finds no symbol impossible."""
+    model = toys.build(name, JOINT.task.vocabulary.size)
+    with torch.no_grad():
+        model.head.weight.div_(20 if name == "mamba_bidirectional" else 10)
+    return model
+
+
+@pytest.mark.parametrize("name", ["encoder", *toys.RECURRENT_BOTH_WAYS])
+def test_the_bound_of_any_backbone_is_above_what_it_assigns(name):
+    model = calm(name)
+    bound_N, nats_N = bound_and_likelihood(model)
+    assert (bound_N > nats_N + 1e-4).all()
+    assert (-nats_N).exp().sum() < 1  # the rest is on special tokens
+    batch = toys.whole(JOINT.sequences_NT.repeat(10, 1))
+    found = objective().likelihood_score(model, batch, toys.generators(len(batch.tokens_BT), seed=3))
+    toys.assert_unbiased(found.nats_B, bound_N.repeat(10))
+
+
+def test_training_brings_the_bound_of_a_state_space_model_down_to_the_entropy():
+    """Of palindromes: tokens taken one by one cost twice as much, and the far side may be the later one."""
+    model = calm("mamba_bidirectional").float()
+    palindrome_N = (JOINT.sequences_NT == JOINT.sequences_NT.flip(1)).all(1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    generator, entropy = torch.Generator().manual_seed(0), 2 * math.log(3)
+    gaps = [bound_and_likelihood(model)[0][palindrome_N].mean() - entropy]
+    for _ in range(150):
+        drawn = torch.multinomial(palindrome_N.double(), 64, replacement=True, generator=generator)
+        view = objective().view(toys.whole(JOINT.sequences_NT[drawn]), generator)
+        total, count = objective().loss(view.run(model), view)
+        optimizer.zero_grad()
+        (total / count).backward()
+        optimizer.step()
+    gaps.append(bound_and_likelihood(model)[0][palindrome_N].mean() - entropy)
+    assert 0 < gaps[1] < 0.4 < entropy < gaps[0]
 
 
 def test_the_training_loss_has_the_same_mean():

@@ -84,7 +84,7 @@ def test_a_repetition_penalty_is_refused():
         fill(model, prompts(1, 4), 12, 3, sampling=SamplingConfig(repetition_penalty=1.2))
 
 
-@pytest.mark.parametrize("name", ["encoder", "diffusion"])
+@pytest.mark.parametrize("name", ["encoder", "diffusion", *toys.RECURRENT_BOTH_WAYS])
 def test_a_sample_does_not_depend_on_its_neighbours(name):
     model = toys.build(name, 24)
     given = [[1, 2, 3], [], [4, 5, 6, 7, 8, 9, 10]]

@@ -12,6 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from architectures.backbone import Backbone, BackboneConfig, Flops, Output
+from architectures.bidirectional import (
+    BidirectionalHybrid,
+    BidirectionalHybridConfig,
+    BidirectionalMamba,
+    BidirectionalMambaConfig,
+)
 from architectures.decoder import Decoder, DecoderConfig
 from architectures.diffusion import Diffusion, DiffusionConfig
 from architectures.encoder import Encoder, EncoderConfig
@@ -38,6 +44,10 @@ OTHERS = {
     "encoder": (Encoder, EncoderConfig(d_model=16)),
     "diffusion": (Diffusion, DiffusionConfig(d_model=16)),
     "encoder_decoder": (EncoderDecoder, EncoderDecoderConfig(d_model=16)),
+}
+RECURRENT_BOTH_WAYS = {
+    "mamba_bidirectional": (BidirectionalMamba, BidirectionalMambaConfig(d_model=8, d_state=4)),
+    "hybrid_bidirectional": (BidirectionalHybrid, BidirectionalHybridConfig(d_model=16, layers="MA")),
 }
 
 
@@ -125,7 +135,7 @@ def padded_text(lengths: Sequence[int], vocabulary: Vocabulary, seed: int = 0) -
 
 def build(name: str, vocab_size: int, max_length: int = 64) -> Backbone:
     """A tiny backbone in float64, with weights large enough that its predictions are far from uniform."""
-    cls, config = (CAUSAL | OTHERS)[name]
+    cls, config = (CAUSAL | OTHERS | RECURRENT_BOTH_WAYS)[name]
     torch.manual_seed(0)
     model = cls(config, vocab_size=vocab_size, max_length=max_length).double()
     with torch.no_grad():
