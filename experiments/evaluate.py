@@ -7,7 +7,6 @@ python -m experiments.evaluate run=GPT2 task=text task.tokenizer.kind=folder tas
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.app import start
 from experiments.errors import ConfigError, nearest
-from experiments.evaluation import EVALUATION_SEED, Metric, measure
+from experiments.evaluation import Metric, measure
 from experiments.results import write_json
 from experiments.run import build_task
 from experiments.saved import Saved, open_saved, read_run
 from experiments.schema import DeviceConfig
 from experiments.settings import part
 from experiments.tasks.task import SPLITS, Task
+from experiments.text_rates import nats_by_position, text_rates
 from experiments.validation import typed
 from experiments.weights import is_run
 
@@ -39,6 +39,8 @@ class EvaluateConfig:
     """Examples of it; all, where there are fewer."""
     batch_size: int = 32
     """Examples at once; changes memory, not results."""
+    stretches: int | None = None
+    """Equal stretches of the sequence whose loss is shown apart; null shows none."""
     output: str | None = None
     """JSON file to write the result to."""
     device: DeviceConfig = field(default_factory=DeviceConfig)
@@ -70,19 +72,37 @@ def evaluate(cfg: DictConfig) -> None:
         batch_size=config.batch_size,
         precision=config.device.precision,
     )
-    perplexity = _perplexity(metrics[0], saved, config)
+    rates = text_rates(metrics[0], saved.task, config.batch_size)
+    positions = _positions(saved, config)
     print(saved.description)
     for metric in metrics:
         print(describe(metric))
-    if perplexity is not None:
-        print(f"perplexity per token {perplexity:.4f}")
+    for name, value in rates.items():
+        print(f"{name.replace('_', ' ')} {value:.4f}")
+    for begin, end, nats in positions:
+        print(f"tokens {begin} to {end - 1}: {nats:.4f} nats per token")
     if config.output is not None:
         found = {"model": saved.description, "fingerprint": saved.task.fingerprint}
         listed = [asdict(metric) for metric in metrics]
+        by_position = [{"begin": b, "end": e, "nats_per_token": nats} for b, e, nats in positions]
         try:
-            write_json(Path(config.output), {**found, "perplexity_per_token": perplexity, "metrics": listed})
+            write_json(Path(config.output), {**found, **rates, "by_position": by_position, "metrics": listed})
         except OSError as error:
             raise ConfigError(f"output={config.output}: cannot be written: {error}") from error
+
+
+def _positions(saved: Saved, config: EvaluateConfig) -> list[tuple[int, int, float]]:
+    if config.stretches is None:
+        return []
+    return nats_by_position(
+        saved.model,
+        saved.objective,
+        config.split,
+        stretches=config.stretches,
+        examples=config.examples,
+        batch_size=config.batch_size,
+        precision=config.device.precision,
+    )
 
 
 def _task(path: Path, section: dict[str, Any] | None) -> Task:
@@ -106,17 +126,6 @@ def describe(metric: Metric) -> str:
         f"{metric.split} {metric.name} {metric.value:.4f} ± {metric.standard_error:.4f} {metric.unit} "
         f"(standard error over {metric.items} items; {likelihood}{metric.estimator})"
     )
-
-
-def _perplexity(metric: Metric, saved: Saved, config: EvaluateConfig) -> float | None:
-    """exp of nats per token: bits per byte times the bytes behind a token of the same examples."""
-    if metric.name != "bits_per_byte":
-        return None
-    batch = saved.task.batch(config.split, EVALUATION_SEED, 0, metric.items)
-    assert batch.bytes_BT is not None
-    scored_BT = batch.answer_BT & batch.valid_BT
-    bytes_per_token = (batch.bytes_BT * scored_BT).sum().item() / scored_BT.sum().item()
-    return math.exp(metric.value * math.log(2) * bytes_per_token)
 
 
 if __name__ == "__main__":

@@ -59,10 +59,22 @@ def build_task(task_class: type[Task], config: Any, name: str) -> Task:
 def plan(settings: Settings) -> Plan:
     """Sizes the model and prices it. Allocates nothing."""
     task = build_task(settings.task_class, settings.task, settings.names.task)
+    for split in ("validation", "test"):
+        available = task.num_examples(split)
+        if available is not None and available < 2:
+            raise DataError(
+                f"task={settings.names.task}: the {split} split has {available} examples: at least 2 are "
+                "needed for an evaluation; give it more"
+            )
     objective = settings.objective_class(settings.objective, task)
     tests = _tests(settings, task)
     # The same examples for every seed, so that a size does not depend on it.
     view = objective.view(task.batch("train", 0, 0, PRICED_EXAMPLES), torch.Generator().manual_seed(0))
+    if view.count_B.sum() == 0:
+        raise DataError(
+            f"task={settings.names.task}: nothing is scored in the first {PRICED_EXAMPLES} training "
+            "examples: give data with answers in them"
+        )
     length, source_length = view.mean_lengths()
     trained_length = settings.initial.record.max_length if settings.initial else 0
     sizes = Sizes(

@@ -17,7 +17,7 @@ from typing import Any
 
 from experiments.data.document import Document
 from experiments.data.embedded import LIBRARY, REFERENCE, embedded_documents
-from experiments.data.files import find_files, read_files
+from experiments.data.files import find_files, read_files, refuse_overlap
 from experiments.data.hub import read_hub
 from experiments.errors import nearest
 
@@ -72,6 +72,11 @@ class CorpusConfig:
             raise ValueError("source=hub needs dataset: set its name on the hub or a local folder")
         if self.source != "hub" and self.dataset is not None:
             raise ValueError(f"source={self.source} reads no dataset: set source=hub to read {self.dataset}")
+        if self.source == "hub" and self.train_split in (self.validation_split, self.test_split):
+            raise ValueError(
+                f"train_split={self.train_split} is held out too: name another validation_split and "
+                "test_split, or null to carve them"
+            )
         if self.max_documents is not None and self.max_documents < 1:
             raise ValueError(f"max_documents={self.max_documents} must be at least 1, or null for all")
 
@@ -139,6 +144,7 @@ def identity(config: CorpusConfig) -> dict[str, Any]:
     if config.source in _EMBEDDED:
         result["python"] = f"{platform.python_implementation()} {platform.python_version()}"
     elif config.source == "files":
+        refuse_overlap(_paths(config))
         result["files"] = {
             split: [_stamp(path) for path in find_files(patterns)]
             for split, patterns in _paths(config).items()

@@ -7,7 +7,7 @@ import glob
 import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow
@@ -31,6 +31,18 @@ def find_files(patterns: Sequence[str], suffixes: Sequence[str] = SUFFIXES) -> l
                 raise DataError(f"{path}: cannot read '{path.suffix}' files; use {', '.join(suffixes)}")
         found.update(matches)
     return sorted(found)
+
+
+def refuse_overlap(patterns: Mapping[str, Sequence[str]], suffixes: Sequence[str] = SUFFIXES) -> None:
+    """DataError where a file is both trained on and held out. ``patterns`` are those of each split."""
+    trained = {path.resolve() for path in find_files(patterns["train"], suffixes)}
+    for split in ("validation", "test"):
+        for path in find_files(patterns[split], suffixes):
+            if path.resolve() in trained:
+                raise DataError(
+                    f"{path}: in the training split and in the {split} split (task.paths and "
+                    f"task.{split}_paths): what is tested on must not be trained on; take it out of one"
+                )
 
 
 def read_files(paths: Sequence[Path], column: str) -> Iterator[Document]:

@@ -63,3 +63,16 @@ def permute(key: int, position_B: NDArray[np.int64], size: int) -> NDArray[np.in
         result[pending] = (left << np.uint64(half)) | right
         pending &= result >= np.uint64(size)
     return result.astype(np.int64)
+
+
+def epoch_order(seed: int, index_B: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Which of ``size`` training examples each number stands for: every epoch has an order of its own.
+
+    The numbers may span epochs.
+    """
+    epoch_B, position_B = np.divmod(index_B, size)
+    order_B = np.empty_like(index_B)
+    for epoch in np.unique(epoch_B).tolist():
+        now = epoch_B == epoch
+        order_B[now] = permute(stream(seed, "train", "order", epoch), position_B[now], size)
+    return order_B

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from experiments.data.corpus import split_of
-from experiments.data.files import decode_utf8, find_files, rows_of_file
+from experiments.data.files import decode_utf8, find_files, refuse_overlap, rows_of_file
 from experiments.data.hub import hub_rows
 from experiments.errors import DataError, nearest
 from experiments.tasks.task import SPLITS
@@ -72,6 +72,11 @@ class RowsConfig:
             raise ValueError(f"source={self.source} with dataset={self.dataset}: source=hub needs a dataset")
         if self.source != "files" and (self.validation_paths or self.test_paths):
             raise ValueError(f"source={self.source} reads no paths: set source=files to read them")
+        if self.source == "hub" and self.train_split in (self.validation_split, self.test_split):
+            raise ValueError(
+                f"train_split={self.train_split} is held out too: name another validation_split and "
+                "test_split, or null to carve them"
+            )
         if self.max_rows is not None and self.max_rows < 1:
             raise ValueError(f"max_rows={self.max_rows} must be at least 1, or null for all")
 
@@ -83,6 +88,8 @@ def read_rows(config: RowsConfig, columns: Sequence[str]) -> Iterator[tuple[str,
         "hub": {"validation": bool(config.validation_split), "test": bool(config.test_split)},
     }[config.source]
     carved = [split for split, given in named.items() if not given]
+    if config.source == "files":
+        refuse_overlap(_patterns(config), SUFFIXES)
     for split in SPLITS:
         if split in carved:
             continue
@@ -106,9 +113,12 @@ def _hub_rows(config: RowsConfig, split: str) -> Iterator[tuple[str, Row]]:
         yield name, Row(place, values)
 
 
+def _patterns(config: RowsConfig) -> dict[str, list[str]]:
+    return {"train": config.paths, "validation": config.validation_paths, "test": config.test_paths}
+
+
 def _file_rows(config: RowsConfig, split: str, columns: Sequence[str]) -> Iterator[tuple[str, Row]]:
-    patterns = {"train": config.paths, "validation": config.validation_paths, "test": config.test_paths}
-    paths = find_files(patterns[split], SUFFIXES)
+    paths = find_files(_patterns(config)[split], SUFFIXES)
     base = os.path.commonpath([path.parent.absolute() for path in paths])
     for path in paths:
         name = path.absolute().relative_to(base).as_posix()
@@ -141,7 +151,7 @@ def value_in(row: Row, column: str, key: str) -> Any:
             f"{row.place}: no column '{column}'{nearest(column, map(str, row.values))} Set task.{key}"
         )
     value = row.values[column]
-    if value is None or value == "":
+    if value is None or (isinstance(value, str) and not value):
         raise DataError(
             f"{row.place}: column '{column}' is empty: remove the row, or use a split with labels"
         )

@@ -189,7 +189,7 @@ class _SplitWriter:
     """Appends token ids to a split's file and counts what goes by."""
 
     def __init__(self, path: Path, dtype: np.dtype, tokenizer: TextTokenizer) -> None:
-        self.file = path.open("wb")
+        self._path, self.file = path, path.open("wb")
         self.digest = hashlib.sha256()
         self.num_documents = 0
         self.count_V = np.zeros(tokenizer.vocabulary.size, dtype=np.int64)
@@ -198,7 +198,13 @@ class _SplitWriter:
     def write(self, documents: list[NDArray[np.integer]]) -> None:
         if not documents:
             return
-        ids = np.concatenate(documents).astype(self._dtype)
+        found = np.concatenate(documents)
+        if (largest := int(found.max())) >= len(self.count_V):
+            raise DataError(
+                f"{self._path.stem} split, after token {int(self.count_V.sum())}: the tokenizer gives the id "
+                f"{largest}, its vocabulary has {len(self.count_V)}: mend the tokenizer's folder"
+            )
+        ids = found.astype(self._dtype)
         data = ids.tobytes()
         self.file.write(data)
         self.digest.update(data)

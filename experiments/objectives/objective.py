@@ -194,6 +194,11 @@ class Objective(ABC):
         Each sequence draws from its own generator, so its score does not depend on its neighbours.
         """
         if batch.whole:
+            if self.likelihood.kind != "exact" and not batch.answer_BT[batch.valid_BT].all():
+                raise DataError(
+                    f"task.stride: {type(self).__name__} scores whole windows (its likelihood is "
+                    f"{self.likelihood.kind}): set task.stride=null"
+                )
             return self.likelihood_score(model, batch, generators)
         device = next(model.parameters()).device
         view = self.answer_view(batch).to(device)

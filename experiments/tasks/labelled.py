@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.data.random import permute, stream
+from experiments.data.random import epoch_order, permute, stream
 from experiments.data.rows import Row, RowsConfig, read_rows
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig, train_tokenizer
 from experiments.errors import DataError, nearest
@@ -135,7 +135,7 @@ class Labelled(Task):
         examples = self._examples[split]
         index_B = np.arange(start, start + count, dtype=np.int64)
         if split == "train":
-            order_B = self._training_order(seed, index_B)
+            order_B = epoch_order(seed, index_B, len(examples))
         elif start + count > len(examples):
             raise ValueError(
                 f"the {split} split has {len(examples)} examples; asked for {count} from {start} on"
@@ -165,16 +165,6 @@ class Labelled(Task):
             label_B=None if self.targets == "tags" else torch.tensor([e.label for e in chosen], dtype=number),
             tag_BT=tag_BT if self.targets == "tags" else None,
         )
-
-    def _training_order(self, seed: int, index_B: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which example each training number is. A batch may span epochs."""
-        num_examples = len(self._examples["train"])
-        epoch_B, position_B = np.divmod(index_B, num_examples)
-        order_B = np.empty_like(index_B)
-        for epoch in np.unique(epoch_B).tolist():
-            now = epoch_B == epoch
-            order_B[now] = permute(stream(seed, "train", "order", epoch), position_B[now], num_examples)
-        return order_B
 
     def num_examples(self, split: str) -> int:
         """Examples of the split; for ``train``, of one epoch (training may go on beyond)."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -29,6 +29,8 @@ from experiments.tasks.task import SPLITS, Batch, Reference, Task
 
 PASSAGE = 1024
 """Tokens of the passages that ``TextConfig.train_tokens`` picks."""
+_CHUNK = 1 << 22
+"""Tokens whose words are counted at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,11 @@ class TextConfig(CorpusConfig):
     """Sentinel ids kept for span corruption; with bytes, 28 makes a vocabulary of 288."""
     cache_dir: str = "data-cache"
     """Folder of the prepared token files."""
+    stride: int | None = None
+    """Held-out windows begin this many tokens apart and each scores what the one before did not reach,
+    with the rest as its context; null lays them side by side. For objectives that read from left to right."""
+    test_words: int | None = None
+    """Words of the published test split, for perplexity per word; null counts what white space separates."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,6 +65,12 @@ class TextConfig(CorpusConfig):
             )
         if self.num_sentinels < 0:
             raise ValueError(f"num_sentinels={self.num_sentinels} must not be negative")
+        if self.stride is not None and not 1 <= self.stride <= self.sequence_length:
+            raise ValueError(
+                f"stride={self.stride} must lie in 1 to sequence_length={self.sequence_length}, or be null"
+            )
+        if self.test_words is not None and self.test_words < 1:
+            raise ValueError(f"test_words={self.test_words} must be at least 1, or null")
 
 
 class Text(Task):
@@ -95,8 +108,18 @@ class Text(Task):
                     f"the {split} split has {num_windows} windows of {self.sequence_length} tokens, "
                     f"asked for {start} to {start + count - 1}"
                 )
-            begin_B = index_B * self.sequence_length
-        return self._windows(split, begin_B)
+            begin_B = index_B * self._step
+        batch = self._windows(split, begin_B)
+        if split == "train" or self._step == self.sequence_length:
+            return batch
+        scored_BT = batch.answer_BT.clone()
+        scored_BT[torch.from_numpy(index_B > 0), : self.sequence_length - self._step] = False
+        return replace(batch, answer_BT=scored_BT)
+
+    @property
+    def _step(self) -> int:
+        """Tokens from the beginning of a held-out window to that of the next."""
+        return self.config.stride or self.sequence_length
 
     def _train_windows(self, seed: int, index_B: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where training windows begin. A batch may span epochs."""
@@ -115,6 +138,12 @@ class Text(Task):
         # The training stream is a ring: a window may run over its end.
         place_BT = (begin_B[:, None] + np.arange(self.sequence_length)) % len(tokens_N)
         tokens_BT = torch.from_numpy(tokens_N[place_BT].astype(np.int64))
+        if (largest := int(tokens_BT.max())) >= self.vocabulary.size:
+            row, column = np.argwhere(tokens_BT.numpy() == largest)[0]
+            raise DataError(
+                f"{self._file.folder / split}.bin: token {place_BT[row, column]} is {largest}, the "
+                f"vocabulary has {self.vocabulary.size}: delete the folder and run again to prepare it anew"
+            )
         everywhere_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
         return Batch(
             tokens_BT=tokens_BT,
@@ -128,13 +157,16 @@ class Text(Task):
 
     def num_examples(self, split: str) -> int:
         """Full windows of the split; for ``train``, of one epoch (training may go on beyond)."""
-        return len(self._tokens[split]) // self.sequence_length
+        length, step = self.sequence_length, self.sequence_length if split == "train" else self._step
+        return max(0, (len(self._tokens[split]) - length) // step + 1)
 
     @property
     def fingerprint(self) -> str:
         described = f"text-1 {self._file.fingerprint} {self.sequence_length}"
         if self.config.train_tokens is not None:
             described += f" {len(self._tokens['train'])}"
+        if self._step != self.sequence_length:
+            described += f" stride {self._step}"
         return hashlib.sha256(described.encode()).hexdigest()[:16]
 
     def references(self) -> list[Reference]:
@@ -167,6 +199,19 @@ class Text(Task):
             "unigram": unigram_bits_per_byte(count_V, test_count_V, test_bytes),
             "xz": xz_bits_per_byte(train_text, test_text),
         }
+
+    def words_per_byte(self, split: str) -> float:
+        """Words of a whole split over its bytes; ``test_words`` of the test split, where that is given."""
+        num_bytes = self._file.meta["splits"][split]["bytes"]
+        if split == "test" and self.config.test_words is not None:
+            return self.config.test_words / num_bytes
+        words, tokens_N, inside = 0, self._file.tokens[split], False
+        token_bytes = [text or b"\n" for text in self.tokenizer.token_bytes]  # no word runs over documents
+        for start in range(0, len(tokens_N), _CHUNK):
+            text = text_of_tokens(tokens_N[start : start + _CHUNK], token_bytes)
+            words += len(text.split()) - (inside and not text[:1].isspace())  # one cut in two counts once
+            inside = not text[-1:].isspace()
+        return words / num_bytes
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt, without bos or eos."""

@@ -72,13 +72,16 @@ def test_similarity_is_learned(tmp_path: Path) -> None:
 
 def test_text_is_learned_in_pairs_and_the_record_has_both_halves_of_the_objective(tmp_path: Path) -> None:
     for letter in "abcdefgh":
-        (tmp_path / f"{letter}.txt").write_text(f"{letter * 3} " * 400)
-    files = ",".join(str(tmp_path / f"{letter}.txt") for letter in "abcdefgh")
+        for kind in ("txt", "md"):  # trained on the one, tested on the other, for no file may be in both
+            (tmp_path / f"{letter}.{kind}").write_text(f"{letter * 3} " * 400)
+    files, held_out = (
+        ",".join(str(tmp_path / f"{letter}.{kind}") for letter in "abcdefgh") for kind in ("txt", "md")
+    )
     folder, metrics = trained(
         tmp_path,
         *("objective=sentence_pairs", "objective.question=next", "backbone.embedding.num_segments=2"),
-        *("task=text", "task.source=files", f"task.paths=[{files}]", f"task.test_paths=[{files}]"),
-        *(f"task.validation_paths=[{files}]", "task.sequence_length=32", "budget.tokens=30_000"),
+        *("task=text", "task.source=files", f"task.paths=[{files}]", f"task.test_paths=[{held_out}]"),
+        *(f"task.validation_paths=[{held_out}]", "task.sequence_length=32", "budget.tokens=30_000"),
         f"task.cache_dir={tmp_path / 'cache'}",
     )
     assert list(metrics) == ["bits_per_byte", "pseudo_perplexity", "pair_accuracy"]

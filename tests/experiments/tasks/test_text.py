@@ -190,3 +190,55 @@ def test_settings_reach_the_tokenizer():
     config = typed(TextConfig, {"sequence_length": 64, "tokenizer": tokenizer}, "task")
     expected = TokenizerConfig(kind="bpe", normalization=["nfc"])
     assert config == TextConfig(sequence_length=64, tokenizer=expected)
+
+
+@pytest.mark.parametrize("stride", [1, 5, LENGTH])
+def test_with_a_stride_every_held_out_token_is_scored_once_with_the_context_there_is(folder, stride):
+    task = make(folder, stride=stride)
+    stream = (folder / "test.txt").read_bytes() + b"\0"  # the end token's place
+    windows = task.num_examples("test")
+    batch = task.batch("test", 0, 0, windows)
+    places = [i * stride + t for i in range(windows) for t in range(LENGTH) if batch.answer_BT[i, t]]
+    assert places == list(range(LENGTH + (windows - 1) * stride))
+    assert len(stream) - len(places) < stride  # nothing but a last piece shorter than the stride is left
+    for i in range(windows):
+        shown = [t for t in batch.tokens_BT[i].tolist() if t < 256]
+        assert bytes(shown) == stream[i * stride : i * stride + len(shown)]
+    assert torch.equal(task.batch("test", 0, 1, 2).answer_BT, batch.answer_BT[1:3])
+    assert task.batch("train", 0, 0, 3).answer_BT.all()
+    assert (task.fingerprint == make(folder).fingerprint) == (stride == LENGTH)
+
+
+def test_words_are_those_of_the_split_or_of_the_published_one(folder, tmp_path):
+    paths = {}
+    for split, text in (("train", "a b\n c  d"), ("validation", "one two three"), ("test", "é à la carte")):
+        (tmp_path / f"{split}.txt").write_text(text)
+        paths[split] = [str(tmp_path / f"{split}.txt")]
+    settings = {
+        "paths": paths["train"],
+        "validation_paths": paths["validation"],
+        "test_paths": paths["test"],
+        "sequence_length": 4,
+        "cache_dir": str(tmp_path / "cache"),
+    }
+    task = make(folder, **settings)
+    assert [task.words_per_byte(s) for s in ("train", "validation", "test")] == [4 / 9, 3 / 13, 4 / 14]
+    published = make(folder, **settings, test_words=7)
+    assert published.words_per_byte("test") == 7 / 14
+    assert published.words_per_byte("validation") == 3 / 13
+
+
+def test_words_are_counted_alike_in_pieces(folder, text, monkeypatch):
+    whole = [text.words_per_byte(split) for split in ("train", "test")]
+    monkeypatch.setattr("experiments.tasks.text._CHUNK", 7)
+    assert [text.words_per_byte(split) for split in ("train", "test")] == whole
+
+
+def test_a_stride_or_words_that_cannot_be_are_refused():
+    for settings, message in (
+        ({"stride": 0}, "stride=0 must lie in 1 to sequence_length=256"),
+        ({"stride": 300}, "stride=300 must lie in 1 to"),
+        ({"test_words": 0}, "test_words=0 must be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            TextConfig(**settings)

@@ -1,0 +1,45 @@
+"""What the shallow solvers of the long-range tasks reach: the table of docs/long_range.md.
+
+PYTHONPATH=. python benchmarks/shallow_solvers.py
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import hydra
+from omegaconf import OmegaConf
+
+from experiments.run import build_task
+from experiments.settings import CONF, part
+from experiments.tasks import listops, pathfinder
+from experiments.tasks.task import Task
+
+KINDS = ("single", "multi_key", "multi_value", "variable_tracking")
+CASES = (
+    *((name, ()) for name in ("listops_nano", "listops", "pathfinder", "images")),
+    *(("needle", (f"task.kind={kind}",)) for kind in KINDS),
+)
+"""Tasks and what is set."""
+
+
+def main() -> None:
+    # More examples than a run's own lines are computed from.
+    listops._FIT, listops._SCORED = 4000, 2000
+    pathfinder._FIT, pathfinder._SCORED = 512, 512
+    print("| task | solver | accuracy |\n|---|---|---|")
+    for name, words in CASES:
+        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+            composed = hydra.compose("evaluate", overrides=["run=none", f"task={name}", *words])
+        section = OmegaConf.to_container(composed.task)
+        task_class, config = part({"task": section}, "task", Task)  # type: ignore[type-abstract]
+        task = build_task(task_class, config, name)
+        shown = " ".join([name, *(word.removeprefix("task.") for word in words)])
+        for reference in task.references():
+            print(f"| `{shown}` | {reference.name} | {reference.value:.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    assert Path("conf").is_dir(), "run it from the root of the checkout"
+    sys.exit(main())
