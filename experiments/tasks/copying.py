@@ -10,6 +10,7 @@ of the S4 repository's: symbols among blanks, a marker, then the answers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,7 +80,12 @@ class Copying(Probe):
 
         return batch_of(tokens_BT, context_BT, answer_BT)
 
-    def references(self) -> list[Reference]:
+    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
+        kept = [token for token in shown[: asked[0] - 1] if token != BLANK]
+        assert len(kept) == len(asked)
+        return kept
+
+    def guesses(self) -> list[Reference]:
         c = self.config
         data = c.num_symbols - 2
         return [

@@ -8,6 +8,7 @@ end; the answer is the symbol that followed it. Trained at one length, read at m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,7 +63,10 @@ class Induction(Probe):
         answer_BT[:, -1] = True
         return batch_of(tokens_BT, context_BT, answer_BT)
 
-    def references(self) -> list[Reference]:
+    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
+        return [shown[list(shown).index(shown[place - 1]) + 1] for place in asked]
+
+    def guesses(self) -> list[Reference]:
         return [
             Reference(
                 name="random symbol",

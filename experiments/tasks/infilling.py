@@ -10,6 +10,7 @@ Shapes: B examples, N blanks, T tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,7 +93,21 @@ class Infilling(Probe):
         answer_BT[:, blanks] = True
         return batch_of(tokens_BT, context_BT, answer_BT)
 
-    def references(self) -> list[Reference]:
+    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
+        third = len(shown) // 3
+        parts = [shown[start : start + third] for start in (0, third, 2 * third)]
+        middle = 1 if self.config.order == "natural" else 2
+        before, after = (parts[0], parts[2]) if middle == 1 else (parts[1], parts[0])
+        found = []
+        for place in asked:
+            beside = place - middle * third  # the same place of the other thirds holds what is asked for
+            cue = CUES[parts[middle][beside - 1] - 1 - self.config.num_symbols]
+            left, right = before[beside], after[beside]
+            both = 1 + (left - 1 + right - 1) % self.config.num_symbols
+            found.append({"before": left, "after": right, "both": both}[cue])
+        return found
+
+    def guesses(self) -> list[Reference]:
         chance = 1 / self.config.num_symbols
         return [
             Reference(

@@ -169,19 +169,18 @@ class ListOps(Probe):
             name: float(np.mean(np.array(guess) == np.array(test_value))) for name, guess in guesses.items()
         }
 
-    def references(self) -> list[Reference]:
+    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
+        return [evaluate([token for token in shown if token != _BLANK]) for _ in asked]
+
+    def guesses(self) -> list[Reference]:
         notes = {
             "majority": "always the digit most frequent in training",
             "first token": "the digit most frequent under the outermost operator, which alone is read",
             "top level": "the outermost operator over its own digits, and a constant for each operator",
         }
-        found = [
+        return [
             Reference(name=name, metric=self.metric, value=self._shallow[name], note=note)
             for name, note in notes.items()
-        ]
-        return [
-            *found,
-            Reference(name="evaluation", metric=self.metric, value=1.0, note="reading all of it: no noise"),
         ]
 
 

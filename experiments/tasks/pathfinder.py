@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from experiments.data.random import stream, uniform
 from experiments.tasks.curve_drawing import draw, draw_dots
 from experiments.tasks.curves import CurveConfig, Curves, grow_distractors, grow_pair
-from experiments.tasks.probe import Probe, batch_of
+from experiments.tasks.probe import Generated, batch_of
 from experiments.tasks.task import Batch, Reference, Vocabulary
 
 _FIT, _SCORED = 256, 256
@@ -73,7 +73,7 @@ class PathfinderConfig:
             )
 
 
-class Pathfinder(Probe):
+class Pathfinder(Generated):
     """Pathfinder as a sequence of pixels. Both labels are equally likely."""
 
     Config = PathfinderConfig

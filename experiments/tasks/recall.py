@@ -7,13 +7,15 @@ its value. The gap between context and query follows a power law.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from experiments.data.random import stream, uniform
-from experiments.tasks.probe import Probe, batch_of
-from experiments.tasks.task import Batch, Reference, Vocabulary
+from experiments.tasks.draws import Draws
+from experiments.tasks.lookup import Lookup
+from experiments.tasks.task import Reference, Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,7 @@ class RecallConfig:
             raise ValueError("num_pairs must be at least 1 and power above 0")
 
 
-class Recall(Probe):
+class Recall(Lookup):
     """MQAR."""
 
     Config = RecallConfig
@@ -55,34 +57,19 @@ class Recall(Probe):
         self.sequence_length = config.sequence_length
         self.vocabulary = Vocabulary(num_symbols=config.num_symbols, num_sentinels=config.num_pairs)
 
-    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
+    def facts(self, draws: Draws) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         c = self.config
-        index_B = np.arange(start, start + count, dtype=np.int64)
-        half, slots = c.num_symbols // 2, (c.sequence_length - 2 * c.num_pairs) // 2
+        half = c.num_symbols // 2
+        key_BK = 1 + draws.distinct("keys", half - 1, c.num_pairs)
+        value_BK = half + draws.distinct("values", c.num_symbols - half, c.num_pairs)
+        return np.stack([key_BK, value_BK], axis=2).reshape(len(key_BK), -1), key_BK[:, :, None], value_BK
 
-        def draw(what: str, options: int, log_weight: np.ndarray | float = 0.0) -> np.ndarray:
-            """K of ``options`` without replacement, by Gumbel top-k."""
-            u = uniform(stream(seed, split, what), index_B, options)
-            scores = log_weight - np.log(-np.log(u))
-            return np.argsort(-scores, axis=1, kind="stable")[:, : c.num_pairs]
+    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
+        facts = shown[: 2 * self.config.num_pairs]
+        value_of = dict(zip(facts[::2], facts[1::2], strict=True))
+        return [value_of[shown[place - 1]] for place in asked]
 
-        key_BK = 1 + draw("keys", half - 1)
-        value_BK = half + draw("values", c.num_symbols - half)
-        gap_BK = draw("gaps", slots, (c.power - 1) * np.log(np.arange(1, slots + 1)))
-
-        context_BT = np.zeros((count, c.sequence_length), dtype=np.int64)
-        context_BT[:, 0 : 2 * c.num_pairs : 2] = key_BK
-        context_BT[:, 1 : 2 * c.num_pairs : 2] = value_BK
-        query_BK = 2 * c.num_pairs + 2 * gap_BK
-        np.put_along_axis(context_BT, query_BK, key_BK, axis=1)
-        tokens_BT = context_BT.copy()
-        np.put_along_axis(tokens_BT, query_BK + 1, value_BK, axis=1)
-        answer_BT = np.zeros((count, c.sequence_length), dtype=bool)
-        np.put_along_axis(answer_BT, query_BK + 1, True, axis=1)
-
-        return batch_of(tokens_BT, context_BT, answer_BT)
-
-    def references(self) -> list[Reference]:
+    def guesses(self) -> list[Reference]:
         values = self.config.num_symbols - self.config.num_symbols // 2
         return [
             Reference(

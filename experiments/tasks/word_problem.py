@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -82,7 +83,17 @@ class WordProblem(Probe):
         answer_BT[:, 1::2] = True
         return batch_of(tokens_BT, context_BT, answer_BT)
 
-    def references(self) -> list[Reference]:
+    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
+        listed = elements(self.config.group)
+        state, found = listed[0], []
+        for element in shown[::2]:
+            permutation = listed[element - 1]
+            state = tuple(permutation[image] for image in state)
+            found.append(1 + listed.index(state))
+        assert len(found) == len(asked)
+        return found
+
+    def guesses(self) -> list[Reference]:
         words = self.sequence_length // 2
         # After a known number of swaps a permutation is known to be even or odd.
         chance = (2 if self.config.swaps else 1) / len(self.product_GG)

@@ -29,7 +29,7 @@ from experiments.tracking import TrackingConfig
 
 GROUPS = ("backbone", "objective", "task", "scale", "budget", "optimizer", "device", "tracking")
 YAMLS = [(group, path.stem) for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]
-OBJECTIVES, TASKS = ([name for group, name in YAMLS if group == kind] for kind in ("objective", "task"))
+OBJECTIVES = [name for group, name in YAMLS if group == "objective"]
 CONFIGS = {
     "scale": ScaleConfig,
     "budget": BudgetConfig,
@@ -38,12 +38,14 @@ CONFIGS = {
     "tracking": TrackingConfig,
 }
 PARTS = {"backbone": Backbone, "objective": Objective, "task": Task}
+KINDS = ("recall", "text", "text_source", "pairs", "sentences", "tags", "similarity")
+"""Tasks of every kind there is: what an objective goes with is among them."""
 
 
 def readable(*groups: tuple[str, str]) -> Settings | None:
     """The settings of some backbone, objective and task with these groups; None if there are none."""
     fixed = dict(groups)
-    choices = {"backbone": commands.BACKBONES, "objective": [None, *OBJECTIVES], "task": TASKS}
+    choices = {"backbone": commands.BACKBONES, "objective": [None, *OBJECTIVES], "task": KINDS}
     tried = [[fixed[group]] if group in fixed else options for group, options in choices.items()]
     for backbone, objective, task in itertools.product(*tried):
         if objective and not commands.may_meet(backbone, objective, task):

@@ -22,13 +22,21 @@ def params(study: str) -> dict[str, list[str]]:
     return {str(key): str(value).split(",") for key, value in found.items()}
 
 
+LARGE = 100
+"""Cells of a study from which on not all of them are composed here, but enough to meet each value once."""
+
+
 @functools.cache
 def cells(study: str) -> list[Settings]:
     """Composed once for all seeds: a seed changes nothing else."""
     swept = params(study)
     seeds = [int(seed) for seed in swept.pop("seed", ["0"])]
     words = [[f"{key}={value}" for value in values] for key, values in swept.items()]
-    found = [commands.settings(f"study={study}", *choice) for choice in itertools.product(*words)]
+    choices = list(itertools.product(*words))
+    if len(choices) > LARGE:
+        longest = max(map(len, words))
+        choices = [tuple(values[i % len(values)] for values in words) for i in range(longest)]
+    found = [commands.settings(f"study={study}", *choice) for choice in choices]
     return [replace(cell, seed=seed) for cell in found for seed in seeds]
 
 

@@ -58,7 +58,7 @@ def test_the_reference_line_is_what_guessing_reaches():
     task = make()
     answers = task.batch("test", 0, 0, 5000).tokens_BT[:, -1].numpy()
     found = (np.random.default_rng(0).integers(0, 7, 5000) == answers).mean()
-    (chance,) = task.references()
+    (chance,) = task.guesses()
     assert abs(found - chance.value) < 4 * math.sqrt(chance.value / 5000)
 
 

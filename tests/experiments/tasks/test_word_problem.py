@@ -90,7 +90,7 @@ def test_the_shallow_solver_reaches_what_its_line_says(group, swaps):
     guess_BN = np.stack([generator.choice(possible[n], 4000) for n in range(24)], axis=1)
     chance = (guess_BN[:, 4:] == answer_BN[:, 4:]).mean()
     guess_BN[:, :4] = answer_BN[:, :4]
-    window, line = task.references()
+    window, line = task.guesses()
     assert abs(chance - line.value) < 4 * math.sqrt(line.value / 80_000)
     assert abs((guess_BN == answer_BN).mean() - window.value) < 4 * math.sqrt(line.value / 80_000)
 
