@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from experiments.run import build_task
 from experiments.settings import CONF, part
 from experiments.tasks import listops, pathfinder
+from experiments.tasks.probe import Probe
 from experiments.tasks.task import Task
 
 KINDS = ("single", "multi_key", "multi_value", "variable_tracking")
@@ -36,7 +37,7 @@ def main() -> None:
         task_class, config = part({"task": section}, "task", Task)  # type: ignore[type-abstract]
         task = build_task(task_class, config, name)
         shown = " ".join([name, *(word.removeprefix("task.") for word in words)])
-        for reference in task.references():
+        for reference in task.guesses() if isinstance(task, Probe) else task.references():
             print(f"| `{shown}` | {reference.name} | {reference.value:.3f} |", flush=True)
 
 

@@ -101,13 +101,12 @@ def test_an_example_is_a_function_of_split_seed_and_number():
 
 
 def test_the_shallow_solvers_reach_on_the_published_limits_what_they_reach_on_the_published_generator():
-    """16.5, 35.3 and 60.4 percent on 24,000 trees of Long Range Arena's own generator; none reaches 100."""
+    """16.5, 35.3 and 60.4 percent on 24,000 trees of Long Range Arena's own generator."""
     task = ListOps(ListOpsConfig())
     found = {reference.name: reference.value for reference in task.references()}
     for name, published in {"majority": 0.165, "first token": 0.353, "top level": 0.604}.items():
         error = math.sqrt(published * (1 - published) / 500)
         assert abs(found[name] - published) < 4 * error, name
-    assert found["evaluation"] == 1
     lengths = (task.batch("validation", 0, 0, 60).tokens_BT[:, :-1] != BLANK).sum(1)
     assert 700 < np.median(lengths) < 1300  # 994 there
 

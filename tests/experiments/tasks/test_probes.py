@@ -130,14 +130,14 @@ def test_every_objective_asks_for_the_same_answers(name: str) -> None:
 def test_a_longer_sequence_leaves_the_vocabulary_as_it_is() -> None:
     """So that a model can be tested on longer ones; the recall probes name their number of queries."""
     for name in PROBES:
+        if name.startswith("infilling"):  # a sentinel for each blank
+            continue
         other = {
             "selective_copying": 512,
             "mad_copying": 512,
             "copying": 512,
             "phone_book": 96,
             "compression": 63,
-            "infilling": 126,
-            "infilling_suffix_first": 126,
             "listops": 3000,
         }
         longer = same(name, sequence_length=other.get(name, 128))
