@@ -19,6 +19,7 @@ from rich.console import Console
 from analysis.against import draw
 from analysis.load import load_history, load_study
 from analysis.page import render_page
+from analysis.steps_to_loss import with_steps
 from analysis.summary import arm_table
 from analysis.table import WIDTH, render_markdown, render_tables, study_text
 
@@ -118,6 +119,7 @@ def main(arguments: Sequence[str]) -> int:
         config = parse(arguments)
         frame = load_study(Path(config.runs), config.study)
         history = load_history(Path(config.runs), config.study)
+        frame = with_steps(frame, history)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -16,6 +16,7 @@ rest is text (None where the record has none).
     further                            the score in each of the further tests (``trainer.tests``), JSON text
     published                          what the study quotes from others (``study.published``), JSON text
     baseline against                   what more the tables show: ``study.baseline``, ``study.against``
+    steps_to                           the arm whose final score the others are timed to (``study.steps_to``)
     parameters_*  flops_per_token  state_bytes_2k  training_*
     matched_axis matched_target matched_residual
     fingerprint git_commit git_dirty device_* versions kernels command
@@ -48,6 +49,9 @@ NUMBERS = {
     "matched_residual": ("matched", "residual"),
 }  # fmt: skip
 """Number columns and where they stand in result.json."""
+
+CURVES = ("train", "validation")
+"""Kinds of rows of metrics.jsonl that are points of curves; ``analysis.experts`` reads ``routing``."""
 
 SCORE_TEXTS = ("unit", "direction", "averaging", "likelihood", "estimator")
 
@@ -91,6 +95,8 @@ def load_history(runs: Path, study: str) -> pd.DataFrame:
     rows = []
     for folder in run_folders(runs, study):
         for line in _lines(folder / "metrics.jsonl")[0]:
+            if line.get("kind") not in CURVES:
+                continue
             numbers = {k: _number(v) for k, v in line.items() if k != "kind"}
             rows.append({"path": str(folder), "kind": str(line.get("kind")), **numbers})
     frame = pd.DataFrame(rows)
@@ -146,6 +152,7 @@ def _run_row(folder: Path, study: str) -> dict[str, Any]:
         "references": json.dumps(result.get("references") or []),
         "published": json.dumps(study_keys.get("study.published") or []),
         "baseline": study_keys.get("study.baseline"), "against": study_keys.get("study.against"),
+        "steps_to": study_keys.get("study.steps_to"),
         "corrupt_lines": _lines(folder / "metrics.jsonl")[1],
     }  # fmt: skip
     device = provenance.get("device") or {}

@@ -212,7 +212,7 @@ def _meanings() -> str:
 
 
 def _further(frame: pd.DataFrame) -> str:
-    """Further tests, gaps, scores against a number, and what others published, where a study has them."""
+    """What else a study asks for, and what others published; empty where there is nothing."""
     parts = []
     if (figure := further_curves(frame)) is not None:
         parts.append("<h2>The same models on further tests</h2>")

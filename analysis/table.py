@@ -18,6 +18,7 @@ from rich.text import Text
 from analysis import against, gap
 from analysis.further import further_grid, further_scores, published
 from analysis.statistics import CONFIDENCE, MIN_SEEDS
+from analysis.steps_to_loss import steps_grid
 from analysis.summary import PLACE, arm_table, comparisons, matched_line, study_warnings
 
 WIDTH = 118
@@ -87,6 +88,8 @@ def more_tables(
         found.append((gap.gap_title(rows), *gap.gap_grid(rows), gap.NOTE))
     if not (rows := against.against_scores(here)).empty:
         found.append((against.against_title(rows), *against.against_grid(rows), against.NOTE))
+    if (steps := steps_grid(here, task, scale)) is not None:
+        found.append((*steps, ""))
     return found
 
 

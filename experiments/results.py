@@ -3,6 +3,7 @@
 config.yaml        the resolved configuration
 provenance.json    code, versions, data fingerprint, device, kernels, command
 metrics.jsonl      one row for each logged step and each evaluation
+routing/           the experts that a few fixed examples chose at each evaluation, where there are experts
 checkpoints/       what is needed to continue
 result.json        written last, in one piece; its presence says that the run has ended, and how
 """
@@ -42,10 +43,15 @@ def plain(value: Any) -> Any:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Writes text in one piece, as UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Writes a file in one piece: a reader sees the old one or the new one, a crash leaves either."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with temporary.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
@@ -62,6 +68,7 @@ class RunFolder:
         self.root = root
         self.metrics = root / "metrics.jsonl"
         self.checkpoints = root / "checkpoints"
+        self.routing = root / "routing"
 
     def result(self) -> dict[str, Any] | None:
         """The result, or None while the run has not ended."""
@@ -87,7 +94,10 @@ class RunFolder:
             file.write(json.dumps(plain(row), allow_nan=False) + "\n")
 
     def rewind(self, step: int) -> None:
-        """Drops the rows after ``step`` (and one half-written by a crash): they will be written again."""
+        """Drops what was recorded after ``step`` (and a row half-written by a crash): it comes again."""
+        for path in self.routing.glob("step-*.safetensors"):
+            if int(path.stem.removeprefix("step-")) > step:
+                path.unlink()
         if not self.metrics.exists():
             return
         kept = []

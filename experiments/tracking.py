@@ -229,7 +229,7 @@ def _start(config: TrackingConfig, run: RunIdentity, folder: Path, contents: dic
         resume="allow",
         settings=settings,
     )
-    for name in ("train/*", "validation/*"):
+    for name in ("train/*", "validation/*", "routing/*"):
         handle.define_metric(name, step_metric="progress/tokens")
     for name, summary in SUMMARIES.items():
         handle.define_metric(name, step_metric="progress/tokens", summary=summary)

@@ -26,6 +26,7 @@ from experiments.evaluation import Metric, autocast, measure
 from experiments.objectives.objective import Objective, View
 from experiments.optimizer import averaged, exchange_averages, make_optimizer, set_rate, update_average
 from experiments.results import RunFolder
+from experiments.routing import RoutingProbe
 from experiments.settings import Settings
 from experiments.tasks.task import Task
 from experiments.tracking import Tracker
@@ -68,6 +69,7 @@ class Trainer:
         self.flops_per_token = flops_per_token
         self.device = next(model.parameters()).device
         self.optimizer = make_optimizer(model, settings.optimizer)
+        self.routing = RoutingProbe(model, objective)
         self.state = TrainState()
         self.batch_size = settings.budget.batch_size
         self.tokens_per_step = self.batch_size * task.sequence_length
@@ -173,6 +175,13 @@ class Trainer:
     def _validate(self) -> None:
         metrics = self.test("validation", self.settings.trainer.validation_examples)
         self._record("validation", {metric.name: metric.value for metric in metrics})
+        rows = self.settings.budget.micro_batch_size or self.batch_size
+        with averaged(self.optimizer):
+            routing = self.routing.record(
+                self.folder, self.state.step, batch_size=rows, precision=self.settings.device.precision
+            )
+        if routing:
+            self._record("routing", routing)
         metric = metrics[0]
         self.console.say(f"step {self.state.step} | validation {metric.name} {metric.value:.4f}")
 

@@ -69,7 +69,7 @@ class Router(nn.Linear):
             score_BTX=score_BTX,
             expert_BTK=expert_BTK,
             gate_BTK=gate_BTK,
-            kept_BTK=self._within_capacity(expert_BTK, valid_BT),
+            kept_BTK=self.within_capacity(expert_BTK, valid_BT, training=self.training),
         )
 
     def _logits(self, x_BTD: Tensor) -> Tensor:
@@ -95,13 +95,15 @@ class Router(nn.Linear):
             score_BTX = score_BTGE.masked_fill(~allowed_BTG[..., None], -torch.inf).flatten(-2)
         return score_BTX.topk(c.experts_per_token, dim=-1).indices
 
-    def _within_capacity(self, expert_BTK: Tensor, valid_BT: Tensor | None) -> Tensor | None:
-        """Tokens that are not too many for their expert, counted in the order of the sequence.
+    def within_capacity(
+        self, expert_BTK: Tensor, valid_BT: Tensor | None, *, training: bool
+    ) -> Tensor | None:
+        """Tokens that are not too many for their expert, counted in the order of the sequence; None for all.
 
         Earlier tokens come first, with all their choices, so that nothing depends on what follows.
         """
         c = self.config
-        factor = c.capacity_factor if self.training else None
+        factor = c.capacity_factor if training else None
         if c.capacity is None and factor is None:
             return None
         B, T, K = expert_BTK.shape

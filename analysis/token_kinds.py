@@ -1,0 +1,164 @@
+"""Kinds of words in English text with code in it, by word lists and spelling. Transparent, and rough.
+
+A character has the kind of the word it lies in:
+
+    whitespace   spaces and line breaks, in code too
+    code         everything else in a line that looks like code, and words with ``_``, ``()`` or inner dots
+    punctuation  characters that are neither letters, digits nor spaces
+    number       words that begin with a digit
+    connective   articles and conjunctions, by list
+    function     other words of closed classes: prepositions, pronouns, auxiliaries, determiners, particles
+    verb         common verbs by list, with their regular endings; other words in -ing, -ize, -ise, -ify ...
+    name         capitalised words that do not open a sentence or a line
+    other        the rest: nouns, adjectives, adverbs, and verbs the list lacks
+
+What it gets wrong: a word has one kind whatever it does in its sentence ("the call" counts as a verb);
+capitalised nouns of headings count as names, names at the beginning of a sentence do not; a line of code
+without any of the marks below counts as prose; a text that begins or ends within a word or a line is judged
+by what is there. No tagger was trained and none was measured against.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+KINDS = (
+    "whitespace", "punctuation", "connective", "function", "verb", "number", "name", "code", "other",
+    "special",
+)  # fmt: skip
+"""In the order of their numbers. ``special`` is for tokens that stand for no text."""
+SPECIAL = KINDS.index("special")
+
+CONNECTIVES = frozenset(
+    """
+    a although an and because but if nor or so the though unless until whereas whether while yet
+    """.split()  # noqa: SIM905 -- a list would take a line for each word
+)
+FUNCTION = frozenset(
+    """
+    about above across after again against all along also always am among any are aren't around as at be
+    been before behind being below beneath beside between beyond both by can can't cannot could despite
+    did do does doesn't doing don't done down during each either even ever every except few for from had
+    has have having he her here him his how i in inside into is isn't it it's its just let's like many
+    may me might mine more most much must my n't near neither never no none not of off often on once one
+    only onto other others our out outside over own per same several shall she should since some such
+    than that their them then there these they this those through throughout to too toward towards under
+    up upon us very via was we were what when where which who whom whose why will with within without
+    won't would you your yours
+    """.split()  # noqa: SIM905 -- a list would take a line for each word
+)
+VERBS = frozenset(
+    """
+    accept access add allow append apply assign become began begin bind bound break broken build call
+    came catch caught change check chosen close compare compile compute contain convert copy create
+    define delete denote depend describe determine display encode ensure enter evaluate execute exist
+    expect extend fail find follow format found gave generate get give given go got handle happen held
+    hold ignore implement import include indicate inherit insert invoke iterate keep kept know known
+    left load look lookup made make match mean meant modify move need occur open override parse pass
+    perform print produce provide put raise ran read receive refer register remove replace represent
+    require resolve return run said saw say see seem send sent set show shown specify split start stop
+    store support take taken tell throw thrown took treat try turn update use wait want went work wrap
+    write written wrote yield
+    """.split()  # noqa: SIM905 -- a list would take a line for each word
+)
+_ENDING = re.compile(r"[a-z]{2,}(?:ing|(?:i[sz]|if[iy])(?:e|es|ed|y|ies))")
+_WORD = re.compile(r"[^\W\d_][\w']*|\d[\w.]*\w|\d|\w+")
+_CODE_WORD = re.compile(r"\w*_\w*(?:\.\w+)*(?:\(\))?|\w{2,}(?:\.\w+)+(?:\(\))?|\w+\(\)")
+_CODE_LINE = re.compile(
+    r"""\s*(?:>>>|\.\.\.(?:\s|$)|@\w|\#\s|[\w"|]+\s*::?=)      # prompts, decorators, comments, grammar rules
+    |\s+(?:def|class|import|from|return|raise|assert|del|pass|break|continue|yield|with|while|if|elif|else|for
+        |try|except|finally|lambda|print)\b.*[:()=]            # an indented statement
+    |(?:def|class|async\ def)\s+\w+.*:\s*$
+    |.*(?:\w\s=\s\S|==|!=|->|\+=|\):\s*$|\w\[\w)               # operators that prose lacks
+    |\s+[\w.]+\([^)]*\)\s*$                                    # a call that stands alone""",
+    flags=re.VERBOSE,
+)
+_OPENS = re.compile(r"(?:^|[.!?:][\"')\]]*)\s*[\"'(\[*`]*$")
+"""What stands before the first word of a sentence, on its line."""
+
+
+def character_kinds(text: str) -> NDArray[np.uint8]:
+    """The kind of each character, as its number in ``KINDS``."""
+    kinds = np.full(len(text), KINDS.index("punctuation"), dtype=np.uint8)
+    begin = 0
+    for line in text.splitlines(keepends=True):
+        kinds[begin : begin + len(line)] = _line_kinds(line)
+        begin += len(line)
+    return kinds
+
+
+def _line_kinds(line: str) -> NDArray[np.uint8]:
+    kinds = np.full(len(line), KINDS.index("punctuation"), dtype=np.uint8)
+    if is_code(line):
+        kinds[:] = KINDS.index("code")
+    else:
+        for found in _WORD.finditer(line):
+            kind = word_kind(found[0], opens=_OPENS.search(line[: found.start()]) is not None)
+            kinds[found.start() : found.end()] = KINDS.index(kind)
+        for found in _CODE_WORD.finditer(line):
+            if not found[0][0].isdigit():
+                kinds[found.start() : found.end()] = KINDS.index("code")
+    kinds[[c.isspace() for c in line]] = KINDS.index("whitespace")
+    return kinds
+
+
+def is_code(line: str) -> bool:
+    """Whether a line looks like code."""
+    return _CODE_LINE.match(line) is not None
+
+
+def word_kind(word: str, *, opens: bool) -> str:
+    """The kind of a word of prose; ``opens`` where it opens a sentence or a line."""
+    lower = word.lower()
+    if word[0].isdigit():
+        return "number"
+    if lower in CONNECTIVES:
+        return "connective"
+    if lower in FUNCTION:
+        return "function"
+    if word[0].isupper() and not opens and len(word) > 1:
+        return "name"
+    return "verb" if _is_verb(lower) else "other"
+
+
+def _is_verb(word: str) -> bool:
+    stems = {word}
+    for ending in ("s", "es", "d", "ed", "ing"):
+        stem = word.removesuffix(ending)
+        if stem != word:
+            # raise-s, pass-es, us-ing, stop-p-ed
+            stems |= {stem, stem + "e", stem[:-1] if stem[-2:-1] == stem[-1:] else stem}
+    if word.endswith("ies") or word.endswith("ied"):
+        stems.add(word[:-3] + "y")
+    return bool(stems & VERBS) or _ENDING.fullmatch(word) is not None
+
+
+def token_kinds(pieces: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """The kind of each token of a text, and whether its line looks like code.
+
+    A token has the kind of its first character that is no whitespace; one that is empty is ``special``.
+
+    Args:
+        pieces: the bytes behind each token, in order.
+    """
+    data = b"".join(pieces)
+    text = data.decode("utf-8", "surrogateescape")
+    lengths = [len(c.encode("utf-8", "surrogateescape")) for c in text]
+    byte_kind = np.repeat(character_kinds(text), lengths)
+    lines = text.splitlines(keepends=True)
+    in_code = np.repeat(
+        np.array([is_code(line) for line in lines], dtype=bool),
+        [len(line.encode("utf-8", "surrogateescape")) for line in lines],
+    )
+    kinds = np.full(len(pieces), SPECIAL, dtype=np.uint8)
+    code = np.zeros(len(pieces), dtype=bool)
+    begin = 0
+    for i, piece in enumerate(pieces):
+        if piece:
+            first = begin + min(len(piece) - len(piece.lstrip()), len(piece) - 1)
+            kinds[i], code[i] = byte_kind[first], in_code[first]
+        begin += len(piece)
+    return kinds, code
