@@ -21,6 +21,9 @@ rest is text (None where the record has none).
     matched_axis matched_target matched_residual
     fingerprint git_commit git_dirty device_* versions kernels command
     references versions kernels        JSON text
+    changed                            what of code, libraries, machine changed between sittings, JSON text;
+                                       where it is not empty, the result is not exact to the last bit
+    loss_spikes skipped_steps          jumps of the training loss; steps left out as it was no number
     corrupt_lines                      lines of metrics.jsonl that are no JSON object
 """
 
@@ -153,6 +156,9 @@ def _run_row(folder: Path, study: str) -> dict[str, Any]:
         "published": json.dumps(study_keys.get("study.published") or []),
         "baseline": study_keys.get("study.baseline"), "against": study_keys.get("study.against"),
         "steps_to": study_keys.get("study.steps_to"),
+        "changed": json.dumps(sorted((result.get("resume") or {}).get("changed") or [])),
+        "loss_spikes": _number((result.get("training") or {}).get("loss_spikes")),
+        "skipped_steps": _number((result.get("training") or {}).get("skipped_steps")),
         "corrupt_lines": _lines(folder / "metrics.jsonl")[1],
     }  # fmt: skip
     device = provenance.get("device") or {}

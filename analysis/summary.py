@@ -181,7 +181,21 @@ def study_warnings(frame: pd.DataFrame) -> list[str]:
         elif len(few):
             names = ", ".join(few.index)
             found.append(f"{place}: fewer than {MIN_SEEDS} seeds, so never called better: {names}")
-    return found + _mixed(frame) + _unmatched(frame)
+    return found + _mixed(frame) + _disturbed(frame) + _unmatched(frame)
+
+
+def _disturbed(frame: pd.DataFrame) -> list[str]:
+    """Runs that went on under other code, libraries or machine, and those that left steps out."""
+    found = []
+    if "changed" in frame:
+        inexact = frame[~frame["changed"].isin(["[]"])]
+        keys = sorted({key for text in inexact["changed"] for key in json.loads(text)})
+        if keys:
+            found.append(f"{len(inexact)} runs continued after a change of {', '.join(keys)}: not exact")
+    if "skipped_steps" in frame and frame["skipped_steps"].sum() > 0:
+        runs, steps = (frame["skipped_steps"] > 0).sum(), int(frame["skipped_steps"].sum())
+        found.append(f"{runs} runs left out {steps} steps, as the loss was no finite number")
+    return found
 
 
 def _whole_arms(group: pd.DataFrame) -> pd.Series:

@@ -8,6 +8,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
@@ -18,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.errors import RunError, nearest
+from experiments.redaction import redact
 from experiments.settings import CONF
 
 
@@ -45,20 +47,23 @@ def start(function: Callable[[DictConfig], None], config_name: str = "config") -
 
 def _run_job(function: Callable[[DictConfig], None], cfg: DictConfig) -> None:
     """One job: alone it ends the process; in a sweep its error is said now and the others go on."""
+    if HydraConfig.get().mode == RunMode.MULTIRUN:
+        # Hydra's copy of the command line. Nobody reads it, and it would keep a secret given there.
+        (Path(HydraConfig.get().sweep.dir) / "multirun.yaml").unlink(missing_ok=True)
     try:
         function(cfg)
     except RunError as error:
         if HydraConfig.get().mode == RunMode.RUN:
             _fail(str(error), error.exit_code)
-        sys.stderr.write(f"error: {' '.join(HydraConfig.get().overrides.task)}: {error}\n")
+        sys.stderr.write(redact(f"error: {' '.join(HydraConfig.get().overrides.task)}: {error}\n"))
         raise
 
 
 def _fail(message: str, code: int) -> None:
     """Ends the process; called while an exception is handled."""
     if os.environ.get("DEBUG") == "1":
-        traceback.print_exc()
-    sys.stderr.write(f"error: {message}\n")
+        sys.stderr.write(redact(traceback.format_exc()))
+    sys.stderr.write(redact(f"error: {message}\n"))
     sys.exit(code)
 
 

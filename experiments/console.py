@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +11,8 @@ from typing import Any
 
 import rich.console
 import rich.progress
+
+from experiments.redaction import redact
 
 
 def clock(seconds: float) -> str:
@@ -26,16 +30,24 @@ def count(number: float) -> str:
     return f"{number:.3g}"
 
 
+class _Screen(rich.console.Console):
+    """A console whose reader may go away: what is printed then is lost, and the run goes on."""
+
+    def on_broken_pipe(self) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class Console:
     """Prints the lines of one run, each led by the run's name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._rich = rich.console.Console(highlight=False, soft_wrap=True)
+        self._rich = _Screen(highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
-        self._rich.print(f"[{self.name}] {text}", markup=False)
-        sys.stdout.flush()
+        with contextlib.suppress(OSError):
+            self._rich.print(redact(f"[{self.name}] {text}"), markup=False)
+            sys.stdout.flush()
 
     def step(self, step: int, total: int, row: dict[str, Any], seconds_left: float) -> None:
         """One line for a logged step."""

@@ -1,7 +1,8 @@
 """The mistakes and mishaps that end a run, each with its exit code.
 
 0 complete · 1 unexpected error · 2 bad configuration · 3 bad data · 4 diverged ·
-5 out of memory · 6 storage or checkpoint · 75 preempted, may be continued.
+5 out of memory · 6 storage or checkpoint · 7 another process holds the run ·
+75 preempted, may be continued. ``docs/reliability.md`` says what to do about each.
 """
 
 from __future__ import annotations
@@ -49,14 +50,22 @@ class CheckpointError(RunError):
     exit_code = 6
 
 
+class LockedError(RunError):
+    """Another process is writing this run."""
+
+    exit_code = 7
+
+
 class Preempted(SystemExit):
     """The run was asked to stop, saved itself, and can be continued.
 
     Not an ``Exception``, so that it ends a sweep and not only one of its cells.
     """
 
-    def __init__(self, code: int = 75) -> None:
-        super().__init__(code)  # an argument, so that it can travel between processes
+    def __init__(self, code: int = 75, reason: str = "stopped by a signal") -> None:
+        super().__init__(code)
+        self.args = (code, reason)  # so that it can travel between processes
+        self.reason = reason
 
 
 def nearest(name: str, options: Iterable[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -62,8 +62,12 @@ def measure(
     examples: int,
     batch_size: int,
     precision: str,
+    before_batch: Callable[[], None] = lambda: None,
 ) -> list[Metric]:
-    """Every metric on the first ``examples`` of a split (all, if there are fewer), the task's own first."""
+    """Every metric on the first ``examples`` of a split (all, if there are fewer), the task's own first.
+
+    ``before_batch`` is called between batches and may raise to end the evaluation early.
+    """
     available = task.num_examples(split)
     total = examples if available is None else min(examples, available)
     if total < 2:
@@ -72,6 +76,7 @@ def measure(
     scores = []
     with inference(model, device, precision):
         for start in range(0, total, batch_size):
+            before_batch()
             stop = min(start + batch_size, total)
             batch = task.batch(split, EVALUATION_SEED, start, stop - start)
             generators = [example_generator(split, example) for example in range(start, stop)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,7 +35,8 @@ def redact(tree: Any, name: str = "") -> Any:
     "token" name stay: FLOPs per token are no secret); the same in ``name=value``
     strings, such as overrides; keys of Hugging Face and W&B; 40 hex digits,
     unless the name says they are a commit, a revision or a hash; user and
-    password in a URL. Pure: the argument is not changed.
+    password in a URL; anywhere, the values of environment variables with such
+    names. The argument is not changed.
 
     Args:
         tree: mappings and sequences of anything; they become plain dicts and lists.
@@ -63,10 +65,18 @@ def _redact_text(text: str, name: str) -> str:
     override = _OVERRIDE.fullmatch(text)
     if override and _is_secret(override[1], _number_or_text(override[2])):
         return f"{override[1]}={REDACTED}"  # to the end: the value may hold spaces and commas
+    for secret in _environment_secrets():
+        text = text.replace(secret, REDACTED)
     text = _URL_USER.sub(REDACTED, text)
     text = _ASSIGNMENT.sub(_redact_assignment, text)
     text = _KNOWN_KEY.sub(REDACTED, text)
     return text if _HASH_NAME.search(name) else _HEX_KEY.sub(_redact_hex, text)
+
+
+def _environment_secrets() -> list[str]:
+    """Values of this process's environment under secret names, wherever they turn up; not short words."""
+    values = [v for k, v in os.environ.items() if _is_secret(k, _number_or_text(v)) and len(v) >= 8]
+    return sorted((v for v in values if not os.path.exists(v)), key=len, reverse=True)
 
 
 def _redact_assignment(match: re.Match[str]) -> str:

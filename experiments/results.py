@@ -10,6 +10,7 @@ result.json        written last, in one piece; its presence says that the run ha
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -93,6 +94,19 @@ class RunFolder:
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(plain(row), allow_nan=False) + "\n")
 
+    def sync(self) -> None:
+        """Sees to it that the rows so far outlive a crash of the machine."""
+        if self.metrics.exists():
+            with self.metrics.open("rb") as file:
+                os.fsync(file.fileno())
+
+    def has_row(self, kind: str, step: int) -> bool:
+        """True if metrics.jsonl has a row of this kind for a step."""
+        if not self.metrics.exists():
+            return False
+        rows = map(json.loads, self.metrics.read_text(encoding="utf-8").splitlines())
+        return any(row["kind"] == kind and row["step"] == step for row in rows)
+
     def rewind(self, step: int) -> None:
         """Drops what was recorded after ``step`` (and a row half-written by a crash): it comes again."""
         for path in self.routing.glob("step-*.safetensors"):
@@ -134,7 +148,7 @@ def provenance(
 
 
 def _git() -> dict[str, Any]:
-    """Commit of the code that runs, and whether it was changed since."""
+    """Commit of the code that runs, whether anything was changed since, and a hash of the code itself."""
 
     def ask(*words: str) -> str | None:
         try:
@@ -145,8 +159,14 @@ def _git() -> dict[str, Any]:
             return None
         return found.stdout.strip() if found.returncode == 0 else None
 
-    status = ask("status", "--porcelain")
-    return {"commit": ask("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
+    parts = [":/architectures", ":/experiments", ":/conf"]
+    trees = ask("rev-parse", *(f"HEAD{part.replace('/', '', 1)}" for part in parts))
+    status, changes = ask("status", "--porcelain"), ask("diff", "HEAD", "--", *parts)
+    return {
+        "commit": ask("rev-parse", "HEAD"),
+        "dirty": None if status is None else bool(status),
+        "code": None if trees is None else hashlib.sha256(f"{trees}{changes}".encode()).hexdigest()[:16],
+    }
 
 
 def _processor(device: torch.device) -> str:

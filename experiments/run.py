@@ -6,6 +6,7 @@ import ctypes
 import ctypes.util
 import datetime
 import gc
+import os
 import resource
 import traceback
 from dataclasses import asdict, dataclass
@@ -15,11 +16,25 @@ from typing import Any
 import torch
 
 from architectures.backbone import Backbone
+from experiments import checkpoint, drift
 from experiments.budget import Matched, Sizes, match, training_flops_per_token
 from experiments.console import Console, clock
 from experiments.data.random import stream
-from experiments.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, Preempted, RunError
+from experiments.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    LockedError,
+    OutOfMemoryError,
+    Preempted,
+    RunError,
+)
+from experiments.interruptions import ORPHANED, Interruptions
+from experiments.lock import RunLock
+from experiments.memory import is_out_of_memory
 from experiments.objectives.objective import Objective
+from experiments.redaction import redact
+from experiments.restarts import check_progress
 from experiments.results import RunFolder, provenance
 from experiments.settings import Settings
 from experiments.tasks.task import Task
@@ -138,13 +153,32 @@ def execute(settings: Settings) -> None:
     Raises:
         RunError: the run failed in a way its message explains; if it had begun,
             the failure is a row of the study (result.json).
-        Preempted: a signal asked to stop; a checkpoint was saved.
+        Preempted: the run was asked to stop; a checkpoint was saved.
+        LockedError: another process is writing the run; nothing was touched.
     """
     folder = RunFolder(settings.folder)
     console = Console(f"{settings.cell} s{settings.seed}")
+    drift.check_config(settings, folder.root)
+    if not _finished(folder, console):
+        try:
+            with RunLock(folder.root) as lock:
+                if not _finished(folder, console):  # it may have ended while we asked for the lock
+                    check_progress(folder.root, checkpoint.newest_step(folder.checkpoints))
+                    _execute(settings, folder, console, lock)
+        except Preempted as preempted:
+            if preempted.reason == ORPHANED:
+                os._exit(75)  # nobody waits for this process any more, and nobody would end it
+            raise
+
+
+def _finished(folder: RunFolder, console: Console) -> bool:
     if folder.finished:
-        console.say(f"already {(folder.result() or {})['status']}: {settings.folder}")
-        return
+        console.say(f"already {(folder.result() or {})['status']}: {folder.root}")
+    return folder.finished
+
+
+def _execute(settings: Settings, folder: RunFolder, console: Console, lock: RunLock) -> None:
+    """The part of ``execute`` that no two processes may do at once."""
     if settings.device.threads is not None:
         torch.set_num_threads(settings.device.threads)
     planned = plan(settings)
@@ -163,20 +197,25 @@ def execute(settings: Settings) -> None:
     try:
         _reset_peak_memory()
         model = _build(settings, planned)
-        folder.open(
-            settings.resolved,
-            provenance(
-                settings.device.torch_device(),
-                settings.device.precision,
-                {"task": settings.names.task, "fingerprint": planned.task.fingerprint},
-                model.kernels(),
-            ),
+        if settings.fork is not None:
+            record["parent"] = drift.adopt(settings.fork, folder.root)
+        now = provenance(
+            settings.device.torch_device(),
+            settings.device.precision,
+            {"task": settings.names.task, "fingerprint": planned.task.fingerprint},
+            model.kernels(),
         )
+        record["resume"] = drift.compare(folder.root, now, console.say)
+        folder.open(settings.resolved, {**now, "resume": record["resume"]})
         ModelRecord.of(model, settings.names.backbone, planned.task.tokenizer).write(folder.root)
         if planned.task.tokenizer is not None:
             planned.task.tokenizer.save(folder.root)
     except OSError as error:
         raise CheckpointError(f"{settings.folder}: the run folder cannot be written: {error}") from error
+    except (RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise OutOfMemoryError(f"out of memory while building the model: {error}") from error
+        raise
     console.say(
         f"{planned.cost['parameters']['body']:,} body parameters "
         f"({planned.matched.residual:+.2%} of the target), {settings.folder}"
@@ -184,17 +223,20 @@ def execute(settings: Settings) -> None:
     if kernels := model.kernels():
         console.say("kernels: " + ", ".join(f"{part}: {path}" for part, path in kernels.items()))
     tracker = open_tracker(settings.tracking, _identity(settings), settings.folder, settings.resolved, record)
-    trainer = Trainer(
-        settings,
-        model=model,
-        objective=planned.objective,
-        task=planned.task,
-        folder=folder,
-        tracker=tracker,
-        console=console,
-        flops_per_token=planned.cost["flops_per_token"],
-    )
-    _train(trainer, planned.tests, record, folder, tracker, console)
+    with Interruptions(settings.trainer.stop_margin) as interruptions:
+        trainer = Trainer(
+            settings,
+            model=model,
+            objective=planned.objective,
+            task=planned.task,
+            folder=folder,
+            tracker=tracker,
+            console=console,
+            flops_per_token=planned.cost["flops_per_token"],
+            interruptions=interruptions,
+            lock=lock,
+        )
+        _train(trainer, planned.tests, record, folder, tracker, console)
 
 
 def _train(
@@ -219,13 +261,19 @@ def _train(
         record["references"] = [asdict(reference) for reference in trainer.task.references()]
     except Preempted as preempted:
         status, error = "preempted", preempted
+    except LockedError:
+        tracker.close(None, LockedError.exit_code)
+        raise  # the record is another's by now
     except RunError as failure:
         status, error = failure.status, failure
     except Exception as failure:
         error = _translate(failure)
         status = error.status
     state = trainer.state
-    message = {"complete": None, "preempted": "stopped by a signal"}.get(status, str(error))
+    peak = peak_memory(trainer.device)
+    message = None if error is None else redact(error.reason if isinstance(error, Preempted) else str(error))
+    if status == "oom":
+        message = f"{message} (peak {peak / 2**20:,.0f} MiB)"
     result = {
         **record,
         "status": status,
@@ -238,7 +286,10 @@ def _train(
             "seconds": state.seconds,
             "tokens_per_second": state.tokens / state.seconds if state.seconds else None,
             "data_share": state.data_seconds / state.seconds if state.seconds else None,
-            "peak_memory_bytes": peak_memory(trainer.device),
+            "peak_memory_bytes": peak,
+            "micro_batch_size": trainer.fitting.size,
+            "skipped_steps": state.anomalies.skipped,
+            "loss_spikes": state.anomalies.spikes,
         },
         "metrics": metrics,
         "finished_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -268,10 +319,7 @@ def _epochs(trainer: Trainer) -> float | None:
 
 def _translate(failure: Exception) -> RunError:
     """An unforeseen exception as one that carries a status; its traceback goes into the record."""
-    memory = isinstance(failure, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(
-        failure
-    )
-    if memory:
+    if is_out_of_memory(failure):
         return OutOfMemoryError(
             f"out of memory: {failure}; halve budget.micro_batch_size, which changes memory and not results"
         )

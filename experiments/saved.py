@@ -81,7 +81,8 @@ def read_run(path: Path) -> Settings:
         raise ConfigError(f"{file}: cannot be read: {error}") from None
     assert isinstance(cfg, DictConfig)
     OmegaConf.update(cfg, "device.name", "cpu")
-    OmegaConf.update(cfg, "initial", None)  # its weights are in the checkpoints by now
+    for start in ("initial", "fork"):
+        OmegaConf.update(cfg, start, None)  # its weights are in the checkpoints by now
     return read_settings(cfg)
 
 

@@ -15,10 +15,12 @@ import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
+from experiments.anomalies import POLICIES
 from experiments.errors import nearest
 
 AXES = ("body", "active_body", "total", "flops")
 PRECISIONS = ("fp32", "bf16")
+AUTO = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +52,16 @@ class BudgetConfig:
     """Training tokens, counted in the task's sequences."""
     batch_size: int = 32
     """Sequences for each optimizer step."""
-    micro_batch_size: int | None = None
-    """Sequences for each forward pass; null for all of them. Changes memory, not results."""
+    micro_batch_size: int | str | None = None
+    """Sequences for each forward pass; null for all of them, ``auto`` for as many as fit: it is halved
+    where memory runs out. Changes memory, not results."""
 
     def __post_init__(self) -> None:
         if self.tokens < 1 or self.batch_size < 1:
             raise ValueError(f"tokens={self.tokens} and batch_size={self.batch_size} must be positive")
-        if self.micro_batch_size is not None and self.micro_batch_size < 1:
-            raise ValueError(f"micro_batch_size={self.micro_batch_size} must be positive, or null")
+        size = self.micro_batch_size
+        if (size != AUTO) if isinstance(size, str) else (size is not None and size < 1):
+            raise ValueError(f"micro_batch_size={size!r} must be positive, or null, or {AUTO}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +95,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
-    """What happens beside training; nothing here changes the result but the evaluation sizes."""
+    """What happens beside training; of these, the evaluation sizes and ``non_finite`` decide the result."""
 
     log_every: int = 20
     """Steps between console lines and rows of metrics.jsonl."""
@@ -107,10 +111,19 @@ class TrainerConfig:
     """Steps between checkpoints; the last step always makes one."""
     keep_checkpoints: int = 2
     """Checkpoints kept, newest first."""
+    non_finite: str = "stop"
+    """A loss or gradient that is no finite number: ``stop`` ends the run as diverged, ``skip`` leaves the
+    step out, at most 5 in a row and 20 in all. Set it for every arm of a comparison alike."""
+    stop_margin: int = 120
+    """Seconds before the end of a SLURM job at which the run saves itself and stops."""
+    hang_seconds: int = 300
+    """A step that takes longer than this, and than ten times the median step, ends the process."""
 
     def __post_init__(self) -> None:
+        if self.non_finite not in POLICIES:
+            raise ValueError(f"non_finite={self.non_finite!r}{nearest(self.non_finite, POLICIES)}")
         for name, value in dataclasses.asdict(self).items():
-            if name != "tests" and value < 1:
+            if isinstance(value, int) and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")
 
 
@@ -144,6 +157,7 @@ class Schema:
     tracking: Any = MISSING
     study: Any = MISSING
     initial: str | None = None
+    fork: str | None = None
     seed: int = 0
     runs: str = "runs"
 

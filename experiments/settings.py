@@ -26,7 +26,7 @@ from experiments.schema import BudgetConfig, DeviceConfig, Names, ScaleConfig, S
 from experiments.tasks.task import Task
 from experiments.tracking import TrackingConfig
 from experiments.validation import check_file_name, first_line, load_class, typed
-from experiments.weights import ModelRecord, fingerprint, read_record
+from experiments.weights import ModelRecord, fingerprint, is_run, read_record
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Initial:
-    """A saved model whose weights training starts from."""
+    """A saved model whose weights training starts from, or a run whose training is continued."""
 
     path: Path
     record: ModelRecord
@@ -68,6 +68,8 @@ class Settings:
     study: str
     initial: Initial | None
     """What training starts from; None where it starts from random weights."""
+    fork: Initial | None
+    """The run whose training this one continues, step and moments included; None for most."""
     seed: int
     runs: Path
     resolved: dict[str, Any]
@@ -76,16 +78,10 @@ class Settings:
     @property
     def digest(self) -> str:
         """Eight hex digits of everything that decides the result, except the seed."""
-        beside = ("seed", "runs", "tracking", "study", "names")
-        kept = {k: v for k, v in self.resolved.items() if k not in beside}
-        kept["task"] = {k: v for k, v in kept["task"].items() if k != "cache_dir"}
-        kept["device"] = {"precision": self.device.precision}
-        kept["budget"] = {k: v for k, v in kept["budget"].items() if k != "micro_batch_size"}
-        del kept["initial"]
-        if self.initial is not None:
-            kept["initial"] = self.initial.fingerprint
-        sizes = ("validation_examples", "test_examples", "evaluate_every", "tests")
-        kept["trainer"] = {k: v for k, v in kept["trainer"].items() if k in sizes}
+        kept = deciding(self.resolved)
+        for name, source in (("initial", self.initial), ("fork", self.fork)):
+            if source is not None:
+                kept[name] = source.fingerprint
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
 
     @property
@@ -100,6 +96,20 @@ class Settings:
     @property
     def folder(self) -> Path:
         return self.runs / self.study / f"{self.cell}-{self.digest}" / f"s{self.seed}"
+
+
+def deciding(resolved: dict[str, Any]) -> dict[str, Any]:
+    """What of a configuration decides the result, except the seed, and the weights training starts from."""
+    beside = ("seed", "runs", "tracking", "study", "names", "initial", "fork")
+    kept = {k: v for k, v in resolved.items() if k not in beside}
+    kept["task"] = {k: v for k, v in kept["task"].items() if k != "cache_dir"}
+    kept["device"] = {"precision": kept["device"]["precision"]}
+    kept["budget"] = {k: v for k, v in kept["budget"].items() if k != "micro_batch_size"}
+    sizes = ("validation_examples", "test_examples", "evaluate_every", "tests")
+    trainer = {k: v for k, v in kept["trainer"].items() if k in sizes}
+    if kept["trainer"].get("non_finite", "stop") != "stop":  # else as before there was a choice
+        trainer["non_finite"] = kept["trainer"]["non_finite"]
+    return {**kept, "trainer": trainer}
 
 
 def read_settings(cfg: DictConfig) -> Settings:
@@ -153,6 +163,7 @@ def read_settings(cfg: DictConfig) -> Settings:
         tracking=typed(TrackingConfig, tree["tracking"], "tracking"),
         study=study,
         initial=initial,
+        fork=_forked(tree),
         seed=tree["seed"],
         runs=Path(tree["runs"]),
         resolved=tree,
@@ -201,6 +212,18 @@ def _adopt_initial(tree: dict[str, Any]) -> Initial | None:
     tree["backbone"], tree["scale"] = section, {**tree["scale"], "target": None}
     tree["names"] = {**tree["names"], "backbone": record.name, "scale": "given"}
     return Initial(path=path, record=record, fingerprint=fingerprint(path))
+
+
+def _forked(tree: dict[str, Any]) -> Initial | None:
+    """The run named by ``fork``. Raises ConfigError where it is none, or where ``initial`` is given too."""
+    if tree.get("fork") is None:
+        return None
+    path = Path(tree["fork"])
+    if tree.get("initial") is not None:
+        raise ConfigError(f"fork={path} beside initial={tree['initial']}: choose where training starts")
+    if not is_run(path):
+        raise ConfigError(f"fork={path} is no folder of a run: to start from its weights alone, use initial")
+    return Initial(path=path, record=read_record(path), fingerprint=fingerprint(path))
 
 
 def _tests(tree: dict[str, Any], trainer: TrainerConfig) -> dict[str, Any]:

@@ -215,7 +215,7 @@ def _start(config: TrackingConfig, run: RunIdentity, folder: Path, contents: dic
     wandb.setup(settings=settings)
     if config.mode == "online" and not wandb.login(prompt=False, verify=False):
         raise ValueError("no API key: set WANDB_API_KEY, run `wandb login`, or use tracking=wandb_offline")
-    tags = [run.backbone, run.objective, run.task, run.scale, *config.tags]
+    tags = [run.backbone, run.objective, run.task, run.scale, *redact(config.tags)]
     handle = wandb.init(
         id=run.key,
         name=run.key,

@@ -7,29 +7,32 @@ a run that was killed and resumed equals one that was not.
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
 from architectures.backbone import Backbone
 from experiments import checkpoint
+from experiments.anomalies import Anomalies, dump, not_finite
 from experiments.console import Console
 from experiments.data.random import stream
-from experiments.errors import DataError, DivergedError, Preempted
+from experiments.errors import CheckpointError, DataError, DivergedError, Preempted
 from experiments.evaluation import Metric, autocast, measure
+from experiments.interruptions import Interruptions
+from experiments.lock import RunLock
+from experiments.memory import Fitting
 from experiments.objectives.objective import Objective, View
 from experiments.optimizer import averaged, exchange_averages, make_optimizer, set_rate, update_average
+from experiments.redaction import redact
 from experiments.results import RunFolder
 from experiments.routing import RoutingProbe
+from experiments.saving import Saver, check_room
 from experiments.settings import Settings
 from experiments.tasks.task import Task
 from experiments.tracking import Tracker
+from experiments.watchdog import Watchdog
 
 
 @dataclass
@@ -47,6 +50,9 @@ class TrainState:
     """Sum of the losses since the last log line."""
     window_seconds: float = 0.0
     window_data: float = 0.0
+    window_skipped: int = 0
+    """Steps since the last log line that were left out."""
+    anomalies: Anomalies = field(default_factory=Anomalies)
 
 
 class Trainer:
@@ -63,6 +69,8 @@ class Trainer:
         tracker: Tracker,
         console: Console,
         flops_per_token: float,
+        interruptions: Interruptions,
+        lock: RunLock,
     ) -> None:
         self.settings, self.model, self.objective, self.task = settings, model, objective, task
         self.folder, self.tracker, self.console = folder, tracker, console
@@ -74,31 +82,65 @@ class Trainer:
         self.batch_size = settings.budget.batch_size
         self.tokens_per_step = self.batch_size * task.sequence_length
         self.total_steps = max(1, settings.budget.tokens // self.tokens_per_step)
-        self._stop = False
+        self.fitting = Fitting(settings.budget.micro_batch_size, self.batch_size)
+        self.saver = Saver(folder.checkpoints, settings.trainer.keep_checkpoints, console.say)
+        self.interruptions, self.lock = interruptions, lock
 
     def run(self) -> None:
-        """Trains to the end of the budget. Raises DivergedError, Preempted, CheckpointError."""
+        """Trains to the end of the budget. Raises DivergedError, Preempted, CheckpointError, LockedError."""
         trainer = self.settings.trainer
-        saved = checkpoint.load_newest(self.folder.checkpoints, self.model, self.optimizer)
-        if saved is not None:
-            self.state = TrainState(**saved["train_state"])
-            exchange_averages(self.optimizer)  # the checkpoint's model is the averaged one
-            self.console.say(f"resumed at step {self.state.step}")
-        self.folder.rewind(self.state.step)
-        self.model.train()
-        with self._signals(), self.console.progress(self.total_steps) as progress:
+        check_room(
+            self.folder.root, self.model, trainer.keep_checkpoints, self.settings.optimizer.ema is not None
+        )
+        self._resume()
+        report = self.folder.root / "failures" / "hang.txt"
+        with (
+            Watchdog(trainer.hang_seconds, report) as watchdog,
+            self.console.progress(self.total_steps) as progress,
+        ):
             while self.state.step < self.total_steps:
-                row = self._step()
+                with watchdog.step():
+                    row = self._step()
                 step, last = self.state.step, self.state.step == self.total_steps
                 progress(step)
                 if step % trainer.log_every == 0 or last:
                     self._log(row)
                 if step % trainer.evaluate_every == 0 or last:
                     self._validate()
-                if step % trainer.checkpoint_every == 0 or last or self._stop:
+                stop = self.interruptions.reason is not None
+                if step % trainer.checkpoint_every == 0 or last or stop:
                     self._save()
-                if self._stop and not last:
-                    raise Preempted
+                if stop:
+                    self._go_on()
+
+    def _resume(self) -> None:
+        """Takes up the run where its newest checkpoint left it, if there is one."""
+        saved = checkpoint.load_newest(self.folder.checkpoints, self.model, self.optimizer, self.console.say)
+        if saved is not None:
+            try:
+                state = dict(saved["train_state"])
+                state["anomalies"] = Anomalies(**state.get("anomalies", {}))
+                self.state = TrainState(**state)
+            except TypeError as error:
+                raise CheckpointError(
+                    f"{self.folder.checkpoints}: step {saved['step']} was saved by a later version "
+                    f"({error}): continue with that"
+                ) from None
+            exchange_averages(self.optimizer)  # the checkpoint's model is the averaged one
+            self.console.say(f"resumed at step {self.state.step}")
+        self.folder.rewind(self.state.step)
+        self.model.train()
+        step, every = self.state.step, self.settings.trainer.evaluate_every
+        due = step > 0 and (step % every == 0 or step == self.total_steps)
+        if due and not self.folder.has_row("validation", step):
+            self._validate()  # the run was stopped in the middle of it
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Raises Preempted if the run should stop."""
+        reason = self.interruptions.reason
+        if reason is not None:
+            raise Preempted(reason=reason)
 
     def _step(self) -> dict[str, float]:
         """One optimizer step: examples, masks, gradients over micro-batches, clip, update."""
@@ -110,22 +152,22 @@ class Trainer:
         view = self.objective.view(batch, generator).to(self.device)
         data_seconds = time.perf_counter() - started
 
-        torch.manual_seed(stream(seed, "dropout", state.step) >> 1)
         rate = set_rate(self.optimizer, state.step, self.total_steps, self.settings.optimizer)
-        loss = self._gradients(view)
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.model.parameters(), self.settings.optimizer.clip_norm
-        ).item()
-        for name, value in (("loss", loss), ("gradient norm", norm)):
-            if not abs(value) < float("inf"):
-                raise DivergedError(
-                    f"{name} is {value} at step {state.step + 1}; the weights were not updated"
-                )
-        self.optimizer.step()
+        loss = self.fitting.run(lambda size: self._gradients(view, size))
+        parameters = list(self.model.parameters())
+        total_norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norm = total_norm.item()
+        if what := not_finite(loss, norm):
+            self._refuse(what, loss, norm)
+        else:
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.settings.optimizer.clip_norm, total_norm)
+            self.optimizer.step()
+            self.model.after_step()
+            if (decay := self.settings.optimizer.ema) is not None:
+                update_average(self.optimizer, state.step + 1, decay)
+            state.window_loss += loss
+            state.anomalies.see(loss)
         self.optimizer.zero_grad(set_to_none=True)
-        self.model.after_step()
-        if (decay := self.settings.optimizer.ema) is not None:
-            update_average(self.optimizer, state.step + 1, decay)
 
         seconds = time.perf_counter() - started
         state.step += 1
@@ -133,15 +175,42 @@ class Trainer:
         state.flops += self.tokens_per_step * self.flops_per_token
         state.seconds += seconds
         state.data_seconds += data_seconds
-        state.window_loss += loss
         state.window_seconds += seconds
         state.window_data += data_seconds
         return {"learning_rate": rate, "grad_norm": norm}
 
-    def _gradients(self, view: View) -> float:
-        """Adds up gradients of the loss: a sum over the batch divided by the batch's own count."""
+    def _refuse(self, what: str, loss: float, norm: float) -> None:
+        """Leaves a step out whose loss or gradient is no finite number, or raises DivergedError."""
+        step, seed = self.state.step + 1, self.settings.seed
+        known = {
+            "loss": loss,
+            "gradient_norm": norm,
+            "seed": seed,
+            "examples": {"split": "train", "start": (step - 1) * self.batch_size, "count": self.batch_size},
+            "config": redact(self.settings.resolved),
+        }
+        path = dump(self.folder.root / "failures", step, self.model, known)
+        try:
+            self.state.anomalies.refuse(f"{what} at step {step}", self.settings.trainer.non_finite)
+        except DivergedError:
+            if checkpoint.newest_step(self.folder.checkpoints) < self.state.step:
+                self._save()  # the weights before the step, so that it can be repeated at once
+            raise
+        self.console.say(f"warning: {what} at step {step}: left out; see {path}")
+        self.state.window_skipped += 1
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        self.model.after_step()  # forgets what was counted in the step; what that moved is put back
+        for name, buffer in self.model.named_buffers():
+            buffer.copy_(buffers[name])
+
+    def _gradients(self, view: View, size: int) -> float:
+        """Adds up gradients of the loss: a sum over the batch divided by the batch's own count.
+
+        ``size`` sequences are computed at once. Repeating it starts from nothing.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.manual_seed(stream(self.settings.seed, "dropout", self.state.step) >> 1)
         rows = view.tokens_BT.shape[0]
-        size = self.settings.budget.micro_batch_size or rows
         count = view.count_B.sum()
         if count == 0:
             raise DataError(f"nothing is scored in the batch of step {self.state.step + 1}")
@@ -161,24 +230,31 @@ class Trainer:
         """A row of metrics.jsonl and a console line, on the means since the last one."""
         state = self.state
         steps = (state.step - 1) % self.settings.trainer.log_every + 1
+        counted = steps - state.window_skipped
         row = {
-            "loss": state.window_loss / steps,
+            "loss": state.window_loss / counted if counted else float("nan"),
             **row,
             "tokens_per_second": steps * self.tokens_per_step / state.window_seconds,
             "data_share": state.window_data / state.window_seconds,
         }
         state.window_loss = state.window_seconds = state.window_data = 0.0
+        state.window_skipped = 0
         self._record("train", row)
         left = (self.total_steps - state.step) * state.seconds / state.step
         self.console.step(state.step, self.total_steps, row, left)
 
     def _validate(self) -> None:
-        metrics = self.test("validation", self.settings.trainer.validation_examples)
+        try:
+            metrics = self.test("validation", self.settings.trainer.validation_examples)
+        except Preempted:
+            return  # the loop saves and stops; this evaluation is made up for on resuming
         self._record("validation", {metric.name: metric.value for metric in metrics})
-        rows = self.settings.budget.micro_batch_size or self.batch_size
+        precision = self.settings.device.precision
         with averaged(self.optimizer):
-            routing = self.routing.record(
-                self.folder, self.state.step, batch_size=rows, precision=self.settings.device.precision
+            routing = self.fitting.run(
+                lambda rows: self.routing.record(
+                    self.folder, self.state.step, batch_size=rows, precision=precision
+                )
             )
         if routing:
             self._record("routing", routing)
@@ -188,8 +264,8 @@ class Trainer:
     def test(self, split: str, examples: int, objective: Objective | None = None) -> list[Metric]:
         """The metrics on a split, the task's own first; of another objective's task, where one is given."""
         objective = objective or self.objective
-        rows = self.settings.budget.micro_batch_size or self.batch_size
-        with averaged(self.optimizer):
+
+        def work(rows: int) -> list[Metric]:
             return measure(
                 self.model,
                 objective,
@@ -201,7 +277,11 @@ class Trainer:
                     rows, max(1, rows * self.task.sequence_length // objective.task.sequence_length)
                 ),
                 precision=self.settings.device.precision,
+                before_batch=self._go_on,
             )
+
+        with averaged(self.optimizer):
+            return self.fitting.run(work)
 
     def _record(self, kind: str, values: dict[str, Any]) -> None:
         s = self.state
@@ -211,25 +291,10 @@ class Trainer:
         self.tracker.log(row)
 
     def _save(self) -> None:
-        keep = self.settings.trainer.keep_checkpoints
-        state = {"train_state": asdict(self.state)}
+        self.lock.check()
+        self.folder.sync()  # no row of a saved step is lost, even where the machine dies
+        last = self.state.step == self.total_steps
         with averaged(self.optimizer):
-            checkpoint.save(self.folder.checkpoints, self.state.step, self.model, self.optimizer, state, keep)
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Signals only raise a flag; the loop stops at a step's end, saved."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def ask(number: int, frame: object) -> None:
-            self._stop = True
-
-        wanted = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
-        before = {number: signal.signal(number, ask) for number in wanted}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            self.saver.save(
+                self.state.step, self.model, self.optimizer, {"train_state": asdict(self.state)}, last=last
+            )

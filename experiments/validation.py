@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.util
 import math
+import site
+import sys
+import sysconfig
+from pathlib import Path
 from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
@@ -13,6 +18,9 @@ from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBas
 from experiments.errors import ConfigError, nearest
 
 T = TypeVar("T")
+
+PROJECT = ("architectures", "experiments")
+"""The packages whose classes a configuration may name, wherever they are installed."""
 
 
 def check_file_name(key: str, value: str) -> None:
@@ -76,15 +84,38 @@ def first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0]
 
 
+def _own(top: str) -> bool:
+    """False for modules of the standard library and of installed packages. Imports nothing."""
+    if top in sys.stdlib_module_names or top in sys.builtin_module_names:
+        return False
+    try:
+        spec = importlib.util.find_spec(top)
+    except ValueError:
+        return False
+    if spec is None:
+        return True  # there is none: the import says so
+    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or [])
+    installed = {Path(path).resolve() for name, path in sysconfig.get_paths().items() if name.endswith("lib")}
+    installed |= {Path(path).resolve() for path in [*site.getsitepackages(), site.getusersitepackages()]}
+    return not any(Path(place).resolve().is_relative_to(folder) for place in places for folder in installed)
+
+
 def load_class(target: str, base: type[T], key: str) -> type[T]:
     """The class at a dotted path, which must derive from ``base``. Nothing is called.
 
-    A configuration can therefore name the project's classes and a user's own
-    backbones, but cannot make the harness run a function.
+    A configuration, a stored one too, can therefore name the project's classes and a user's own
+    backbones. It cannot make the harness run a function, nor import what Python or an installed
+    package brings.
     """
     module, _, name = target.rpartition(".")
     if not module or target.startswith("."):
         raise ConfigError(f"{key}._target_={target} is no dotted path: write package.module.Class")
+    top = module.partition(".")[0]
+    if top not in PROJECT and not _own(top):
+        raise ConfigError(
+            f"{key}._target_={target} is not a {base.__name__} of this project or of yours: {top} belongs to "
+            "Python or to an installed package, which are not imported"
+        )
     try:
         found = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:

@@ -166,6 +166,7 @@ def test_another_format_is_refused(folder: Path) -> None:
     (path / "MANIFEST.json").write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError, match="format 99, this version reads 1"):
         load(folder)
+    assert path.exists(), "a checkpoint of another version is not broken"
 
 
 @pytest.mark.parametrize("written", range(5))

@@ -2,6 +2,9 @@
 
 import io
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import commands
 import pytest
@@ -82,3 +85,23 @@ def test_a_run_prints_its_steps(tmp_path, capsys: pytest.CaptureFixture[str]) ->
     assert steps == ["10", "20", "30", "31"]
     assert any("| validation answer_accuracy 0." in line for line in lines)
     assert f"test answer_accuracy {commands.result(folder)['metrics'][0]['value']:.4f}" in lines[-1]
+
+
+def test_a_reader_that_goes_away_ends_no_run() -> None:
+    """As in ``python -m experiments.train ... | head -1``."""
+    body = (
+        "import time\nfrom experiments.console import Console\nconsole = Console('run')\n"
+        "for n in range(100):\n    console.say(f'line {n}')\n    time.sleep(0.005)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", body],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"[run] line 0\n"
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=60) == 0

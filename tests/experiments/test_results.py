@@ -100,4 +100,8 @@ def test_provenance_names_code_versions_device_and_kernels() -> None:
 
 def test_provenance_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert provenance(torch.device("cpu"), "fp32", {}, {})["git"] == {"commit": None, "dirty": None}
+    assert provenance(torch.device("cpu"), "fp32", {}, {})["git"] == {
+        "commit": None,
+        "dirty": None,
+        "code": None,
+    }

@@ -127,7 +127,7 @@ def interrupt(case: tuple, runs: Path, chance: random.Random, sign: signal.Signa
         if stopped and commands.newest_step(folder) < STEPS:
             shutil.rmtree(kept, ignore_errors=True)
             return out + err
-        assert process.returncode in (0, -sign), out + err
+        assert process.returncode in (0, -sign, PREEMPTED), out + err
         shutil.rmtree(folder)
         if kept.exists():
             kept.rename(folder)

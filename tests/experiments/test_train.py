@@ -30,7 +30,16 @@ LIKELIHOODS = {
 OBJECTIVES = sorted(path.stem for path in (CONF / "objective").glob("*.yaml"))
 RECORD = {
     *("format", "key", "study", "cell", "digest", "seed", "backbone", "objective", "task", "scale"),
-    *("parameters", "flops_per_token", "state_bytes_2k", "matched", "widths", "fingerprint", "references"),
+    *(
+        "parameters",
+        "flops_per_token",
+        "state_bytes_2k",
+        "matched",
+        "widths",
+        "fingerprint",
+        "references",
+        "resume",
+    ),
     *("status", "message", "training", "metrics", "finished_at"),
 }
 
@@ -101,7 +110,7 @@ def test_the_record_says_where_it_comes_from(trained) -> None:
     folder = trained("mamba", "recall")
     provenance = json.loads((folder / "provenance.json").read_text())
     assert set(provenance) == {"git", "versions", "data", "device", "kernels", "command"}
-    assert set(provenance["git"]) == {"commit", "dirty"}
+    assert set(provenance["git"]) == {"commit", "dirty", "code"}
     assert provenance["versions"]["torch"] == torch.__version__
     assert provenance["device"] | {"processor": ""} == {
         "name": "cpu",

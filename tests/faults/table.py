@@ -1,0 +1,52 @@
+"""Renders docs/faults.md from what the fault tests recorded.
+
+FAULT_RECORD=faults.jsonl python -m pytest tests/faults -m 'full or not full'
+python tests/faults/table.py faults.jsonl 2026-11-21 > docs/faults.md
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+HEAD = """# Faults injected
+
+What was broken on purpose, how often, and what happened: a test of `tests/faults/` wrote each line after its
+checks. Made on {day}, on 2 cores of an AMD EPYC that other work shared, Python 3.11.7, torch 2.13.0 (CPU), by
+
+    FAULT_RECORD=faults.jsonl python -m pytest tests/faults -m 'full or not full'
+    python tests/faults/table.py faults.jsonl {day} > docs/faults.md
+
+`make test` injects the same faults a few times each. What is promised stands in `reliability.md`.
+
+| fault | injected | times | what happened |
+|---|---|---:|---|
+"""
+
+TAIL = """
+Tested elsewhere: exact resume of every backbone after SIGKILL, once and twice (`F08`, and with it the order
+of the data, `F09`: `tests/experiments/test_resume.py`), W&B that fails and resumes (`F24`, `F25`:
+`test_tracking.py`), bad configurations (`F26`: `test_errors.py`), bad data (`F27`:
+`tests/experiments/data/`). Not in this table: several processes (`F04`, `F30`), a scheduler (`F13`), and
+what takes a GPU (`F31`, CUDA out of memory).
+"""
+
+
+def render(lines: list[str], day: str) -> str:
+    """The page; of a fault injected both a few and many times, the many."""
+    rows: dict[tuple[str, str], dict[str, object]] = {}
+    for line in lines:
+        row = json.loads(line)
+        key = (row["fault"], row["injected"])
+        if key not in rows or row["count"] > rows[key]["count"]:
+            rows[key] = row
+    table = [
+        f"| {row['fault']} | {row['injected']} | {row['count']:,} | {row['happened']} |"
+        for _, row in sorted(rows.items())
+    ]
+    return HEAD.format(day=day) + "\n".join(table) + "\n" + TAIL
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render(Path(sys.argv[1]).read_text().splitlines(), sys.argv[2]))

@@ -1,0 +1,172 @@
+"""F10, F16, F17 and F18: what may change between the sittings of a run, and what may not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import commands
+import pytest
+import torch
+from omegaconf import OmegaConf
+from safetensors.torch import load_file
+
+from analysis.load import load_study
+from analysis.summary import study_warnings
+from experiments.drift import check_config, flat
+from experiments.errors import ConfigError, DataError
+from experiments.settings import deciding
+
+WORDS = (*commands.TINY, *commands.RECALL, "trainer.checkpoint_every=10")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return commands.train(*WORDS, f"runs={tmp_path_factory.mktemp('finished')}")
+
+
+@pytest.fixture
+def interrupted(finished: Path, tmp_path: Path) -> Path:
+    """The folder of the run as a kill after step 20 would have left it, in a runs folder of its own."""
+    folder = commands.settings(*WORDS, f"runs={tmp_path}").folder
+    shutil.copytree(finished, folder)
+    (folder / "result.json").unlink()
+    return folder
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    tree = json.loads(path.read_text())
+    change(tree)
+    path.write_text(json.dumps(tree))
+
+
+def test_f17_every_setting_that_decides_is_compared(interrupted: Path, tmp_path: Path, record: Any) -> None:
+    settings = commands.settings(*WORDS, f"runs={tmp_path}")
+    stored = OmegaConf.load(interrupted / "config.yaml")
+    check_config(settings, interrupted)
+    must, may = 0, 0
+    leaves = flat(OmegaConf.to_container(stored))
+    decide = set(flat(deciding(settings.resolved)))
+    for key, value in leaves.items():
+        changed = OmegaConf.create(OmegaConf.to_container(stored))
+        OmegaConf.update(changed, key, "skip" if key == "trainer.non_finite" else f"not {value}")
+        OmegaConf.save(changed, interrupted / "config.yaml")
+        if key in decide or key == "trainer.non_finite":
+            with pytest.raises(ConfigError, match="another configuration") as refused:
+                check_config(settings, interrupted)
+            assert f"{key}: " in str(refused.value)
+            assert refused.value.exit_code == 2
+            must += 1
+        else:
+            check_config(settings, interrupted)
+            may += 1
+    assert must > 40
+    assert 5 < may < 60
+    record("F17", "one stored setting changed that decides the result", must, "exit 2 with the difference")
+    record("F17", "one stored setting changed that does not", may, "continued")
+
+
+def test_f17_a_changed_setting_begins_another_run(record: Any) -> None:
+    """The usual way: the folder's name has the digest of what decides."""
+    settings = commands.settings(*WORDS)
+    resolved = json.loads(json.dumps(settings.resolved))
+    digests = {settings.digest}
+    for place in range(9_999):
+        resolved["optimizer"]["learning_rate"] = 1e-3 * (1 + place / 1e6)
+        digests.add(dataclasses.replace(settings, resolved=resolved).digest)
+    assert len(digests) == 10_000
+    record("F16", "configurations that differ in one digit", 10_000, "10,000 different folders")
+
+
+def test_a_finished_run_of_another_configuration_is_not_taken_for_ours(
+    finished: Path, tmp_path: Path
+) -> None:
+    folder = commands.settings(*WORDS, f"runs={tmp_path}").folder
+    shutil.copytree(finished, folder)
+    text = (folder / "config.yaml").read_text()
+    assert "d_model: " in text
+    (folder / "config.yaml").write_text(text.replace("clip_norm: 1.0", "clip_norm: 2.0"))
+    with pytest.raises(ConfigError, match=r"optimizer.clip_norm: 2.0 there, 1.0 now.* fork="):
+        commands.train(*WORDS, f"runs={tmp_path}")
+    (folder / "config.yaml").write_text("][")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        commands.train(*WORDS, f"runs={tmp_path}")
+
+
+def test_f18_changed_data_is_refused(interrupted: Path, tmp_path: Path, record: Any) -> None:
+    before = commands.rows(interrupted)
+    edit(interrupted / "provenance.json", lambda tree: tree["data"].update(fingerprint="0123456789abcdef"))
+    with pytest.raises(DataError, match=r"data has changed .* 0123456789abcdef then") as refused:
+        commands.train(*WORDS, f"runs={tmp_path}")
+    assert refused.value.exit_code == 3
+    assert commands.rows(interrupted) == before
+    record("F18", "other data under the same settings", 1, "exit 3 with both fingerprints")
+
+
+CHANGES = {
+    "code": lambda tree: tree["git"].update(code="0" * 16),
+    "versions.torch": lambda tree: tree["versions"].update(torch="2.10.0"),
+    "device.threads": lambda tree: tree["device"].update(threads=64),
+    "device.processor": lambda tree: tree["device"].update(processor="abacus"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_f10_f18_other_code_libraries_or_machine_are_said_and_kept(
+    interrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str, record: Any
+) -> None:
+    edit(interrupted / "provenance.json", CHANGES[change])
+    capsys.readouterr()
+    commands.train(*WORDS, f"runs={tmp_path}")
+    said = capsys.readouterr().out
+    assert f"warning: changed since the run was last here: {change} " in said
+    found = commands.result(interrupted)
+    assert found["status"] == "complete"
+    assert (found["resume"]["exact"], found["resume"]["sittings"]) == (False, 2)
+    assert list(found["resume"]["changed"]) == [change]
+    assert any("not exact" in line for line in study_warnings(load_study(tmp_path, "single")))
+    (interrupted / "result.json").unlink()
+    commands.train(*WORDS, f"runs={tmp_path}")  # nothing changed since, but it did before
+    assert commands.result(interrupted)["resume"] | {"sittings": 0} == found["resume"] | {"sittings": 0}
+    record("F10" if "." in change else "F18", f"{change} changed before resuming", 1, "warned, exact: false")
+
+
+def test_an_undisturbed_continuation_is_exact(interrupted: Path, tmp_path: Path) -> None:
+    commands.train(*WORDS, f"runs={tmp_path}")
+    assert commands.result(interrupted)["resume"] == {"sittings": 2, "exact": True, "changed": {}}
+    assert not any("not exact" in line for line in study_warnings(load_study(tmp_path, "single")))
+
+
+def test_f17_a_fork_continues_in_a_run_of_its_own(finished: Path, tmp_path: Path, record: Any) -> None:
+    parent = tmp_path / "parent"
+    shutil.copytree(finished, parent)
+    shutil.rmtree(commands.newest_checkpoint(parent))
+    start = load_file(commands.newest_checkpoint(parent) / "model.safetensors")
+    files = {path: path.stat().st_mtime_ns for path in parent.rglob("*")}
+    words = (*WORDS, "budget.tokens=6000", f"fork={parent}", f"runs={tmp_path}")
+    folder = commands.train(*words)
+    found = commands.result(folder)
+    assert folder.parent.name != commands.settings(*WORDS, "budget.tokens=6000").folder.parent.name
+    assert found["parent"]["step"] == 30
+    assert found["parent"]["path"] == str(parent)
+    assert found["status"] == "complete"
+    assert found["training"]["steps"] == 46
+    assert commands.rows(folder)[0]["step"] > 30
+    ended = load_file(commands.newest_checkpoint(folder) / "model.safetensors")
+    assert any(not torch.equal(tensor, ended[name]) for name, tensor in start.items())
+    assert {path: path.stat().st_mtime_ns for path in parent.rglob("*")} == files
+    (folder / "result.json").unlink()
+    commands.train(*words)  # it has checkpoints of its own now
+    assert commands.result(folder)["parent"] == found["parent"]
+    record("F17", "fork of a run with another budget", 1, "own run key, parent and its step recorded")
+
+
+def test_a_fork_of_no_run_is_refused(tmp_path: Path, finished: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no such folder"):
+        commands.settings(*WORDS, f"fork={tmp_path}/nothing")
+    with pytest.raises(ConfigError, match="choose where training starts"):
+        commands.settings(*commands.RECALL, f"fork={finished}", f"initial={finished}")

@@ -1,0 +1,258 @@
+"""F11, F12, F14 and F23: signals, the end of a job, restarts without progress, steps that hang."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import commands
+import pytest
+from conftest import in_a_child, times
+from safetensors.torch import load_file
+
+from experiments import checkpoint, restarts
+from experiments.errors import Preempted, RunError
+from experiments.interruptions import ORPHANED, Interruptions
+from experiments.tasks.recall import Recall
+from experiments.trainer import Trainer
+from experiments.watchdog import Watchdog
+
+WORDS = (
+    *commands.TINY,
+    *commands.RECALL,
+    "trainer.log_every=5",
+    "trainer.evaluate_every=6",
+    "trainer.checkpoint_every=4",
+    "budget.micro_batch_size=2",
+)
+
+
+def snapshot(folder: Path) -> dict[str, Any]:
+    newest = commands.newest_checkpoint(folder)
+    tensors = load_file(newest / "model.safetensors")
+    return {
+        "rows": commands.untimed(folder),
+        "metrics": commands.result(folder)["metrics"],
+        "model": {name: tensor.numpy().tobytes() for name, tensor in tensors.items()},
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return snapshot(commands.train(*WORDS, f"runs={tmp_path_factory.mktemp('undisturbed')}"))
+
+
+def stop_in(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int, *signs: int) -> None:
+    """Sends this process signals in the middle of the given call of a function."""
+    honest, calls = getattr(owner, name), itertools.count(1)
+
+    @functools.wraps(honest)
+    def disturbed(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == call:
+            for sign in signs:
+                os.kill(os.getpid(), sign)
+        return honest(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, disturbed)
+
+
+MOMENTS = {
+    "in a step": (Trainer, "_step", 9, [signal.SIGTERM]),
+    "between two micro-batches": (Trainer, "_gradients", 3, [signal.SIGUSR1]),
+    "while saving": (checkpoint, "save_file", 3, [signal.SIGUSR2]),
+    "twice while saving": (checkpoint, "_sync", 5, [signal.SIGTERM, signal.SIGTERM]),
+    "in the first evaluation": (Trainer, "test", 1, [signal.SIGTERM]),
+    "in the last evaluation": (Trainer, "test", 6, [signal.SIGTERM]),
+    "in the final test": (Trainer, "test", 7, [signal.SIGINT]),
+}
+
+
+OFTEN = ("while saving", "in the last evaluation")
+
+
+@pytest.mark.parametrize(
+    "moment", [m if m in OFTEN else pytest.param(m, marks=pytest.mark.full) for m in MOMENTS]
+)
+def test_f11_asked_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any], moment: str, record: Any
+) -> None:
+    owner, name, call, signs = MOMENTS[moment]
+    stop_in(monkeypatch, owner, name, call, *signs)
+    with pytest.raises(Preempted) as stopped:
+        commands.train(*WORDS, f"runs={tmp_path}")
+    assert stopped.value.code == 75
+    monkeypatch.undo()
+    folder = commands.settings(*WORDS, f"runs={tmp_path}").folder
+    found = commands.result(folder)
+    assert found["status"] == "preempted"
+    assert found["message"] == f"stopped by {signal.Signals(signs[0]).name}"
+    assert found["training"]["steps"] == commands.newest_step(folder), "not saved where it stopped"
+    commands.train(*WORDS, f"runs={tmp_path}")
+    assert snapshot(folder) == undisturbed
+    record("F11", f"signal {moment}", 1, "saved at that step, exit 75, resumed bit for bit")
+
+
+def test_an_evaluation_is_left_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a long one would outlast the time between the signal and the kill."""
+    batches: list[str] = []
+    honest = Recall.batch
+
+    def watched(self: Recall, split: str, *more: Any) -> Any:
+        batches.append(split)
+        if batches.count("validation") == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return honest(self, split, *more)
+
+    monkeypatch.setattr(Recall, "batch", watched)
+    with pytest.raises(Preempted):
+        commands.train(*WORDS, f"runs={tmp_path}")
+    assert batches.count("validation") == 2, "8 examples, 2 at a time: 4 batches"
+
+
+def test_f11_the_processes_of_a_killed_sweep_save_themselves(tmp_path: Path, record: Any) -> None:
+    words = (*commands.TINY, *commands.RECALL, "trainer.checkpoint_every=100000", "budget.tokens=20_000_000")
+    sweep = ("-m", "seed=0,1", *words, f"runs={tmp_path}", "hydra/launcher=parallel")
+    process = commands.start("train", *sweep)
+    folders = [commands.settings(*words, f"seed={seed}", f"runs={tmp_path}").folder for seed in (0, 1)]
+    wait(lambda: all((folder / "metrics.jsonl").exists() for folder in folders))
+    workers = [json.loads((folder / "lock.json").read_text())["pid"] for folder in folders]
+    assert process.pid not in workers
+    process.kill()
+    process.wait()
+    wait(lambda: all((folder / "result.json").exists() for folder in folders))
+    for folder in folders:
+        found = commands.result(folder)
+        assert (found["status"], found["message"]) == ("preempted", ORPHANED)
+        assert commands.newest_step(folder) == found["training"]["steps"] > 0
+    wait(lambda: not any(alive(pid) for pid in workers))
+    assert not list(tmp_path.rglob("lock.json"))
+    record("F11", "SIGKILL of a parallel sweep's parent", 1, "its 2 workers saved themselves and ended")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def wait(condition: Any, seconds: float = 120) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "nothing happens"
+        time.sleep(0.05)
+
+
+def test_f12_a_job_restarted_without_progress_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Any
+) -> None:
+    words = (*commands.TINY, *commands.RECALL, f"runs={tmp_path}")
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+
+    def die(self: Trainer) -> None:
+        raise KeyError("dies before its first step")
+
+    monkeypatch.setattr(Trainer, "_step", die)
+    for restart in range(3):
+        monkeypatch.setenv("SLURM_RESTART_COUNT", str(restart))
+        with pytest.raises(RunError, match="dies before its first step"):
+            commands.train(*words)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
+    with pytest.raises(RunError, match="job 17 restarted 3 times without a new checkpoint") as given_up:
+        commands.train(*words)
+    assert given_up.value.exit_code == 1
+    folder = commands.settings(*words).folder
+    assert json.loads((folder / "restarts.json").read_text())["without_progress"] == 3
+    monkeypatch.undo()
+    monkeypatch.setenv("SLURM_JOB_ID", "18")  # submitted again: it is tried again
+    commands.train(*words)
+    assert commands.result(folder)["status"] == "complete"
+    record("F12", "job that dies before its first step, restarted", 3, "exit 1 with the reason at the third")
+
+
+def test_f12_progress_starts_the_count_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    for restart, step in enumerate([0, 0, 0, 5, 5, 5, 9, 9, 9]):
+        monkeypatch.setenv("SLURM_RESTART_COUNT", str(restart))
+        restarts.check_progress(tmp_path, step)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "9")
+    with pytest.raises(RunError, match="still at step 9"):
+        restarts.check_progress(tmp_path, 9)
+
+
+@times(default=1, full=50)
+def test_f14_the_end_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any], times: int, record: Any
+) -> None:
+    stopped, honest = 0, Trainer._step
+
+    def slower(self: Trainer) -> Any:
+        time.sleep(0.01)
+        return honest(self)
+
+    monkeypatch.setattr(Trainer, "_step", slower)
+    for trial in range(times):
+        words = (*WORDS, "trainer.stop_margin=100", f"runs={tmp_path}/{trial}")
+        folder = commands.settings(*words).folder
+        for seconds in (0.05 + 0.3 * trial / times, 1000):
+            monkeypatch.setenv("SLURM_JOB_START_TIME", "0")
+            monkeypatch.setenv("SLURM_JOB_END_TIME", str(time.time() + 100 + seconds))
+            with contextlib.suppress(Preempted):
+                commands.train(*words)
+            found = commands.result(folder)
+            if found["status"] == "preempted":
+                assert found["message"] == "stopped before the end of the job's time"
+                assert commands.newest_step(folder) == found["training"]["steps"] >= 1
+                stopped += 1
+        assert snapshot(folder) == undisturbed
+    assert stopped == times
+    record(
+        "F14", "end of the job's time near, no signal", times, "saved before it, exit 75, resumed bit for bit"
+    )
+
+
+def test_the_margin_is_at_most_a_tenth_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    for left, stops in ((50, True), (70, False)):
+        monkeypatch.setenv("SLURM_JOB_START_TIME", str(now - 600 + left))
+        monkeypatch.setenv("SLURM_JOB_END_TIME", str(now + left))
+        assert (Interruptions(120).reason is not None) == stops
+    monkeypatch.setenv("SLURM_JOB_END_TIME", "soon")
+    assert Interruptions(120).reason is None
+
+
+def test_f23_a_step_that_hangs_ends_the_process_and_says_where(tmp_path: Path, record: Any) -> None:
+    report = tmp_path / "failures" / "hang.txt"
+
+    def a_place_to_hang() -> None:
+        threading.Event().wait()
+
+    def work() -> None:
+        with Watchdog(0.1, report) as watchdog:
+            with watchdog.step():
+                pass
+            with watchdog.step():
+                a_place_to_hang()
+
+    began = time.monotonic()
+    assert in_a_child(work) == 1
+    assert time.monotonic() - began < 60
+    assert "a_place_to_hang" in report.read_text()
+    record("F23", "a step that never ends", 1, "exit 1, stacks of all threads in failures/hang.txt")
+
+
+def test_slow_steps_are_no_hanging_ones(tmp_path: Path) -> None:
+    watchdog = Watchdog(0.1, tmp_path / "hang.txt")
+    assert watchdog.allowed() == pytest.approx(0.6)  # kernels are compiled in the first
+    for _ in range(3):
+        with watchdog.step():
+            time.sleep(0.05)
+    assert 0.45 < watchdog.allowed() < 5
