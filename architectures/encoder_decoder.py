@@ -108,8 +108,11 @@ class DecoderBlock(Block):
             cross=cross,
         )
 
-    def read(self, x_BTD: Tensor, context: Context, source: dict[str, Any]) -> tuple[Tensor, Auxiliary]:
+    def forward(  # type: ignore[override]
+        self, x_BTD: Tensor, context: Context, source_BSD: Tensor, source_valid_BS: Tensor | None
+    ) -> tuple[Tensor, Auxiliary]:
         """The block over whole targets, and its losses."""
+        source = self.cross.read(source_BSD, source_valid_BS)
         mixed_BTD = self.mixer(self.mixer_residual.enter(x_BTD), context)
         return self._after(x_BTD, mixed_BTD, source, context.valid_BT)
 
@@ -230,8 +233,7 @@ class EncoderDecoder(Backbone):
         context = Context.whole(tokens_BT, valid_BT, None, self.decoder_bias)
         x_BTD = self.embedding(tokens_BT, context.positions_BT, source=False)
         for block in self._decoder():
-            source = block.cross.read(source_BSD, source_valid_BS)
-            x_BTD, extra = block.read(x_BTD, context, source)
+            x_BTD, extra = block(x_BTD, context, source_BSD, source_valid_BS)
             add_losses(auxiliary, extra)
         x_BTD = self.decoder_norm(x_BTD)
         logits_BTV = finish_logits(self.head, x_BTD, self.config)

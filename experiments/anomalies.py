@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from experiments.errors import DivergedError
 from experiments.results import write_json
@@ -64,12 +63,12 @@ def not_finite(loss: float, norm: float) -> str | None:
     return None
 
 
-def dump(folder: Path, step: int, model: nn.Module, known: dict[str, Any]) -> Path:
+def dump(folder: Path, step: int, bad: list[str], known: dict[str, Any]) -> Path:
     """Writes all that repeating a bad step takes, beside the checkpoint before it, and where it went wrong.
 
-    The batch is named by its place in the data, from which it follows, as do masks and dropout.
+    ``bad`` names the parameters whose gradients are no numbers. The batch is named by its place in the
+    data, from which it follows, as do masks and dropout.
     """
-    bad = [n for n, p in model.named_parameters() if p.grad is not None and not bool(p.grad.isfinite().all())]
     path = folder / f"step-{step:08d}.json"
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, {"step": step, **known, "gradients_not_finite": bad})

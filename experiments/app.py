@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.errors import RunError, nearest
+from experiments.parallel.world import speaks
 from experiments.redaction import redact
 from experiments.settings import CONF
 
@@ -54,13 +55,15 @@ def _run_job(function: Callable[[DictConfig], None], cfg: DictConfig) -> None:
         function(cfg)
     except RunError as error:
         if HydraConfig.get().mode == RunMode.RUN:
-            _fail(str(error), error.exit_code)
+            _fail(str(error), error.exit_code, silent=not speaks(error))
         sys.stderr.write(redact(f"error: {' '.join(HydraConfig.get().overrides.task)}: {error}\n"))
         raise
 
 
-def _fail(message: str, code: int) -> None:
-    """Ends the process; called while an exception is handled."""
+def _fail(message: str, code: int, *, silent: bool = False) -> None:
+    """Ends the process; called while an exception is handled. ``silent`` where another process says why."""
+    if silent:
+        sys.exit(code)
     if os.environ.get("DEBUG") == "1":
         sys.stderr.write(redact(traceback.format_exc()))
     sys.stderr.write(redact(f"error: {message}\n"))

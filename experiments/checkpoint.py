@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ from torch import Tensor, nn
 
 from experiments.errors import CheckpointError
 from experiments.memory import is_out_of_memory
+from experiments.parallel.tensors import like, whole
+from experiments.parallel.world import lead
 
 FORMAT = 1
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
@@ -42,18 +44,38 @@ def save(
 ) -> Path:
     """Commits a checkpoint, verifies it, and then removes all but the newest ``keep``.
 
-    ``say`` is told of old checkpoints that could not be removed; they do no harm.
+    Of several processes, which must all call it, the first writes. ``say`` is told of old
+    checkpoints that could not be removed; they do no harm.
     Raises CheckpointError, with every older checkpoint as it was.
     """
-    final = folder / f"step-{step:08d}"
+    tensors = gather(model, optimizer)
+    lead(lambda: write(folder, step, tensors, state, keep, say))
+    return _place(folder, step)
+
+
+def gather(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
+    """What a checkpoint holds, by file and name. All processes must call it; the first has what it gives."""
+    return {"model.safetensors": model_tensors(model), "optimizer.safetensors": _moments(optimizer)}
+
+
+def write(
+    folder: Path,
+    step: int,
+    tensors: dict[str, dict[str, Tensor]],
+    state: dict[str, Any],
+    keep: int,
+    say: Callable[[str], object] = print,
+) -> None:
+    """Does what ``save`` says with what was gathered; for one process."""
+    final = _place(folder, step)
     temporary = folder / f".tmp-{step:08d}-{uuid.uuid4().hex[:8]}"
     replaced = folder / f"broken-{final.name}-replaced"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder)
         temporary.mkdir()
-        save_file(model_tensors(model), temporary / "model.safetensors")
-        save_file(_optimizer_tensors(optimizer), temporary / "optimizer.safetensors")
+        for name, content in tensors.items():
+            save_file(content, temporary / name)
         (temporary / "state.json").write_text(json.dumps({"format": FORMAT, "step": step, **state}))
         files = {
             path.name: {"bytes": path.stat().st_size, "sha256": _hash(path)} for path in temporary.iterdir()
@@ -77,7 +99,10 @@ def save(
         prune(folder, keep)
     except OSError as error:
         say(f"warning: {folder}: an old checkpoint cannot be removed: {error}")
-    return final
+
+
+def _place(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}"
 
 
 def prune(folder: Path, keep: int) -> None:
@@ -135,6 +160,12 @@ def load_newest(
         CheckpointError: there are checkpoints, and every one is broken, or the newest comes from
             another version. Starting over in silence would hide the loss.
     """
+    name = lead(lambda: _choose(folder, say))
+    return None if name is None else _restore(folder / name, model, optimizer)
+
+
+def _choose(folder: Path, say: Callable[[str], object]) -> str | None:
+    """The name of the newest whole checkpoint, those that are broken set aside; None if there is none."""
     if not folder.exists():
         return None
     reasons: list[str] = []
@@ -144,7 +175,7 @@ def load_newest(
             _check_format(path)
             if reasons:
                 say(f"warning: {folder}: fell back to {path.name}; set aside {'; '.join(reasons)}")
-            return _restore(path, model, optimizer)
+            return path.name
         reasons.append(f"{path.name}: {reason}")
         set_aside(path, reason)
     earlier = [f"{path.name}: {_reason(path)}" for path in sorted(folder.glob("broken-*"))]
@@ -215,9 +246,13 @@ def _reason(path: Path) -> str:
 
 def _restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     try:
-        tensors = load_file(path / "model.safetensors")
+        own = model.state_dict()
+        tensors = {
+            name: like(tensor, own[name]) if name in own else tensor
+            for name, tensor in load_file(path / "model.safetensors").items()
+        }
         missing, unexpected = model.load_state_dict(tensors, strict=False)
-        tied = set(model.state_dict()) - set(model_tensors(model))
+        tied = set(own) - set(own_tensors(model))
         absent = sorted(set(missing) - tied)
         if absent or unexpected:
             raise CheckpointError(
@@ -233,26 +268,45 @@ def _restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, each storage once: a tied head is its embedding."""
+    return {name: whole(tensor) for name, tensor in own_tensors(model).items()}
+
+
+def own_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The entries of the state as this process holds them, without those that are another's too."""
     seen: set[int] = set()
     tensors = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) not in seen:
             seen.add(id(tensor))
-            tensors[name] = tensor.detach().contiguous()
+            tensors[name] = tensor
     return tensors
 
 
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    state = optimizer.state_dict()["state"]
-    return {f"{i}.{key}": value.contiguous() for i, entry in state.items() for key, value in entry.items()}
+def _numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, Tensor]]:
+    """Every parameter, with the number by which its moments are saved."""
+    first = 0
+    for group in optimizer.param_groups:
+        numbers = group.get("numbers", range(first, first + len(group["params"])))
+        yield from zip(numbers, group["params"], strict=True)
+        first += len(group["params"])
+
+
+def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        f"{number}.{key}": whole(value)
+        for number, parameter in _numbered(optimizer)
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
 
 
 def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     """Moments by parameter number; rates and decays come from the configuration."""
+    places = {number: (place, p) for place, (number, p) in enumerate(_numbered(optimizer))}
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        index, key = name.split(".", 1)
-        state.setdefault(int(index), {})[key] = tensor
+        number, key = name.split(".", 1)
+        place, parameter = places[int(number)]
+        state.setdefault(place, {})[key] = like(tensor, parameter)
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 

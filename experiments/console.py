@@ -40,9 +40,10 @@ class _Screen(rich.console.Console):
 class Console:
     """Prints the lines of one run, each led by the run's name."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, quiet: bool = False) -> None:
+        """``quiet`` prints nothing: of several processes one speaks."""
         self.name = name
-        self._rich = _Screen(highlight=False, soft_wrap=True)
+        self._rich = _Screen(highlight=False, soft_wrap=True, quiet=quiet)
 
     def say(self, text: str) -> None:
         with contextlib.suppress(OSError):

@@ -14,6 +14,7 @@ from experiments.data.random import stream
 from experiments.errors import DataError
 from experiments.metrics import Metric as Metric
 from experiments.objectives.objective import Objective, Score
+from experiments.parallel.shares import ALL, Share
 from experiments.tasks.task import Task
 
 EVALUATION_SEED = 0
@@ -63,24 +64,31 @@ def measure(
     batch_size: int,
     precision: str,
     before_batch: Callable[[], None] = lambda: None,
+    share: Share = ALL,
 ) -> list[Metric]:
     """Every metric on the first ``examples`` of a split (all, if there are fewer), the task's own first.
 
     ``before_batch`` is called between batches and may raise to end the evaluation early.
+    Of several processes each goes through its ``share``, and all find the same.
     """
     available = task.num_examples(split)
     total = examples if available is None else min(examples, available)
     if total < 2:
         raise DataError(f"the {split} split has {total} examples: at least 2 are needed for an evaluation")
     device = next(model.parameters()).device
-    scores = []
-    with inference(model, device, precision):
-        for start in range(0, total, batch_size):
+
+    def score(first: int, end: int) -> list[Score]:
+        found = []
+        for start in range(first, end, batch_size):
             before_batch()
-            stop = min(start + batch_size, total)
+            stop = min(start + batch_size, end)
             batch = task.batch(split, EVALUATION_SEED, start, stop - start)
             generators = [example_generator(split, example) for example in range(start, stop)]
-            scores.append(objective.evaluate(model, batch, generators))
+            found.append(objective.evaluate(model, batch, generators))
+        return found
+
+    with inference(model, device, precision):
+        scores = share.divide(score, total)
     records = [record for score in scores for record in score.records]
     pooled = scores[0].accuracy_B is not None or scores[0].nats_B is not None
     found = [summarise(scores, objective, split)] if pooled else []

@@ -30,7 +30,9 @@ class Fitting:
     Otherwise what was found ends the run, as advice.
     """
 
-    def __init__(self, size: int | str | None, batch_size: int) -> None:
+    def __init__(self, size: int | str | None, batch_size: int, *, alone: bool = True) -> None:
+        """``alone=False``: of several processes, which keep step, none can try again."""
+        self.alone = alone
         self.auto = size == "auto"
         self.size = size if isinstance(size, int) else batch_size
 
@@ -45,6 +47,12 @@ class Fitting:
                 if not is_out_of_memory(error):
                     raise
                 said = said or str(error).strip().partition("\n")[0] or type(error).__name__
+                if not self.alone:
+                    raise OutOfMemoryError(
+                        f"out of memory in one of several processes, with {self.size} sequences at once in "
+                        f"each: {said}; set budget.micro_batch_size lower, which changes memory and not "
+                        "results"
+                    ) from error
             else:
                 if tried and not self.auto:
                     raise OutOfMemoryError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -79,21 +80,31 @@ def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str
 
     Decayed: tensors of two or more dimensions. Not decayed: norms, biases, skips
     and time steps (one dimension), and whatever carries ``no_weight_decay``. A
-    tensor may carry ``learning_rate_cap``, a rate it must not exceed.
+    tensor may carry ``learning_rate_cap``, a rate it must not exceed. Tensors that
+    are shared out among processes in different ways are groups of their own;
+    ``numbers`` are those that parameters have in one process, by which moments are saved.
     """
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for parameter in model.parameters():
         decayed = parameter.ndim >= 2 and not getattr(parameter, "no_weight_decay", False)
         cap = float(getattr(parameter, "learning_rate_cap", math.inf))
         groups.setdefault((decayed, cap), []).append(parameter)
-    return [
-        {
-            "params": parameters,
-            "weight_decay": config.weight_decay if decayed else 0.0,
-            "peak": min(config.learning_rate, cap),
-        }
-        for (decayed, cap), parameters in groups.items()
-    ]
+    found: list[dict[str, object]] = []
+    number = itertools.count()
+    for (decayed, cap), parameters in groups.items():
+        alike: dict[object, list[tuple[nn.Parameter, int]]] = {}
+        for parameter in parameters:
+            alike.setdefault(getattr(parameter, "device_mesh", None), []).append((parameter, next(number)))
+        found += [
+            {
+                "params": [parameter for parameter, _ in part],
+                "numbers": [number for _, number in part],
+                "weight_decay": config.weight_decay if decayed else 0.0,
+                "peak": min(config.learning_rate, cap),
+            }
+            for part in alike.values()
+        ]
+    return found
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:

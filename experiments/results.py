@@ -65,8 +65,9 @@ def write_json(path: Path, tree: Any) -> None:
 class RunFolder:
     """Reads and writes the folder of one run."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, *, writes: bool = True) -> None:
+        """``writes=False`` leaves everything as it is: of several processes one keeps the record."""
+        self.root, self.writes = root, writes
         self.metrics = root / "metrics.jsonl"
         self.checkpoints = root / "checkpoints"
         self.routing = root / "routing"
@@ -84,6 +85,8 @@ class RunFolder:
 
     def open(self, config: dict[str, Any], provenance: dict[str, Any]) -> None:
         """Makes the folder and writes what is known before training."""
+        if not self.writes:
+            return
         self.root.mkdir(parents=True, exist_ok=True)
         write_text(self.root / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(redact(config))))
         write_json(self.root / "provenance.json", provenance)
@@ -91,12 +94,14 @@ class RunFolder:
 
     def log(self, row: dict[str, Any]) -> None:
         """Appends one row to metrics.jsonl."""
+        if not self.writes:
+            return
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(plain(row), allow_nan=False) + "\n")
 
     def sync(self) -> None:
         """Sees to it that the rows so far outlive a crash of the machine."""
-        if self.metrics.exists():
+        if self.writes and self.metrics.exists():
             with self.metrics.open("rb") as file:
                 os.fsync(file.fileno())
 
@@ -109,6 +114,8 @@ class RunFolder:
 
     def rewind(self, step: int) -> None:
         """Drops what was recorded after ``step`` (and a row half-written by a crash): it comes again."""
+        if not self.writes:
+            return
         for path in self.routing.glob("step-*.safetensors"):
             if int(path.stem.removeprefix("step-")) > step:
                 path.unlink()
@@ -125,7 +132,9 @@ class RunFolder:
         write_text(self.metrics, "".join(kept))
 
     def finish(self, result: dict[str, Any]) -> None:
-        write_json(self.root / "result.json", result)
+        """Writes the result."""
+        if self.writes:
+            write_json(self.root / "result.json", result)
 
 
 def provenance(

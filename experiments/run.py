@@ -9,6 +9,8 @@ import gc
 import os
 import resource
 import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,12 +35,14 @@ from experiments.interruptions import ORPHANED, Interruptions
 from experiments.lock import RunLock
 from experiments.memory import is_out_of_memory
 from experiments.objectives.objective import Objective
+from experiments.parallel import world
+from experiments.parallel.grid import Grid, make_grid
 from experiments.redaction import redact
 from experiments.restarts import check_progress
 from experiments.results import RunFolder, provenance
 from experiments.settings import Settings
 from experiments.tasks.task import Task
-from experiments.tracking import RunIdentity, Tracker, open_tracker
+from experiments.tracking import RunIdentity, Tracker, TrackingConfig, open_tracker
 from experiments.trainer import Trainer
 from experiments.weights import ModelRecord, put, read_tensors
 
@@ -156,15 +160,20 @@ def execute(settings: Settings) -> None:
         Preempted: the run was asked to stop; a checkpoint was saved.
         LockedError: another process is writing the run; nothing was touched.
     """
-    folder = RunFolder(settings.folder)
-    console = Console(f"{settings.cell} s{settings.seed}")
-    drift.check_config(settings, folder.root)
+    device = settings.device.torch_device()
+    world.start(device)
+    grid = make_grid(settings.parallel, device.type, settings.budget)
+    folder = RunFolder(settings.folder, writes=world.leads())
+    console = Console(f"{settings.cell} s{settings.seed}", quiet=not world.leads())
+    world.lead(lambda: drift.check_config(settings, folder.root))
     if not _finished(folder, console):
         try:
-            with RunLock(folder.root) as lock:
+            with _one_writer(folder.root) as lock:
                 if not _finished(folder, console):  # it may have ended while we asked for the lock
-                    check_progress(folder.root, checkpoint.newest_step(folder.checkpoints))
-                    _execute(settings, folder, console, lock)
+                    world.lead(
+                        lambda: check_progress(folder.root, checkpoint.newest_step(folder.checkpoints))
+                    )
+                    _execute(settings, folder, console, grid, lock)
         except Preempted as preempted:
             if preempted.reason == ORPHANED:
                 os._exit(75)  # nobody waits for this process any more, and nobody would end it
@@ -172,16 +181,30 @@ def execute(settings: Settings) -> None:
 
 
 def _finished(folder: RunFolder, console: Console) -> bool:
-    if folder.finished:
+    finished = world.lead(lambda: folder.finished)
+    if finished:
         console.say(f"already {(folder.result() or {})['status']}: {folder.root}")
-    return folder.finished
+    return finished
 
 
-def _execute(settings: Settings, folder: RunFolder, console: Console, lock: RunLock) -> None:
-    """The part of ``execute`` that no two processes may do at once."""
+@contextmanager
+def _one_writer(folder: Path) -> Iterator[RunLock]:
+    """The lock of a run; of several processes the first holds it. Raises LockedError in all."""
+    lock = RunLock(folder)
+    with ExitStack() as held:
+
+        def take() -> None:
+            held.enter_context(lock)
+
+        world.lead(take)
+        yield lock
+
+
+def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid, lock: RunLock) -> None:
+    """The part of ``execute`` that only one command at a time may do."""
     if settings.device.threads is not None:
         torch.set_num_threads(settings.device.threads)
-    planned = plan(settings)
+    planned = world.leader_first(lambda: plan(settings))
     identity = {
         "format": 1,
         "key": settings.key,
@@ -197,21 +220,8 @@ def _execute(settings: Settings, folder: RunFolder, console: Console, lock: RunL
     try:
         _reset_peak_memory()
         model = _build(settings, planned)
-        if settings.fork is not None:
-            record["parent"] = drift.adopt(settings.fork, folder.root)
-        now = provenance(
-            settings.device.torch_device(),
-            settings.device.precision,
-            {"task": settings.names.task, "fingerprint": planned.task.fingerprint},
-            model.kernels(),
-        )
-        record["resume"] = drift.compare(folder.root, now, console.say)
-        folder.open(settings.resolved, {**now, "resume": record["resume"]})
-        ModelRecord.of(model, settings.names.backbone, planned.task.tokenizer).write(folder.root)
-        if planned.task.tokenizer is not None:
-            planned.task.tokenizer.save(folder.root)
-    except OSError as error:
-        raise CheckpointError(f"{settings.folder}: the run folder cannot be written: {error}") from error
+        kernels = model.kernels() | ({"processes": grid.describe()} if grid.mesh is not None else {})
+        record |= world.lead(lambda: _begin(settings, planned, model, kernels, folder, console))
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise OutOfMemoryError(f"out of memory while building the model: {error}") from error
@@ -220,9 +230,10 @@ def _execute(settings: Settings, folder: RunFolder, console: Console, lock: RunL
         f"{planned.cost['parameters']['body']:,} body parameters "
         f"({planned.matched.residual:+.2%} of the target), {settings.folder}"
     )
-    if kernels := model.kernels():
+    if kernels:
         console.say("kernels: " + ", ".join(f"{part}: {path}" for part, path in kernels.items()))
-    tracker = open_tracker(settings.tracking, _identity(settings), settings.folder, settings.resolved, record)
+    tracking = settings.tracking if folder.writes else TrackingConfig()
+    tracker = open_tracker(tracking, _identity(settings), settings.folder, settings.resolved, record)
     with Interruptions(settings.trainer.stop_margin) as interruptions:
         trainer = Trainer(
             settings,
@@ -232,11 +243,41 @@ def _execute(settings: Settings, folder: RunFolder, console: Console, lock: RunL
             folder=folder,
             tracker=tracker,
             console=console,
+            grid=grid,
             flops_per_token=planned.cost["flops_per_token"],
             interruptions=interruptions,
             lock=lock,
         )
         _train(trainer, planned.tests, record, folder, tracker, console)
+
+
+def _begin(
+    settings: Settings,
+    planned: Plan,
+    model: Backbone,
+    kernels: dict[str, str],
+    folder: RunFolder,
+    console: Console,
+) -> dict[str, Any]:
+    """Writes what is known before training, for one process; gives what it adds to the result."""
+    added = {}
+    try:
+        if settings.fork is not None:
+            added["parent"] = drift.adopt(settings.fork, folder.root)
+        now = provenance(
+            settings.device.torch_device(),
+            settings.device.precision,
+            {"task": settings.names.task, "fingerprint": planned.task.fingerprint},
+            kernels,
+        )
+        added["resume"] = drift.compare(folder.root, now, console.say)
+        folder.open(settings.resolved, {**now, "resume": added["resume"]})
+        ModelRecord.of(model, settings.names.backbone, planned.task.tokenizer).write(folder.root)
+        if planned.task.tokenizer is not None:
+            planned.task.tokenizer.save(folder.root)
+    except OSError as error:
+        raise CheckpointError(f"{settings.folder}: the run folder cannot be written: {error}") from error
+    return added
 
 
 def _train(
@@ -265,9 +306,10 @@ def _train(
         tracker.close(None, LockedError.exit_code)
         raise  # the record is another's by now
     except RunError as failure:
-        status, error = failure.status, failure
+        error = world.first_failure(failure)
+        status = error.status
     except Exception as failure:
-        error = _translate(failure)
+        error = world.first_failure(_translate(failure))
         status = error.status
     state = trainer.state
     peak = peak_memory(trainer.device)

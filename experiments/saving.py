@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from experiments import checkpoint
 from experiments.errors import CheckpointError
+from experiments.parallel.world import lead
 
 MOST_FAILURES = 3
 """Saves in a row that may fail before a run gives up."""
@@ -33,7 +34,7 @@ class Saver:
         *,
         last: bool = False,
     ) -> None:
-        """Saves, and once more with what could be removed out of the way.
+        """Saves, and once more with what could be removed out of the way. All processes must call it.
 
         Args:
             last: nothing is trained after it, so that a failure ends the run.
@@ -41,13 +42,20 @@ class Saver:
         Raises:
             CheckpointError: the last save has failed, or the third in a row. Older checkpoints are intact.
         """
-        arguments = (self.folder, step, model, optimizer, state, self.keep, self.say)
+        tensors = checkpoint.gather(model, optimizer)
+        lead(lambda: self._write(step, tensors, state, last))
+
+    def _write(
+        self, step: int, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any], last: bool
+    ) -> None:
+        """The part of the process that writes."""
+        arguments = (self.folder, step, tensors, state, self.keep, self.say)
         try:
-            checkpoint.save(*arguments)
+            checkpoint.write(*arguments)
         except CheckpointError:
             checkpoint.free_space(self.folder, min(self.keep, 2))
             try:
-                checkpoint.save(*arguments)
+                checkpoint.write(*arguments)
             except CheckpointError as error:
                 self.failures += 1
                 if last or self.failures >= MOST_FAILURES:
@@ -62,7 +70,7 @@ class Saver:
 
 def checkpoint_bytes(model: nn.Module, averages: bool) -> int:
     """The size of a checkpoint: weights, buffers, and two moments of each weight (and its average)."""
-    tensors = checkpoint.model_tensors(model).values()
+    tensors = checkpoint.own_tensors(model).values()
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     return sum(t.numel() * t.element_size() for t in tensors) + (3 if averages else 2) * weights
 
@@ -71,9 +79,13 @@ def check_room(folder: Path, model: nn.Module, keep: int, averages: bool) -> Non
     """Refuses to train where the disk will not hold the checkpoints: all that are kept, and the next.
 
     Those that are there already count. A quota may be tighter than what the disk says.
-    Raises CheckpointError.
+    All processes must call it, and the first looks. Raises CheckpointError.
     """
     size = checkpoint_bytes(model, averages)
+    lead(lambda: _check_room(folder, size, keep))
+
+
+def _check_room(folder: Path, size: int, keep: int) -> None:
     there = min(keep, len(list(folder.glob("checkpoints/step-*"))))
     needed = (keep + 1 - there) * size
     free = shutil.disk_usage(folder).free

@@ -153,6 +153,7 @@ class Schema:
     budget: Any = MISSING
     optimizer: Any = MISSING
     device: Any = MISSING
+    parallel: Any = MISSING
     trainer: Any = MISSING
     tracking: Any = MISSING
     study: Any = MISSING

@@ -22,6 +22,7 @@ from architectures.backbone import Backbone, BackboneConfig
 from experiments.errors import ConfigError, nearest
 from experiments.objectives.objective import Objective
 from experiments.optimizer import OptimizerConfig
+from experiments.parallel.config import ParallelConfig
 from experiments.schema import BudgetConfig, DeviceConfig, Names, ScaleConfig, Schema, TrainerConfig
 from experiments.tasks.task import Task
 from experiments.tracking import TrackingConfig
@@ -63,6 +64,7 @@ class Settings:
     budget: BudgetConfig
     optimizer: OptimizerConfig
     device: DeviceConfig
+    parallel: ParallelConfig
     trainer: TrainerConfig
     tracking: TrackingConfig
     study: str
@@ -100,7 +102,7 @@ class Settings:
 
 def deciding(resolved: dict[str, Any]) -> dict[str, Any]:
     """What of a configuration decides the result, except the seed, and the weights training starts from."""
-    beside = ("seed", "runs", "tracking", "study", "names", "initial", "fork")
+    beside = ("seed", "runs", "tracking", "study", "names", "parallel", "initial", "fork")
     kept = {k: v for k, v in resolved.items() if k not in beside}
     kept["task"] = {k: v for k, v in kept["task"].items() if k != "cache_dir"}
     kept["device"] = {"precision": kept["device"]["precision"]}
@@ -122,6 +124,7 @@ def read_settings(cfg: DictConfig) -> Settings:
         raise ConfigError(f"{getattr(error, 'full_key', '')}: {first_line(error)}") from None
     assert isinstance(resolved, dict)
     tree: dict[str, Any] = {str(k): v for k, v in resolved.items()}
+    tree.setdefault("parallel", {})  # of runs recorded before there was this group
     _check_groups(tree)
     initial = _adopt_initial(tree)
 
@@ -159,6 +162,7 @@ def read_settings(cfg: DictConfig) -> Settings:
         budget=typed(BudgetConfig, tree["budget"], "budget"),
         optimizer=typed(OptimizerConfig, tree["optimizer"], "optimizer"),
         device=typed(DeviceConfig, tree["device"], "device"),
+        parallel=typed(ParallelConfig, tree["parallel"], "parallel"),
         trainer=trainer,
         tracking=typed(TrackingConfig, tree["tracking"], "tracking"),
         study=study,

@@ -3,21 +3,37 @@
     python -m experiments.train backbone=mamba task=recall scale=nano seed=0
     python -m experiments.train -m backbone=decoder,mamba seed=0,1,2
     python -m experiments.train study=compare
+    torchrun --nproc-per-node 2 -m experiments.train backbone=decoder parallel=fsdp
 
 A cell that is complete is not trained again; one that was interrupted continues.
 """
 
 from __future__ import annotations
 
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from experiments.app import start
+from experiments.errors import ConfigError, Preempted
+from experiments.parallel import world
 from experiments.run import execute
 from experiments.settings import read_settings
 
 
 def train(cfg: DictConfig) -> None:
-    execute(read_settings(cfg))
+    processes = world.place().size
+    if processes > 1 and HydraConfig.get().mode == RunMode.MULTIRUN:
+        raise ConfigError(
+            f"a sweep (-m, or a study) with {processes} processes: they train one cell together, so start "
+            "torchrun for each cell"
+        )
+    try:
+        execute(read_settings(cfg))
+    except Preempted:
+        world.stop()
+        raise
+    world.stop()
 
 
 if __name__ == "__main__":

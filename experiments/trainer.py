@@ -19,12 +19,17 @@ from experiments.anomalies import Anomalies, dump, not_finite
 from experiments.console import Console
 from experiments.data.random import stream
 from experiments.errors import CheckpointError, DataError, DivergedError, Preempted
-from experiments.evaluation import Metric, autocast, measure
+from experiments.evaluation import Metric, measure
 from experiments.interruptions import Interruptions
 from experiments.lock import RunLock
 from experiments.memory import Fitting
 from experiments.objectives.objective import Objective, View
 from experiments.optimizer import averaged, exchange_averages, make_optimizer, set_rate, update_average
+from experiments.parallel import world
+from experiments.parallel.grid import Grid
+from experiments.parallel.shares import Share
+from experiments.parallel.strategy import Strategy
+from experiments.parallel.tensors import clip_gradients, gradient_norm, not_finite_gradients
 from experiments.redaction import redact
 from experiments.results import RunFolder
 from experiments.routing import RoutingProbe
@@ -68,6 +73,7 @@ class Trainer:
         folder: RunFolder,
         tracker: Tracker,
         console: Console,
+        grid: Grid,
         flops_per_token: float,
         interruptions: Interruptions,
         lock: RunLock,
@@ -76,13 +82,16 @@ class Trainer:
         self.folder, self.tracker, self.console = folder, tracker, console
         self.flops_per_token = flops_per_token
         self.device = next(model.parameters()).device
+        self.batch_size = settings.budget.batch_size
+        self.strategy = Strategy(grid, model, objective, settings)
         self.optimizer = make_optimizer(model, settings.optimizer)
         self.routing = RoutingProbe(model, objective)
         self.state = TrainState()
-        self.batch_size = settings.budget.batch_size
         self.tokens_per_step = self.batch_size * task.sequence_length
         self.total_steps = max(1, settings.budget.tokens // self.tokens_per_step)
-        self.fitting = Fitting(settings.budget.micro_batch_size, self.batch_size)
+        self.fitting = Fitting(
+            settings.budget.micro_batch_size, self.batch_size // grid.data, alone=world.size() == 1
+        )
         self.saver = Saver(folder.checkpoints, settings.trainer.keep_checkpoints, console.say)
         self.interruptions, self.lock = interruptions, lock
 
@@ -107,11 +116,11 @@ class Trainer:
                     self._log(row)
                 if step % trainer.evaluate_every == 0 or last:
                     self._validate()
-                stop = self.interruptions.reason is not None
+                stop = self._reason()
                 if step % trainer.checkpoint_every == 0 or last or stop:
                     self._save()
                 if stop:
-                    self._go_on()
+                    raise Preempted(reason=stop)
 
     def _resume(self) -> None:
         """Takes up the run where its newest checkpoint left it, if there is one."""
@@ -132,14 +141,19 @@ class Trainer:
         self.model.train()
         step, every = self.state.step, self.settings.trainer.evaluate_every
         due = step > 0 and (step % every == 0 or step == self.total_steps)
-        if due and not self.folder.has_row("validation", step):
+        if due and not world.lead(lambda: self.folder.has_row("validation", step)):
             self._validate()  # the run was stopped in the middle of it
             self._go_on()
 
+    def _reason(self) -> str | None:
+        """Why the run should stop, in the words of any process. All ask, at the same step."""
+        own = self.interruptions.reason
+        stop = world.anyone(own is not None)
+        return own or "stopped by a signal to another of its processes" if stop else None
+
     def _go_on(self) -> None:
         """Raises Preempted if the run should stop."""
-        reason = self.interruptions.reason
-        if reason is not None:
+        if reason := self._reason():
             raise Preempted(reason=reason)
 
     def _step(self) -> dict[str, float]:
@@ -155,12 +169,12 @@ class Trainer:
         rate = set_rate(self.optimizer, state.step, self.total_steps, self.settings.optimizer)
         loss = self.fitting.run(lambda size: self._gradients(view, size))
         parameters = list(self.model.parameters())
-        total_norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        total_norm = gradient_norm(parameters)
         norm = total_norm.item()
         if what := not_finite(loss, norm):
             self._refuse(what, loss, norm)
         else:
-            torch.nn.utils.clip_grads_with_norm_(parameters, self.settings.optimizer.clip_norm, total_norm)
+            clip_gradients(parameters, self.settings.optimizer.clip_norm, total_norm)
             self.optimizer.step()
             self.model.after_step()
             if (decay := self.settings.optimizer.ema) is not None:
@@ -180,7 +194,10 @@ class Trainer:
         return {"learning_rate": rate, "grad_norm": norm}
 
     def _refuse(self, what: str, loss: float, norm: float) -> None:
-        """Leaves a step out whose loss or gradient is no finite number, or raises DivergedError."""
+        """Leaves a step out whose loss or gradient is no finite number, or raises DivergedError.
+
+        Both are those of all processes, which therefore do the same.
+        """
         step, seed = self.state.step + 1, self.settings.seed
         known = {
             "loss": loss,
@@ -189,11 +206,12 @@ class Trainer:
             "examples": {"split": "train", "start": (step - 1) * self.batch_size, "count": self.batch_size},
             "config": redact(self.settings.resolved),
         }
-        path = dump(self.folder.root / "failures", step, self.model, known)
+        bad = not_finite_gradients(self.model)
+        path = world.lead(lambda: str(dump(self.folder.root / "failures", step, bad, known)))
         try:
             self.state.anomalies.refuse(f"{what} at step {step}", self.settings.trainer.non_finite)
         except DivergedError:
-            if checkpoint.newest_step(self.folder.checkpoints) < self.state.step:
+            if world.lead(lambda: checkpoint.newest_step(self.folder.checkpoints)) < self.state.step:
                 self._save()  # the weights before the step, so that it can be repeated at once
             raise
         self.console.say(f"warning: {what} at step {step}: left out; see {path}")
@@ -209,22 +227,22 @@ class Trainer:
         ``size`` sequences are computed at once. Repeating it starts from nothing.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        torch.manual_seed(stream(self.settings.seed, "dropout", self.state.step) >> 1)
-        rows = view.tokens_BT.shape[0]
-        count = view.count_B.sum()
+        # Each part of a batch has a dropout of its own; the first has that of one process.
+        part = (rank,) if (rank := self.strategy.grid.data_rank) else ()
+        torch.manual_seed(stream(self.settings.seed, "dropout", self.state.step, *part) >> 1)
+        rows, count = len(view.tokens_BT), view.count_B.sum()
+        view = self.strategy.rows(view)
+        own = len(view.tokens_BT)
         if count == 0:
             raise DataError(f"nothing is scored in the batch of step {self.state.step + 1}")
         total = 0.0
-        for start in range(0, rows, size):
-            part = view.rows(start, start + size)
-            with autocast(self.device, self.settings.device.precision):
-                output = part.run(self.model)
-            loss = self.objective.loss(output, part)[0] / count
-            for auxiliary in self.objective.auxiliary(output, part).values():
-                loss = loss + auxiliary / rows
-            loss.backward()
+        for start in range(0, own, size):
+            with self.strategy.accumulating(last=start + size >= own):
+                loss = self.strategy.loss(view.rows(start, start + size), count, rows)
+                loss.backward()
             total += loss.item()
-        return total
+        self.strategy.finish_gradients()
+        return self.strategy.total(total)
 
     def _log(self, row: dict[str, float]) -> None:
         """A row of metrics.jsonl and a console line, on the means since the last one."""
@@ -264,6 +282,7 @@ class Trainer:
     def test(self, split: str, examples: int, objective: Objective | None = None) -> list[Metric]:
         """The metrics on a split, the task's own first; of another objective's task, where one is given."""
         objective = objective or self.objective
+        grid = self.strategy.grid
 
         def work(rows: int) -> list[Metric]:
             return measure(
@@ -277,10 +296,12 @@ class Trainer:
                     rows, max(1, rows * self.task.sequence_length // objective.task.sequence_length)
                 ),
                 precision=self.settings.device.precision,
-                before_batch=self._go_on,
+                # Several processes keep step: they stop after an evaluation, not in it.
+                before_batch=self._go_on if world.size() == 1 else lambda: None,
+                share=Share(index=grid.share, of=grid.shares, reports=grid.reports),
             )
 
-        with averaged(self.optimizer):
+        with averaged(self.optimizer), self.strategy.gathered():
             return self.fitting.run(work)
 
     def _record(self, kind: str, values: dict[str, Any]) -> None:
@@ -291,7 +312,7 @@ class Trainer:
         self.tracker.log(row)
 
     def _save(self) -> None:
-        self.lock.check()
+        world.lead(self.lock.check)
         self.folder.sync()  # no row of a saved step is lost, even where the machine dies
         last = self.state.step == self.total_steps
         with averaged(self.optimizer):

@@ -110,7 +110,7 @@ def test_every_inline_command_is_a_real_one() -> None:
 
 
 def test_tables_of_choices_are_the_files_that_exist() -> None:
-    for group in ("backbone", "objective", "task", "scale", "budget", "device", "tracking"):
+    for group in ("backbone", "objective", "task", "scale", "budget", "device", "parallel", "tracking"):
         row = re.search(rf"^\| `{group}` \| (.*) \|$", README, flags=re.MULTILINE)
         assert row, group
         files = {path.stem for path in (ROOT / "conf" / group).glob("*.yaml")}

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from architectures.layers.dispatch import Run, Weights
 from architectures.layers.experts import Experts
@@ -57,6 +59,38 @@ def shard_experts(model: nn.Module, group: dist.ProcessGroup | None = None) -> l
     return own
 
 
+def distribute_experts(model: nn.Module, mesh: DeviceMesh) -> None:
+    """The same for training: the shares become the parts of tensors that are whole on the mesh.
+
+    So the optimizer, checkpoints and the norm of gradients see what they see in one process. After the
+    backward pass their gradients are sums over the processes that share experts, yet to be added up
+    (``redistribute``) over ``replica``.
+
+    Args:
+        mesh: of ``replica`` and ``expert``: processes that hold the same experts, and that share them.
+
+    Raises:
+        ValueError: there are no experts, or ``shard_experts`` raises.
+    """
+    shard_experts(model, mesh["expert"].get_group())
+    layers = [part for part in model.modules() if isinstance(part, Experts)]
+    if not layers:
+        raise ValueError("expert: this model has no experts to share out, leave it 1")
+    for layer in layers:
+        for name in ("gate_XFD", "up_XFD", "down_XDF"):
+            part = getattr(layer, name)
+            if part is not None:
+                whole = DTensor.from_local(part.detach(), mesh, [Replicate(), Shard(0)], run_check=False)
+                setattr(layer, name, nn.Parameter(whole))
+
+
+def _local(weight: Tensor | None) -> Tensor | None:
+    """This process's experts; gradients of other processes that have them too are yet to be added."""
+    if not isinstance(weight, DTensor):
+        return weight
+    return weight.to_local(grad_placements=[Partial(), Shard(0)])
+
+
 class _Exchange:
     """Runs sorted tokens where their experts are."""
 
@@ -77,7 +111,11 @@ class _Exchange:
             expert_L = torch.arange(received_PL.shape[1], device=x_MD.device)
             expert_M = torch.repeat_interleave(expert_L.repeat(size), received_PL.flatten())
             order_M = expert_M.argsort(stable=True)
-            y_MD = run(x_MD[order_M], received_PL.sum(0), weights)
+            gate_LFD, up_LFD, down_LDF = (_local(weight) for weight in weights[:3])
+            assert up_LFD is not None
+            assert down_LDF is not None
+            own = Weights(gate_LFD, up_LFD, down_LDF, weights.activation)
+            y_MD = run(x_MD[order_M], received_PL.sum(0), own)
             y_MD = y_MD[order_M.argsort()]
             return _AllToAll.apply(y_MD, *reversed(sizes), self.group)
 

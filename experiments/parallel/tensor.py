@@ -1,0 +1,63 @@
+"""Tensor parallelism: heads of attention and hidden units of feed-forwards, cut among processes.
+
+The first projections are cut by columns, the last by rows (Shoeybi et al. 2019, arXiv
+1909.08053), through PyTorch's ``parallelize_module``. Everything else is whole everywhere.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+from architectures.layers.attention import Attention
+from architectures.layers.block import FeedForward, Mixer
+from architectures.layers.feedforward import DenseFeedForward
+from architectures.layers.positions import ALiBi, RelativePositionBias
+
+
+def cut_layers(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Cuts the layers of a transformer. Raises ValueError, before anything is changed, for what cannot be."""
+    for part in model.modules():
+        _check(part, mesh.size())
+    for part in list(model.modules()):
+        if isinstance(part, Attention):
+            _cut(part, ("q", "k", "v"), "out", mesh)
+        elif isinstance(part, DenseFeedForward):
+            _cut(part, ("up",) if part.gate is None else ("gate", "up"), "down", mesh)
+
+
+def _cut(part: nn.Module, first: tuple[str, ...], last: str, mesh: DeviceMesh) -> None:
+    plan: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in first}
+    parallelize_module(part, mesh, plan | {last: RowwiseParallel()})
+
+
+def _check(part: nn.Module, size: int) -> None:
+    """Raises ValueError for a layer that cannot be cut into ``size``."""
+    if isinstance(part, ALiBi | RelativePositionBias):
+        raise ValueError("tensor: positions.kind=alibi and relative have a bias for each head: use rope")
+    if isinstance(part, Attention):
+        c = part.config
+        if part.num_heads % size or part.num_kv_heads % size:
+            raise ValueError(
+                f"tensor={size} does not divide attention.num_heads={part.num_heads} and "
+                f"num_kv_heads={part.num_kv_heads}"
+            )
+        if c.qk_norm == "full" or c.sinks:
+            raise ValueError("tensor: attention.qk_norm=full and attention.sinks know all heads: leave them")
+    elif isinstance(part, DenseFeedForward):
+        if part.up.out_features % size:
+            raise ValueError(
+                f"tensor={size} does not divide a feed-forward of {part.up.out_features}: give backbone.d_ff "
+                "a multiple of it, with scale.target=null where the solver chose it"
+            )
+    elif isinstance(part, Mixer | FeedForward):
+        raise ValueError(
+            f"tensor={size}: {type(part).__name__} cannot be cut, only attention and dense feed-forwards; "
+            "use parallel.tensor=1"
+        )
