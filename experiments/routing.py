@@ -96,9 +96,10 @@ class RoutingProbe:
         if not expert_layers(self.model):
             return {}
         records, _ = routed(self.model, self._view, batch_size=batch_size, precision=precision)
-        folder.routing.mkdir(exist_ok=True)
-        tensors = {layer: choices(record) for layer, record in records.items()}
-        write_bytes(folder.routing / f"step-{step:08d}.safetensors", save(tensors))
+        if folder.writes:
+            folder.routing.mkdir(exist_ok=True)
+            tensors = {layer: choices(record) for layer, record in records.items()}
+            write_bytes(folder.routing / f"step-{step:08d}.safetensors", save(tensors))
         row: dict[str, float | list[float]] = {}
         for layer, record in records.items():
             row[f"{layer}/load"] = record.load_X.tolist()

@@ -268,7 +268,7 @@ class Trainer:
             return  # the loop saves and stops; this evaluation is made up for on resuming
         self._record("validation", {metric.name: metric.value for metric in metrics})
         precision = self.settings.device.precision
-        with averaged(self.optimizer):
+        with averaged(self.optimizer), self.strategy.gathered():
             routing = self.fitting.run(
                 lambda rows: self.routing.record(
                     self.folder, self.state.step, batch_size=rows, precision=precision
