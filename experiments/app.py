@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.errors import RunError, nearest
+from experiments.errors import Preempted, RunError, nearest
 from experiments.parallel.world import speaks
 from experiments.redaction import redact
 from experiments.settings import CONF
@@ -57,6 +58,12 @@ def _run_job(function: Callable[[DictConfig], None], cfg: DictConfig) -> None:
         if HydraConfig.get().mode == RunMode.RUN:
             _fail(str(error), error.exit_code, silent=not speaks(error))
         sys.stderr.write(redact(f"error: {' '.join(HydraConfig.get().overrides.task)}: {error}\n"))
+        raise
+    except Preempted:
+        # A launcher that listens to USR2 (submitit's) puts this job, now saved, back into the queue.
+        listener = signal.getsignal(signal.SIGUSR2)
+        if callable(listener):
+            listener(signal.SIGUSR2, None)
         raise
 
 

@@ -32,7 +32,7 @@ class Interruptions:
 
     def __enter__(self) -> Interruptions:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+            self._before = {number: signal.signal(number, self._note) for number in SIGNALS if _ours(number)}
         return self
 
     def __exit__(
@@ -57,6 +57,15 @@ class Interruptions:
 
     def _note(self, number: int, frame: object) -> None:
         self._signal = signal.Signals(number)
+
+
+def _ours(number: signal.Signals) -> bool:
+    """False where a launcher listens to a signal itself: submitit's to TERM, to be requeued by SLURM.
+
+    USR2, which asks to save, it hears of when we have saved (``experiments/app.py``).
+    """
+    free = (signal.SIG_DFL, signal.default_int_handler)
+    return number == signal.SIGUSR2 or signal.getsignal(number) in free
 
 
 def _job_end(margin: float) -> float | None:

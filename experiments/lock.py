@@ -1,7 +1,7 @@
 """One writer for each run folder: a lock file that names its holder and shows that it lives.
 
 The file is made with O_EXCL. It is stale where its process is gone from this
-machine, or where nothing has touched it for five minutes: then it is taken over.
+machine or its SLURM job has ended, or where nothing has touched it for five minutes: then it is taken over.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import socket
+import subprocess
 import threading
 import time
 import uuid
@@ -27,6 +28,8 @@ HEARTBEAT = 30.0
 """Seconds between two touches."""
 STALE = 300.0
 """Seconds without one after which a holder on another machine counts as gone."""
+ALIVE = ("RUNNING", "COMPLETING", "SUSPENDED")
+"""States of a SLURM job whose processes may still write."""
 
 
 class RunLock:
@@ -100,6 +103,10 @@ class RunLock:
         here = self.holder
         if found is not None and all(found.get(k) == here[k] for k in ("host", "boot", "namespace")):
             return _started(int(found["pid"])) != found["started"]
+        if found is not None and found.get("job"):
+            same = found["job"] == here["job"]
+            if (same and found.get("restarts") != here["restarts"]) or (not same and _ended(found["job"])):
+                return True
         return self._age() > STALE
 
     def _age(self) -> float:
@@ -142,6 +149,19 @@ def _self() -> dict[str, Any]:
         "job": os.environ.get("SLURM_JOB_ID"),
         "restarts": os.environ.get("SLURM_RESTART_COUNT"),
     }
+
+
+def _ended(job: str) -> bool:
+    """True where SLURM says that a job has ended; False where it runs, or where there is no telling."""
+    command = ["squeue", "--noheader", f"--jobs={job}", "--format=%A %T"]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    if asked.returncode != 0:
+        return "invalid job id" in asked.stderr.lower()  # SLURM forgets a job some minutes after its end
+    lines = [line.split() for line in asked.stdout.splitlines() if line.strip()]
+    return not any(line[0] == job and line[1] in ALIVE for line in lines)
 
 
 def _started(pid: int) -> str | None:

@@ -5,14 +5,11 @@ written here is a view of them and may be lost without harm. So a tracker never
 fails a run: the first error becomes one warning on stderr, and from then on the
 tracker does nothing.
 
-Offline runs lie inside their run folders. To upload a whole study later:
+Offline runs lie inside their run folders, one offline folder for each sitting of a
+run that was interrupted. To upload a study later, from the record and without the
+steps that were computed twice:
 
-    wandb sync runs/STUDY/*/s*/wandb/offline-run-*
-
-A run that was interrupted and resumed has one offline folder for each part, all
-with the same run id; ``wandb sync`` uploads them in order, into one W&B run.
-Steps that were repeated after the last checkpoint appear twice there, as they
-were computed twice.
+    python -m slurm.sync study=STUDY
 
 Neither the command line nor environment variables are recorded, and ``redact``
 removes what looks like a secret from everything else.
@@ -123,11 +120,18 @@ class WandbTracker(Tracker):
         contents: dict[str, Any],
     ) -> None:
         """Starts the W&B run, or goes on with it; ``contents`` is what W&B shows as its config."""
+        self.failed = False
+        """True once W&B has failed and nothing is mirrored any more."""
         self._run: Any = None
         try:
             self._run = _start(config, run, folder, contents)
         except Exception as error:
             self._give_up(error)
+
+    @property
+    def logged(self) -> int:
+        """Rows that the W&B run holds already: not 0 where it goes on with one."""
+        return 0 if self._run is None else int(self._run.step)
 
     def log(self, row: dict[str, object]) -> None:
         if self._run is None:
@@ -153,6 +157,7 @@ class WandbTracker(Tracker):
 
     def _give_up(self, error: Exception) -> None:
         """One warning, then silence. The message is redacted: it may quote a URL or a key."""
+        self.failed = True
         self._run = None
         reason = " ".join(redact(f"{type(error).__name__}: {error}").split())
         print(

@@ -27,6 +27,7 @@ SMALL = {
     "experiments.benchmark": ["contexts=[64,128]", "seconds=0.01", "warmup_seconds=0.1", "decode_tokens=4"],
     "analysis.speed": [],
     "analysis.experts": ["examples=8"],
+    "slurm.submit": [],
 }
 """What is added to a command so that a test need not wait for it."""
 
@@ -48,7 +49,7 @@ def module_commands() -> list[str]:
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the README's reader has: the checkout's files, and the toy backbone of its pages."""
     desk = tmp_path_factory.mktemp("desk")
-    for name in ("README.md", "docs", "conf"):
+    for name in ("README.md", "docs", "conf", "slurm"):
         (desk / name).symlink_to(ROOT / name)
     for language in ("python", "yaml"):
         for block in blocks(language):

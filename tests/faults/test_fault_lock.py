@@ -24,6 +24,8 @@ def test_f15_launched_many_times_at_once(tmp_path: Path, times: int, record: Any
     folder, gate = tmp_path / "run", tmp_path / "gate"
 
     def writer() -> str:
+        while not list(tmp_path.glob("writer-*")):  # it has the lock, and says so a moment later
+            time.sleep(0.01)
         return next(tmp_path.glob("writer-*")).name.removeprefix("writer-")
 
     def launch() -> None:
@@ -155,3 +157,42 @@ def test_f15_a_locked_cell_is_said_and_the_others_go_on(tmp_path: Path, record: 
     assert commands.result(free)["status"] == "complete"
     assert not (free / NAME).exists()
     record("F15", "sweep with one cell locked", 1, "cell named, exit 7, the other trained")
+
+
+@pytest.mark.parametrize(
+    ("answer", "taken"),
+    [("7 RUNNING", False), ("7 PENDING", True), ("8 RUNNING", True), ("", True), ("exit 1", False),
+     ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", True)],
+)  # fmt: skip
+def test_f15_a_holder_elsewhere_counts_as_gone_when_its_job_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Any, answer: str, taken: bool
+) -> None:
+    folder, programs = tmp_path / "run", tmp_path / "bin"
+    folder.mkdir()
+    programs.mkdir()
+    holder = {"token": "other", "host": "elsewhere", "pid": 1, "started": "1", "job": "7", "restarts": None}
+    (folder / NAME).write_text(json.dumps(holder))
+    (programs / "squeue").write_text("#!/bin/sh\n" + (answer if "exit" in answer else f"echo '{answer}'\n"))
+    (programs / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    if taken:
+        with RunLock(folder) as lock:
+            assert lock.held
+    else:
+        with pytest.raises(LockedError, match="elsewhere, SLURM job 7"), RunLock(folder):
+            pass
+    record("F15", "a holder on another node whose SLURM job has ended (stub squeue)", 1, "taken over at once")
+
+
+def test_f15_a_requeued_job_takes_over_its_own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    holder = {"token": "other", "host": "elsewhere", "pid": 1, "started": "1", "job": "7", "restarts": None}
+    (folder / NAME).write_text(json.dumps(holder))
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with pytest.raises(LockedError), RunLock(folder):  # another process of the same job
+        pass
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    with RunLock(folder) as lock:
+        assert lock.held

@@ -1,0 +1,103 @@
+"""What a cluster is asked for, read from the lines of ``slurm/cluster.env`` that begin with ``CLUSTER_``."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from experiments.errors import ConfigError
+from experiments.validation import typed
+
+PREFIX = "CLUSTER_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterConfig:
+    """Options of sbatch, and what a job finds on its node. Empty leaves the choice to the cluster."""
+
+    partition: str = ""
+    """Partition, or several with commas."""
+    account: str = ""
+    """Account that pays."""
+    qos: str = ""
+    """Quality of service."""
+    time: str = ""
+    """Time limit of a task, in a form sbatch takes: ``04:00:00``."""
+    nodes: int = 1
+    """Nodes of a task."""
+    tasks_per_node: int = 1
+    """Processes of a cell on each node."""
+    gpus_per_node: int = 0
+    """GPUs on each node, shared by the cells of a task."""
+    cpus_per_task: int = 1
+    """CPUs of each process."""
+    mem: str = ""
+    """Memory of each node: ``32G``."""
+    options: str = ""
+    """Further options of sbatch, as on its command line; they win over the others."""
+    modules: str = ""
+    """Environment modules that a job loads."""
+    python: str = "python"
+    """The interpreter of a job, relative to the root of the checkout."""
+
+    def __post_init__(self) -> None:
+        for name in ("nodes", "tasks_per_node", "cpus_per_task"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{PREFIX}{name.upper()}={getattr(self, name)} must be at least 1")
+        if self.gpus_per_node < 0:
+            raise ValueError(f"{PREFIX}GPUS_PER_NODE={self.gpus_per_node} must be 0 or more")
+
+    @property
+    def processes(self) -> int:
+        """Processes of a task."""
+        return self.nodes * self.tasks_per_node
+
+    def place(self) -> list[str]:
+        """The options of every job: where it may run, and for how long."""
+        named = {
+            "--partition": self.partition,
+            "--account": self.account,
+            "--qos": self.qos,
+            "--time": self.time,
+            "--mem": self.mem,
+            "--cpus-per-task": str(self.cpus_per_task),
+        }
+        return [f"{option}={value}" for option, value in named.items() if value]
+
+    def resources(self) -> list[str]:
+        """The options that only the cells need: nodes, processes, GPUs, and what else was asked for."""
+        found = [f"--nodes={self.nodes}", f"--ntasks-per-node={self.tasks_per_node}"]
+        if self.gpus_per_node:
+            found.append(f"--gpus-per-node={self.gpus_per_node}")
+        return found + shlex.split(self.options)
+
+
+def read_cluster(path: Path) -> ClusterConfig:
+    """The settings in a file of ``KEY=VALUE`` lines as a shell reads them. Raises ConfigError."""
+    values = {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(
+            f"cluster={path}: {error.strerror}; copy slurm/cluster.env.example and fill it in"
+        ) from None
+    for number, line in enumerate(lines, start=1):
+        key, equals, value = line.partition("=")
+        if not equals or not key.startswith(PREFIX):
+            continue  # a comment, or a variable that only jobs see
+        try:
+            words = shlex.split(value, comments=True)
+        except ValueError as error:
+            raise ConfigError(f"{path}:{number}: {line}: {error}") from None
+        if len(words) > 1:
+            raise ConfigError(f"{path}:{number}: {line}: a value with spaces needs quotes")
+        if words and words[0]:
+            if set("$`") & set(words[0]):
+                raise ConfigError(
+                    f"{path}:{number}: {line}: {PREFIX} values are taken as they are; write it out"
+                )
+            values[key.removeprefix(PREFIX).lower()] = words[0]
+    return typed(ClusterConfig, OmegaConf.to_container(OmegaConf.create(values)), str(path))  # type: ignore[arg-type]

@@ -1,0 +1,84 @@
+"""What slurm.status says of a cell, from its folder and its task in the queue."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from slurm import status
+from slurm.cells import Cell, new_folder, write_submission
+from slurm.queue import Task
+from slurm.status import last_step, main, state_of
+
+PENDING, RUNNING, ENDING = (Task(job="7_0", state=state) for state in ("PENDING", "RUNNING", "COMPLETING"))
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> Cell:
+    folder = tmp_path / "runs" / "mine" / "a-b-c-0" / "s0"
+    return Cell(key="a-b-c-0-s0", name="a-b-c", seed=0, folder=str(folder), words=[], task=0)
+
+
+@pytest.mark.parametrize(
+    ("result", "begun", "task", "expected"),
+    [
+        (None, False, None, "missing"),
+        (None, True, None, "interrupted"),
+        (None, False, PENDING, "waiting"),
+        (None, True, PENDING, "waiting"),
+        (None, False, RUNNING, "running"),
+        (None, True, RUNNING, "running"),
+        ("preempted", True, None, "preempted"),
+        ("preempted", True, PENDING, "preempted"),
+        ("preempted", True, ENDING, "preempted"),
+        ("preempted", True, RUNNING, "running"),
+        ("complete", True, RUNNING, "done"),
+        ("complete", True, None, "done"),
+        ("failed", True, None, "failed"),
+        ("failed", True, PENDING, "waiting"),
+        ("failed", True, RUNNING, "failed"),  # its neighbours in the task go on
+        ("diverged", True, RUNNING, "diverged"),
+    ],
+)
+def test_the_state_of_a_cell(
+    cell: Cell, result: str | None, begun: bool, task: Task | None, expected: str
+) -> None:
+    folder = Path(cell.folder)
+    if begun:
+        folder.mkdir(parents=True)
+    if result:
+        (folder / "result.json").write_text(json.dumps({"status": result}))
+    assert state_of(cell, task) == expected
+
+
+def test_the_step_is_that_of_the_last_whole_row(cell: Cell) -> None:
+    assert last_step(cell) is None
+    folder = Path(cell.folder)
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text('{"step": 20}\n{"step": 40}\n{"ste')
+    assert last_step(cell) == 40
+
+
+def test_the_table(cell: Cell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    study = Path(cell.folder).parents[1]
+    submitted = new_folder(study)
+    write_submission(submitted, [cell])
+    name = f"archbench-mine-{submitted.name}"
+    monkeypatch.setattr(status, "live", lambda names: {(name, 0): PENDING} if name in names else {})
+    monkeypatch.setattr(status, "ended", lambda names: {})
+    assert main(["study=mine", f"runs={study.parent}"]) == 0
+    printed = capsys.readouterr().out
+    assert "waiting" in printed
+    assert "7_0" in printed
+    assert printed.endswith("1 cells: 1 waiting\n")
+
+
+def test_mistakes_are_named(cell: Cell, capsys: pytest.CaptureFixture[str]) -> None:
+    study = Path(cell.folder).parents[1]
+    write_submission(new_folder(study), [cell])
+    assert main(["study=mien", f"runs={study.parent}"]) == 2
+    assert "did you mean 'mine'" in capsys.readouterr().err
+    assert main(["studdy=mine"]) == 2
+    assert "did you mean 'study'" in capsys.readouterr().err

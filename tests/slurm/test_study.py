@@ -1,0 +1,179 @@
+"""A study of six cells on a real SLURM: one killed, one cancelled, some preempted, and the same table."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jobs
+import pandas as pd
+import pytest
+
+from analysis.load import load_study
+from analysis.summary import arm_table
+from slurm.cells import Cell, submissions
+from slurm.queue import live
+
+pytestmark = pytest.mark.slurm
+
+STUDY = ("-m", *jobs.CELL, "study.name=six", "backbone=decoder,mamba", "seed=0,1,2")
+
+
+@dataclass
+class Story:
+    """What was seen while the study went on."""
+
+    runs: Path
+    undisturbed: Path
+    printed: dict[str, str] = field(default_factory=dict)
+    """What commands printed, by when."""
+    cells: dict[int, Cell] = field(default_factory=dict)
+    """By the array task of the first submission."""
+    states: dict[str, dict[int, str]] = field(default_factory=dict)
+    """The state of each cell in the table of slurm.status, by when."""
+    hashes: dict[str, dict[Path, str]] = field(default_factory=dict)
+    """Of every file of the runs that were left alone, before and after."""
+    accounts: dict[int, str] = field(default_factory=dict)
+
+    def see(self, when: str) -> None:
+        printed = jobs.module("slurm.status", "study=six", f"runs={self.runs}")
+        self.printed[when] = printed
+        rows = [line.split() for line in printed.splitlines() if "-recall-nano-" in line]
+        names = {(cell.key.rpartition("-")[0], str(cell.seed)): task for task, cell in self.cells.items()}
+        self.states[when] = {names[row[0], row[1]]: row[2] for row in rows}
+
+    def folder(self, task: int) -> Path:
+        return Path(self.cells[task].folder)
+
+
+def files(folder: Path) -> dict[Path, str]:
+    return {
+        path: f"{path.stat().st_mtime_ns} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def story(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Story:
+    desk = tmp_path_factory.mktemp("six")
+    low = jobs.cluster_file(desk, "low")
+    seen = Story(runs=desk / "runs", undisturbed=desk / "undisturbed")
+    submit = ("slurm.submit", *STUDY, f"runs={seen.runs}", f"cluster={low}")
+
+    seen.printed["dry"] = jobs.module(*submit)
+    assert {path.name for path in seen.runs.iterdir()} <= {"multirun.yaml"}, "a dry run left something"
+    seen.printed["first"] = jobs.module(*submit, "submit=true")
+    (first,) = submissions(seen.runs / "six")
+    seen.cells = {cell.task: cell for cell in first.cells if cell.task is not None}
+    seen.see("submitted")
+    seen.printed["again"] = jobs.module(*submit, "submit=true")
+
+    jobs.wait_for(
+        "all cells to be on their way", lambda: all(jobs.step(seen.folder(i)) >= 20 for i in range(6))
+    )
+    tasks = {index: task for (_, index), task in live([first.name]).items()}
+    jobs.kill(seen.cells[0].words, signal.SIGKILL)  # as the kernel does when it is out of memory
+    jobs.run("scancel", tasks[1].job)
+    jobs.wait_until_gone(f"--job={tasks[0].job},{tasks[1].job}")
+    node = tasks[5].place
+    exclusive = jobs.sbatch(
+        "--partition=main", "--exclusive", f"--nodelist={node}", "--output=/dev/null", "--wrap=true"
+    )
+    jobs.wait_until_gone(f"--job={exclusive}")
+    seen.see("disturbed")
+    jobs.wait_until_gone(f"--name={first.name},{first.name}-analysis")
+    seen.accounts = {i: jobs.sacct(tasks[i].job) for i in tasks}
+    seen.see("ended")
+
+    before = {path: h for i in range(2, 6) for path, h in files(seen.folder(i)).items()}
+    seen.printed["rest"] = jobs.module(*submit, "submit=true")
+    second = submissions(seen.runs / "six")[-1]
+    jobs.wait_until_gone(f"--name={second.name},{second.name}-analysis")
+    seen.see("complete")
+    after = {path: h for i in range(2, 6) for path, h in files(seen.folder(i)).items()}
+    seen.hashes = {"before": before, "after": after}
+    seen.printed["done"] = jobs.module(*submit, "submit=true")
+
+    words = (*STUDY, f"runs={seen.undisturbed}", "hydra/launcher=parallel")
+    subprocess.run([sys.executable, "-m", "experiments.train", *words], cwd=jobs.ROOT, check=True)
+    return seen
+
+
+def test_a_dry_run_prints_the_commands_and_submits_nothing(story: Story) -> None:
+    printed = story.printed["dry"]
+    assert "6 to submit" in printed
+    assert "Nothing was submitted" in printed
+    assert [line.partition("=$(")[0] for line in printed.splitlines() if "=$(" in line] == [
+        "prepare", "cells", "analysis",
+    ]  # fmt: skip
+    assert "--array=0-5" in printed
+
+
+def test_the_status_goes_from_waiting_to_done(story: Story) -> None:
+    assert Counter(story.states["submitted"].values()) == {"waiting": 6}
+    ended = story.states["ended"]
+    assert [ended[i] for i in range(6)] == ["interrupted", "interrupted", *["done"] * 4] or [
+        ended[i] for i in range(6)
+    ] == ["interrupted", "preempted", *["done"] * 4], story.printed["ended"]
+    assert story.printed["complete"].splitlines()[-1] == "6 cells: 6 done"
+
+
+def test_a_cell_in_the_queue_is_not_submitted_twice(story: Story) -> None:
+    assert "6 cells, 0 ended, 6 in the queue, 0 to submit" in story.printed["again"]
+
+
+def test_a_preempted_cell_goes_on_in_its_folder(story: Story) -> None:
+    assert story.states["disturbed"][5] in ("preempted", "running"), story.printed["disturbed"]
+    (log,) = (story.runs / "six" / "slurm").glob("*/5.out")
+    text = log.read_text()
+    assert text.count("restart 0") == text.count("restart 1") == 1
+    assert "resumed at step" in text.split("restart 1")[1]
+    assert story.accounts[5] == "COMPLETED|0:0"
+
+
+def test_killed_and_cancelled_cells_are_not_requeued(story: Story) -> None:
+    assert story.accounts[0].startswith("FAILED")
+    assert story.accounts[1].startswith("CANCELLED")
+    for i in (0, 1):
+        first = min((story.runs / "six" / "slurm").glob(f"*/{i}.out"))
+        assert "restart 1" not in first.read_text()
+    assert "exit code 137: " in min((story.runs / "six" / "slurm").glob("*/0.out")).read_text()
+
+
+def test_only_what_is_missing_is_run_again(story: Story) -> None:
+    assert "4 ended, 0 in the queue, 2 to submit" in story.printed["rest"]
+    assert story.hashes["before"] == story.hashes["after"]
+    assert "6 ended, 0 in the queue, 0 to submit" in story.printed["done"]
+
+
+def test_the_table_is_that_of_an_undisturbed_run(story: Story) -> None:
+    here, there = load_study(story.runs, "six"), load_study(story.undisturbed, "six")
+    columns = ["cell", "seed", "status", "score", "score_standard_error", "training_steps", "training_tokens"]
+    pd.testing.assert_frame_equal(here[columns], there[columns], check_exact=True)
+    untimed = [c for c in arm_table(here).columns if not any(w in c for w in ("second", "memory", "share"))]
+    pd.testing.assert_frame_equal(arm_table(here)[untimed], arm_table(there)[untimed], check_exact=True)
+    written = pd.read_csv(story.runs / "six" / "analysis" / "table.csv")  # by the last job of the study
+    assert list(written["score"]) == list(arm_table(there)["score"])
+    assert list(written["arm"])[:2] == list(arm_table(here)["arm"])[:2]
+
+
+def test_cells_share_a_task_and_one_that_fails_leaves_the_others_alone(low: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    words = (*jobs.CELL, "study.name=pair", "optimizer.learning_rate=0.003,1e30", f"runs={runs}")
+    jobs.module("slurm.submit", "-m", *words, f"cluster={low}", "cells_per_task=2", "submit=true")
+    (sent,) = submissions(runs / "pair")
+    assert [cell.task for cell in sent.cells] == [0, 0]
+    array = next(iter(live([sent.name]).values())).job
+    jobs.wait_until_gone(f"--name={sent.name}")
+    assert [cell.status for cell in sent.cells] == ["complete", "diverged"]
+    assert jobs.sacct(array) == "FAILED|4:0"
+    assert (sent.folder / "0.out").read_text().count("restart") == 1
+    printed = jobs.module("slurm.status", "study=pair", f"runs={runs}")
+    assert "2 cells: 1 done, 1 diverged" in printed or "2 cells: 1 diverged, 1 done" in printed
+    assert "weights were not updated" in printed

@@ -1,0 +1,97 @@
+"""Uploading afterwards: every step once, each run once. What would be sent is read from W&B's own files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jobs
+import pytest
+import wandb_file
+
+from slurm import sync
+
+IDENTITY = {
+    "key": "mamba-recall-nano-ab12cd34-s0", "study": "pilot", "cell": "mamba-recall-nano", "seed": 0,
+    "backbone": "mamba", "objective": "causal_lm", "task": "recall", "scale": "nano",
+}  # fmt: skip
+
+
+def row(step: int) -> dict[str, Any]:
+    return {
+        "kind": "train",
+        "step": step,
+        "tokens": 64 * step,
+        "flops": 1.0,
+        "seconds": 0.5,
+        "loss": 1 / step,
+    }
+
+
+def make_run(runs: Path, seed: int, status: str | None) -> Path:
+    folder = runs / "pilot" / "mamba-recall-nano-ab12cd34" / f"s{seed}"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(
+        "tracking: {mode: offline, project: null, entity: null, tags: [mine]}\n"
+    )
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row(step)) + "\n" for step in (20, 40, 60)))
+    if status:
+        metrics = [{"split": "test", "name": "answer_accuracy", "value": 0.5}]
+        record = {**IDENTITY, "key": f"mamba-recall-nano-ab12cd34-s{seed}", "seed": seed, "status": status}
+        record |= {"metrics": metrics, "training": {"steps": 60}, "references": []}
+        (folder / "result.json").write_text(json.dumps(record))
+    return folder
+
+
+def parts(folder: Path) -> list[Path]:
+    return sorted(folder.glob("wandb/offline-run-*/*.wandb"))
+
+
+def run(calls: list[list[str]], home: Path) -> list[str]:
+    """The lines that calls print one after the other, in a process without keys."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
+    code = f"from slurm.sync import main\nfor words in {calls!r}: print('exit', main(words), flush=True)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=jobs.ROOT,
+        env=kept | {"HOME": str(home), "NETRC": str(home / "netrc"), "PYTHONPATH": str(jobs.ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_run_is_written_once_and_from_its_record(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    done, begun, preempted = (make_run(runs, i, s) for i, s in enumerate(("complete", None, "preempted")))
+    for sitting in ("20261120_000000", "20261121_000000"):  # what two sittings left: not what is uploaded
+        (done / "wandb" / f"offline-run-{sitting}-{IDENTITY['key']}").mkdir(parents=True)
+    whole = ["study=pilot", f"runs={runs}"]
+    printed = run([whole, [*whole, "mode=offline"], [*whole, "mode=offline"]], tmp_path)
+    later = [f"{folder}: no result yet" for folder in (begun, preempted)]
+    # Online there is no key: the run is not marked as uploaded, and the next call tries again.
+    assert printed[:4] == [f"{done}: failed", *later, "exit 1"]
+    assert printed[4:8] == [f"{done}: uploaded", *later, "exit 0"]
+    assert printed[8:] == [f"{done}: already there", *later, "exit 0"]
+    (path,) = parts(done)
+    record = wandb_file.run_record(path)
+    assert (record.run_id, record.project, record.run_group) == (IDENTITY["key"], "pilot", IDENTITY["cell"])
+    assert "mine" in record.tags
+    rows = wandb_file.history(path)
+    assert [each["progress/step"] for each in rows] == [20, 40, 60]
+    assert [each["train/loss"] for each in rows] == [1 / 20, 1 / 40, 1 / 60]
+    assert wandb_file.summary(path)["result/metrics/test/answer_accuracy"] == 0.5
+    assert not parts(begun)
+    assert not parts(preempted)
+
+
+def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sync.main([f"runs={tmp_path}", "study=none"]) == 2
+    assert "there is no run" in capsys.readouterr().err
+    assert sync.main(["study=x", "mode=onlin"]) == 2
+    assert "did you mean 'online'" in capsys.readouterr().err

@@ -1,0 +1,95 @@
+"""The program of a job: the command of a step, when to requeue, and what to say where that is impossible."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm import work
+from slurm.work import Job, requeue, step
+
+TRAIN = [sys.executable, "-m", "experiments.train", "seed=1"]
+USR1, TERM = signal.SIGUSR1, signal.SIGTERM
+
+
+def test_one_process_is_plain_and_several_get_their_ranks() -> None:
+    alone = step(["seed=1"], {"SLURM_NTASKS": "1", "SLURM_CPUS_PER_TASK": "8"}, packed=False)
+    assert alone[-5:] == ["--ntasks=1", *TRAIN]
+    assert "--cpus-per-task=8" in alone
+    many = step(["seed=1"], {"SLURM_NTASKS": "4"}, packed=False)
+    assert "--ntasks=4" in many
+    assert many[-7:-4] == ["-c", work.RANKED, "rank"]
+    assert many[-4:] == TRAIN
+    assert "--ntasks=2" in step([], {"SLURM_JOB_NUM_NODES": "2"}, packed=False)
+    assert "--overlap" in step([], {"SLURM_NTASKS": "1"}, packed=True)
+
+
+@pytest.mark.parametrize(
+    ("told", "codes", "again"),
+    [
+        ((), [0, 0], False),
+        ((), [0, 75], True),  # the step alone was told, or the run saw its time run out
+        ((), [1, 137], False),  # failed, killed
+        ((USR1,), [0, 75], True),
+        ((USR1,), [138], True),  # told before it could listen
+        ((USR1,), [0, 4], False),
+        ((TERM,), [75], False),  # cancelled, or at its end: SLURM decides
+        ((USR1, TERM), [75], False),
+    ],
+)
+def test_when_a_job_goes_back_into_the_queue(told: tuple[int, ...], codes: list[int], again: bool) -> None:
+    job = Job([[] for _ in codes])
+    job.told.update(told)
+    assert job.interrupted(codes) is again
+
+
+def commands(folder: Path, **scripts: str) -> str:
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    return str(folder)
+
+
+def test_without_slurms_commands_the_person_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    requeue("sbatch again")
+    error = capsys.readouterr().err
+    assert "Nothing is lost" in error
+    assert error.endswith("To go on: sbatch again\n")
+    monkeypatch.setenv("PATH", commands(tmp_path, squeue="echo RUNNING", scontrol="echo denied >&2; exit 1"))
+    requeue("sbatch again")
+    assert "(scontrol: denied)" in capsys.readouterr().err
+
+
+def test_a_job_that_is_being_cancelled_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("PATH", commands(tmp_path, squeue="echo COMPLETING", scontrol="echo called >&2"))
+    requeue("")
+    captured = capsys.readouterr()
+    assert captured.out == "[job 7] not requeued: the job is COMPLETING\n"
+    assert not captured.err
+
+
+def test_a_task_of_an_array_is_named_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")  # also the number of the array, for its last task
+    monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
+    assert work.job_id() == "7"
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "5")
+    assert work.job_id() == "7_5"
+
+
+def test_outside_of_a_job_it_says_how_to_start_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert work.main(["seed=0"]) == 2
+    assert "sbatch slurm/train.sbatch" in capsys.readouterr().err
