@@ -44,9 +44,11 @@ class RunLock:
         self.folder, self.path = folder, folder / NAME
         self.holder = {"token": uuid.uuid4().hex, **_self()}
         self._done = threading.Event()
+        self._made: list[Path] = []
 
     def __enter__(self) -> RunLock:
         try:
+            self._made = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
             self.folder.mkdir(parents=True, exist_ok=True)
             with _guard(self.folder):
                 if not self._make():
@@ -70,7 +72,7 @@ class RunLock:
         with contextlib.suppress(OSError):
             if self.held:
                 self.path.unlink()
-            for empty in (self.folder, *self.folder.parents[:2]):
+            for empty in self._made:
                 empty.rmdir()  # a run that was refused leaves nothing behind
 
     @property
