@@ -102,7 +102,8 @@ class Trainer:
             self.folder.root, self.model, trainer.keep_checkpoints, self.settings.optimizer.ema is not None
         )
         self._resume()
-        report = self.folder.root / "failures" / "hang.txt"
+        other = "" if world.leads() else f"-{world.place().rank}"
+        report = self.folder.root / "failures" / f"hang{other}.txt"
         with (
             Watchdog(trainer.hang_seconds, report) as watchdog,
             self.console.progress(self.total_steps) as progress,

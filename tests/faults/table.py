@@ -1,6 +1,6 @@
 """Renders docs/faults.md from what the fault tests recorded.
 
-FAULT_RECORD=faults.jsonl python -m pytest tests/faults -m 'full or not full'
+FAULT_RECORD=faults.jsonl python -m pytest tests/faults -m 'not slurm'
 python tests/faults/table.py faults.jsonl 2026-11-21 > docs/faults.md
 """
 
@@ -15,7 +15,7 @@ HEAD = """# Faults injected
 What was broken on purpose, how often, and what happened: a test of `tests/faults/` wrote each line after its
 checks. Made on {day}, on 2 cores of an AMD EPYC that other work shared, Python 3.11.7, torch 2.13.0 (CPU), by
 
-    FAULT_RECORD=faults.jsonl python -m pytest tests/faults -m 'full or not full'
+    FAULT_RECORD=faults.jsonl python -m pytest tests/faults -m 'not slurm'
     python tests/faults/table.py faults.jsonl {day} > docs/faults.md
 
 `make test` injects the same faults a few times each. What is promised stands in `reliability.md`.
