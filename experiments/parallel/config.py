@@ -1,4 +1,4 @@
-"""How several processes share a run. With one process nothing here but recomputing and compiling applies."""
+"""How several processes share a run. With one process nothing here but recomputing applies."""
 
 from __future__ import annotations
 
@@ -28,16 +28,12 @@ class ParallelConfig:
     activation_checkpointing: str = "none"
     """``block`` keeps only the input of each block and computes the rest again: less memory, a third more
     work."""
-    compile: str = "none"
-    """``block`` compiles each block (``torch.compile``)."""
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
             raise ValueError(f"strategy={self.strategy!r}{nearest(self.strategy, STRATEGIES)}")
-        for name in ("activation_checkpointing", "compile"):
-            value = getattr(self, name)
-            if value not in PLACES:
-                raise ValueError(f"{name}={value!r}{nearest(value, PLACES)}")
+        if (value := self.activation_checkpointing) not in PLACES:
+            raise ValueError(f"activation_checkpointing={value!r}{nearest(value, PLACES)}")
         for name in ("tensor", "expert"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")

@@ -1,7 +1,7 @@
 """How a model is trained by one process or by several: PyTorch's own DDP, FSDP2 and tensor parallelism.
 
 A backbone knows nothing of it. Its blocks (``architectures.layers.block.Block``) are what is
-gathered, computed again and compiled one at a time.
+gathered and computed again one at a time.
 """
 
 from __future__ import annotations
@@ -61,9 +61,6 @@ class Strategy:
         if settings.parallel.activation_checkpointing == "block":
             for block in self.blocks:
                 recompute(block)
-        if settings.parallel.compile == "block":
-            for block in self.blocks:
-                block.forward = torch.compile(block.forward)  # type: ignore[method-assign]
         self.loss: nn.Module = Loss(model, objective, settings.device.precision)
         if grid.strategy == "fsdp":
             self._fsdp()

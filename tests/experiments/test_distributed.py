@@ -179,13 +179,6 @@ def test_four_processes_do_what_one_does(
     check_same(four[title(case)], alone(case[0]))
 
 
-@pytest.mark.full
-def test_compiled_blocks_do_what_plain_ones_do(alone: Callable[[str], Path], tmp_path: Path) -> None:
-    compiled = ("parallel=fsdp", "parallel.compile=block")
-    found = several(2, [("decoder", compiled)], tmp_path)
-    assert losses(found[title(("decoder", compiled))]) == pytest.approx(losses(alone("decoder")), rel=1e-4)
-
-
 def test_blocks_computed_again_give_the_same_bits(alone: Callable[[str], Path], tmp_path: Path) -> None:
     """Losses of experts and counts of their tokens are not added twice."""
     again = commands.train(*words_of("bias"), *RECOMPUTED, f"runs={tmp_path}")
@@ -411,7 +404,7 @@ def test_a_run_is_the_same_run_however_many_train_it() -> None:
     [
         ({"strategy": "fsdb"}, "did you mean 'fsdp'"),
         ({"tensor": 0}, "tensor=0"),
-        ({"compile": "blok"}, "did you mean 'block'"),
+        ({"activation_checkpointing": "blok"}, "did you mean 'block'"),
         ({"tensor": 2, "expert": 2}, "do not go together"),
         ({"strategy": "ddp", "tensor": 2}, "strategy=fsdp"),
     ],
