@@ -43,7 +43,8 @@ def training_figure(history: pd.DataFrame, load: pd.DataFrame) -> Figure:
     panels[1][0].set_ylabel("router saturation\n(dashed: by chance)")
     panels[1][0].set_ylim(0, 1.05)
     if load["expert"].nunique() <= len(PALETTE):
-        panels[0][0].legend(title="expert", fontsize=8, title_fontsize=8, ncols=2, frameon=False)
+        lines, names = panels[0][0].get_legend_handles_labels()
+        figure.legend(lines, names, title="expert", loc="outside right upper", frameon=False)
     return figure
 
 
@@ -104,15 +105,8 @@ def _write(panel: Any, values: np.ndarray, strong: np.ndarray) -> None:
     for (y, x), value in np.ndenumerate(values):
         if np.isfinite(value):
             colour = "white" if strong[y, x] else "black"
-            panel.text(
-                x,
-                y,
-                f"{value:.2f}"[-3 if value < 1 else 0 :],
-                ha="center",
-                va="center",
-                fontsize=6,
-                color=colour,
-            )
+            text = f"{value:.2f}".removeprefix("0")
+            panel.text(x, y, text, ha="center", va="center", fontsize=6, color=colour)
 
 
 def _bar(figure: Figure, image: Any, panels: list[Any], label: str) -> None:

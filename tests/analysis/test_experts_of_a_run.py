@@ -117,6 +117,7 @@ def test_every_family_with_experts(family: str, tmp_path: Path) -> None:
     assert "whitespace" in set(kinds["kind"])
 
 
+@pytest.mark.full
 def test_a_tokenizer_that_was_learned_reads_the_domains_too(tmp_path: Path) -> None:
     words = ("task.tokenizer.kind=bpe", "task.tokenizer.vocab_size=300", f"task.cache_dir={tmp_path}")
     folder = commands.train(
