@@ -105,7 +105,9 @@ def steps_grid(frame: pd.DataFrame, task: str, scale: str) -> tuple[str, list[st
         runs = here[here["arm"] == arm].sort_values("seed")
         known = runs[runs["reach_target"].notna()]
         targets = known["reach_target"]
+        reached = known["reach_step"].notna()
         steps = ", ".join(NOT_REACHED if math.isnan(s) else f"{s:,.0f}" for s in known["reach_step"])
+        steps = steps if reached.any() or not len(known) else NOT_REACHED
         rows.append(
             [
                 arm, f"{targets.mean():.4f}" if len(known) else "-",

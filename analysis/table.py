@@ -23,6 +23,8 @@ from analysis.summary import PLACE, arm_table, comparisons, matched_line, study_
 
 WIDTH = 118
 """Columns of the plain text."""
+ARM = 24
+"""Of these, columns that the names of arms are not denied, where a table is too wide."""
 
 HEADERS = (
     "arm", "score (n)", "class", "body", "total", "active", "FLOPs", "tokens", "sec", "tok/s", "memory",
@@ -225,7 +227,10 @@ def _rich_table(rows: pd.DataFrame) -> Table:
 def _rich_grid(head: list[str], rows: list[list[str]]) -> Table:
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     for index, name in enumerate(head):
-        table.add_column(name, justify="left" if index == 0 else "right", no_wrap=index > 0, overflow="fold")
+        if index == 0:
+            table.add_column(name, overflow="fold", min_width=min(ARM, max(len(row[0]) for row in rows)))
+        else:
+            table.add_column(name, justify="right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table

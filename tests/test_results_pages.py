@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.table import render_markdown
+
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 
 
@@ -21,3 +23,12 @@ def test_the_table_of_the_attention_zoo_is_its_frame() -> None:
     for row, cells in rows:
         expected = [means[row, norm, heads] for norm in ("layernorm", "rmsnorm") for heads in "124"]
         assert [float(cell) for cell in cells.split("|") if cell.strip()] == [round(e, 3) for e in expected]
+
+
+def test_the_tables_of_experts_are_its_frame() -> None:
+    frame = pd.read_parquet(RESULTS / "experts.parquet")
+    assert (frame["status"] == "complete").all()
+    page = (RESULTS / "experts.md").read_text()
+    rendered = render_markdown(frame)
+    for line in rendered[rendered.index("## ") :].splitlines():
+        assert line.lstrip("#") in page, line

@@ -21,7 +21,7 @@ from typing import Any
 
 import commands
 import pytest
-from conftest import fork, in_a_child, times
+from children import fork, in_a_child, times
 from models import at_step, load, save
 from torch import nn
 

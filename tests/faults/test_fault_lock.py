@@ -11,7 +11,7 @@ from typing import Any
 
 import commands
 import pytest
-from conftest import fork, in_a_child, times
+from children import fork, in_a_child, times
 
 from experiments import lock as lock_module
 from experiments.errors import LockedError

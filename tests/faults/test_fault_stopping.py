@@ -15,7 +15,7 @@ from typing import Any
 
 import commands
 import pytest
-from conftest import in_a_child, times
+from children import in_a_child, times
 from safetensors.torch import load_file
 
 from experiments import checkpoint, restarts

@@ -14,7 +14,7 @@ import commands
 import numpy as np
 import pytest
 import torch
-from conftest import in_a_child
+from children import in_a_child
 from safetensors.torch import load_file
 
 from experiments.anomalies import MOST_IN_A_ROW, MOST_IN_ALL, WINDOW, Anomalies
