@@ -72,7 +72,8 @@ def exact_norm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("exact_norm")
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 4 * FLOAT32), (torch.float64, FLOAT64)])
+# Float32 rounds differently from processor to processor, and these weights make much of it; float64 proves.
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 10 * FLOAT32), (torch.float64, FLOAT64)])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_reads_switch(name: str, dtype: torch.dtype, tolerance: float, tmp_path: Path) -> None:
     theirs = switch(name, dtype)

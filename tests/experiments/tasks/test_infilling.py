@@ -113,7 +113,7 @@ def test_impossible_settings_are_refused_with_a_remedy(settings, message):
         make(**settings)
 
 
-@pytest.mark.parametrize("name", ["infilling", "infilling_suffix_first"])
+@pytest.mark.parametrize("name", ["infilling", "infilling_fim"])
 def test_the_yaml_lists_the_fields(name):
     yaml = dict(OmegaConf.load(CONF / f"{name}.yaml"))
     inherited = dict(OmegaConf.load(CONF / "infilling.yaml"))

@@ -78,7 +78,7 @@ def test_the_oracle_gives_every_answer(name: str) -> None:
         *((name, {"sequence_length": 42, "min_length": 10}) for name in ("bucket_sort", "compute_sqrt")),
         *(
             (name, {"sequence_length": 150, "min_length": 49})
-            for name in ("binary_addition", "binary_multiplication", "stack_manipulation", "solve_equation")
+            for name in ("binary_addition", "binary_product", "stack_manipulation", "solve_equation")
         ),
         ("bracket_arithmetic", {"sequence_length": 5}),
         ("missing_duplicate", {"sequence_length": 5}),
