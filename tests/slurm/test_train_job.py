@@ -14,8 +14,6 @@ import pytest
 pytestmark = pytest.mark.slurm
 
 TRAIN = "slurm/train.sbatch"
-PARALLEL = (jobs.ROOT / "conf" / "parallel").is_dir()
-GUARD = (jobs.ROOT / "experiments" / "restarts.py").exists()
 
 
 def test_a_run_out_of_time_saves_itself_and_goes_on_after_a_requeue(low: Path, tmp_path: Path) -> None:
@@ -66,7 +64,6 @@ def test_without_scontrol_the_run_is_kept_and_the_person_told(
     jobs.run("scancel", again)
 
 
-@pytest.mark.skipif(not GUARD, reason="experiments/restarts.py does not exist: restarts are not counted")
 def test_a_job_that_gets_nowhere_is_given_up(low: Path, tmp_path: Path) -> None:
     log, runs = tmp_path / "job.out", tmp_path / "runs"
     where = ("--partition=low", "--nodelist=n1", f"--output={log}")
@@ -124,7 +121,6 @@ def test_processes_on_two_nodes_find_each_other(low: Path, tmp_path: Path) -> No
     assert socket.gethostname() not in ("n1", "n2")
 
 
-@pytest.mark.skipif(not PARALLEL, reason="conf/parallel does not exist: training has one process")
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_run_on_two_nodes_is_preempted_and_goes_on(low: Path, tmp_path: Path, parallel: str) -> None:
     log, runs = tmp_path / "job.out", tmp_path / "runs"
@@ -144,7 +140,6 @@ def test_a_run_on_two_nodes_is_preempted_and_goes_on(low: Path, tmp_path: Path, 
     assert jobs.result(folder)["metrics"][0]["value"] == pytest.approx(alone["metrics"][0]["value"], abs=0.01)
 
 
-@pytest.mark.skipif(not PARALLEL, reason="conf/parallel does not exist: training has one process")
 def test_torchrun_in_a_step_trains_the_same_cell(low: Path, tmp_path: Path) -> None:
     """For those who prefer it; train.sbatch does without (see slurm/work.py)."""
     log, runs = tmp_path / "job.out", tmp_path / "runs"
