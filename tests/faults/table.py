@@ -1,6 +1,6 @@
 """Renders docs/faults.md from what the fault tests recorded.
 
-FAULT_RECORD=faults.jsonl python -m pytest tests/faults -m 'not slurm'
+FAULT_RECORD=faults.jsonl python -m pytest tests/faults -m 'full or not full'
 python tests/faults/table.py faults.jsonl 2026-11-21 > docs/faults.md
 """
 
@@ -13,9 +13,9 @@ from pathlib import Path
 HEAD = """# Faults injected
 
 What was broken on purpose, how often, and what happened: a test of `tests/faults/` wrote each line after its
-checks. Made on {day}, on 2 cores of an AMD EPYC that other work shared, Python 3.11.7, torch 2.13.0 (CPU), by
+checks. Made on {day}, on 2 cores of an AMD EPYC, Python 3.11.7, torch 2.13.0 (CPU), by
 
-    FAULT_RECORD=faults.jsonl python -m pytest tests/faults -m 'not slurm'
+    FAULT_RECORD=faults.jsonl python -m pytest tests/faults -m 'full or not full'
     python tests/faults/table.py faults.jsonl {day} > docs/faults.md
 
 `make test` injects the same faults a few times each. What is promised stands in `reliability.md`.
@@ -28,8 +28,10 @@ TAIL = """
 Tested elsewhere: exact resume of every backbone after SIGKILL, once and twice (`F08`, and with it the order
 of the data, `F09`: `tests/experiments/test_resume.py`), W&B that fails and resumes (`F24`, `F25`:
 `test_tracking.py`), bad configurations (`F26`: `test_errors.py`), bad data (`F27`:
-`tests/experiments/data/`). Not in this table: several processes (`F04`, `F30`), a scheduler (`F13`), and
-what takes a GPU (`F31`, CUDA out of memory).
+`tests/experiments/test_bad_data.py`), several processes (`F11`, `F19`, `F23`: `test_distributed.py`), a real
+SLURM (`F11` to `F13`: `tests/slurm/`). Not tested: a shard that only one process misses (`F04`; the first process
+chooses for all), clocks that differ (`F30`; nothing is saved by the clock), and what takes a GPU (`F31`, CUDA out
+of memory).
 """
 
 
