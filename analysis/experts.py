@@ -14,16 +14,16 @@ experts_kinds; figures as experts_*.svg. Definitions: docs/experts.md.
 
 from __future__ import annotations
 
-import difflib
 import io
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from analysis.arguments import read_arguments
 from analysis.compare import write
 from analysis.routing_data import DOMAINS, domain_tasks, follow, load_recordings, open_run
 from analysis.routing_figures import coactivation_figure, share_figure, training_figure
@@ -73,15 +73,7 @@ class ExpertsAnalysisConfig:
 
 def parse(arguments: Sequence[str]) -> ExpertsAnalysisConfig:
     """The config from ``key=value`` arguments. Raises ValueError."""
-    known = [f.name for f in fields(ExpertsAnalysisConfig)]
-    values: dict[str, str | int] = {}
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if key not in known or not equals:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean '{near[0]}='? " if near else ""
-            raise ValueError(f"'{argument}': {hint}the keys are {', '.join(known)}")
-        values[key] = value
+    values: dict[str, str | int] = {**read_arguments(arguments, ExpertsAnalysisConfig)}
     if "examples" in values:
         try:
             values["examples"] = int(values["examples"])

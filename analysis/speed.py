@@ -9,12 +9,11 @@ measured several times, the last one counts.
 
 from __future__ import annotations
 
-import difflib
 import io
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
+from analysis.arguments import read_arguments
 from analysis.compare import write
 from analysis.figures import PALETTE
 
@@ -62,18 +62,9 @@ class SpeedConfig:
 
 def parse(arguments: Sequence[str]) -> SpeedConfig:
     """The config from ``key=value`` arguments; the first may be the file alone. Raises ValueError."""
-    known = [f.name for f in fields(SpeedConfig)]
-    values = {}
-    for place, argument in enumerate(arguments):
-        key, equals, value = argument.partition("=")
-        if not equals and place == 0 and not argument.startswith("-"):
-            key, value = "rows", argument
-        elif key not in known or not equals:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean '{near[0]}='? " if near else ""
-            raise ValueError(f"'{argument}': {hint}the keys are {', '.join(known)}")
-        values[key] = value
-    return SpeedConfig(**values)
+    if arguments and "=" not in arguments[0] and not arguments[0].startswith("-"):
+        arguments = [f"rows={arguments[0]}", *arguments[1:]]
+    return SpeedConfig(**read_arguments(arguments, SpeedConfig))
 
 
 def load_speed(path: Path, mode: str) -> pd.DataFrame:
