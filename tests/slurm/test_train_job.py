@@ -94,6 +94,7 @@ def test_processes_on_two_nodes_find_each_other(low: Path, tmp_path: Path) -> No
         total = torch.tensor([dist.get_rank() + 1.0])
         dist.all_reduce(total)
         print(f"host {socket.gethostname()}: {total.item()} of {dist.get_world_size()}", flush=True)
+        dist.destroy_process_group()  # threads of the group that live on abort an exit now and then
         """)
     )
     worker = tmp_path / "worker.py"
