@@ -36,19 +36,22 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Arm ``better`` against arm ``worse``, by mean, over the seeds both have."""
+    """Arm ``better`` against arm ``worse``, by mean, paired over the seeds both have where there are two."""
 
     better: str
     worse: str
     gain: float
-    """Mean paired difference, counted so that positive favours ``better``; NaN without common seeds."""
+    """Mean difference, counted so that positive favours ``better``; NaN without scores to subtract."""
     half_width: float | None
     """Half the width of its 95% t-interval, not corrected for the number of pairs."""
     n: int
+    """Seeds in common; where unpaired, those of the arm that has fewer."""
     p: float
-    """Two-sided paired t-test; Holm-corrected over the pairs that were tested together."""
+    """Two-sided t-test; Holm-corrected over the pairs that were tested together."""
     detectable: float | None
     """Smallest difference seen with 80% power at the 5% level, two-sided."""
+    paired: bool = True
+    """False where the arms have no two seeds in common, so that Welch's t-test stands in."""
     separated: bool = False
     """At least three seeds, p < 0.05 after Holm, and a gain above the margin."""
 
@@ -72,35 +75,34 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def detectable_difference(deviation: float, n: int) -> float | None:
-    """Smallest mean difference a paired t-test on ``n`` seeds finds with 80% power, 5% two-sided.
+def detectable_difference(error: float, freedom: float) -> float | None:
+    """Smallest mean difference a two-sided t-test at the 5% level finds with 80% power.
 
     Args:
-        deviation: standard deviation of the paired differences.
-        n: seeds; fewer than two give None.
+        error: standard error of the mean difference.
+        freedom: the test's degrees of freedom, one less than the seeds where it is paired; None below one.
     """
-    if n < 2:
+    if freedom < 1:
         return None
-    critical = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1))
+    critical = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
     # The power is an average over the estimated deviation, which is chi-distributed. Averaging
     # over its quantiles agrees with the non-central t, whose tails SciPy loses for few seeds.
     quantiles = (np.arange(2000) + 0.5) / 2000
-    bar = critical * np.sqrt(stats.chi2.ppf(quantiles, n - 1) / (n - 1))
+    bar = critical * np.sqrt(stats.chi2.ppf(quantiles, freedom) / freedom)
 
     def missing_power(shift: float) -> float:
         return float(np.mean(stats.norm.cdf(shift - bar) + stats.norm.cdf(-shift - bar))) - POWER
 
-    shift = optimize.brentq(missing_power, 0.0, 10 * critical)
-    return float(shift) * deviation / math.sqrt(n)
+    return float(optimize.brentq(missing_power, 0.0, 10 * critical)) * error
 
 
 def compare_arms(
     scores: Mapping[str, Mapping[int, float]], direction: str, margin: float = 0.0
 ) -> list[Difference]:
-    """Every pair of arms by paired seed differences, Holm-corrected over all these pairs.
+    """Every pair of arms, Holm-corrected over all these pairs.
 
-    The arms must share one likelihood class and the same data; that is the
-    caller's to see to.
+    Paired by seed; arms without two seeds in common, by Welch's t-test. The arms must share one
+    likelihood class and the same data; that is the caller's to see to.
 
     Args:
         scores: for each arm, its score by seed; NaN for a run that has none.
@@ -110,32 +112,50 @@ def compare_arms(
     if direction not in ("lower", "higher"):
         raise ValueError(f"direction={direction} is neither 'lower' nor 'higher'")
     sign = 1.0 if direction == "higher" else -1.0
-    pairs = [_paired(a, b, scores[a], scores[b], sign) for a, b in combinations(scores, 2)]
-    tested = [i for i, pair in enumerate(pairs) if pair.n >= 2]
+    pairs = [_difference(a, b, scores[a], scores[b], sign) for a, b in combinations(scores, 2)]
+    tested = [i for i, pair in enumerate(pairs) if not math.isnan(pair.p)]
     for i, p in zip(tested, holm([pairs[i].p for i in tested]), strict=True):
         separated = pairs[i].n >= MIN_SEEDS and p < 1 - CONFIDENCE and pairs[i].gain > margin
         pairs[i] = replace(pairs[i], p=p, separated=separated)
     return pairs
 
 
-def _paired(
+def _difference(
     a: str, b: str, a_score: Mapping[int, float], b_score: Mapping[int, float], sign: float
 ) -> Difference:
     """The difference of two arms, not yet corrected; ``sign`` is 1 where higher is better, else -1."""
-    seeds = [s for s in a_score if s in b_score and math.isfinite(a_score[s] - b_score[s])]
-    gains = [sign * (a_score[s] - b_score[s]) for s in seeds]
-    estimate = mean_interval(gains)
-    if estimate.mean < 0:
-        a, b, gains = b, a, [-g for g in gains]
-    p, detectable = math.nan, None
-    if estimate.n >= 2:
-        deviation = float(np.std(gains, ddof=1))
-        detectable = detectable_difference(deviation, estimate.n)
-        if deviation > 0:
-            p = float(2 * stats.t.sf(abs(estimate.mean) / deviation * math.sqrt(estimate.n), estimate.n - 1))
+    common = [s for s in a_score if s in b_score and math.isfinite(a_score[s] - b_score[s])]
+    firsts, seconds = ([v for v in score.values() if math.isfinite(v)] for score in (a_score, b_score))
+    paired = len(common) >= 2 or min(len(firsts), len(seconds)) < 2
+    if paired:
+        gains = [sign * (a_score[s] - b_score[s]) for s in common]
+        gain, n = mean_interval(gains).mean, len(common)
+        freedom = float(n - 1)
+        error = float(np.std(gains, ddof=1)) / math.sqrt(n) if n >= 2 else math.nan
+    else:
+        gain, n = sign * float(np.mean(firsts) - np.mean(seconds)), min(len(firsts), len(seconds))
+        error, freedom = welch_error(firsts, seconds)
+    half_width, p = None, math.nan
+    if freedom >= 1:
+        half_width = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * error
+        if error > 0:
+            p = float(2 * stats.t.sf(abs(gain) / error, freedom))
         else:  # no spread at all: the t statistic is infinite, or 0/0 where the arms agree exactly
-            p = 0.0 if estimate.mean else 1.0
+            p = 0.0 if gain else 1.0
+    better, worse = (b, a) if gain < 0 else (a, b)
     return Difference(
-        better=a, worse=b, gain=abs(estimate.mean), half_width=estimate.half_width,
-        n=estimate.n, p=p, detectable=detectable,
+        better=better, worse=worse, gain=abs(gain), half_width=half_width, n=n, p=p, paired=paired,
+        detectable=detectable_difference(error, freedom),
     )  # fmt: skip
+
+
+def welch_error(firsts: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
+    """Standard error of the difference of two independent means, and its degrees of freedom (Welch 1947).
+
+    Each has two values or more; without any spread the degrees are those of the smaller sample.
+    """
+    parts = [float(np.var(values, ddof=1)) / len(values) for values in (firsts, seconds)]
+    below = [part**2 / (len(values) - 1) for part, values in zip(parts, (firsts, seconds), strict=True)]
+    if sum(below) == 0:
+        return 0.0, float(min(len(firsts), len(seconds)) - 1)
+    return math.sqrt(sum(parts)), sum(parts) ** 2 / sum(below)

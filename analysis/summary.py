@@ -134,7 +134,7 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
 
 COMPARISON_COLUMNS = [
     "task", "scale", "likelihood", "unit", "margin",
-    "better", "worse", "gain", "half_width", "n", "p", "detectable", "separated",
+    "better", "worse", "gain", "half_width", "n", "p", "detectable", "paired", "separated",
 ]  # fmt: skip
 
 

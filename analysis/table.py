@@ -20,6 +20,7 @@ from analysis.further import further_grid, further_scores, published
 from analysis.statistics import CONFIDENCE, MIN_SEEDS
 from analysis.steps_to_loss import steps_grid
 from analysis.summary import PLACE, arm_table, comparisons, matched_line, study_warnings
+from analysis.task_profile import NOTE, across_tasks, profile_grid
 
 WIDTH = 118
 """Columns of the plain text."""
@@ -56,6 +57,9 @@ def study_text(frame: pd.DataFrame) -> RenderableType:
         for name, head, body, note in more_tables(frame, task, scale):
             parts += [Text(f"\n{name}", style="bold"), _rich_grid(head, body)]
             parts += [Text(f"  {note}")] * bool(note)
+    for _, rows in across_tasks(frame).groupby("scale", sort=True):
+        name, head, body = profile_grid(rows)
+        parts += [Text(f"\n{name}", style="bold"), _rich_grid(head, body), Text(f"  {NOTE}")]
     return Group(*parts, *(Text(f"\nPublished: {line}") for line in published(frame)))
 
 
@@ -73,6 +77,10 @@ def render_markdown(frame: pd.DataFrame) -> str:
             lines += ["", f"### {name}", "", _markdown_row(head), "|" + " --- |" * len(head)]
             lines += [_markdown_row(row) for row in body]
             lines += ["", note] * bool(note)
+    for _, rows in across_tasks(frame).groupby("scale", sort=True):
+        name, head, body = profile_grid(rows)
+        lines += ["", f"## {name}", "", _markdown_row(head), "|" + " --- |" * len(head)]
+        lines += [*map(_markdown_row, body), "", NOTE]
     lines += ["", "## Published"] * bool(published(frame)) + [f"- {line}" for line in published(frame)]
     return "\n".join(lines) + "\n"
 
@@ -142,7 +150,7 @@ def verdict(pair: pd.Series) -> str:
     """One comparison in words."""
     size = f"{pair['gain']:.4f}" + ("" if pd.isna(pair["half_width"]) else f" ± {pair['half_width']:.4f}")
     if pair["separated"]:
-        sure = f"p = {pair['p']:.2g}, {pair['n']} seeds"
+        sure = f"p = {pair['p']:.2g}, {pair['n']} seeds" + ", unpaired" * (not pair["paired"])
         return f"{pair['better']} is better than {pair['worse']} by {size} ({sure})."
     if pair["p"] < 1 - CONFIDENCE and pair["n"] >= MIN_SEEDS:
         reason = f"below the margin of {pair['margin']:g}"
@@ -153,6 +161,7 @@ def verdict(pair: pd.Series) -> str:
         reason = f"a verdict takes {MIN_SEEDS} seeds, {seen}"
     else:
         reason = f"seeds in common: {pair['n']}"
+    reason += "; no two seeds in common, so unpaired" * (not pair["paired"])
     return f"{pair['better']} and {pair['worse']} are not separated: difference {size}; {reason}."
 
 

@@ -13,7 +13,7 @@ WriteRun = Callable[..., Path]
 
 METRICS = {
     "text": ("bits_per_byte", "bits/byte", "lower"),
-    "recall": ("answer_accuracy", "share", "higher"),
+    **dict.fromkeys(("recall", "copying", "induction"), ("answer_accuracy", "share", "higher")),
 }
 REFERENCES = {
     "text": [
@@ -21,6 +21,8 @@ REFERENCES = {
         {"name": "xz", "metric": "bits_per_byte", "value": 2.2, "note": ""},
     ],
     "recall": [{"name": "any value", "metric": "answer_accuracy", "value": 0.03125, "note": "chance"}],
+    "copying": [],
+    "induction": [],
 }
 
 

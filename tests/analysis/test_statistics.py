@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.statistics import compare_arms, detectable_difference, holm, mean_interval
+from analysis.statistics import compare_arms, detectable_difference, holm, mean_interval, welch_error
 
 
 def test_interval_agrees_with_scipy() -> None:
@@ -42,7 +42,7 @@ def test_holm_by_hand() -> None:
 
 @pytest.mark.parametrize("n", [3, 5, 10])
 def test_detectable_difference_is_found_four_times_in_five(n: int) -> None:
-    shift = detectable_difference(0.2, n)
+    shift = detectable_difference(0.2 / math.sqrt(n), n - 1)
     assert shift is not None
     gains = np.random.default_rng(1).normal(shift, 0.2, (4000, n))
     found = stats.ttest_1samp(gains, 0.0, axis=1).pvalue < 0.05
@@ -50,7 +50,7 @@ def test_detectable_difference_is_found_four_times_in_five(n: int) -> None:
 
 
 def test_detectable_difference_needs_two_seeds() -> None:
-    assert detectable_difference(0.2, 1) is None
+    assert detectable_difference(0.2, 0) is None
 
 
 def test_a_pair_agrees_with_the_paired_t_test() -> None:
@@ -107,3 +107,48 @@ def test_equal_arms_and_arms_without_scores() -> None:
     assert pair.n == 0
     assert math.isnan(pair.gain)
     assert not pair.separated
+
+
+def test_arms_without_common_seeds_are_compared_by_welch() -> None:
+    a = {0: 2.40, 1: 2.50, 2: 2.30, 3: 2.45, 4: math.nan}
+    b = {10: 2.55, 11: 2.75, 12: 2.63}
+    [pair] = compare_arms({"a": a, "b": b}, "lower")
+    oracle = stats.ttest_ind([2.55, 2.75, 2.63], [2.40, 2.50, 2.30, 2.45], equal_var=False)
+    assert (pair.better, pair.n, pair.paired) == ("a", 3, False)
+    assert pair.p == pytest.approx(oracle.pvalue)
+    assert pair.half_width == pytest.approx(pair.gain - oracle.confidence_interval(0.95).low)
+    assert welch_error([2.55, 2.75, 2.63], [2.40, 2.50, 2.30, 2.45])[1] == pytest.approx(oracle.df)
+
+
+def test_two_common_seeds_are_paired_and_one_seed_tests_nothing() -> None:
+    a, b = {0: 2.4, 1: 2.5, 2: 2.6}, {1: 2.45, 2: 2.5, 9: 7.0}
+    [pair] = compare_arms({"a": a, "b": b}, "lower")
+    assert pair.paired
+    assert pair.gain == pytest.approx(0.075)
+    [pair] = compare_arms({"a": a, "b": {9: 7.0}}, "lower")
+    assert math.isnan(pair.p)
+    assert not pair.separated
+
+
+def test_unpaired_arms_without_spread() -> None:
+    [pair] = compare_arms({"a": {0: 1.0, 1: 1.0}, "b": {2: 1.0, 3: 1.0}}, "higher")
+    assert (pair.gain, pair.p) == (0.0, 1.0)
+
+
+def test_welch_covers_the_truth_in_95_of_100_studies_of_unequal_spread() -> None:
+    rng = np.random.default_rng(2)
+    firsts, seconds = rng.normal(1.3, 0.3, (3000, 4)), rng.normal(1.0, 0.1, (3000, 7))
+    covered = 0
+    for first, second in zip(firsts, seconds, strict=True):
+        error, freedom = welch_error(first.tolist(), second.tolist())
+        covered += abs(first.mean() - second.mean() - 0.3) <= stats.t.ppf(0.975, freedom) * error
+    assert covered / 3000 == pytest.approx(0.95, abs=0.015)
+
+
+def test_welch_finds_its_detectable_difference_four_times_in_five() -> None:
+    # Equal spreads and sizes: the degrees of freedom are close to 2 (n - 1).
+    shift = detectable_difference(0.2 * math.sqrt(2 / 5), 8)
+    assert shift is not None
+    rng = np.random.default_rng(3)
+    found = stats.ttest_ind(rng.normal(shift, 0.2, (4000, 5)), rng.normal(0, 0.2, (4000, 5)), axis=1)
+    assert (found.pvalue < 0.05).mean() == pytest.approx(0.80, abs=0.025)
