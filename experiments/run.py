@@ -233,7 +233,7 @@ def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid
     if kernels:
         console.say("kernels: " + ", ".join(f"{part}: {path}" for part, path in kernels.items()))
     tracking = settings.tracking if folder.writes else TrackingConfig()
-    tracker = open_tracker(tracking, _identity(settings), settings.folder, settings.resolved, record)
+    tracker = open_tracker(tracking, run_identity(settings), settings.folder, settings.resolved, record)
     with Interruptions(settings.trainer.stop_margin) as interruptions:
         trainer = Trainer(
             settings,
@@ -377,7 +377,7 @@ def _build(settings: Settings, planned: Plan) -> Backbone:
     return model.to(settings.device.torch_device())
 
 
-def _identity(settings: Settings) -> RunIdentity:
+def run_identity(settings: Settings) -> RunIdentity:
     return RunIdentity(
         key=settings.key,
         study=settings.study,

@@ -1,0 +1,265 @@
+"""What the harness costs beside a bare training loop: its step, its records, its checkpoints.
+
+python benchmarks/overhead.py --scales nano micro --threads 1 --output benchmarks/results/overhead.md
+
+A decoder trains on text. The bare loop is what anyone would write: the same model, batches cut
+beforehand, cross entropy, clipping, the same fused AdamW and schedule, and the loss read at every step. The
+harness makes its batches and does all that it does between two steps: it watches for hangs, signals and
+losses that are no numbers, and counts. Logging is its row in metrics.jsonl, the console's line and an
+offline W&B run, at the default interval; a checkpoint is one at the default interval, written, synced, read
+back.
+
+The loops take turns in one process, step by step in an order that rotates; the first round is not
+counted. What is said of two loops is the median over the rounds of the difference within a round, and its
+quartiles, by the clock and in processor time, which other work on the machine disturbs less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import hydra
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from hydra.core.hydra_config import HydraConfig
+from machine import Page, as_markdown, machine_line
+from omegaconf import OmegaConf
+
+from architectures.backbone import Backbone
+from experiments.console import Console
+from experiments.interruptions import Interruptions
+from experiments.lock import RunLock
+from experiments.objectives.objective import View
+from experiments.optimizer import make_optimizer, set_rate
+from experiments.parallel.grid import Grid
+from experiments.results import RunFolder
+from experiments.run import Plan, plan, run_identity
+from experiments.schema import TrainerConfig
+from experiments.settings import CONF, Settings, read_settings
+from experiments.tracking import open_tracker
+from experiments.trainer import Trainer
+from experiments.watchdog import Watchdog
+
+NEVER = 10**9
+BLOCK = TrainerConfig().log_every
+"""Steps of a turn: one row is logged in each."""
+KEPT = 32
+"""Batches that the bare loop goes round in."""
+WORDS = ("backbone=decoder", "task=text", f"budget.tokens={10**12}", f"trainer.evaluate_every={NEVER}")
+
+
+COMPARED = (
+    ("bare loop : itself", "again", "bare"),
+    ("harness : bare loop", "silent", "bare"),
+    ("with records : without", "logged", "silent"),
+)
+"""What is said of two loops; the first line is how far two that are the same seem to differ."""
+Times = npt.NDArray[np.float64]
+"""Seconds by the clock on the wall and of the processor."""
+
+
+class Loop(Protocol):
+    """Something that trains step by step."""
+
+    def step(self) -> None: ...
+
+
+class Bare:
+    """A training loop without a harness."""
+
+    def __init__(self, settings: Settings, planned: Plan) -> None:
+        self.model = build(settings, planned)
+        self.optimizer = make_optimizer(self.model, settings.optimizer)
+        self.config = settings.optimizer
+        size, generator = settings.budget.batch_size, torch.Generator()
+        self.total = settings.budget.tokens // (size * planned.task.sequence_length)
+        batches = (planned.task.batch("train", settings.seed, i * size, size) for i in range(KEPT))
+        self.views: list[View] = [planned.objective.view(batch, generator) for batch in batches]
+        self.done = 0
+
+    def step(self) -> None:
+        view = self.views[self.done % KEPT]
+        set_rate(self.optimizer, self.done, self.total, self.config)
+        logits_BTV = self.model(view.tokens_BT).logits_BTV
+        loss = F.cross_entropy(logits_BTV.flatten(0, 1), view.target_BT.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.item()
+        self.done += 1
+
+
+class Harness:
+    """The trainer of a run, one turn of its loop at a time."""
+
+    def __init__(self, settings: Settings, planned: Plan, held: ExitStack) -> None:
+        folder = RunFolder(settings.folder)
+        folder.open(settings.resolved, {})
+        tracker = open_tracker(
+            settings.tracking, run_identity(settings), folder.root, settings.resolved, planned.cost
+        )
+        held.callback(tracker.close, None, 0)
+        console = Console(settings.cell)
+        self.trainer = Trainer(
+            settings,
+            model=build(settings, planned),
+            objective=planned.objective,
+            task=planned.task,
+            folder=folder,
+            tracker=tracker,
+            console=console,
+            grid=Grid(),
+            flops_per_token=planned.cost["flops_per_token"],
+            interruptions=held.enter_context(Interruptions(settings.trainer.stop_margin)),
+            lock=held.enter_context(RunLock(folder.root)),
+        )
+        self.trainer.model.train()
+        limit = settings.trainer.hang_seconds
+        self.watchdog = held.enter_context(Watchdog(limit, folder.root / "failures" / "hang.txt"))
+        self.progress = held.enter_context(console.progress(self.trainer.total_steps))
+
+    def step(self) -> None:
+        self.trainer.turn(self.watchdog, self.progress)
+
+
+def build(settings: Settings, planned: Plan) -> Backbone:
+    torch.manual_seed(0)
+    return planned.sizes.build(settings.backbone_class, planned.matched.config)
+
+
+def compose(*words: str) -> Settings:
+    """The settings of a run, as the command line would give them."""
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = hydra.compose("config", overrides=[*WORDS, *words], return_hydra_config=True)
+    HydraConfig.instance().set_config(cfg)
+    return read_settings(OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"]))
+
+
+def take_turns(loops: dict[str, Loop], rounds: int, block: int) -> dict[str, list[Times]]:
+    """Times for each step of every loop, one pair for each round that counts. Every step is a turn."""
+    names = list(loops)
+    found: dict[str, list[Times]] = {name: [] for name in names}
+    for number in range(rounds + 1):
+        total = {name: np.zeros(2) for name in names}
+        for turn in range(block):
+            first = (number + turn) % len(names)
+            for name in names[first:] + names[:first]:
+                begin = now()
+                loops[name].step()
+                total[name] += now() - begin
+        if number > 0:
+            for name in names:
+                found[name].append(total[name] / block)
+    return found
+
+
+def now() -> Times:
+    return np.array([time.perf_counter(), time.process_time()])
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Lines of the console are printed, but nobody sees them."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
+
+
+def rows(scale: str, times: dict[str, list[Times]], stalls: list[float], every: int) -> list[list[str]]:
+    """Lines of the table: what is compared, milliseconds of both, and the difference as a share."""
+    lines = []
+    for what, name, beside in COMPARED:
+        shares = np.array(times[name]) / np.array(times[beside]) - 1
+        both = [f"{1000 * np.median(times[each], axis=0)[0]:.2f}" for each in (name, beside)]
+        lines.append([scale, what, *both, spread(shares[:, 0]), spread(shares[:, 1])])
+    between = every * float(np.median(times["silent"], axis=0)[0])
+    both = [f"{1000 * value:.2f}" for value in (np.median(stalls), between)]
+    return [*lines, [scale, f"checkpoint : {every} steps", *both, spread(np.array(stalls) / between), "-"]]
+
+
+def spread(shares: Times) -> str:
+    """The median and, in brackets, the quartiles, in percent."""
+    low, middle, high = np.percentile(shares, (25, 50, 75))
+    return f"{middle:.2%} ({low:.2%} to {high:.2%})"
+
+
+def measure(scale: str, args: argparse.Namespace, folder: Path) -> tuple[str, list[list[str]]]:
+    """What was trained, in words, and the lines of its table."""
+    batch = f"budget.batch_size={args.batch}"
+    words = (f"scale={scale}", f"task.sequence_length={args.length}", batch, f"runs={folder}")
+    silent = compose(*words, f"trainer.log_every={NEVER}", "study.name=silent")
+    logged = compose(*words, "tracking=wandb_offline", "study.name=logged")
+    planned = plan(silent)
+    every = TrainerConfig().checkpoint_every
+    with ExitStack() as held, silence():
+        harness = Harness(silent, planned, held)
+        loops: dict[str, Loop] = {
+            "bare": Bare(silent, planned),
+            "silent": harness,
+            "logged": Harness(logged, planned, held),
+            "again": Bare(silent, planned),
+        }
+        times = take_turns(loops, args.rounds, BLOCK)
+        stalls = []
+        for _ in range(args.rounds + 1):
+            harness.step()
+            begin = time.perf_counter()
+            harness.trainer.save()
+            stalls.append(time.perf_counter() - begin)
+    body = planned.cost["parameters"]["body"]
+    return f"{scale}: {body:,} body parameters", rows(scale, times, stalls[1:], every)
+
+
+def main() -> None:
+    args = parse()
+    torch.set_num_threads(args.threads)
+    page = Page(args.output)
+    page.say(machine_line() + ".")
+    lines, trained = [], []
+    for scale in args.scales:
+        with tempfile.TemporaryDirectory() as folder:
+            said, more = measure(scale, args, Path(folder))
+        trained.append(said)
+        lines += more
+    page.say(
+        f"A decoder in float32, {args.batch} sequences of {args.length} bytes a step ({'; '.join(trained)}). "
+        f"{args.rounds} rounds of {BLOCK} steps of each loop. Goals: 2%, 1% and 1%."
+    )
+    columns = ("scale", "compared", "ms", "ms beside it", "more by the clock", "more processor time")
+    page.say(as_markdown(columns, lines))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--scales", nargs="+", default=["nano", "micro"], help="files of conf/scale/")
+    parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=10, help="rounds that count")
+    parser.add_argument("--output", type=Path, help="Markdown file to write the table to")
+    args = parser.parse_args()
+    known = sorted(path.stem for path in (CONF / "scale").glob("*.yaml"))
+    for scale in args.scales:
+        if scale not in known:
+            parser.error(f"--scales {scale}: options: {', '.join(known)}")
+    if args.rounds < 2:
+        parser.error(f"--rounds {args.rounds}: at least 2, or there is no spread")
+    if args.output is not None and not args.output.parent.is_dir():
+        parser.error(f"--output {args.output}: there is no folder {args.output.parent}; make it first")
+    return args
+
+
+if __name__ == "__main__":
+    main()

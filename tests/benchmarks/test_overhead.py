@@ -1,0 +1,110 @@
+"""``benchmarks/overhead.py``: what is compared is the same training, and its arithmetic is right."""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+SMALL = ("scale=nano", "scale.target=20000", "task.sequence_length=16", "budget.batch_size=2")
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when Python runs a script of the folder."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+
+def test_both_loops_train_the_same_model_in_the_same_way(tmp_path: Path) -> None:
+    import overhead
+
+    settings = overhead.compose(*SMALL, f"runs={tmp_path}", "trainer.log_every=2")
+    planned = overhead.plan(settings)
+    with ExitStack() as held:
+        loops = (overhead.Bare(settings, planned), overhead.Harness(settings, planned, held))
+        for loop in loops:
+            for _ in range(4):
+                loop.step()
+        bare, trained = loops[0].model, loops[1].trainer.model
+        for own, other in zip(bare.parameters(), trained.parameters(), strict=True):
+            torch.testing.assert_close(own, other, atol=1e-6, rtol=1e-5)
+    assert len((settings.folder / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_every_step_is_a_turn_and_the_first_round_does_not_count() -> None:
+    import overhead
+
+    order: list[str] = []
+
+    class Named:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def step(self) -> None:
+            order.append(self.name)
+
+    times = overhead.take_turns({name: Named(name) for name in "abc"}, rounds=2, block=2)
+    assert "".join(order) == "abcbca" + "bcacab" + "cababc"
+    assert {name: len(found) for name, found in times.items()} == {"a": 2, "b": 2, "c": 2}
+
+
+def test_shares_are_of_a_step_and_of_the_time_between_two_checkpoints() -> None:
+    import overhead
+
+    times = {
+        name: [np.array(pair) for pair in pairs]
+        for name, pairs in {
+            "bare": [(0.10, 0.08), (0.20, 0.10)],
+            "again": [(0.10, 0.08), (0.20, 0.10)],
+            "silent": [(0.11, 0.08), (0.24, 0.11)],
+            "logged": [(0.11, 0.10), (0.24, 0.11)],
+        }.items()
+    }
+    same, harness, records, checkpoint = overhead.rows("nano", times, [0.35, 0.35], 200)
+    assert same[2:] == ["150.00", "150.00", *["0.00% (0.00% to 0.00%)"] * 2]
+    assert harness[2:] == ["175.00", "150.00", "15.00% (12.50% to 17.50%)", "5.00% (2.50% to 7.50%)"]
+    assert records[4:] == ["0.00% (0.00% to 0.00%)", "12.50% (6.25% to 18.75%)"]
+    assert checkpoint[1:5] == ["checkpoint : 200 steps", "350.00", "35000.00", "1.00% (1.00% to 1.00%)"]
+
+
+@pytest.mark.full
+def test_the_page_has_a_line_for_each_goal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import overhead
+
+    page = tmp_path / "overhead.md"
+    words = ("--scales", "nano", "--length", "16", "--batch", "2", "--threads", "1", "--rounds", "2")
+    monkeypatch.setattr(sys, "argv", ["overhead.py", *words, "--output", str(page)])
+    overhead.main()
+    lines = re.findall(r"^\| nano .*%.*$", page.read_text(), re.MULTILINE)
+    assert [line.split("|")[2].strip().partition(" :")[0] for line in lines] == [
+        "bare loop",
+        "harness",
+        "with records",
+        "checkpoint",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--scales", "nanno"), "--scales nanno: options: given, micro, nano, small"),
+        (("--rounds", "1"), "at least 2"),
+        (("--output", "/nowhere/at/all.md"), "there is no folder /nowhere/at"),
+    ],
+)
+def test_wrong_words_end_before_anything_is_timed(
+    words: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import overhead
+
+    monkeypatch.setattr(sys, "argv", ["overhead.py", *words])
+    with pytest.raises(SystemExit) as ended:
+        overhead.parse()
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
