@@ -16,6 +16,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 from experiments.errors import CheckpointError
 from experiments.memory import is_out_of_memory
 from experiments.parallel.tensors import like, whole
-from experiments.parallel.world import lead
+from experiments.parallel.world import anyone, lead
 
 FORMAT = 1
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
@@ -154,30 +155,34 @@ def load_newest(
 ) -> dict[str, Any] | None:
     """Restores the newest whole checkpoint and returns its state; None if there has never been one.
 
-    ``say`` is told in one line where a newer one is broken.
+    ``say`` is told in one line where a newer one is broken. Of several processes, which must all call
+    it, the first chooses; one whose files another does not see in full length is set aside for all.
 
     Raises:
         CheckpointError: there are checkpoints, and every one is broken, or the newest comes from
             another version. Starting over in silence would hide the loss.
     """
-    name = lead(lambda: _choose(folder, say))
-    return None if name is None else _restore(folder / name, model, optimizer)
+    reasons: list[str] = []  # in the first process
+    while (name := lead(lambda: _choose(folder, reasons))) is not None:
+        path = folder / name
+        if not anyone(broken(path, hashes=False) is not None):
+            if reasons:
+                say(f"warning: {folder}: fell back to {name}; set aside {'; '.join(reasons)}")
+            return _restore(path, model, optimizer)
+        lead(partial(_refuse, path, "another process does not find its files whole", reasons))
+    return None
 
 
-def _choose(folder: Path, say: Callable[[str], object]) -> str | None:
+def _choose(folder: Path, reasons: list[str]) -> str | None:
     """The name of the newest whole checkpoint, those that are broken set aside; None if there is none."""
     if not folder.exists():
         return None
-    reasons: list[str] = []
     for path in _committed(folder):
         reason = broken(path)
         if reason is None:
             _check_format(path)
-            if reasons:
-                say(f"warning: {folder}: fell back to {path.name}; set aside {'; '.join(reasons)}")
             return path.name
-        reasons.append(f"{path.name}: {reason}")
-        set_aside(path, reason)
+        _refuse(path, reason, reasons)
     earlier = [f"{path.name}: {_reason(path)}" for path in sorted(folder.glob("broken-*"))]
     if earlier:
         raise CheckpointError(
@@ -185,6 +190,12 @@ def _choose(folder: Path, say: Callable[[str], object]) -> str | None:
             "Remove the run's folder to train it from the beginning."
         )
     return None
+
+
+def _refuse(path: Path, reason: str, reasons: list[str]) -> None:
+    """Sets a checkpoint aside, and notes why."""
+    reasons.append(f"{path.name}: {reason}")
+    set_aside(path, reason)
 
 
 def newest(folder: Path) -> Path:

@@ -21,11 +21,14 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 class Interruptions:
     """Notes what asks a run to stop, from ``with`` to its end."""
 
-    def __init__(self, margin: float) -> None:
-        """``margin``: seconds before the end of a SLURM job at which to stop."""
+    def __init__(self, margin: float, *, clock: bool = True) -> None:
+        """``margin``: seconds before the end of a SLURM job at which to stop.
+
+        ``clock=False`` leaves that to another process: of several, whose clocks differ, one decides.
+        """
         self._signal: signal.Signals | None = None
         self._before: dict[int, Any] = {}
-        self._end = _job_end(margin)
+        self._end = _job_end(margin) if clock else None
         # The processes of a parallel sweep outlive a killed parent, unless they look.
         worker = multiprocessing.current_process().name != "MainProcess"
         self._parent = os.getppid() if worker else None

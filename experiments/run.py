@@ -8,7 +8,6 @@ import datetime
 import gc
 import os
 import resource
-import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -44,6 +43,7 @@ from experiments.settings import Settings
 from experiments.tasks.task import Task
 from experiments.tracking import RunIdentity, Tracker, TrackingConfig, open_tracker
 from experiments.trainer import Trainer
+from experiments.unforeseen import translate
 from experiments.weights import ModelRecord, put, read_tensors
 
 STATE_LENGTH = 2048
@@ -234,7 +234,7 @@ def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid
         console.say("kernels: " + ", ".join(f"{part}: {path}" for part, path in kernels.items()))
     tracking = settings.tracking if folder.writes else TrackingConfig()
     tracker = open_tracker(tracking, run_identity(settings), settings.folder, settings.resolved, record)
-    with Interruptions(settings.trainer.stop_margin) as interruptions:
+    with Interruptions(settings.trainer.stop_margin, clock=world.leads()) as interruptions:
         trainer = Trainer(
             settings,
             model=model,
@@ -305,11 +305,8 @@ def _train(
     except LockedError:
         tracker.close(None, LockedError.exit_code)
         raise  # the record is another's by now
-    except RunError as failure:
-        error = world.first_failure(failure)
-        status = error.status
     except Exception as failure:
-        error = world.first_failure(_translate(failure))
+        error = world.first_failure(translate(failure))
         status = error.status
     state = trainer.state
     peak = peak_memory(trainer.device)
@@ -336,10 +333,7 @@ def _train(
         "metrics": metrics,
         "finished_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    try:
-        folder.finish(result)
-    except OSError as failure:
-        error = CheckpointError(f"{folder.root}: the result cannot be written: {failure}")
+    error = _finish(folder, result, error)
     by_split = {metric["split"]: {metric["name"]: metric["value"]} for metric in metrics}
     tracker.close({**result, "metrics": by_split}, 0 if error is None else getattr(error, "exit_code", 75))
     if error is not None:
@@ -353,20 +347,29 @@ def _train(
     )
 
 
+def _finish(folder: RunFolder, result: dict[str, Any], error: BaseException | None) -> BaseException | None:
+    """Writes the result. Gives why the run fails: ``error``, or that it cannot be written."""
+
+    def write() -> None:
+        try:
+            folder.finish(result)
+        except OSError as failure:
+            raise CheckpointError(f"{folder.root}: the result cannot be written: {failure}") from failure
+
+    try:
+        if error is None or isinstance(error, Preempted):
+            world.lead(write)  # all are here, and shall not end well where the first cannot
+        else:
+            write()  # the others may be gone
+    except RunError as failure:
+        return failure
+    return error
+
+
 def _epochs(trainer: Trainer) -> float | None:
     """How often the training examples were gone through; None where they never run out."""
     available = trainer.task.num_examples("train")
     return None if available is None else trainer.state.step * trainer.batch_size / available
-
-
-def _translate(failure: Exception) -> RunError:
-    """An unforeseen exception as one that carries a status; its traceback goes into the record."""
-    if is_out_of_memory(failure):
-        return OutOfMemoryError(
-            f"out of memory: {failure}; halve budget.micro_batch_size, which changes memory and not results"
-        )
-    lines = traceback.format_exception(failure)
-    return RunError(f"{type(failure).__name__}: {failure}\n{''.join(lines)}")
 
 
 def _build(settings: Settings, planned: Plan) -> Backbone:

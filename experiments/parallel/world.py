@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from experiments import errors
 from experiments.errors import ConfigError, RunError
+from experiments.unforeseen import translate
 
 T = TypeVar("T")
 
@@ -91,7 +92,7 @@ def leads() -> bool:
 def lead(function: Callable[[], T]) -> T:
     """What ``function`` returns in the first process, which alone calls it. It must be something for JSON.
 
-    A RunError there is raised in all processes.
+    What it raises there, translated into a RunError, is raised in all processes.
     """
     if size() == 1:
         return function()
@@ -100,9 +101,10 @@ def lead(function: Callable[[], T]) -> T:
     if leads():
         try:
             said["value"] = function()
-        except RunError as error:
-            failure = error
-            said = {"kind": type(error).__name__, "message": str(error)}
+        except Exception as error:
+            failure = translate(error)
+            failure.__cause__ = error if failure is not error else None
+            said = {"kind": type(failure).__name__, "message": str(failure)}
     said = json.loads(_broadcast(json.dumps(said)))
     if failure is not None:
         raise failure
@@ -114,7 +116,7 @@ def lead(function: Callable[[], T]) -> T:
 def leader_first(function: Callable[[], T]) -> T:
     """What ``function`` returns, called in the first process and then in the others: they find what it made.
 
-    A RunError in the first is raised in all.
+    What the first raises is raised in all.
     """
     if size() == 1:
         return function()

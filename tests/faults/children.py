@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import signal
+import sys
+import time
 import traceback
 from collections.abc import Callable
 
 import pytest
+from together import environment, free_port
+
+from experiments.errors import RunError
+from experiments.parallel import world
 
 
 def times(default: int, full: int) -> pytest.MarkDecorator:
@@ -38,3 +46,32 @@ def fork(work: Callable[[], object]) -> int:
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def in_children(size: int, work: Callable[[int], object], seconds: float = 300) -> list[int]:
+    """Exit codes of forked processes that do ``work(rank)`` together, as ``torchrun`` would start them.
+
+    Those still there after ``seconds`` are killed (-9).
+    """
+    port = free_port()
+
+    def one(rank: int) -> None:
+        os.environ.update(environment(rank, size, port))
+        try:
+            work(rank)
+            world.stop()
+        except RunError as error:
+            print(f"process {rank}: {type(error).__name__}: {error}", file=sys.stderr)
+            sys.exit(error.exit_code)
+
+    pids = [fork(functools.partial(one, rank)) for rank in range(size)]
+    until, codes = time.monotonic() + seconds, {}
+    while len(codes) < size:
+        for pid in set(pids) - set(codes):
+            if time.monotonic() > until:
+                os.kill(pid, signal.SIGKILL)
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                codes[pid] = os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    return [codes[pid] for pid in pids]

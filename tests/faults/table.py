@@ -29,9 +29,7 @@ Tested elsewhere: exact resume of every backbone after SIGKILL, once and twice (
 of the data, `F09`: `tests/experiments/test_resume.py`), W&B that fails and resumes (`F24`, `F25`:
 `test_tracking.py`), bad configurations (`F26`: `test_errors.py`), bad data (`F27`:
 `tests/experiments/test_bad_data.py`), several processes (`F11`, `F19`, `F23`: `test_distributed.py`), a
-real SLURM (`F11` to `F13`: `tests/slurm/`). Not tested: a shard that only one process misses (`F04`; the
-first process chooses for all), clocks that differ (`F30`; nothing is saved by the clock), and what takes a
-GPU (`F31`, CUDA out of memory).
+real SLURM (`F11` to `F13`: `tests/slurm/`). Not tested: what takes a GPU (`F31`, CUDA out of memory).
 """
 
 
