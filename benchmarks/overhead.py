@@ -9,9 +9,9 @@ losses that are no numbers, and counts. Logging is its row in metrics.jsonl, the
 offline W&B run, at the default interval; a checkpoint is one at the default interval, written, synced, read
 back.
 
-The loops take turns in one process, step by step in an order that rotates; the first round is not
-counted. What is said of two loops is the median over the rounds of the difference within a round, and its
-quartiles, by the clock and in processor time, which other work on the machine disturbs less.
+The loops take turns in one process, step by step in an order that rotates; three steps come first and are
+not counted. What is said of two loops is the median over the rounds of the difference within a round, and
+its quartiles, by the clock and in processor time, which other work on the machine disturbs less.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ from experiments.trainer import Trainer
 from experiments.watchdog import Watchdog
 
 NEVER = 10**9
+WARM = 3
+"""Steps that come first and are not counted."""
 BLOCK = TrainerConfig().log_every
 """Steps of a turn: one row is logged in each."""
 KEPT = 32
@@ -147,12 +149,12 @@ def compose(*words: str) -> Settings:
 
 
 def take_turns(loops: dict[str, Loop], rounds: int, block: int) -> dict[str, list[Times]]:
-    """Times for each step of every loop, one pair for each round that counts. Every step is a turn."""
+    """Times for each step of every loop, one pair for each round. Every step is a turn."""
     names = list(loops)
     found: dict[str, list[Times]] = {name: [] for name in names}
     for number in range(rounds + 1):
         total = {name: np.zeros(2) for name in names}
-        for turn in range(block):
+        for turn in range(block if number else min(block, WARM)):
             first = (number + turn) % len(names)
             for name in names[first:] + names[:first]:
                 begin = now()
@@ -211,13 +213,13 @@ def measure(scale: str, args: argparse.Namespace, folder: Path) -> tuple[str, li
         }
         times = take_turns(loops, args.rounds, BLOCK)
         stalls = []
-        for _ in range(args.rounds + 1):
+        for _ in range(args.rounds):
             harness.step()
             begin = time.perf_counter()
             harness.trainer.save()
             stalls.append(time.perf_counter() - begin)
     body = planned.cost["parameters"]["body"]
-    return f"{scale}: {body:,} body parameters", rows(scale, times, stalls[1:], every)
+    return f"{scale}: {body:,} body parameters", rows(scale, times, stalls, every)
 
 
 def main() -> None:
@@ -247,7 +249,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=10, help="rounds that count")
+    parser.add_argument("--rounds", type=int, default=10, help="blocks of 20 steps of each loop")
     parser.add_argument("--output", type=Path, help="Markdown file to write the table to")
     args = parser.parse_args()
     known = sorted(path.stem for path in (CONF / "scale").glob("*.yaml"))

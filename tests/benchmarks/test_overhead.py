@@ -37,7 +37,7 @@ def test_both_loops_train_the_same_model_in_the_same_way(tmp_path: Path) -> None
     assert len((settings.folder / "metrics.jsonl").read_text().splitlines()) == 2
 
 
-def test_every_step_is_a_turn_and_the_first_round_does_not_count() -> None:
+def test_every_step_is_a_turn_and_the_first_do_not_count() -> None:
     import overhead
 
     order: list[str] = []
