@@ -220,7 +220,7 @@ def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid
     try:
         _reset_peak_memory()
         model = _build(settings, planned)
-        kernels = model.kernels() | ({"processes": grid.describe()} if grid.mesh is not None else {})
+        kernels = model.kernels() | _engine(settings, grid)
         record |= world.lead(lambda: _begin(settings, planned, model, kernels, folder, console))
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
@@ -249,6 +249,12 @@ def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid
             lock=lock,
         )
         _train(trainer, planned.tests, record, folder, tracker, console)
+
+
+def _engine(settings: Settings, grid: Grid) -> dict[str, str]:
+    """What trains the model where it is not plain PyTorch in one process, for the record."""
+    processes = {} if grid.mesh is None else {"processes": grid.describe()}
+    return processes | ({} if settings.trainer.compile == "none" else {"blocks": "compiled"})
 
 
 def _begin(
@@ -324,6 +330,7 @@ def _train(
             "epochs": _epochs(trainer),
             "seconds": state.seconds,
             "tokens_per_second": state.tokens / state.seconds if state.seconds else None,
+            "compile_seconds": state.compile_seconds,
             "data_share": state.data_seconds / state.seconds if state.seconds else None,
             "peak_memory_bytes": peak,
             "micro_batch_size": trainer.fitting.size,

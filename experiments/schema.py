@@ -21,6 +21,7 @@ from experiments.errors import nearest
 AXES = ("body", "active_body", "total", "flops")
 PRECISIONS = ("fp32", "bf16")
 AUTO = "auto"
+COMPILED = ("none", "blocks")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +115,9 @@ class TrainerConfig:
     non_finite: str = "stop"
     """A loss or gradient that is no finite number: ``stop`` ends the run as diverged, ``skip`` leaves the
     step out, at most 5 in a row and 20 in all. Set it for every arm of a comparison alike."""
+    compile: str = "none"
+    """``blocks`` compiles each block of the backbone with ``torch.compile`` for training: the first steps
+    take longer, the others less. Changes results by rounding."""
     stop_margin: int = 120
     """Seconds before the end of a SLURM job at which the run saves itself and stops."""
     hang_seconds: int = 300
@@ -122,6 +126,8 @@ class TrainerConfig:
     def __post_init__(self) -> None:
         if self.non_finite not in POLICIES:
             raise ValueError(f"non_finite={self.non_finite!r}{nearest(self.non_finite, POLICIES)}")
+        if self.compile not in COMPILED:
+            raise ValueError(f"compile={self.compile!r}{nearest(self.compile, COMPILED)}")
         for name, value in dataclasses.asdict(self).items():
             if isinstance(value, int) and value < 1:
                 raise ValueError(f"{name}={value} must be at least 1")

@@ -27,6 +27,7 @@ from experiments.memory import Fitting
 from experiments.objectives.objective import Objective, View
 from experiments.optimizer import averaged, exchange_averages, make_optimizer, set_rate, update_average
 from experiments.parallel import world
+from experiments.parallel.blocks import compile_seconds
 from experiments.parallel.grid import Grid
 from experiments.parallel.shares import Share
 from experiments.parallel.strategy import Strategy
@@ -52,6 +53,8 @@ class TrainState:
     """Time spent in training steps, over all sittings; evaluation and saving are not counted."""
     data_seconds: float = 0.0
     """Of these, time spent making batches."""
+    compile_seconds: float = 0.0
+    """Time that ``torch.compile`` took in training steps, over all sittings; not among ``seconds``."""
     window_loss: float = 0.0
     """Sum of the losses since the last log line."""
     window_seconds: float = 0.0
@@ -166,7 +169,7 @@ class Trainer:
     def _step(self) -> dict[str, float]:
         """One optimizer step: examples, masks, gradients over micro-batches, clip, update."""
         state, seed = self.state, self.settings.seed
-        started = time.perf_counter()
+        started, compiled = time.perf_counter(), compile_seconds()
         batch = self.task.batch("train", seed, state.step * self.batch_size, self.batch_size)
         # The noise of the whole batch is drawn at once, so micro-batches do not change it.
         generator = torch.Generator().manual_seed(stream(seed, "noise", state.step) >> 1)
@@ -190,14 +193,18 @@ class Trainer:
             state.anomalies.see(loss)
         self.optimizer.zero_grad(set_to_none=True)
 
-        seconds = time.perf_counter() - started
+        compiling = compile_seconds() - compiled
+        seconds = time.perf_counter() - started - compiling
         state.step += 1
         state.tokens += self.tokens_per_step
         state.flops += self.tokens_per_step * self.flops_per_token
         state.seconds += seconds
         state.data_seconds += data_seconds
+        state.compile_seconds += compiling
         state.window_seconds += seconds
         state.window_data += data_seconds
+        if compiling:
+            self.console.say(f"step {state.step}: torch.compile took {compiling:.1f} s, counted apart")
         return {"learning_rate": rate, "grad_norm": norm}
 
     def _refuse(self, what: str, loss: float, norm: float) -> None:

@@ -24,7 +24,7 @@ from architectures.layers.expert_parallel import distribute_experts
 from experiments.errors import ConfigError
 from experiments.evaluation import autocast
 from experiments.objectives.objective import Objective, View
-from experiments.parallel.blocks import recompute
+from experiments.parallel.blocks import check_compiler, compile_block, recompute
 from experiments.parallel.grid import Grid
 from experiments.parallel.tensor import cut_layers
 
@@ -61,6 +61,8 @@ class Strategy:
         if settings.parallel.activation_checkpointing == "block":
             for block in self.blocks:
                 recompute(block)
+        if settings.trainer.compile == "blocks":
+            self._compile()
         self.loss: nn.Module = Loss(model, objective, settings.device.precision)
         if grid.strategy == "fsdp":
             self._fsdp()
@@ -69,6 +71,17 @@ class Strategy:
         for name, parameter in model.named_parameters():
             for attribute, value in kept[name].items():
                 setattr(parameter, attribute, value)
+
+    def _compile(self) -> None:
+        """After recomputing is set up and before FSDP is, as PyTorch advises."""
+        for name, parts in (("tensor", self.grid.tensor), ("expert", self.grid.expert)):
+            if parts > 1:
+                raise ConfigError(
+                    f"trainer.compile=blocks does not go with parallel.{name}={parts}: leave one"
+                )
+        check_compiler(next(self.model.parameters()).device)
+        for block in self.blocks:
+            compile_block(block)
 
     def _share_layers(self) -> None:
         """Tensor and expert parallelism."""
