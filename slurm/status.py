@@ -153,7 +153,10 @@ def main(words: Sequence[str]) -> int:
         return error.exit_code
     rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(table(found))
     counts = Counter(row.state for row in found)
-    print(f"{len(found)} cells: " + ", ".join(f"{number} {state}" for state, number in counts.items()))
+    print(
+        f"{len(found)} {'cell' if len(found) == 1 else 'cells'}: "
+        + ", ".join(f"{number} {state}" for state, number in counts.items())
+    )
     return 0
 
 

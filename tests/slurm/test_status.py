@@ -72,7 +72,7 @@ def test_the_table(cell: Cell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     printed = capsys.readouterr().out
     assert "waiting" in printed
     assert "7_0" in printed
-    assert printed.endswith("1 cells: 1 waiting\n")
+    assert printed.endswith("1 cell: 1 waiting\n")
 
 
 def test_mistakes_are_named(cell: Cell, capsys: pytest.CaptureFixture[str]) -> None:
