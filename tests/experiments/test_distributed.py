@@ -80,6 +80,7 @@ REST = [
     ("moe", (*FSDP, "parallel.expert=2")),
     ("average-experts", SHARED),
 ]
+COMPILED = [("decoder", (*words, "trainer.compile=blocks")) for words in (DDP, FSDP)]
 FULL = [*QUICK, *(case for case in REST if case not in QUICK)]
 """By two, and by four."""
 FOUR = [*FULL, ("moe", (*DDP, "parallel.expert=4")), ("given", (*FSDP, "parallel.tensor=4"))]
@@ -172,6 +173,14 @@ def test_two_processes_do_what_one_does_in_all_ways(
 
 
 @pytest.mark.full
+def test_compiled_blocks_do_what_one_process_does_without(
+    alone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    for folder in several(2, COMPILED, tmp_path).values():
+        check_same(folder, alone("decoder"))
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("case", FOUR, ids=title)
 def test_four_processes_do_what_one_does(
     alone: Callable[[str], Path], four: dict[str, Path], case: tuple[str, tuple[str, ...]]
@@ -196,17 +205,29 @@ def rewound(folder: Path, to: Path, step: int) -> Path:
     return copy
 
 
-def test_a_checkpoint_goes_on_with_other_numbers_of_processes(
-    alone: Callable[[str], Path], two: dict[str, Path], tmp_path: Path
+def test_a_checkpoint_of_four_goes_on_with_two_and_with_one(
+    alone: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Two begin, four go on, one ends; moments and averages go along."""
-    begun = rewound(two["average-fsdp"], tmp_path / "four", 5)
+    """Moments and averages go along. Four do what one does, from the first step to the last."""
     words = (*words_of("average"), "parallel=fsdp")
-    train_together(4, {"on": (*words, f"runs={tmp_path / 'four'}")}, tmp_path / "desk")
+    begun = train_together(4, {"begun": words}, tmp_path / "desk4")["begun"]
     check_same(begun, alone("average"))
-    last = rewound(begun, tmp_path / "one", 10)
+    on = rewound(begun, tmp_path / "two", 5)
+    train_together(2, {"on": (*words, f"runs={tmp_path / 'two'}")}, tmp_path / "desk2")
+    check_same(on, alone("average"))
+    last = rewound(on, tmp_path / "one", 10)
     commands.train(*words_of("average"), f"runs={tmp_path / 'one'}")
     check_same(last, alone("average"))
+
+
+@pytest.mark.full
+def test_a_checkpoint_of_two_goes_on_with_four(
+    alone: Callable[[str], Path], two: dict[str, Path], tmp_path: Path
+) -> None:
+    begun = rewound(two["average-fsdp"], tmp_path / "four", 5)
+    words = (*words_of("average"), "parallel=fsdp", f"runs={tmp_path / 'four'}")
+    train_together(4, {"on": words}, tmp_path / "desk")
+    check_same(begun, alone("average"))
 
 
 def test_as_many_processes_resume_bit_for_bit(two: dict[str, Path], tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def train_together(size: int, cases: Cases, desk: Path) -> dict[str, Path]:
         )
         for rank in range(size)
     ]
-    printed = [process.communicate(timeout=900)[0] for process in processes]
+    printed = [process.communicate(timeout=3600)[0] for process in processes]
     assert all(process.returncode == 0 for process in processes), "\n\n".join(printed)
     return {name: Path(folder) for name, folder in json.loads((desk / "folders.json").read_text()).items()}
 
