@@ -1,9 +1,13 @@
-"""What to do where memory does not suffice: fewer sequences at once, or a message that says how many fit."""
+"""Memory: its peak, and what to do where it does not suffice: fewer sequences at once, or how many fit."""
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import gc
+import resource
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -71,3 +75,26 @@ class Fitting:
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
+
+
+def reset_peak_memory() -> None:
+    """Gives freed memory back and starts a new peak, so that runs sharing a process are told apart."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        ctypes.CDLL(ctypes.util.find_library("c")).malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+    except (OSError, AttributeError):
+        return  # not Linux: the peak is then that of the whole process
+
+
+def peak_memory(device: torch.device) -> int:
+    """Peak bytes since the run began: of the GPU's allocator, or of the process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+    except (OSError, StopIteration):
+        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import datetime
-import gc
 import os
-import resource
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -32,7 +28,7 @@ from experiments.errors import (
 )
 from experiments.interruptions import ORPHANED, Interruptions
 from experiments.lock import RunLock
-from experiments.memory import is_out_of_memory
+from experiments.memory import is_out_of_memory, peak_memory, reset_peak_memory
 from experiments.objectives.objective import Objective
 from experiments.parallel import world
 from experiments.parallel.grid import Grid, make_grid
@@ -218,7 +214,7 @@ def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid
     if settings.initial is not None:
         record["initial"] = {"path": str(settings.initial.path), "fingerprint": settings.initial.fingerprint}
     try:
-        _reset_peak_memory()
+        reset_peak_memory()
         model = _build(settings, planned)
         kernels = model.kernels() | _engine(settings, grid)
         record |= world.lead(lambda: _begin(settings, planned, model, kernels, folder, console))
@@ -398,26 +394,3 @@ def run_identity(settings: Settings) -> RunIdentity:
         task=settings.names.task,
         scale=settings.names.scale,
     )
-
-
-def _reset_peak_memory() -> None:
-    """Gives freed memory back and starts a new peak, so that runs sharing a process are told apart."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    try:
-        ctypes.CDLL(ctypes.util.find_library("c")).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5")
-    except (OSError, AttributeError):
-        return  # not Linux: the peak is then that of the whole process
-
-
-def peak_memory(device: torch.device) -> int:
-    """Peak bytes since the run began: of the GPU's allocator, or of the process on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
-    except (OSError, StopIteration):
-        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
