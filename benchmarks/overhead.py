@@ -177,16 +177,16 @@ def silence() -> Iterator[None]:
         yield
 
 
-def rows(scale: str, times: dict[str, list[Times]], stalls: list[float], every: int) -> list[list[str]]:
+def rows(times: dict[str, list[Times]], stalls: list[float], every: int) -> list[list[str]]:
     """Lines of the table: what is compared, milliseconds of both, and the difference as a share."""
     lines = []
     for what, name, beside in COMPARED:
         shares = np.array(times[name]) / np.array(times[beside]) - 1
         both = [f"{1000 * np.median(times[each], axis=0)[0]:.2f}" for each in (name, beside)]
-        lines.append([scale, what, *both, spread(shares[:, 0]), spread(shares[:, 1])])
+        lines.append([what, *both, spread(shares[:, 0]), spread(shares[:, 1])])
     between = every * float(np.median(times["silent"], axis=0)[0])
     both = [f"{1000 * value:.2f}" for value in (np.median(stalls), between)]
-    return [*lines, [scale, f"checkpoint : {every} steps", *both, spread(np.array(stalls) / between), "-"]]
+    return [*lines, [f"checkpoint : {every} steps", *both, spread(np.array(stalls) / between), "-"]]
 
 
 def spread(shares: Times) -> str:
@@ -195,8 +195,8 @@ def spread(shares: Times) -> str:
     return f"{middle:.2%} ({low:.2%} to {high:.2%})"
 
 
-def measure(scale: str, args: argparse.Namespace, folder: Path) -> tuple[str, list[list[str]]]:
-    """What was trained, in words, and the lines of its table."""
+def measure(scale: str, args: argparse.Namespace, folder: Path) -> tuple[int, list[list[str]]]:
+    """Body parameters, and the lines of the table."""
     batch = f"budget.batch_size={args.batch}"
     words = (f"scale={scale}", f"task.sequence_length={args.length}", batch, f"runs={folder}")
     silent = compose(*words, f"trainer.log_every={NEVER}", "study.name=silent")
@@ -218,8 +218,7 @@ def measure(scale: str, args: argparse.Namespace, folder: Path) -> tuple[str, li
             begin = time.perf_counter()
             harness.trainer.save()
             stalls.append(time.perf_counter() - begin)
-    body = planned.cost["parameters"]["body"]
-    return f"{scale}: {body:,} body parameters", rows(scale, times, stalls, every)
+    return planned.cost["parameters"]["body"], rows(times, stalls, every)
 
 
 def main() -> None:
@@ -227,18 +226,16 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     page = Page(args.output)
     page.say(machine_line() + ".")
-    lines, trained = [], []
+    columns = ("compared", "ms", "ms beside it", "more by the clock", "more processor time")
     for scale in args.scales:
         with tempfile.TemporaryDirectory() as folder:
-            said, more = measure(scale, args, Path(folder))
-        trained.append(said)
-        lines += more
-    page.say(
-        f"A decoder in float32, {args.batch} sequences of {args.length} bytes a step ({'; '.join(trained)}). "
-        f"{args.rounds} rounds of {BLOCK} steps of each loop. Goals: 2%, 1% and 1%."
-    )
-    columns = ("scale", "compared", "ms", "ms beside it", "more by the clock", "more processor time")
-    page.say(as_markdown(columns, lines))
+            body, lines = measure(scale, args, Path(folder))
+        page.say(
+            f"scale={scale}: a decoder of {body:,} body parameters in float32, {args.batch} sequences of "
+            f"{args.length} bytes a step; {args.rounds} rounds of {BLOCK} steps of each loop. Goals: 2%, "
+            "1% and 1%."
+        )
+        page.say(as_markdown(columns, lines))
 
 
 def parse() -> argparse.Namespace:
