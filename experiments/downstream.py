@@ -3,9 +3,11 @@
     python -m experiments.downstream run=FOLDER include=docs/downstream tasks=[words_choice,words_bits]
     python -m experiments.downstream run=FOLDER include=mine tasks=[quiz] shots=2
     python -m experiments.downstream run=FOLDER tasks=[lambada_openai] limit=100
+    python -m experiments.downstream run=FOLDER task=sentences shots=4
 
 A table on the screen, and a line for each row at the end of ``downstream.jsonl`` in the run's folder. Tasks
-are YAML files of the harness: those in the folder ``include``, or its own, which fetch their data themselves.
+are YAML files of the harness: those in the folder ``include``, or its own, which fetch their data themselves;
+``task`` is one of ours, as ``experiments.train`` takes them.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -23,10 +25,14 @@ from experiments.answers import AnswerScorer
 from experiments.app import start
 from experiments.console import Console
 from experiments.downstream_rows import Row, append, check_shots, print_table, task_rows
+from experiments.downstream_tasks import own_task
 from experiments.errors import ConfigError, DataError, nearest
 from experiments.refilling import Refilling, refill
+from experiments.run import build_task
 from experiments.saved import Saved, open_saved
 from experiments.schema import DeviceConfig
+from experiments.settings import part
+from experiments.tasks.task import Task
 from experiments.validation import typed
 
 if TYPE_CHECKING:
@@ -39,7 +45,7 @@ class DownstreamConfig:
 
     run: str
     """Folder of a run or of Hugging Face."""
-    tasks: list[str]
+    tasks: list[str] = field(default_factory=list)
     """Names of tasks, groups or tags of the harness."""
     include: str | None = None
     """Folder of task files; what is not found there is looked for among the harness's own."""
@@ -62,8 +68,6 @@ class DownstreamConfig:
     """Where to compute."""
 
     def __post_init__(self) -> None:
-        if not self.tasks:
-            raise ValueError("tasks=[] names no task: give names of tasks, such as tasks=[words_choice]")
         if self.shots is not None and self.shots < 0:
             raise ValueError(f"shots={self.shots} must be 0 or more, or null")
         if self.limit is not None and self.limit < 2:
@@ -77,14 +81,26 @@ class DownstreamConfig:
 def downstream(cfg: DictConfig) -> None:
     tree = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(tree, dict)
+    section = tree.pop("task", None)
     config = typed(DownstreamConfig, {str(key): value for key, value in tree.items()}, "")
+    if not config.tasks and section is None:
+        raise ConfigError(
+            "tasks=[] names no task: give some, such as tasks=[words_choice], or task=sentences"
+        )
     check_installed()
     saved = open_saved(Path(config.run), config.device.torch_device())
     refill(saved, config.filling)
-    rows = evaluate(saved, config)
+    rows = evaluate(saved, config, [] if section is None else [_own(section, config.seed)])
     print(saved.description)
     print_table(rows)
     append(rows, Path(config.output or Path(config.run) / "downstream.jsonl"))
+
+
+def _own(section: dict[str, Any], seed: int) -> dict[str, Any]:
+    """The harness's description of one of our tasks."""
+    task_class, config = part({"task": section}, "task", Task)  # type: ignore[type-abstract]
+    name = task_class.__name__.lower()
+    return own_task(name, build_task(task_class, config, name), seed)
 
 
 def check_installed() -> None:
@@ -99,8 +115,8 @@ def check_installed() -> None:
         ) from None
 
 
-def evaluate(saved: Saved, config: DownstreamConfig) -> list[Row]:
-    """One row for each metric of each task, in their order."""
+def evaluate(saved: Saved, config: DownstreamConfig, own: Sequence[dict[str, Any]] = ()) -> list[Row]:
+    """One row for each metric of each task, in their order; ``own`` are tasks beside those of the harness."""
     from lm_eval import evaluator  # takes seconds, which every command would wait
 
     from experiments.harness_model import HarnessModel
@@ -108,7 +124,7 @@ def evaluate(saved: Saved, config: DownstreamConfig) -> list[Row]:
     scorer = AnswerScorer(
         saved, samples=config.samples, seed=config.seed, batch_size=config.batch_size, device=config.device
     )
-    found = load_tasks(config)
+    found = load_tasks(config, own)
     check_whole_texts(saved, found)
     model = HarnessModel(
         saved,
@@ -123,7 +139,7 @@ def evaluate(saved: Saved, config: DownstreamConfig) -> list[Row]:
     return task_rows(results, found["tasks"], model.notes, saved, scorer, config.seed)
 
 
-def load_tasks(config: DownstreamConfig) -> TaskDict:
+def load_tasks(config: DownstreamConfig, own: Sequence[dict[str, Any]] = ()) -> TaskDict:
     """The tasks, with their data, number of shots and seed.
 
     Raises:
@@ -133,13 +149,13 @@ def load_tasks(config: DownstreamConfig) -> TaskDict:
     with quiet():
         manager = _manager(config)
         try:
-            found = manager.load(list(config.tasks))
+            found = manager.load([*config.tasks, *own])
         except Exception as error:  # whatever a task's file or its data brings about
             reason = " ".join(str(error).split()) or "no reason given"
             raise DataError(f"tasks={_listed(config.tasks)}: {type(error).__name__}: {reason}") from error
     for name, task in found["tasks"].items():
-        own = task.get_config("num_fewshot")
-        if own is None or (config.shots is not None and own != 0):
+        written = task.get_config("num_fewshot")
+        if written is None or (config.shots is not None and written != 0):
             task.set_config(key="num_fewshot", value=config.shots or 0)
         task.set_fewshot_seed(seed=config.seed)
         check_shots(name, task)
@@ -150,6 +166,8 @@ def _manager(config: DownstreamConfig) -> TaskManager:
     """What knows the tasks asked for; the harness's own are only looked at where they are needed."""
     from lm_eval.tasks import TaskManager
 
+    if not config.tasks:
+        return TaskManager(include_defaults=False)
     if config.include is not None:
         if not Path(config.include).is_dir():
             raise ConfigError(f"include={config.include}: there is no such folder")
