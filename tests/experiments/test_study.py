@@ -9,6 +9,7 @@ import commands
 import pytest
 from hydra.core.hydra_config import HydraConfig
 
+from experiments.optimizer import rate_at
 from experiments.run import Plan, plan
 from experiments.settings import CONF, Settings
 
@@ -164,3 +165,19 @@ def test_a_study_overrides_what_the_root_file_sets() -> None:
     trainer = commands.settings("study=compare", "task=recall", "backbone=decoder").trainer
     assert (trainer.evaluate_every, trainer.log_every) == (100, 20)
     assert trainer.checkpoint_every == 200
+
+
+def test_fine_tuning_is_the_published_grid_with_linear_decay() -> None:
+    found = cells("fine_tuning")
+    assert {(c.optimizer.learning_rate, c.budget.batch_size, c.seed) for c in found} == set(
+        itertools.product((2e-5, 3e-5, 5e-5), (16, 32), range(5))
+    )
+    chosen = planned("fine_tuning", "sentences", "encoder")
+    epoch = chosen.task.num_examples("train") * chosen.task.sequence_length
+    epochs = {round(cell.budget.tokens / epoch, 1) for cell in found}
+    assert sorted(epochs) == pytest.approx(
+        [2, 3, 4], abs=0.3
+    )  # the paragraphs are those of this Python's documentation
+    rates = [rate_at(step, 100, found[0].optimizer) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.1 * step for step in range(1, 11)])
+    assert rates[9:] == pytest.approx([1 - step / 90 for step in range(91)])
