@@ -159,3 +159,9 @@ def welch_error(firsts: Sequence[float], seconds: Sequence[float]) -> tuple[floa
     if sum(below) == 0:
         return 0.0, float(min(len(firsts), len(seconds)) - 1)
     return math.sqrt(sum(parts)), sum(parts) ** 2 / sum(below)
+
+
+def wilson_interval(successes: int, n: int) -> tuple[float, float]:
+    """The two-sided 95% interval of a share, ``successes`` of ``n`` (Wilson 1927)."""
+    interval = stats.binomtest(successes, n).proportion_ci(CONFIDENCE, method="wilson")
+    return float(interval.low), float(interval.high)
