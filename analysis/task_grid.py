@@ -1,0 +1,157 @@
+"""All arms on all tasks of a study in one table: a row for each task, a column for each arm.
+
+    python -m analysis.task_grid study=probes [runs=runs] [out=FOLDER]
+
+A cell holds the mean score on test over seeds, and how many seeds solved the task: reached
+``study.solved``, 0.95 where a study says nothing. Beside them stands the best line that needs no learning
+(a guess, a majority, a shallow solver); a mean that does not exceed it is in brackets. Writes
+``task_grid.csv``, with the 95% Wilson interval of each rate, ``task_grid.md`` and the runs themselves,
+``task_grid.parquet``.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import rich.box
+from rich.console import Console
+from rich.table import Table
+
+from analysis.arguments import read_arguments
+from analysis.compare import write
+from analysis.load import load_study
+from analysis.solved import solve_rates
+from analysis.summary import PLACE, arm_table, mixed_data, usable
+from analysis.task_profile import lines
+
+SOLVED = 0.95
+"""The accuracy from which on a task counts as solved, where its study says nothing."""
+WIDTH = 220
+"""Columns where the output is no terminal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridConfig:
+    """What to read, and where the table goes."""
+
+    study: str = "probes"
+    """The study to read, a folder inside ``runs``."""
+    runs: str = "runs"
+    """The folder of all studies."""
+    out: str = ""
+    """Where the results go; empty for ``RUNS/STUDY/analysis``."""
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.out) if self.out else Path(self.runs) / self.study / "analysis"
+
+
+def task_grid(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row for each scale, task and arm: its mean ``score``, the columns of ``solve_rates``, ``shallow``.
+
+    ``shallow`` names the best line that needs no learning, with its ``shallow_score``. A run that diverged
+    counts as a score of 0. Tasks are left out that are not scored by an accuracy, and those whose runs saw
+    different data.
+    """
+    whole = [group for _, group in frame.groupby(PLACE, sort=True) if not mixed_data(group)]
+    if not whole:
+        return pd.DataFrame()
+    runs = pd.concat(whole)
+    runs = runs.assign(arm=lines(runs), solved=runs["solved"].fillna(SOLVED))
+    rates = solve_rates(runs)
+    if rates.empty:
+        return pd.DataFrame()
+    ended = runs[usable(runs) | (runs["status"] == "diverged")]
+    means = ended.assign(score=ended["score"].where(usable(ended), 0.0))
+    scores = means.groupby([*PLACE, "arm"])["score"].mean().reset_index()
+    table = rates.merge(scores, on=[*PLACE, "arm"], how="left")
+    references = arm_table(runs).query("kind == 'reference'").sort_values("score", kind="stable")
+    best = references.groupby(PLACE).last()[["arm", "score"]].reset_index()
+    best = best.rename(columns={"arm": "shallow", "score": "shallow_score"})
+    return table.merge(best, on=PLACE, how="left")
+
+
+def grid_text(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of text of one scale; the last row counts the tasks that every seed solved."""
+    whole = table.assign(whole=table["solved"] == table["runs"]).groupby("arm")["whole"].agg(["sum", "size"])
+    arms = whole.sort_values("sum", ascending=False, kind="stable").index.tolist()
+    body = []
+    for task, own in table.groupby("task", sort=True):
+        cells = {row["arm"]: _cell(row) for _, row in own.iterrows()}
+        first = own.iloc[0]
+        shallow = "-" if pd.isna(first["shallow"]) else f"{first['shallow_score']:.3f} {first['shallow']}"
+        body.append([str(task), shallow, *(cells.get(arm, "-") for arm in arms)])
+    counts = [f"{whole.loc[arm, 'sum']} of {whole.loc[arm, 'size']}" for arm in arms]
+    return ["task", "best without learning", *arms], [*body, ["solved by every seed", "", *counts]]
+
+
+def _cell(row: pd.Series) -> str:
+    score = f"{row['score']:.3f}"
+    beaten = pd.isna(row["shallow_score"]) or row["score"] > row["shallow_score"]
+    return f"{score if beaten else f'({score})'} {row['solved']}/{row['runs']}"
+
+
+def render_markdown(table: pd.DataFrame) -> str:
+    """The tables of all scales."""
+    text = []
+    for scale, own in table.groupby("scale", sort=True):
+        head, body = grid_text(own)
+        rows = [head, ["---"] * len(head), *body]
+        text += [f"## {scale}", "", *(f"| {' | '.join(row)} |" for row in rows), ""]
+    return "\n".join([*text, note(table), ""])
+
+
+def note(table: pd.DataFrame) -> str:
+    """What the cells say."""
+    levels = " or ".join(f"{level:g}" for level in sorted(table["threshold"].unique()))
+    return (
+        f"Mean score on the test split, then how many of the seeds reached {levels}. In brackets: not above "
+        "the best line that needs no learning."
+    )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code: 0, or 2 where the person asked for something that is not there."""
+    if any(a in ("--help", "-h") for a in arguments):
+        print(__doc__)
+        return 0
+    try:
+        config = GridConfig(**read_arguments(arguments, GridConfig))
+        frame = load_study(Path(config.runs), config.study)
+        table = task_grid(frame)
+        if table.empty:
+            raise ValueError(f"study={config.study} has no ended run whose score is an accuracy")
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    for scale, own in table.groupby("scale", sort=True):
+        head, body = grid_text(own)
+        shown = Table(*head, box=rich.box.SIMPLE, title=f"{config.study}, {scale}")
+        for row in body:
+            shown.add_row(*row)
+        console.print(shown)
+    console.print(note(table))
+    parquet = io.BytesIO()
+    frame.to_parquet(parquet, index=False)
+    contents: dict[str, str | bytes] = {
+        "task_grid.csv": table.to_csv(index=False),
+        "task_grid.md": render_markdown(table),
+        "task_grid.parquet": parquet.getvalue(),
+    }
+    try:
+        paths = [write(config.folder / name, content) for name, content in contents.items()]
+    except OSError as error:
+        print(f"error: cannot write to {config.folder}/: {error}; set out= to another", file=sys.stderr)
+        return 2
+    print("\n".join(f"wrote {path}" for path in paths))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
