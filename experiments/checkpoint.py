@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from experiments.errors import CheckpointError
 from experiments.memory import is_out_of_memory
-from experiments.parallel.tensors import like, whole
 from experiments.parallel.world import anyone, lead
+from experiments.state_tensors import gather, put_moments, put_weights
 
 FORMAT = 1
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
@@ -52,11 +52,6 @@ def save(
     tensors = gather(model, optimizer)
     lead(lambda: write(folder, step, tensors, state, keep, say))
     return _place(folder, step)
-
-
-def gather(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
-    """What a checkpoint holds, by file and name. All processes must call it; the first has what it gives."""
-    return {"model.safetensors": model_tensors(model), "optimizer.safetensors": _moments(optimizer)}
 
 
 def write(
@@ -257,68 +252,15 @@ def _reason(path: Path) -> str:
 
 def _restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     try:
-        own = model.state_dict()
-        tensors = {
-            name: like(tensor, own[name]) if name in own else tensor
-            for name, tensor in load_file(path / "model.safetensors").items()
-        }
-        missing, unexpected = model.load_state_dict(tensors, strict=False)
-        tied = set(own) - set(own_tensors(model))
-        absent = sorted(set(missing) - tied)
-        if absent or unexpected:
-            raise CheckpointError(
-                f"{path}: tensors do not fit the model; missing {absent}, extra {unexpected}"
-            )
-        _restore_optimizer(optimizer, load_file(path / "optimizer.safetensors"))
+        absent, extra = put_weights(model, load_file(path / "model.safetensors"))
+        if absent or extra:
+            raise CheckpointError(f"{path}: tensors do not fit the model; missing {absent}, extra {extra}")
+        put_moments(optimizer, load_file(path / "optimizer.safetensors"))
     except (SafetensorError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise
         raise CheckpointError(f"{path}: {error}") from error
     return json.loads((path / "state.json").read_text())
-
-
-def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, each storage once: a tied head is its embedding."""
-    return {name: whole(tensor) for name, tensor in own_tensors(model).items()}
-
-
-def own_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The entries of the state as this process holds them, without those that are another's too."""
-    seen: set[int] = set()
-    tensors = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
-            tensors[name] = tensor
-    return tensors
-
-
-def _numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, Tensor]]:
-    """Every parameter, with the number by which its moments are saved."""
-    first = 0
-    for group in optimizer.param_groups:
-        numbers = group.get("numbers", range(first, first + len(group["params"])))
-        yield from zip(numbers, group["params"], strict=True)
-        first += len(group["params"])
-
-
-def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    return {
-        f"{number}.{key}": whole(value)
-        for number, parameter in _numbered(optimizer)
-        for key, value in optimizer.state.get(parameter, {}).items()
-    }
-
-
-def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Moments by parameter number; rates and decays come from the configuration."""
-    places = {number: (place, p) for place, (number, p) in enumerate(_numbered(optimizer))}
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        number, key = name.split(".", 1)
-        place, parameter = places[int(number)]
-        state.setdefault(place, {})[key] = like(tensor, parameter)
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
 def _hash(path: Path) -> str:

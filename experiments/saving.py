@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from experiments import checkpoint
 from experiments.errors import CheckpointError
 from experiments.parallel.world import lead
+from experiments.state_tensors import gather, own_tensors
 
 MOST_FAILURES = 3
 """Saves in a row that may fail before a run gives up."""
@@ -42,7 +43,7 @@ class Saver:
         Raises:
             CheckpointError: the last save has failed, or the third in a row. Older checkpoints are intact.
         """
-        tensors = checkpoint.gather(model, optimizer)
+        tensors = gather(model, optimizer)
         lead(lambda: self._write(step, tensors, state, last))
 
     def _write(
@@ -70,7 +71,7 @@ class Saver:
 
 def checkpoint_bytes(model: nn.Module, averages: bool) -> int:
     """The size of a checkpoint: weights, buffers, and two moments of each weight (and its average)."""
-    tensors = checkpoint.own_tensors(model).values()
+    tensors = own_tensors(model).values()
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     return sum(t.numel() * t.element_size() for t in tensors) + (3 if averages else 2) * weights
 

@@ -21,11 +21,12 @@ from torch import Tensor
 
 from architectures.backbone import Backbone, BackboneConfig
 from architectures.pretrained import load_folder, read_folder_config
-from experiments.checkpoint import model_tensors, newest
+from experiments.checkpoint import newest
 from experiments.data.folder_tokenizer import FolderTokenizer
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.errors import CheckpointError, ConfigError, nearest
 from experiments.results import write_json
+from experiments.state_tensors import model_tensors
 from experiments.tasks.task import Task
 from experiments.validation import load_class, typed
 
