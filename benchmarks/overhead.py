@@ -177,22 +177,29 @@ def silence() -> Iterator[None]:
         yield
 
 
-def rows(times: dict[str, list[Times]], stalls: list[float], every: int) -> list[list[str]]:
+def rows(times: dict[str, list[Times]], stalls: list[Times], every: int) -> list[list[str]]:
     """Lines of the table: what is compared, milliseconds of both, and the difference as a share."""
     lines = []
     for what, name, beside in COMPARED:
         shares = np.array(times[name]) / np.array(times[beside]) - 1
-        both = [f"{1000 * np.median(times[each], axis=0)[0]:.2f}" for each in (name, beside)]
-        lines.append([what, *both, spread(shares[:, 0]), spread(shares[:, 1])])
-    between = every * float(np.median(times["silent"], axis=0)[0])
-    both = [f"{1000 * value:.2f}" for value in (np.median(stalls), between)]
-    return [*lines, [f"checkpoint : {every} steps", *both, spread(np.array(stalls) / between), "-"]]
+        lines.append([what, *(milliseconds(times[each]) for each in (name, beside)), *spread(shares)])
+    between = every * np.median(times["silent"], axis=0)
+    both = milliseconds(stalls), milliseconds([between])
+    return [*lines, [f"checkpoint : {every} steps", *both, *spread(np.array(stalls) / between)]]
 
 
-def spread(shares: Times) -> str:
-    """The median and, in brackets, the quartiles, in percent."""
-    low, middle, high = np.percentile(shares, (25, 50, 75))
-    return f"{middle:.2%} ({low:.2%} to {high:.2%})"
+def milliseconds(times: list[Times]) -> str:
+    """By the clock and, in brackets, of the processor."""
+    clock, processor = 1000 * np.median(times, axis=0)
+    return f"{clock:.1f} ({processor:.1f})"
+
+
+def spread(shares: Times) -> list[str]:
+    """Medians and, in brackets, quartiles, in percent: by the clock, and of processor time."""
+    return [
+        f"{middle:.2%} ({low:.2%} to {high:.2%})"
+        for low, middle, high in np.percentile(shares, (25, 50, 75), axis=0).T
+    ]
 
 
 def measure(scale: str, args: argparse.Namespace, folder: Path) -> tuple[int, list[list[str]]]:
@@ -215,9 +222,9 @@ def measure(scale: str, args: argparse.Namespace, folder: Path) -> tuple[int, li
         stalls = []
         for _ in range(args.rounds):
             harness.step()
-            begin = time.perf_counter()
+            begin = now()
             harness.trainer.save()
-            stalls.append(time.perf_counter() - begin)
+            stalls.append(now() - begin)
     return planned.cost["parameters"]["body"], rows(times, stalls, every)
 
 
@@ -226,7 +233,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     page = Page(args.output)
     page.say(machine_line() + ".")
-    columns = ("compared", "ms", "ms beside it", "more by the clock", "more processor time")
+    columns = ("compared", "ms (of the processor)", "beside it", "more by the clock", "more processor time")
     for scale in args.scales:
         with tempfile.TemporaryDirectory() as folder:
             body, lines = measure(scale, args, Path(folder))

@@ -66,11 +66,14 @@ def test_shares_are_of_a_step_and_of_the_time_between_two_checkpoints() -> None:
             "logged": [(0.11, 0.10), (0.24, 0.11)],
         }.items()
     }
-    same, harness, records, checkpoint = overhead.rows(times, [0.35, 0.35], 200)
-    assert same[1:] == ["150.00", "150.00", *["0.00% (0.00% to 0.00%)"] * 2]
-    assert harness[1:] == ["175.00", "150.00", "15.00% (12.50% to 17.50%)", "5.00% (2.50% to 7.50%)"]
+    stalls = [np.array([0.35, 0.19])] * 2
+    same, harness, records, checkpoint = overhead.rows(times, stalls, 200)
+    assert same[1:] == ["150.0 (90.0)"] * 2 + ["0.00% (0.00% to 0.00%)"] * 2
+    assert harness[1:3] == ["175.0 (95.0)", "150.0 (90.0)"]
+    assert harness[3:] == ["15.00% (12.50% to 17.50%)", "5.00% (2.50% to 7.50%)"]
     assert records[3:] == ["0.00% (0.00% to 0.00%)", "12.50% (6.25% to 18.75%)"]
-    assert checkpoint[:4] == ["checkpoint : 200 steps", "350.00", "35000.00", "1.00% (1.00% to 1.00%)"]
+    assert checkpoint[:3] == ["checkpoint : 200 steps", "350.0 (190.0)", "35000.0 (19000.0)"]
+    assert checkpoint[3:] == ["1.00% (1.00% to 1.00%)"] * 2
 
 
 @pytest.mark.full
