@@ -10,8 +10,9 @@ offline W&B run, at the default interval; a checkpoint is one at the default int
 back.
 
 The loops take turns in one process, step by step in an order that rotates; three steps come first and are
-not counted. What is said of two loops is the median over the rounds of the difference within a round, and
-its quartiles, by the clock and in processor time, which other work on the machine disturbs less.
+not counted. Two numbers are given: the processor time of the least of all steps, which other work on the
+machine disturbs least (with the least step that logs counted once in a block), and by the clock the median
+over the rounds of the difference within a round, with its quartiles.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ COMPARED = (
 )
 """What is said of two loops; the first line is how far two that are the same seem to differ."""
 Times = npt.NDArray[np.float64]
-"""Seconds by the clock on the wall and of the processor."""
+"""Seconds, the last dimension being: by the clock, and of the processor. A checkpoint's are by the clock."""
 
 
 class Loop(Protocol):
@@ -148,21 +149,18 @@ def compose(*words: str) -> Settings:
     return read_settings(OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"]))
 
 
-def take_turns(loops: dict[str, Loop], rounds: int, block: int) -> dict[str, list[Times]]:
-    """Times for each step of every loop, one pair for each round. Every step is a turn."""
+def take_turns(loops: dict[str, Loop], rounds: int, block: int) -> dict[str, Times]:
+    """Times of every step of every loop, by round and place in its block. Every step is a turn."""
     names = list(loops)
-    found: dict[str, list[Times]] = {name: [] for name in names}
-    for number in range(rounds + 1):
-        total = {name: np.zeros(2) for name in names}
-        for turn in range(block if number else min(block, WARM)):
-            first = (number + turn) % len(names)
+    found = {name: np.zeros((rounds, block, 2)) for name in names}
+    for number in range(-1, rounds):
+        for turn in range(block if number >= 0 else min(block, WARM)):
+            first = (number + 1 + turn) % len(names)
             for name in names[first:] + names[:first]:
                 begin = now()
                 loops[name].step()
-                total[name] += now() - begin
-        if number > 0:
-            for name in names:
-                found[name].append(total[name] / block)
+                if number >= 0:
+                    found[name][number, turn] = now() - begin
     return found
 
 
@@ -177,29 +175,31 @@ def silence() -> Iterator[None]:
         yield
 
 
-def rows(times: dict[str, list[Times]], stalls: list[Times], every: int) -> list[list[str]]:
+def rows(times: dict[str, Times], stalls: Times, every: int) -> list[list[str]]:
     """Lines of the table: what is compared, milliseconds of both, and the difference as a share."""
     lines = []
     for what, name, beside in COMPARED:
-        shares = np.array(times[name]) / np.array(times[beside]) - 1
-        lines.append([what, *(milliseconds(times[each]) for each in (name, beside)), *spread(shares)])
-    between = every * np.median(times["silent"], axis=0)
-    both = milliseconds(stalls), milliseconds([between])
-    return [*lines, [f"checkpoint : {every} steps", *both, *spread(np.array(stalls) / between)]]
+        one, other = least(times[name]), least(times[beside])
+        clock = times[name][..., 0].sum(1) / times[beside][..., 0].sum(1) - 1
+        lines.append(
+            [what, f"{1000 * one:.2f}", f"{1000 * other:.2f}", f"{one / other - 1:.2%}", spread(clock)]
+        )
+    between = every * least(times["silent"])
+    share, clock = stalls[:, 0].min() / between, stalls[:, 0] / (every * np.median(times["silent"][..., 0]))
+    both = (f"{1000 * seconds:.2f}" for seconds in (stalls[:, 0].min(), between))
+    return [*lines, [f"checkpoint : {every} steps", *both, f"{share:.2%}", spread(clock)]]
 
 
-def milliseconds(times: list[Times]) -> str:
-    """By the clock and, in brackets, of the processor."""
-    clock, processor = 1000 * np.median(times, axis=0)
-    return f"{clock:.1f} ({processor:.1f})"
+def least(times: Times) -> float:
+    """Processor time of a step: the least of all, and its share of what the last of a block adds."""
+    step, last = times[..., 1].min(), times[:, -1, 1].min()
+    return float(step + (last - step) / times.shape[1])
 
 
-def spread(shares: Times) -> list[str]:
-    """Medians and, in brackets, quartiles, in percent: by the clock, and of processor time."""
-    return [
-        f"{middle:.2%} ({low:.2%} to {high:.2%})"
-        for low, middle, high in np.percentile(shares, (25, 50, 75), axis=0).T
-    ]
+def spread(shares: Times) -> str:
+    """The median and, in brackets, the quartiles, in percent."""
+    low, middle, high = np.percentile(shares, (25, 50, 75))
+    return f"{middle:.2%} ({low:.2%} to {high:.2%})"
 
 
 def measure(scale: str, args: argparse.Namespace, folder: Path) -> tuple[int, list[list[str]]]:
@@ -225,15 +225,15 @@ def measure(scale: str, args: argparse.Namespace, folder: Path) -> tuple[int, li
             begin = now()
             harness.trainer.save()
             stalls.append(now() - begin)
-    return planned.cost["parameters"]["body"], rows(times, stalls, every)
+    return planned.cost["parameters"]["body"], rows(times, np.array(stalls), every)
 
 
 def main() -> None:
     args = parse()
     torch.set_num_threads(args.threads)
     page = Page(args.output)
-    page.say(machine_line() + ".")
-    columns = ("compared", "ms (of the processor)", "beside it", "more by the clock", "more processor time")
+    page.say(f"{machine_line()}, load average {os.getloadavg()[0]:.1f}.")
+    columns = ("compared", "ms, least", "beside it", "more", "more by the clock")
     for scale in args.scales:
         with tempfile.TemporaryDirectory() as folder:
             body, lines = measure(scale, args, Path(folder))

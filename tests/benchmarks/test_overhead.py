@@ -51,29 +51,31 @@ def test_every_step_is_a_turn_and_the_first_do_not_count() -> None:
 
     times = overhead.take_turns({name: Named(name) for name in "abc"}, rounds=2, block=2)
     assert "".join(order) == "abcbca" + "bcacab" + "cababc"
-    assert {name: len(found) for name, found in times.items()} == {"a": 2, "b": 2, "c": 2}
+    assert {name: found.shape for name, found in times.items()} == dict.fromkeys("abc", (2, 2, 2))
 
 
 def test_shares_are_of_a_step_and_of_the_time_between_two_checkpoints() -> None:
     import overhead
 
+    def loop(clock: list[float], processor: list[float]) -> overhead.Times:
+        """Two rounds of two steps."""
+        return np.stack([np.array(clock), np.array(processor)], axis=-1).reshape(2, 2, 2)
+
+    bare = loop([0.1, 0.1, 0.2, 0.2], [0.09, 0.08, 0.08, 0.09])
     times = {
-        name: [np.array(pair) for pair in pairs]
-        for name, pairs in {
-            "bare": [(0.10, 0.08), (0.20, 0.10)],
-            "again": [(0.10, 0.08), (0.20, 0.10)],
-            "silent": [(0.11, 0.08), (0.24, 0.11)],
-            "logged": [(0.11, 0.10), (0.24, 0.11)],
-        }.items()
+        "bare": bare,
+        "again": bare,
+        "silent": loop([0.1, 0.12, 0.3, 0.2], [0.1, 0.1, 0.1, 0.1]),
+        "logged": loop([0.1, 0.12, 0.3, 0.2], [0.1, 0.15, 0.2, 0.12]),
     }
-    stalls = [np.array([0.35, 0.19])] * 2
+    stalls = np.array([[0.4, 0.1], [0.2, 0.1]])
     same, harness, records, checkpoint = overhead.rows(times, stalls, 200)
-    assert same[1:] == ["150.0 (90.0)"] * 2 + ["0.00% (0.00% to 0.00%)"] * 2
-    assert harness[1:3] == ["175.0 (95.0)", "150.0 (90.0)"]
-    assert harness[3:] == ["15.00% (12.50% to 17.50%)", "5.00% (2.50% to 7.50%)"]
-    assert records[3:] == ["0.00% (0.00% to 0.00%)", "12.50% (6.25% to 18.75%)"]
-    assert checkpoint[:3] == ["checkpoint : 200 steps", "350.0 (190.0)", "35000.0 (19000.0)"]
-    assert checkpoint[3:] == ["1.00% (1.00% to 1.00%)"] * 2
+    assert same[1:] == ["80.00", "80.00", "0.00%", "0.00% (0.00% to 0.00%)"]
+    assert harness[1:] == ["100.00", "80.00", "25.00%", "17.50% (13.75% to 21.25%)"]
+    assert records[1:4] == ["110.00", "100.00", "10.00%"], (
+        "the least step that logs takes 20 ms more, every other"
+    )
+    assert checkpoint[:4] == ["checkpoint : 200 steps", "200.00", "20000.00", "1.00%"]
 
 
 @pytest.mark.full
