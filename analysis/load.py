@@ -17,6 +17,8 @@ rest is text (None where the record has none).
     published                          what the study quotes from others (``study.published``), JSON text
     baseline against                   what more the tables show: ``study.baseline``, ``study.against``
     solved                             the accuracy from which on a task counts as solved (``study.solved``)
+    decay_ends                         shares of the steps at which the learning rate had decayed, JSON text
+    learning_rate                      its peak
     steps_to                           the arm whose final score the others are timed to (``study.steps_to``)
     parameters_*  flops_per_token  state_bytes_2k  training_*
     matched_axis matched_target matched_residual
@@ -134,7 +136,7 @@ def _run_row(folder: Path, study: str) -> dict[str, Any]:
     result = _json(folder / "result.json") or {"status": "incomplete"}
     provenance = _json(folder / "provenance.json") or {}
     data, git = provenance.get("data") or {}, provenance.get("git") or {}
-    study_keys = _flat_config(folder, ("study",))
+    study_keys = _flat_config(folder, ("study", "optimizer"))
     row: dict[str, Any] = {
         "study": study, "cell": cell, "digest": digest, "seed": int(folder.name[1:]), "path": str(folder),
         "status": str(result["status"]), "message": result.get("message"),
@@ -159,6 +161,8 @@ def _run_row(folder: Path, study: str) -> dict[str, Any]:
         "baseline": study_keys.get("study.baseline"), "against": study_keys.get("study.against"),
         "steps_to": study_keys.get("study.steps_to"),
         "solved": _threshold(study_keys.get("study.solved")),
+        "learning_rate": _number(study_keys.get("optimizer.learning_rate")),
+        "decay_ends": json.dumps(study_keys.get("optimizer.decay_ends") or [1.0]),
         "changed": json.dumps(sorted((result.get("resume") or {}).get("changed") or [])),
         "loss_spikes": _number((result.get("training") or {}).get("loss_spikes")),
         "skipped_steps": _number((result.get("training") or {}).get("skipped_steps")),
@@ -233,6 +237,23 @@ def _settings(frame: pd.DataFrame, identity: pd.Series, group: pd.Series) -> pd.
         for key in keys:
             words[key] = "".join(f" {short[s]}={flat[key].get(s)}" for s in varied)
     return identity.map(words)
+
+
+def config_differences(frame: pd.DataFrame) -> pd.DataFrame:
+    """The deciding settings in which the arms of a task and scale differ: a row each, ``task scale setting``,
+    then a column for each arm, by its first run that left a configuration."""
+    rows = []
+    for (task, scale), group in frame.groupby(["task", "scale"], sort=True):
+        flat = {}
+        for arm, runs in group.groupby("arm", sort=True):
+            known = [config for path in runs["path"] if (config := _flat_config(Path(path)))]
+            if known:
+                flat[str(arm)] = known[0]
+        for setting in sorted({setting for config in flat.values() for setting in config}):
+            values = {arm: config.get(setting) for arm, config in flat.items()}
+            if len({repr(value) for value in values.values()}) > 1:
+                rows.append({"task": task, "scale": scale, "setting": setting, **values})
+    return pd.DataFrame(rows, columns=None if rows else ["task", "scale", "setting"])
 
 
 DECIDING = ("backbone", "objective", "task", "scale", "budget", "optimizer")

@@ -1,7 +1,8 @@
 """The scaling law loss = E + A N^-alpha + B D^-beta (Hoffmann et al. 2022, arXiv 2203.15556, approach 3).
 
 Points are a DataFrame with the columns ``size`` (parameters N), ``tokens`` (D),
-``flops`` (of the whole training) and ``loss``, a row for each run or budget.
+``flops`` (of the training so far) and ``loss``, a row for each run, or for each budget that a run
+serves; ``run`` then says which rows belong together.
 
 The fit minimises the sum of Huber losses on the residuals of log loss, by
 variable projection: at given exponents the other three constants enter linearly,
@@ -177,12 +178,18 @@ def _huber(residuals: np.ndarray) -> float:
 
 
 def bootstrap_laws(points: pd.DataFrame, draws: int, seed: int = 0) -> list[Law]:
-    """Laws of ``draws`` samples of the points with replacement; too uniform samples are drawn again."""
+    """Laws of ``draws`` samples with replacement; samples too uniform for a fit are drawn again.
+
+    What is drawn are the runs, where a column ``run`` says which points share one, and else the points.
+    """
     law, random = fit_law(points), np.random.default_rng(seed)
+    runs = points["run"] if "run" in points else pd.Series(points.index, index=points.index)
+    members = [np.flatnonzero(runs == run) for run in runs.unique()]
     found: list[Law] = []
     while len(found) < draws:
-        sample = points.iloc[random.integers(len(points), size=len(points))]
-        if sample["size"].nunique() >= 3 and sample["tokens"].nunique() >= 3:
+        drawn = random.integers(len(members), size=len(members))
+        sample = points.iloc[np.concatenate([members[i] for i in drawn])]
+        if sample["size"].nunique() >= 3 and sample["tokens"].nunique() >= 3 and len(sample) >= MIN_POINTS:
             found.append(fit_law(sample, [(law.alpha, law.beta)]))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -39,9 +40,9 @@ def read_points(path: Path) -> pd.DataFrame:
 
 
 def study_points(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
-    """The points of a study's complete runs: the last validation of each.
+    """The points of a study's complete runs: the validation at the end of each decay of the learning rate.
 
-    Columns: ``task line likelihood metric seed`` and ``POINT``. A line is what one law is fitted to: a
+    Columns: ``task line likelihood metric seed run`` and ``POINT``. A line is what one law is fitted to: a
     backbone, with its objective where there are several. The size is the active body: parameters that
     a token uses, without embedding and head. Runs whose metric is to be maximised are left out.
     """
@@ -53,10 +54,13 @@ def study_points(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
         curve = validations.get(run["path"])
         if curve is None or run["metric"] not in curve:
             continue
-        point = curve.sort_values("step").iloc[-1]
-        rows.append(
-            {key: run[key] for key in KEYS}
-            | {"size": run["parameters_active"] - run["parameters_embedding"] - run["parameters_head"]}
-            | {"tokens": point["tokens"], "flops": point["flops"], "loss": point[run["metric"]]}
-        )
-    return pd.DataFrame(rows, columns=[*KEYS, *POINT])
+        shares = json.loads(run["decay_ends"])
+        ends = [max(1, round(share * curve["step"].max())) for share in shares]
+        for point in curve[curve["step"].isin(ends)].to_dict("records"):
+            rows.append(
+                {key: run[key] for key in KEYS}
+                | {"size": run["parameters_active"] - run["parameters_embedding"] - run["parameters_head"]}
+                | {"tokens": point["tokens"], "flops": point["flops"], "loss": point[run["metric"]]}
+                | {"run": run["path"]}
+            )
+    return pd.DataFrame(rows, columns=[*KEYS, *POINT, "run"])

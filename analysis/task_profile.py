@@ -17,7 +17,7 @@ from analysis.summary import asked, mixed_data, usable
 MIN_TASKS = 3
 NOTE = (
     "Seeds are drawn anew within each task, the tasks are given (stratified BCa bootstrap, 10,000 draws); "
-    "with three seeds about 84 of 100 such 95% intervals hold the truth. A run that diverged counts as 0."
+    "with three seeds about 85 of 100 such 95% intervals hold the truth. A run that diverged counts as 0."
 )
 
 COLUMNS = ["scale", "line", "tasks", "runs", "diverged", "mean", "iqm", "iqm_low", "iqm_high", "baseline",

@@ -35,7 +35,11 @@ class OptimizerConfig:
     warmup: float = 0.05
     """Share of the steps over which the rate rises linearly from zero."""
     decay: float = 0.2
-    """Share of the steps over which ``wsd`` decays."""
+    """Share of the steps up to the end of a decay over which ``wsd`` decays."""
+    decay_ends: list[float] = field(default_factory=lambda: [1.0])
+    """Shares of the steps at which ``wsd`` has decayed. After each but the last the rate is at its peak
+    again, so that one run gives a decayed model for several budgets (WSD-S: Wen et al. 2024, arXiv
+    2410.05192). A validation is made at each."""
     final: float = 0.1
     """Share of the peak rate at the last step."""
     mup_base_width: int | None = None
@@ -59,9 +63,19 @@ class OptimizerConfig:
             raise ValueError(f"ema={self.ema} must lie between 0 and 1, or be null")
         if self.mup_base_width is not None and self.mup_base_width < 1:
             raise ValueError(f"mup_base_width={self.mup_base_width} must be positive, or null")
+        ends = list(self.decay_ends)
+        if not ends or ends[-1] != 1 or ends != sorted(set(ends)) or ends[0] <= 0:
+            raise ValueError(f"decay_ends={ends} must be rising shares of the steps, the last of them 1.0")
+        if ends != [1.0] and self.schedule != "wsd":
+            raise ValueError(f"decay_ends={ends}: only schedule=wsd decays more than once")
         for name in ("warmup", "decay", "final"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)} is a share: it must lie in [0, 1]")
+
+
+def decayed_steps(total: int, config: OptimizerConfig) -> list[int]:
+    """The steps, of ``total``, after which the rate is at its lowest: what a run can be stopped at."""
+    return [max(1, round(share * total)) for share in config.decay_ends]
 
 
 def rate_at(step: int, total: int, config: OptimizerConfig) -> float:
@@ -72,10 +86,13 @@ def rate_at(step: int, total: int, config: OptimizerConfig) -> float:
     if config.schedule == "constant":
         return 1.0
     if config.schedule == "wsd":
-        start = total - max(1, round(config.decay * total))
+        ends = decayed_steps(total, config)
+        end = next(e for e in ends if step < e)
+        before = max((e for e in ends if e <= step), default=0)
+        start = max(before, end - max(1, round(config.decay * end)))
         if step < start:
             return 1.0
-        return 1 - (1 - config.final) * (step - start + 1) / (total - start)
+        return 1 - (1 - config.final) * (step - start + 1) / (end - start)
     progress = (step - warmup + 1) / max(1, total - warmup)
     return config.final + (1 - config.final) * 0.5 * (1 + math.cos(math.pi * progress))
 

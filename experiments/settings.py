@@ -112,9 +112,8 @@ def deciding(resolved: dict[str, Any]) -> dict[str, Any]:
     trainer = {k: v for k, v in kept["trainer"].items() if k in sizes}
     if kept["trainer"].get("non_finite", "stop") != "stop":  # else as before there was a choice
         trainer["non_finite"] = kept["trainer"]["non_finite"]
-    optimizer = dict(kept["optimizer"])
-    if optimizer.get("mup_base_width") is None:
-        optimizer.pop("mup_base_width", None)
+    plain = {"mup_base_width": None, "decay_ends": [1.0]}  # as before there was a choice
+    optimizer = {k: v for k, v in kept["optimizer"].items() if k not in plain or v != plain[k]}
     return {**kept, "trainer": trainer, "optimizer": optimizer}
 
 

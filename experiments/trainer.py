@@ -25,7 +25,14 @@ from experiments.interruptions import Interruptions
 from experiments.lock import RunLock
 from experiments.memory import Fitting
 from experiments.objectives.objective import Objective, View
-from experiments.optimizer import averaged, exchange_averages, make_optimizer, set_rate, update_average
+from experiments.optimizer import (
+    averaged,
+    decayed_steps,
+    exchange_averages,
+    make_optimizer,
+    set_rate,
+    update_average,
+)
 from experiments.parallel import world
 from experiments.parallel.blocks import compile_seconds
 from experiments.parallel.grid import Grid
@@ -93,6 +100,7 @@ class Trainer:
         self.state = TrainState()
         self.tokens_per_step = self.batch_size * task.sequence_length
         self.total_steps = max(1, settings.budget.tokens // self.tokens_per_step)
+        self.decayed_steps = decayed_steps(self.total_steps, settings.optimizer)
         self.fitting = Fitting(
             settings.budget.micro_batch_size, self.batch_size // grid.data, alone=world.size() == 1
         )
@@ -124,7 +132,7 @@ class Trainer:
         progress(step)
         if step % trainer.log_every == 0 or last:
             self._log(row)
-        if step % trainer.evaluate_every == 0 or last:
+        if self._is_validated(step):
             self._validate()
         stop = self._reason()
         if step % trainer.checkpoint_every == 0 or last or stop:
@@ -149,11 +157,15 @@ class Trainer:
             self.console.say(f"resumed at step {self.state.step}")
         self.folder.rewind(self.state.step)
         self.model.train()
-        step, every = self.state.step, self.settings.trainer.evaluate_every
-        due = step > 0 and (step % every == 0 or step == self.total_steps)
-        if due and not world.lead(lambda: self.folder.has_row("validation", step)):
+        step = self.state.step
+        if self._is_validated(step) and not world.lead(lambda: self.folder.has_row("validation", step)):
             self._validate()  # the run was stopped in the middle of it
             self._go_on()
+
+    def _is_validated(self, step: int) -> bool:
+        """At regular intervals, where the learning rate has decayed, and at the end."""
+        regular = step > 0 and step % self.settings.trainer.evaluate_every == 0
+        return regular or step == self.total_steps or step in self.decayed_steps
 
     def _reason(self) -> str | None:
         """Why the run should stop, in the words of any process. All ask, at the same step."""

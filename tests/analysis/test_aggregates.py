@@ -67,7 +67,7 @@ def test_interval_over_tasks_covers_the_truth_nearly_as_often_as_it_says() -> No
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("seeds", "expected"), [(3, 0.84), (5, 0.89), (10, 0.915)])
+@pytest.mark.parametrize(("seeds", "expected"), [(3, 0.85), (5, 0.90), (10, 0.92)])
 def test_coverage_is_what_the_page_says(seeds: int, expected: float) -> None:
     assert coverage(seeds, studies=400) == pytest.approx(expected, abs=0.04)
 

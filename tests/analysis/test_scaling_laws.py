@@ -63,6 +63,18 @@ def test_planted_constants_come_back_through_noise_and_bands_hold_them() -> None
         assert low < getattr(law, name) < high
 
 
+def test_points_of_one_run_are_drawn_together() -> None:
+    # Five runs of one size each, each point four times: as single points they look like 80, and are 20.
+    frame = points(PLANTED, noise=0.01, sizes=5, budgets=4)
+    copies = pd.concat([frame] * 4, ignore_index=True)
+    together = copies.assign(run=list(range(20)) * 4)
+    widths = []
+    for sample in (copies, together):
+        low, high = band([law.exponent for law in bootstrap_laws(sample, 40)])
+        widths.append(high - low)
+    assert widths[1] > 1.4 * widths[0]  # twice, but for the noise of 40 draws
+
+
 def test_another_optimiser_over_all_five_numbers_finds_no_lower_minimum() -> None:
     noisy = points(PLANTED, noise=0.01, sizes=8, budgets=8)
     law = fit_law(noisy)

@@ -14,6 +14,7 @@ from architectures.s4 import S4, S4Config
 from experiments.optimizer import (
     OptimizerConfig,
     averaged,
+    decayed_steps,
     make_optimizer,
     parameter_groups,
     rate_at,
@@ -98,6 +99,27 @@ def test_wsd_is_stable_then_falls_linearly():
     rates = [rate_at(step, 200, config) for step in range(200)]
     assert rates[19:160] == [1.0] * 141
     assert rates[160:] == pytest.approx([1 - 0.9 * (step + 1) / 40 for step in range(40)])
+
+
+def test_wsd_decays_for_every_budget_as_a_run_of_that_budget_would():
+    config = OptimizerConfig(schedule="wsd", warmup=0.0, decay=0.2, final=0.1, decay_ends=[0.25, 0.5, 1.0])
+    rates = [rate_at(step, 400, config) for step in range(400)]
+    for begin, end in ((0, 100), (100, 200), (200, 400)):
+        alone = OptimizerConfig(schedule="wsd", warmup=0.0, decay=0.2, final=0.1)
+        assert rates[begin:end] == pytest.approx([rate_at(step, end, alone) for step in range(begin, end)])
+        assert rates[end - 1] == pytest.approx(0.1)
+    assert decayed_steps(400, config) == [100, 200, 400]
+
+
+@pytest.mark.parametrize("ends", [[], [0.5], [0.5, 0.5, 1.0], [1.0, 0.5], [0.0, 1.0], [0.5, 2.0]])
+def test_decays_end_at_rising_shares(ends):
+    with pytest.raises(ValueError, match="decay_ends"):
+        OptimizerConfig(schedule="wsd", decay_ends=ends)
+
+
+def test_only_wsd_decays_more_than_once():
+    with pytest.raises(ValueError, match="only schedule=wsd"):
+        OptimizerConfig(decay_ends=[0.5, 1.0])
 
 
 def test_constant_stays():

@@ -150,6 +150,7 @@ def test_the_digest_changes_with_all_that_decides_the_result() -> None:
         (),
         ("optimizer.learning_rate=1e-4",),
         ("optimizer.schedule=wsd",),
+        ("optimizer.schedule=wsd", "optimizer.decay_ends=[0.5,1.0]"),
         ("budget.tokens=5000",),
         ("budget.batch_size=8",),
         ("scale.target=50000",),
