@@ -52,6 +52,7 @@ SETTINGS = {
         "scale.target=null",
         "backbone.d_model=32",
         "backbone.d_ff=64",
+        "backbone.attention.num_kv_heads=4",
         "optimizer.ema=0.9",
     ),
     "tied": ("backbone=decoder", "backbone.tied=true"),
