@@ -206,17 +206,19 @@ def rewound(folder: Path, to: Path, step: int) -> Path:
     return copy
 
 
-def test_a_checkpoint_of_four_goes_on_with_two_and_with_one(
-    alone: Callable[[str], Path], tmp_path: Path
+@pytest.mark.parametrize("then", [(), pytest.param((2,), marks=pytest.mark.full)], ids=["one", "two, one"])
+def test_a_checkpoint_of_four_goes_on_with_fewer(
+    alone: Callable[[str], Path], tmp_path: Path, then: tuple[int, ...]
 ) -> None:
     """Moments and averages go along. Four do what one does, from the first step to the last."""
     words = (*words_of("average"), "parallel=fsdp")
     begun = train_together(4, {"begun": words}, tmp_path / "desk4")["begun"]
     check_same(begun, alone("average"))
-    on = rewound(begun, tmp_path / "two", 5)
-    train_together(2, {"on": (*words, f"runs={tmp_path / 'two'}")}, tmp_path / "desk2")
-    check_same(on, alone("average"))
-    last = rewound(on, tmp_path / "one", 10)
+    for size in then:
+        begun = rewound(begun, tmp_path / str(size), 5)
+        train_together(size, {"on": (*words, f"runs={tmp_path / str(size)}")}, tmp_path / f"desk{size}")
+        check_same(begun, alone("average"))
+    last = rewound(begun, tmp_path / "one", 10)
     commands.train(*words_of("average"), f"runs={tmp_path / 'one'}")
     check_same(last, alone("average"))
 
