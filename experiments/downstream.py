@@ -51,7 +51,7 @@ class DownstreamConfig:
     """Folder of task files; what is not found there is looked for among the harness's own."""
     shots: int | None = None
     """Solved examples before each question, of the split that the task names for it; null takes the task's
-    number. A task that fixes 0 keeps it."""
+    number. A task that fixes 0 keeps it; one that asks for whole texts has none."""
     limit: int | None = None
     """Examples of each task at most; null takes all."""
     samples: int = 32
@@ -125,7 +125,7 @@ def evaluate(saved: Saved, config: DownstreamConfig, own: Sequence[dict[str, Any
         saved, samples=config.samples, seed=config.seed, batch_size=config.batch_size, device=config.device
     )
     found = load_tasks(config, own)
-    check_whole_texts(saved, found)
+    check_kinds(saved, found)
     model = HarnessModel(
         saved,
         scorer,
@@ -155,7 +155,11 @@ def load_tasks(config: DownstreamConfig, own: Sequence[dict[str, Any]] = ()) -> 
             raise DataError(f"tasks={_listed(config.tasks)}: {type(error).__name__}: {reason}") from error
     for name, task in found["tasks"].items():
         written = task.get_config("num_fewshot")
-        if written is None or (config.shots is not None and written != 0):
+        if (
+            task.OUTPUT_TYPE == "loglikelihood_rolling"
+        ):  # whole texts: there is no question to show them before
+            task.set_config(key="num_fewshot", value=0)
+        elif written is None or (config.shots is not None and written != 0):
             task.set_config(key="num_fewshot", value=config.shots or 0)
         task.set_fewshot_seed(seed=config.seed)
         check_shots(name, task)
@@ -182,13 +186,17 @@ def _manager(config: DownstreamConfig) -> TaskManager:
     return manager
 
 
-def check_whole_texts(saved: Saved, found: TaskDict) -> None:
-    """Refuses tasks that ask how likely whole texts are, of models that are always given a source."""
+def check_kinds(saved: Saved, found: TaskDict) -> None:
+    """Refuses tasks whose questions the model cannot be asked."""
     for name, task in found["tasks"].items():
         if task.OUTPUT_TYPE == "loglikelihood_rolling" and saved.model.capabilities.encoder_decoder:
             raise ConfigError(
                 f"tasks: {name} asks for the likelihood of whole texts, and an encoder-decoder only says how "
                 "likely one is behind another: leave it out"
+            )
+        if getattr(task, "UNSAFE_CODE", False) or getattr(task, "MULTIMODAL", False):
+            raise ConfigError(
+                f"tasks: {name} runs code that models write, or shows them images: leave it out"
             )
 
 

@@ -85,11 +85,10 @@ def task_rows(
     rows = []
     for name, task in tasks.items():
         examples, kind = results["samples"][name], task.OUTPUT_TYPE
-        written, whole = kind == "generate_until", kind == "loglikelihood_rolling"
+        written, shots = kind == "generate_until", results["n-shot"][name]
         kept = _notes(examples, notes, kind)
         likelihood = scorer.likelihood
         drawn = not written and likelihood.kind == "bound"
-        shots = 0 if whole else results["n-shot"][name]
         for key, value in results["results"][name].items():
             metric, _, kept_by = key.partition(",")
             if not kept_by or metric.endswith("_stderr"):
@@ -159,14 +158,21 @@ def shots_split(task: Any) -> str:
 
 
 def check_shots(name: str, task: Any) -> None:
-    """Refuses a task that could show a question among its own solved examples."""
+    """Refuses a task with too few examples to show as solved, or that could show a question among them."""
     c = task.config
-    evaluated = c.test_split or c.validation_split
+    if not c.num_fewshot:
+        return
+    shown, evaluated = shots_split(task), c.test_split or c.validation_split
     left_out = c.fewshot_config.split is not None and c.fewshot_config.split == c.test_split
-    if c.num_fewshot and shots_split(task) == evaluated and not left_out:
+    if shown == evaluated and not left_out:
         raise DataError(
             f"tasks: {name} takes its solved examples from its {evaluated} split, which it is evaluated on, "
             "and may show a question with its answer: name fewshot_split in its file, or set shots=0"
+        )
+    available = len(list(task.fewshot_docs())) - left_out
+    if c.num_fewshot > available:
+        raise DataError(
+            f"tasks: {name} has only {available} solved examples ({shown}): set shots={available} or less"
         )
 
 

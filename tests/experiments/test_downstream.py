@@ -49,7 +49,9 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_task(folder, "choice", output_type="multiple_choice", doc_to_choice="{{c}}", doc_to_target="{{a}}")
     bits = {"metric": "bits_per_byte", "aggregation": "bits_per_byte", "higher_is_better": False}
     whole = {"doc_to_text": "", "doc_to_target": "{{q}} {{c[a]}}"}
-    write_task(folder, "bits", output_type="loglikelihood_rolling", metric_list=[bits], **whole)
+    write_task(
+        folder, "bits", output_type="loglikelihood_rolling", fewshot_split=None, metric_list=[bits], **whole
+    )
     match = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
     settings = {"until": ["\n"], "max_gen_toks": 4}
     write_task(
@@ -325,6 +327,13 @@ def test_errors_are_those_of_the_harness_where_it_has_one(runs: dict[str, Path],
     [
         (["chioce"], {}, ConfigError, r"tasks=\[chioce\]: there is no task 'chioce'; did you mean 'choice'"),
         (["leaks"], {"shots": 1}, DataError, "leaks takes its solved examples from its test split"),
+        (
+            ["choice"],
+            {"shots": 2},
+            DataError,
+            r"choice has only 1 solved examples \(train\): set shots=1 or less",
+        ),
+        (["code"], {}, ConfigError, "code runs code that models write"),
         (["nowhere"], {}, DataError, r"tasks=\[nowhere\]: FileNotFoundError: .*missing.jsonl"),
         (["broken"], {}, DataError, r"tasks=\[broken\]: UndefinedError"),
         (["choice"], {"include": "no/such/folder"}, ConfigError, "include=no/such/folder: there is no such"),
@@ -349,6 +358,7 @@ def test_tasks_that_cannot_be_used_are_refused(
         write_task(tmp_path, name, fewshot_split=target, **kind)
     files = {"test": str(tmp_path / "missing.jsonl")}
     write_task(tmp_path, "nowhere", dataset_kwargs={"data_files": files}, output_type="loglikelihood")
+    write_task(tmp_path, "code", output_type="loglikelihood", unsafe_code=True)
     write_task(tmp_path, "broken", doc_to_text="{{q.x.y}}", output_type="loglikelihood")
     with pytest.raises(error, match=message):
         rows_of(runs["decoder"], changes.pop("include", tmp_path), *names, **changes)
