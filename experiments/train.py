@@ -15,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from experiments.app import start
-from experiments.errors import ConfigError, Preempted
+from experiments.errors import ConfigError
 from experiments.parallel import world
 from experiments.results import RunFolder
 from experiments.run import execute
@@ -33,10 +33,8 @@ def train(cfg: DictConfig) -> float:
     try:
         settings = read_settings(cfg)
         execute(settings)
-    except Preempted:
+    finally:
         world.stop()
-        raise
-    world.stop()
     return RunFolder(settings.folder).loss()
 
 
