@@ -1,0 +1,139 @@
+"""Fits the scaling law loss = E + A N^-alpha + B D^-beta, to a CSV of points or to each backbone of a study.
+
+python -m analysis.scaling study=ladder [runs=runs]
+python -m analysis.scaling points=FILE.csv [drop=5]
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from analysis.arguments import read_arguments
+from analysis.load import load_history, load_study
+from analysis.scaling_points import read_points, study_points
+from analysis.scaling_tables import checks, fit, points_table, study_table
+from analysis.summary import mixed_data
+from experiments.errors import ConfigError, DataError, RunError
+
+HELP = """\
+Fits the scaling law loss = E + A N^-alpha + B D^-beta.
+
+    python -m analysis.scaling study=ladder runs=runs
+    python -m analysis.scaling points=FILE.csv drop=5
+
+study       fit each backbone of this study; default ladder, unless points is given
+runs        the folder of all studies; default runs
+points      fit a CSV file instead, with the columns Model Size, Training FLOP, loss;
+            tokens are Training FLOP / (6 Model Size)
+drop        leave out this many of the highest losses; default 0
+bootstraps  samples for the 95% bands; default 200
+seed        of the samples; default 0
+
+The size N is the active body: parameters that a token uses, without embedding and head.
+"""
+
+WIDTH = 160
+"""Columns where the output is no terminal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingConfig:
+    """What to fit."""
+
+    study: str = ""
+    """Fit each backbone of this study; ``ladder`` where neither this nor ``points`` is given."""
+    runs: str = "runs"
+    """The folder of all studies."""
+    points: str = ""
+    """A CSV file to fit instead of a study."""
+    drop: int = 0
+    """How many of the highest losses are left out."""
+    bootstraps: int = 200
+    """Samples of the points from which the bands come."""
+    seed: int = 0
+    """Of the samples."""
+
+    def __post_init__(self) -> None:
+        if self.points and self.study:
+            raise ConfigError(f"study={self.study} and points={self.points}: choose one of the two")
+        if self.drop < 0 or self.bootstraps < 40 or self.seed < 0:
+            raise ConfigError(
+                f"drop={self.drop} and seed={self.seed} must be 0 or more, bootstraps={self.bootstraps} at "
+                "least 40: the 95% band is read off its tails"
+            )
+
+
+def parse(arguments: Sequence[str]) -> ScalingConfig:
+    """The config from ``key=value`` arguments. Raises ConfigError where it cannot be."""
+    try:
+        values: dict[str, str | int] = dict(read_arguments(arguments, ScalingConfig))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    for key in {"drop", "bootstraps", "seed"} & values.keys():
+        if not str(values[key]).isdigit():
+            raise ConfigError(f"{key}={values[key]} is no whole number: write for example {key}=100")
+        values[key] = int(values[key])
+    return ScalingConfig(**values)  # type: ignore[arg-type]
+
+
+def fit_points(config: ScalingConfig, console: Console) -> None:
+    """Fits a CSV file and prints its table."""
+    points = read_points(Path(config.points))
+    try:
+        found = fit(points, drop=config.drop, bootstraps=config.bootstraps, seed=config.seed)
+    except ValueError as error:
+        raise DataError(f"points={config.points}: {error}") from error
+    console.print(points_table(Path(config.points).name, found))
+    for line in checks(found):
+        console.print(line, markup=False)
+
+
+def fit_study(config: ScalingConfig, console: Console) -> None:
+    """Fits every backbone of a study; a table for each task and likelihood class."""
+    runs, study = Path(config.runs), config.study or "ladder"
+    try:
+        frame = load_study(runs, study)
+        points = study_points(frame, load_history(runs, study))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    if points.empty:
+        raise DataError(f"study={study}: no complete run was validated by a metric where lower is better")
+    for task, runs_of_task in frame.groupby("task"):
+        if mixed_data(runs_of_task):
+            console.print(f"Warning: {task}: the runs saw different data, so their losses do not compare.")
+    for (task, likelihood, metric), group in points.groupby(["task", "likelihood", "metric"], dropna=False):
+        fits = {}
+        for line, own in group.groupby("line", sort=True):
+            try:
+                fits[str(line)] = fit(own, drop=config.drop, bootstraps=config.bootstraps, seed=config.seed)
+            except ValueError as error:
+                console.print(f"{task}: {line} is not fitted: {error}", markup=False)
+        if fits:
+            asked = frame["baseline"].dropna()
+            baseline = asked.iloc[0] if len(asked) and asked.iloc[0] in fits else next(iter(fits))
+            title = f"{task}: {metric} ({likelihood}) = E + A N^-alpha + B D^-beta; in brackets 95% bootstrap"
+            console.print(study_table(title, fits, baseline))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code: 0, 2 for a bad argument, 3 for points that cannot be fitted."""
+    if any(a in ("--help", "-h") for a in arguments):
+        print(HELP, end="")
+        return 0
+    try:
+        config = parse(arguments)
+        console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, soft_wrap=True)
+        fit_points(config, console) if config.points else fit_study(config, console)
+    except RunError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,214 @@
+"""The scaling law loss = E + A N^-alpha + B D^-beta (Hoffmann et al. 2022, arXiv 2203.15556, approach 3).
+
+Points are a DataFrame with the columns ``size`` (parameters N), ``tokens`` (D),
+``flops`` (of the whole training) and ``loss``, a row for each run or budget.
+
+The fit minimises the sum of Huber losses on the residuals of log loss, by
+variable projection: at given exponents the other three constants enter linearly,
+so they are solved for and the search is over two numbers instead of five. On the
+published points every start we tried ends in the same minimum; of starts of all five
+numbers, which is how the law is usually fitted, many do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import optimize
+
+HUBER = 1e-3
+"""Residuals of log loss up to this are squared, larger ones count in proportion to their size."""
+EXPONENTS = (0.01, 2.0)
+"""Bounds of alpha and beta; a fit that ends on one has not found an exponent."""
+STARTS = ((0.2, 0.2), (0.5, 0.5), (0.8, 0.2), (0.2, 0.8))
+MIN_POINTS = 6
+"""One more than the law has constants."""
+SAME_BUDGET = 1.1
+"""Runs whose FLOPs lie within this factor count as one budget."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Law:
+    """A fitted law, and what follows from it for training with ``factor`` FLOPs per parameter and token."""
+
+    E: float
+    """The loss that remains at infinite size and data."""
+    A: float
+    B: float
+    alpha: float
+    beta: float
+    factor: float = 6.0
+    """FLOPs per parameter and token: the geometric mean over the points; 6 is the usual rule."""
+
+    @property
+    def exponent(self) -> float:
+        """a in N* proportional to C^a; that of D* is 1 - a."""
+        return self.beta / (self.alpha + self.beta)
+
+    @property
+    def bounded(self) -> bool:
+        """False where a constant is zero or an exponent on its bound: the points do not say what it is."""
+        inside = all(EXPONENTS[0] * 1.001 < x < EXPONENTS[1] * 0.999 for x in (self.alpha, self.beta))
+        return inside and self.A > 0 and self.B > 0
+
+    def loss(self, size: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        return np.asarray(self.E + self.A * size**-self.alpha + self.B * tokens**-self.beta)
+
+    def optimum(self, flops: float) -> tuple[float, float]:
+        """The size and tokens of least loss for a budget; NaN where the law has none."""
+        if not self.bounded:
+            return math.nan, math.nan
+        product = flops / self.factor
+        ratio = (self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta))
+        size = ratio * product**self.exponent
+        return size, product / size
+
+    def frontier(self, flops: float) -> float:
+        """The least loss for a budget."""
+        size, tokens = self.optimum(flops)
+        return float(self.loss(np.array(size), np.array(tokens)))
+
+    def flops_to(self, loss: float) -> float:
+        """The smallest budget whose optimum has this loss; NaN at or below E."""
+        rest = loss - self.E
+        if rest <= 0 or not self.bounded:
+            return math.nan
+        # At the optimum alpha A N^-alpha = beta B D^-beta, which splits the rest into known parts.
+        size = (self.A * (1 + self.alpha / self.beta) / rest) ** (1 / self.alpha)
+        tokens = (self.B * (1 + self.beta / self.alpha) / rest) ** (1 / self.beta)
+        return self.factor * size * tokens
+
+
+def objective(law: Law, points: pd.DataFrame) -> float:
+    """The sum of Huber losses on the residuals of log loss: what the fit makes small."""
+    predicted = law.loss(points["size"].to_numpy(), points["tokens"].to_numpy())
+    return _huber(np.log(predicted / points["loss"].to_numpy()))
+
+
+def drop_highest(points: pd.DataFrame, count: int) -> pd.DataFrame:
+    """The points without the ``count`` highest losses, as Epoch's refit of the published points drops 5."""
+    return points.sort_values("loss", kind="stable").iloc[: len(points) - count]
+
+
+def fit_law(points: pd.DataFrame, starts: Sequence[tuple[float, float]] = STARTS) -> Law:
+    """The law of least ``objective``.
+
+    Args:
+        points: at least six, of at least three sizes and three numbers of tokens.
+        starts: exponents to begin from; the best end counts.
+
+    Raises:
+        ValueError: too few points, or numbers that are not positive.
+    """
+    columns = points[["size", "tokens", "loss", "flops"]]
+    if len(points) < MIN_POINTS or points["size"].nunique() < 3 or points["tokens"].nunique() < 3:
+        raise ValueError(
+            f"{len(points)} points of {points['size'].nunique()} sizes and {points['tokens'].nunique()} "
+            f"numbers of tokens: a fit takes {MIN_POINTS} points, 3 sizes and 3 numbers of tokens"
+        )
+    if not (np.isfinite(columns).all(axis=None) and (columns > 0).all(axis=None)):
+        raise ValueError("sizes, tokens, FLOPs and losses must be positive finite numbers")
+    problem = _Projection(points)
+    ends = [
+        optimize.minimize(
+            problem.value_and_gradient, start, jac=True, method="L-BFGS-B", bounds=[EXPONENTS] * 2,
+            options={"ftol": 1e-13, "gtol": 1e-7},
+        )
+        for start in starts
+    ]  # fmt: skip
+    alpha, beta = min(ends, key=lambda end: end.fun).x
+    E, A, B = problem.solve(alpha, beta)[0]
+    factor = float(np.exp(np.log(points["flops"] / (points["size"] * points["tokens"])).mean()))
+    scaled = (A * problem.size_unit**alpha, B * problem.tokens_unit**beta)
+    return Law(
+        E=float(E), A=float(scaled[0]), B=float(scaled[1]), alpha=float(alpha), beta=float(beta),
+        factor=factor,
+    )  # fmt: skip
+
+
+class _Projection:
+    """The objective as a function of the two exponents alone. Units near 1 keep it well conditioned."""
+
+    def __init__(self, points: pd.DataFrame) -> None:
+        size, tokens = points["size"].to_numpy(float), points["tokens"].to_numpy(float)
+        self.size_unit, self.tokens_unit = np.exp(np.log(size).mean()), np.exp(np.log(tokens).mean())
+        self.log_size, self.log_tokens = np.log(size / self.size_unit), np.log(tokens / self.tokens_unit)
+        self.loss = points["loss"].to_numpy(float)
+
+    def solve(self, alpha: float, beta: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """E, A, B that are best at these exponents; the columns they multiply; the residuals."""
+        columns = np.stack(
+            [np.ones_like(self.loss), np.exp(-alpha * self.log_size), np.exp(-beta * self.log_tokens)], axis=1
+        )
+        constants, _ = optimize.nnls(columns / self.loss[:, None], np.ones_like(self.loss))
+        before = math.inf
+        for _ in range(500):
+            predicted = columns @ constants
+            residuals = np.log(predicted / self.loss)
+            value = _huber(residuals)
+            if before - value <= 1e-11 * value:
+                break
+            before = value
+            # Least squares on the tangent of the logarithm, weighted so that its gradient is Huber's.
+            weights = np.sqrt(np.minimum(1.0, HUBER / np.maximum(np.abs(residuals), 1e-300)))
+            constants, _ = optimize.nnls(
+                columns * (weights / predicted)[:, None], weights * (1 - residuals), maxiter=100
+            )
+        return constants, columns, residuals
+
+    def value_and_gradient(self, exponents: np.ndarray) -> tuple[float, np.ndarray]:
+        """In units of ``HUBER``. The constants are at their best, so only the exponents' own slope counts."""
+        constants, columns, residuals = self.solve(*exponents)
+        slope = np.clip(residuals, -HUBER, HUBER) / (columns @ constants)
+        gradient = [
+            -(slope * constants[1] * columns[:, 1] * self.log_size).sum(),
+            -(slope * constants[2] * columns[:, 2] * self.log_tokens).sum(),
+        ]
+        return _huber(residuals) / HUBER, np.array(gradient) / HUBER
+
+
+def _huber(residuals: np.ndarray) -> float:
+    size = np.abs(residuals)
+    return float(np.where(size <= HUBER, size**2 / 2, HUBER * (size - HUBER / 2)).sum())
+
+
+def bootstrap_laws(points: pd.DataFrame, draws: int, seed: int = 0) -> list[Law]:
+    """Laws of ``draws`` samples of the points with replacement; too uniform samples are drawn again."""
+    law, random = fit_law(points), np.random.default_rng(seed)
+    found: list[Law] = []
+    while len(found) < draws:
+        sample = points.iloc[random.integers(len(points), size=len(points))]
+        if sample["size"].nunique() >= 3 and sample["tokens"].nunique() >= 3:
+            found.append(fit_law(sample, [(law.alpha, law.beta)]))
+    return found
+
+
+def band(values: Sequence[float]) -> tuple[float, float]:
+    """The middle 95% of bootstrap values; NaN where a twentieth of them or more is not a number."""
+    known = [v for v in values if math.isfinite(v)]
+    if len(known) < 0.95 * len(values) or not known:
+        return math.nan, math.nan
+    low, high = np.percentile(known, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def compute_ratio(law: Law, other: Law, loss: float) -> float:
+    """How many times fewer FLOPs ``law`` needs for a loss than ``other``, each at its optimal size."""
+    return other.flops_to(loss) / law.flops_to(loss)
+
+
+def held_out(points: pd.DataFrame) -> pd.DataFrame:
+    """The largest budget as predicted from the smaller ones: its points with ``predicted`` and ``error``.
+
+    The largest budget is the tenth of the points with the most FLOPs and all that come within 10% of
+    these. ``error`` is predicted over true loss, less one.
+    """
+    smallest = points["flops"].nlargest(max(1, len(points) // 10)).min() / SAME_BUDGET
+    rest, held = points[points["flops"] < smallest], points[points["flops"] >= smallest]
+    law = fit_law(rest)
+    predicted = law.loss(held["size"].to_numpy(), held["tokens"].to_numpy())
+    return held.assign(predicted=predicted, error=predicted / held["loss"] - 1)
