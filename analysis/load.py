@@ -20,6 +20,7 @@ rest is text (None where the record has none).
     parameters_*  flops_per_token  state_bytes_2k  training_*
     matched_axis matched_target matched_residual
     fingerprint git_commit git_dirty device_* versions kernels command
+    finished_at                        when the result was written, UTC
     references versions kernels        JSON text
     changed                            what of code, libraries, machine changed between sittings, JSON text;
                                        where it is not empty, the result is not exact to the last bit
@@ -149,7 +150,7 @@ def _run_row(folder: Path, study: str) -> dict[str, Any]:
         "matched_axis": (result.get("matched") or {}).get("axis"),
         "fingerprint": result.get("fingerprint") or data.get("fingerprint"),
         "git_commit": git.get("commit"), "git_dirty": git.get("dirty"),
-        "command": provenance.get("command"),
+        "command": provenance.get("command"), "finished_at": result.get("finished_at"),
         "versions": json.dumps(provenance.get("versions") or {}, sort_keys=True),
         "kernels": json.dumps(provenance.get("kernels") or {}, sort_keys=True),
         "references": json.dumps(result.get("references") or []),

@@ -27,6 +27,7 @@ SMALL = {
     "experiments.benchmark": ["contexts=[64,128]", "seconds=0.01", "warmup_seconds=0.1", "decode_tokens=4"],
     "analysis.speed": [],
     "analysis.experts": ["examples=8"],
+    "analysis.ledger": [],
     "slurm.submit": [],
 }
 """What is added to a command so that a test need not wait for it."""

@@ -1,0 +1,148 @@
+"""Records of published numbers: what somebody reported, and where our number for it comes from.
+
+Each YAML in ``docs/results/ledger/`` is one record: a table, a figure or a sentence of one source, with the
+study that repeats it. A record holds no number of ours and no verdict: ``analysis.ledger`` computes both from
+the frames beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from experiments.errors import DataError, nearest
+from experiments.validation import typed
+
+TIERS = ("C", "G", "cluster")
+"""Hardware: two cores for minutes; one GPU for hours; more than that."""
+DIRECTIONS = ("higher", "lower", "none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One number of the source."""
+
+    name: str = ""
+    """What was measured, in words of the source."""
+    published: float | None = None
+    """The number, in the unit of the record; null where the source gives none for this row."""
+    up_to: float | None = None
+    """The upper end, where a range was published."""
+    words: str = ""
+    """What the source says where it gives no number: ``solves every length``."""
+    where: dict[str, str] = field(default_factory=dict)
+    """Which runs of the frame are ours: column and value. Empty: none of them."""
+    over: dict[str, str] = field(default_factory=dict)
+    """The number is a ratio to the runs with these values, paired by seed."""
+    test: str = ""
+    """A further test of these runs, such as ``sequence_length=256``; empty for the test as trained."""
+    tolerance: float | None = None
+    """How far our mean may lie from the number, or outside the range; null where only an order is claimed."""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("a row has no name: say what was measured")
+        if self.published is None and (self.tolerance is not None or self.up_to is not None):
+            raise ValueError(f"row '{self.name}': a tolerance and up_to need a published number")
+        if self.up_to is not None and self.published is not None and self.up_to < self.published:
+            raise ValueError(f"row '{self.name}': up_to={self.up_to} lies below published={self.published}")
+        if self.tolerance is not None and self.tolerance < 0:
+            raise ValueError(f"row '{self.name}': tolerance={self.tolerance} must not be negative")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """A claim that each of some rows is better than each of others."""
+
+    claim: str = ""
+    """The claim in words."""
+    better: list[str] = field(default_factory=list)
+    """Names of rows."""
+    worse: list[str] = field(default_factory=list)
+    """Names of rows."""
+
+    def __post_init__(self) -> None:
+        if not (self.claim and self.better and self.worse):
+            raise ValueError("an order needs claim, better and worse")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What one source reports, and how we ask the same."""
+
+    title: str = ""
+    """The question in a few words."""
+    source: str = ""
+    """Authors, year, identifier."""
+    place: str = ""
+    """Table, figure or section."""
+    setting: str = ""
+    """The published setting: data, model, training, metric, how runs were chosen."""
+    differs: str = ""
+    """How our setting differs, ``nothing`` included."""
+    tier: str = ""
+    """Hardware that our study takes: ``C``, ``G`` or ``cluster``."""
+    command: str = ""
+    """What runs our study, or prints our numbers."""
+    frame: str = ""
+    """``docs/results/FRAME.parquet``, named like its study; empty while it was not run."""
+    unit: str = ""
+    """Of all numbers of the record."""
+    direction: str = "higher"
+    """Which numbers are better: ``higher`` or ``lower``; ``none`` for constants of a fit."""
+    where: dict[str, str] = field(default_factory=dict)
+    """Column and value that all rows share."""
+    offset: float = 0.0
+    """Our number is (score - offset) times factor; such as chance, for an accuracy above chance."""
+    factor: float = 1.0
+    """See offset; such as ln 2, for nats from bits."""
+    digits: int = 3
+    """Digits after the point."""
+    ran: str = ""
+    """Date of the runs, where the frame does not hold it."""
+    rows: list[Row] = field(default_factory=list)
+    """The numbers."""
+    orders: list[Order] = field(default_factory=list)
+    """What the numbers are said to show."""
+
+    def __post_init__(self) -> None:
+        for key in ("title", "source", "place", "setting", "differs", "command", "unit"):
+            if not getattr(self, key):
+                raise ValueError(f"{key} is empty: a record says it")
+        for key, options in (("tier", TIERS), ("direction", DIRECTIONS)):
+            if getattr(self, key) not in options:
+                raise ValueError(f"{key}={getattr(self, key)!r}{nearest(getattr(self, key), options)}")
+        names = [row.name for row in self.rows]
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"rows need names of their own, there are: {', '.join(names) or 'none'}")
+        if self.orders and self.direction == "none":
+            raise ValueError("direction=none: an order needs to know which numbers are better")
+        for name in (name for order in self.orders for name in (*order.better, *order.worse)):
+            if name not in names:
+                raise ValueError(f"orders: there is no row '{name}'{nearest(name, names)}")
+
+
+def read_records(folder: Path) -> dict[str, Record]:
+    """All records of a folder by name, in the order of tiers and names. Raises DataError."""
+    if not folder.is_dir():
+        raise DataError(f"records={folder}: there is no such folder; run from the root of the checkout")
+    records = {path.stem: read_record(path) for path in sorted(folder.glob("*.yaml"))}
+    if not records:
+        raise DataError(f"records={folder} holds no *.yaml; name a folder of records")
+    return dict(sorted(records.items(), key=lambda item: (TIERS.index(item[1].tier), item[0])))
+
+
+def read_record(path: Path) -> Record:
+    """One record, checked. Raises DataError naming the file."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise DataError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise DataError(f"{path} is no record: write key: value")
+    try:
+        return typed(Record, values, "")
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
