@@ -37,6 +37,9 @@ from experiments.errors import DataError, nearest
 
 NOT_RUN = "not run"
 
+COLUMNS = {"status", "score", "seed", "git_commit", "git_dirty", "device_processor", "device_threads"}
+"""Of a frame, what every record needs."""
+
 Values = dict[int, float]
 """Our number by seed."""
 
@@ -66,9 +69,12 @@ def frame_of(record: Record, config: LedgerConfig) -> pd.DataFrame | None:
         return load_study(Path(config.runs), record.frame) if there else None
     path = Path(config.frames) / f"{record.frame}.parquet"
     try:
-        return pd.read_parquet(path)
+        frame = pd.read_parquet(path)
     except (ValueError, OSError) as error:
         raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}; a record names it") from None
+    if missing := COLUMNS - set(frame):
+        raise DataError(f"{path} is no frame of runs: it lacks {', '.join(sorted(missing))}")
+    return frame
 
 
 def row_values(row: Row, record: Record, frame: pd.DataFrame | None) -> Values:

@@ -147,6 +147,13 @@ def test_the_command_prints_and_writes_what_it_found(
     assert "| C | A claim | reproduced 1, holds 1 |" in page
 
 
+def test_a_frame_of_something_else_is_refused(frames: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    planted(frames).drop(columns=["score", "seed"]).to_parquet(frames / "planted.parquet")
+    path = write_record(frames)
+    assert main([f"records={path.parent}", f"frames={frames}"]) == 3
+    assert "is no frame of runs: it lacks score, seed" in capsys.readouterr().err
+
+
 def test_a_record_without_a_frame_was_not_run(frames: Path) -> None:
     write_record(frames, frame="", rows=[{"name": "A", "published": 1.0, "tolerance": 0.1}])
     record = read_record(frames / "records" / "claim.yaml")
