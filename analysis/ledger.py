@@ -1,12 +1,13 @@
 """Prints published numbers beside ours, with a verdict on each that is computed from the frames.
 
-    python -m analysis.ledger [record=NAME] [out=docs/results/ledger.md]
+    python -m analysis.ledger [record=NAME] [runs=runs]
+    python -m analysis.ledger out=docs/results/ledger.md
 
 record   only this record; default all
 records  the folder of records, one YAML each; default docs/results/ledger
 frames   the folder of our frames, FRAME.parquet each; default docs/results
 runs     read our numbers from the run folders in here instead, as studies run again leave them
-out      also write the page as Markdown to this file
+out      also write the page of all records as Markdown to this file
 
 Verdicts. A number with a tolerance is reproduced where our mean over seeds lies within it, else missed by the
 distance to the number (or to the nearer end of a range). An order holds where each gain, paired by seed, is
@@ -57,7 +58,11 @@ class LedgerConfig:
     runs: str = ""
     """A folder of studies to read instead of the frames; empty for none."""
     out: str = ""
-    """Markdown file to write; empty for none."""
+    """Markdown file to write, of all records; empty for none."""
+
+    def __post_init__(self) -> None:
+        if self.record and self.out:
+            raise ValueError(f"out={self.out}: the page holds all records; leave record= or out= away")
 
 
 def frame_of(record: Record, config: LedgerConfig) -> pd.DataFrame | None:
