@@ -1,8 +1,8 @@
 """Plotly figures of a study. Each is a function of the results frame (and the curves).
 
-One colour and marker for each backbone, everywhere: the backbones of the study
-in alphabetical order take the entries of ``PALETTE`` in turn. Arms that share a
-backbone share its colour and differ in the dash of their lines.
+One colour and marker for each backbone, everywhere: those of ``FAMILIES`` have their own in every study;
+other backbones of a study, in alphabetical order, take what of ``PALETTE`` it leaves free. Arms that
+share a backbone share its colour and differ in the dash of their lines.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#9
 """Okabe and Ito's colour-blind safe colours. Grey stands for their black, which a dark page
 would swallow; their yellow comes last and darkened, for a white page."""
 
+FAMILIES = ("decoder", "mamba", "s4", "moe", "diffusion", "encoder", "encoder_decoder", "hybrid")
+"""Backbones with the colour of ``PALETTE`` and the marker of ``SYMBOLS`` at the same place."""
+
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon")
 DASHES = ("solid", "dash", "dot", "dashdot")
 REFERENCE_COLOUR = "#8A8A8A"
@@ -31,17 +34,24 @@ AXES = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "seco
 PANEL_HEIGHT = 400
 
 
+def places(backbones: list[str]) -> dict[str, int]:
+    """Where in ``PALETTE`` and ``SYMBOLS`` each backbone of a study has its colour and marker."""
+    found = {name: FAMILIES.index(name) for name in backbones if name in FAMILIES}
+    free = [i for i in range(len(PALETTE)) if i not in found.values()] or list(range(len(PALETTE)))
+    others = sorted(name for name in backbones if name not in FAMILIES)
+    return found | {name: free[i % len(free)] for i, name in enumerate(others)}
+
+
 def styles(frame: pd.DataFrame) -> dict[str, dict[str, str]]:
     """Colour, marker symbol and dash for each arm."""
-    found = {}
-    backbones = sorted(frame["backbone"].unique())
+    found, place = {}, places([str(name) for name in frame["backbone"].unique()])
     for backbone, runs in frame.groupby("backbone"):
-        index = backbones.index(backbone)
-        for place, arm in enumerate(sorted(runs["arm"].unique())):
+        index = place[str(backbone)]
+        for number, arm in enumerate(sorted(runs["arm"].unique())):
             found[str(arm)] = {
-                "color": PALETTE[index % len(PALETTE)],
-                "symbol": SYMBOLS[index % len(SYMBOLS)],
-                "dash": DASHES[place % len(DASHES)],
+                "color": PALETTE[index],
+                "symbol": SYMBOLS[index],
+                "dash": DASHES[number % len(DASHES)],
             }
     return found
 
@@ -57,7 +67,7 @@ def learning_curves(frame: pd.DataFrame, history: pd.DataFrame) -> go.Figure | N
     panels = [(place, metric) for place, runs in rows.groupby(PLACE) if (metric := _metric(runs))]
     if not panels:
         return None
-    figure, cells = _panels([f"{task}, {scale}" for (task, scale), _ in panels])
+    figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in panels])
     style, named = styles(frame), set()
     for ((task, scale), metric), cell in zip(panels, cells, strict=True):
         here = rows[(rows["task"] == task) & (rows["scale"] == scale)]
@@ -71,8 +81,6 @@ def learning_curves(frame: pd.DataFrame, history: pd.DataFrame) -> go.Figure | N
             figure.add_trace(_reference_line(line, here), **cell)
         figure.update_yaxes(title_text=metric.replace("_", " "), **cell)
         figure.update_xaxes(title_text=AXES["tokens"], **cell)
-    lines = figure.layout.height // PANEL_HEIGHT
-    figure.update_layout(legend={"orientation": "h", "yanchor": "bottom", "y": 1 + 0.13 / lines})
     return figure
 
 
@@ -135,7 +143,7 @@ def final_scores(frame: pd.DataFrame) -> go.Figure | None:
     groups = [(place, rows) for place, rows in table.groupby(PLACE) if (rows["kind"] == "arm").any()]
     if not groups:
         return None
-    figure, cells = _panels([f"{task}, {scale}" for (task, scale), _ in groups])
+    figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in groups])
     style = styles(frame)
     for ((task, scale), rows), cell in zip(groups, cells, strict=True):
         runs = frame[usable(frame) & (frame["task"] == task) & (frame["scale"] == scale)]
@@ -178,7 +186,7 @@ def further_curves(frame: pd.DataFrame) -> go.Figure | None:
     panels = list(scores.groupby(PLACE, sort=True))
     if not panels:
         return None
-    figure, cells = _panels([f"{task}, {scale}" for (task, scale), _ in panels])
+    figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in panels])
     style, named = styles(frame), set()
     for (_, rows), cell in zip(panels, cells, strict=True):
         for arm, points in rows.groupby("arm", sort=False):
@@ -197,7 +205,7 @@ def further_curves(frame: pd.DataFrame) -> go.Figure | None:
     return figure
 
 
-def _panels(titles: list[str]) -> tuple[go.Figure, list[dict[str, int]]]:
+def make_panels(titles: list[str]) -> tuple[go.Figure, list[dict[str, int]]]:
     """A figure with a panel for each title, two in a row, and where each panel stands."""
     columns = min(2, len(titles))
     lines = math.ceil(len(titles) / columns)
@@ -211,5 +219,6 @@ def _panels(titles: list[str]) -> tuple[go.Figure, list[dict[str, int]]]:
         paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)",
         margin={"l": 70, "r": 20, "t": 90, "b": 60}, hovermode="closest",
         modebar={"bgcolor": "rgba(0,0,0,0)"},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1 + 0.13 / lines},
     )  # fmt: skip
     return figure, [{"row": i // columns + 1, "col": i % columns + 1} for i in range(len(titles))]

@@ -48,20 +48,20 @@ def _run(run: pd.Series, frame: pd.DataFrame, curves: dict[str, pd.DataFrame]) -
     reference = frame[same & usable(frame)]
     if reference.empty or reference["path"].iloc[0] not in curves:
         return found
-    end = _curve(curves[reference["path"].iloc[0]], run["metric"])
+    end = validation_curve(curves[reference["path"].iloc[0]], run["metric"])
     if end.empty:
         return found
     last = end.iloc[-1]
     found["reach_target"] = float(last["value"])
     if run["path"] in curves and isinstance(run["direction"], str):
-        points = _curve(curves[run["path"]], run["metric"])
+        points = validation_curve(curves[run["path"]], run["metric"])
         for axis, value in first_reached(points, found["reach_target"], run["direction"]).items():
             found[f"reach_{axis}"] = value
             found[f"reach_ratio_{axis}"] = float(last[axis]) / value
     return found
 
 
-def _curve(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+def validation_curve(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     """The points of one run's curve, in order: ``AXES`` and ``value``."""
     if metric not in rows:
         return pd.DataFrame(columns=[*AXES, "value"])

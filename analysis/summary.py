@@ -157,6 +157,8 @@ COMPARISON_COLUMNS = [
 
 def run_notes(runs: pd.DataFrame) -> list[str]:
     """What became of the given runs: seeds, status and message; equal fates share a line."""
+    if runs.empty:  # of most arms: worth a line, as every figure and table asks for each arm
+        return []
     fates: dict[str, list[str]] = {}
     for run in runs.sort_values("seed").itertuples():
         reason = " ".join(run.message.split()) if isinstance(run.message, str) else ""

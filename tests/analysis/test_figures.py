@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from analysis.figures import PALETTE, final_scores, learning_curves, styles
+from analysis.figures import PALETTE, final_scores, learning_curves, places, styles
 from analysis.load import load_history, load_study
 
 
@@ -16,9 +16,15 @@ def test_an_architecture_has_one_colour_and_its_arms_differ_in_dash(write_run: A
     write_run("encoder", 0, objective="masked_diffusion")
     found = styles(load_study(tmp_path / "runs", "compare"))
     lm, diffusion = found["encoder masked_lm"], found["encoder masked_diffusion"]
-    assert lm["color"] == diffusion["color"] == PALETTE[0]
+    assert lm["color"] == diffusion["color"] != found["mamba"]["color"]
     assert lm["dash"] != diffusion["dash"]
-    assert found["mamba"]["color"] == PALETTE[1]
+
+
+def test_an_architecture_has_the_same_colour_in_every_study() -> None:
+    small, large = places(["mamba", "decoder"]), places(["s4", "mamba", "gla", "decoder", "rwkv"])
+    assert all(small[name] == large[name] for name in small)
+    assert len(set(large.values())) == 5  # and no two of a study share one while there are enough
+    assert set(places([f"other{i:02}" for i in range(20)]).values()) == set(range(len(PALETTE)))
 
 
 def test_curves_show_every_seed_and_their_mean(study: Path) -> None:

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import re
 from html import escape
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from analysis.load import load_history, load_study
 from analysis.page import POLICY, render_page
@@ -21,14 +26,42 @@ def without_scripts(html: str) -> str:
 
 def test_the_page_stands_alone(study: Path) -> None:
     html = page(study)
-    assert len(re.findall(r"plotly\.js v\d", html)) == 1
-    assert len(re.findall(r'Plotly\.newPlot\(\s*"', html)) == 2
+    plots = [json.loads(text) for text in re.findall(r"data-plot><script[^>]*>(.*?)</script>", html)]
+    assert len(plots) >= 5
+    assert {trace["name"] for trace in plots[0]["data"]} >= {"decoder", "mamba", "s4"}
+    [packed] = re.findall(r'<script type="text/plain" id="plotly">([^<]*)</script>', html)
+    assert re.search(rb"plotly\.js v\d", gzip.decompress(base64.b64decode(packed)))
     assert POLICY in html
     assert "default-src 'none'" in POLICY
     assert "http" not in POLICY
     assert not re.search(r"<script[^>]*\ssrc=|<link|<img|<iframe|@import|url\(", without_scripts(html))
     assert not re.search(r"<script[^>]*\ssrc=", html)
-    assert len(html) < 5_500_000
+
+
+def test_every_part_is_there_and_says_what_to_run_where_it_has_no_data(study: Path) -> None:
+    text = without_scripts(page(study))
+    titles = re.findall(r"<h2>(\d+)\. ", text)
+    assert titles == [str(i) for i in range(1, 13)]
+    for command in ("compare_rates", "ladder", "probes"):
+        assert f"<code>python -m experiments.train study={command}</code>" in text
+    assert "<code>python -m experiments.benchmark</code>" in text
+    assert "trainer.tests=[sequence_length=256]" in text
+
+
+@pytest.mark.full
+def test_a_hundred_runs_stay_under_five_megabytes(write_run: Any, tmp_path: Path) -> None:
+    for number in range(25):
+        for seed in range(4):
+            folder = write_run("decoder", seed, 2.4 + number / 100, digest=f"{number:08x}")
+            with (folder / "metrics.jsonl").open("a") as file:
+                for step in range(60, 460):
+                    row = {"step": step, "tokens": step, "flops": step, "seconds": step}
+                    file.write(json.dumps({"kind": "train", **row, "grad_norm": 1 / step}) + "\n")
+                    if step % 10 == 0:
+                        file.write(
+                            json.dumps({"kind": "validation", **row, "bits_per_byte": 1 / step}) + "\n"
+                        )
+    assert len(page(tmp_path / "runs").encode()) < 5_000_000
 
 
 def test_tables_equal_the_frame(study: Path) -> None:

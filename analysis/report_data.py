@@ -1,0 +1,217 @@
+"""What the report needs beside the frame: levels reached, learning rates tried, gains, places, costs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.statistics import mean_interval
+from analysis.steps_to_loss import first_reached, validation_curve
+from analysis.summary import PLACE, arm_table, asked, comparisons, usable
+from analysis.table import row_class
+from analysis.task_profile import lines
+
+LEVELS = 8
+
+
+def baseline_of(rows: pd.DataFrame, frame: pd.DataFrame) -> str:
+    """``study.baseline`` where it is one of these rows of ``arm_table``, else the first of them, the best."""
+    wanted = asked(frame, "baseline")
+    return str(wanted) if wanted in rows["arm"].tolist() else str(rows["arm"].iloc[0])
+
+
+def levels_reached(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
+    """How many times fewer FLOPs and seconds than the baseline each arm takes to a level of its metric.
+
+    Eight levels, evenly from the baseline's first validation to its last, by the mean of its seeds. Columns:
+    ``task scale arm baseline metric level fewer_flops fewer_seconds``; means over the seeds in common, and no
+    row where one of these misses the level. Arms are compared within a likelihood class, and none with a
+    run that is missing.
+    """
+    curves = dict(list(history[history["kind"] == "validation"].groupby("path")))
+    rows: list[dict[str, Any]] = []
+    arms = arm_table(frame).query("kind == 'arm' and seeds > 0 and seeds == runs")
+    for (task, scale, _), group in arms.groupby([*PLACE, "likelihood"], dropna=False, sort=True):
+        baseline, first = baseline_of(group, frame), group.iloc[0]
+        metric, direction = str(first["metric"]), str(first["direction"])
+        here = frame[usable(frame) & (frame["task"] == task) & (frame["scale"] == scale)]
+        points = {
+            (run["arm"], run["seed"]): validation_curve(curves[run["path"]], metric)
+            for run in here[here["arm"].isin(group["arm"])].to_dict("records")
+            if run["path"] in curves
+        }
+        points = {key: curve for key, curve in points.items() if len(curve) > 1}
+        ends = [
+            (c["value"].iloc[0], c["value"].iloc[-1]) for (arm, _), c in points.items() if arm == baseline
+        ]
+        if not ends or len(group) < 2:
+            continue
+        start, end = np.mean(ends, axis=0)
+        for level in np.linspace(float(start), float(end), LEVELS + 1)[1:]:
+            at = {key: first_reached(curve, float(level), direction) for key, curve in points.items()}
+            for arm in group["arm"]:
+                seeds = [seed for name, seed in points if name == arm and (baseline, seed) in points]
+                reached = [(at[baseline, seed], at[arm, seed]) for seed in seeds]
+                if not reached or not all(other and own and own["flops"] > 0 for other, own in reached):
+                    continue
+                fewer = {
+                    f"fewer_{axis}": float(np.mean([other[axis] / own[axis] for other, own in reached]))
+                    for axis in ("flops", "seconds")
+                }
+                rows.append(
+                    {"task": task, "scale": scale, "arm": arm, "baseline": baseline, "metric": metric}
+                    | {"level": float(level), **fewer}
+                )
+    columns = ["task", "scale", "arm", "baseline", "metric", "level", "fewer_flops", "fewer_seconds"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def rate_runs(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
+    """Last validation of every run of lines (backbone and target size) tried at three learning rates or more.
+
+    Columns: ``task line backbone learning_rate seed status metric direction validation``, the last NaN for a
+    run that did not complete.
+    """
+    validations = history[history["kind"] == "validation"].groupby("path").last()
+    size = frame["matched_target"].map(lambda t: "" if math.isnan(t) else f" {t:,.0f}")
+    several = frame.groupby(["task", "backbone"])["matched_target"].transform("nunique") > 1
+    table = frame.assign(line=lines(frame) + size.where(several, ""))
+    table["metric"] = table.groupby("task")["metric"].transform("first")
+    table["direction"] = table.groupby("task")["direction"].transform("first")
+    table = table[
+        table["learning_rate"].notna() & (table["status"] != "incomplete") & table["metric"].notna()
+    ]
+    table["validation"] = [
+        float(validations.loc[run.path, run.metric])
+        if run.status == "complete" and run.path in validations.index and run.metric in validations
+        else math.nan
+        for run in table.itertuples()
+    ]
+    tried = table.groupby(["task", "line"])["learning_rate"].transform("nunique")
+    columns = [
+        "task",
+        "line",
+        "backbone",
+        "learning_rate",
+        "seed",
+        "status",
+        "metric",
+        "direction",
+        "validation",
+    ]
+    return table[tried >= 3][columns]
+
+
+def rate_optima(rates: pd.DataFrame) -> pd.DataFrame:
+    """For each line its best rate, its ``validation`` there, and how much worse the mean over the grid is.
+
+    Columns: ``task line learning_rate validation worse rates diverged runs``, and ``edge``, true where the
+    best rate is the lowest or highest tried, so that the true one may lie beyond.
+    """
+    rows = []
+    for (task, line), own in rates.groupby(["task", "line"], sort=True):
+        mean = own.groupby("learning_rate")["validation"].mean()
+        finite = mean.dropna()
+        if finite.empty:
+            continue
+        best = finite.idxmax() if (own["direction"] == "higher").any() else finite.idxmin()
+        rows.append(
+            {
+                "task": task, "line": line, "learning_rate": best, "validation": finite[best],
+                "worse": abs(finite.mean() - finite[best]), "rates": len(mean),
+                "diverged": int((own["status"] == "diverged").sum()), "runs": len(own),
+                "edge": best in (mean.index.min(), mean.index.max()),
+            }
+        )  # fmt: skip
+    columns = ["task", "line", "learning_rate", "validation", "worse", "rates", "diverged", "runs", "edge"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def rate_notes(best: pd.DataFrame) -> list[str]:
+    """``rate_optima`` in words."""
+    return [
+        f"{row.task}: {row.line} is best at {row.learning_rate:g}, {row.validation:.4f}; the mean over its "
+        f"{row.rates} rates is {row.worse:.4f} worse; diverged: {row.diverged} of {row.runs} runs"
+        for row in best.itertuples()
+    ]
+
+
+def rate_warnings(best: pd.DataFrame) -> list[str]:
+    """Lines whose best rate is at the edge of its grid."""
+    return [
+        f"{row.task}: learning rate of {row.line} not bracketed, the best ({row.learning_rate:g}) is at the "
+        "edge of its grid"
+        for row in best[best["edge"].astype(bool)].itertuples()
+    ]
+
+
+def baseline_gains(frame: pd.DataFrame) -> pd.DataFrame:
+    """How much better than the baseline each arm of its class is on each task, with the interval.
+
+    Columns: ``task scale arm gain half_width``; not corrected for their number.
+    """
+    pairs, rows = comparisons(frame), []
+    arms = arm_table(frame).query("kind == 'arm' and seeds > 0 and seeds == runs")
+    for (task, scale, _), group in arms.groupby([*PLACE, "likelihood"], dropna=False, sort=True):
+        baseline = baseline_of(group, frame)
+        here = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
+        for _, pair in here.iterrows():
+            names = {pair["better"], pair["worse"]}
+            other = names - {baseline}
+            if len(other) != 1 or not names <= set(group["arm"]) or pd.isna(pair["half_width"]):
+                continue
+            sign = 1 if pair["worse"] == baseline else -1
+            rows.append(
+                {"task": task, "scale": scale, "arm": other.pop(), "gain": sign * pair["gain"]}
+                | {"half_width": pair["half_width"]}
+            )
+    return pd.DataFrame(rows, columns=["task", "scale", "arm", "gain", "half_width"])
+
+
+def ranks(rows: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, str]:
+    """The places in its class that each arm may have: ties are the arms between which nothing is separated.
+
+    An arm's best place is one after all that are separated from it and better, its worst one before all
+    that are separated from it and worse.
+    """
+    found = {}
+    sure = pairs[pairs["separated"].astype(bool)] if len(pairs) else pairs
+    arms = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]
+    for _, group in arms.groupby([row_class(row) for _, row in arms.iterrows()]):
+        names = group["arm"].tolist()
+        for name in names:
+            above = sure[(sure["worse"] == name) & sure["better"].isin(names)]
+            below = sure[(sure["better"] == name) & sure["worse"].isin(names)]
+            first, last = 1 + len(above), len(names) - len(below)
+            found[str(name)] = f"{first}" if first == last else f"{first}-{last}"
+    return found
+
+
+def cost_rows(frame: pd.DataFrame) -> list[list[str]]:
+    """What became of the runs of each arm, and what they took: rows of text."""
+    rows = []
+    for (task, scale, arm), runs in frame.groupby([*PLACE, "arm"], sort=True):
+        counts = runs["status"].value_counts()
+        seconds = runs["training_seconds"]
+        estimate = mean_interval(runs["training_data_share"].dropna().tolist())
+        rows.append(
+            [
+                str(arm), f"{task}, {scale}",
+                *(str(int(counts.get(fate, 0))) for fate in FATES),
+                f"{seconds.sum() / 3600:.3f}", f"{runs['training_flops'].sum():.2e}".replace("e+", "e"),
+                "-" if math.isnan(estimate.mean) else f"{estimate.mean:.1%}",
+                *(str(int(runs[c].fillna(0).sum())) for c in ("loss_spikes", "skipped_steps")),
+                str(int((runs["changed"] != "[]").sum())),
+            ]
+        )  # fmt: skip
+    return rows
+
+
+FATES = ("complete", "diverged", "oom", "failed", "incomplete")
+COST_HEAD = [
+    "arm", "task", "complete", "diverged", "out of memory", "failed", "unfinished", "hours", "FLOPs",
+    "waiting for data", "loss spikes", "steps left out", "inexactly continued",
+]  # fmt: skip

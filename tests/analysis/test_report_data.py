@@ -1,0 +1,142 @@
+"""What the report shows beside the frame, by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.load import config_differences, load_history, load_study
+from analysis.report_data import (
+    baseline_gains,
+    cost_rows,
+    levels_reached,
+    ranks,
+    rate_notes,
+    rate_optima,
+    rate_runs,
+    rate_warnings,
+)
+from analysis.summary import arm_table, comparisons
+from analysis.tradeoff_figures import dominated
+
+WriteRun = Callable[..., Path]
+
+
+def with_curve(folder: Path, values: list[float]) -> None:
+    """Replaces a run's validations: after 1, 2, 3 ... units of tokens, FLOPs and seconds."""
+    rows = [
+        {"kind": "validation", "step": i, "tokens": i, "flops": i, "seconds": i / 2, "bits_per_byte": value}
+        for i, value in enumerate(values, start=1)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_levels_are_reached_on_straight_lines(write_run: WriteRun, tmp_path: Path) -> None:
+    with_curve(write_run("decoder", 0, 2.0), [4.0, 3.0, 2.0])
+    with_curve(write_run("mamba", 0, 1.0), [3.0, 1.0])
+    (tmp_path / "runs" / "compare").joinpath("x").mkdir()
+    for folder in (tmp_path / "runs" / "compare").glob("*-*/s0"):
+        (folder / "config.yaml").write_text("study: {baseline: decoder}\n")
+    frame, history = load_study(tmp_path / "runs", "compare"), load_history(tmp_path / "runs", "compare")
+    found = levels_reached(frame, history)
+    assert sorted(found["level"].unique()) == pytest.approx([2 + i / 4 for i in range(8)])
+    mamba = found[found["arm"] == "mamba"].set_index(found[found["arm"] == "mamba"]["level"].round(6))
+    # The decoder is at 2 after 3 FLOPs; mamba, half way from 3 to 1, after 1.5.
+    assert mamba.loc[2.0, "fewer_flops"] == pytest.approx(3 / 1.5)
+    assert mamba.loc[2.0, "fewer_seconds"] == pytest.approx(2.0)
+    assert (found[found["arm"] == "decoder"]["fewer_flops"] == 1).all()
+
+
+def test_a_level_that_a_seed_misses_has_no_row(write_run: WriteRun, tmp_path: Path) -> None:
+    with_curve(write_run("decoder", 0, 2.0), [4.0, 2.0])
+    with_curve(write_run("mamba", 0, 3.0), [4.0, 3.0])
+    frame, history = load_study(tmp_path / "runs", "compare"), load_history(tmp_path / "runs", "compare")
+    found = levels_reached(frame, history)
+    assert found[found["arm"] == "mamba"]["level"].min() == pytest.approx(3.0)
+
+
+def test_places_are_shared_by_what_is_not_separated(study: Path) -> None:
+    frame = load_study(study, "compare")
+    arms, pairs = arm_table(frame), comparisons(frame)
+    here = arms[arms["task"] == "text"]
+    found = ranks(here, pairs[pairs["task"] == "text"])
+    # decoder and mamba are closer than their noise; both are separated from s4; the others stand alone.
+    assert {arm: found[arm] for arm in ("diffusion", "encoder")} == {"diffusion": "1", "encoder": "1"}
+    separated = pairs[(pairs["task"] == "text") & pairs["separated"].astype(bool)]
+    assert ("s4" in set(separated["worse"])) == (found["s4"] != "1-4")
+    assert found["moe"] == "1-4"  # it has missing runs, so nothing is known about it
+
+
+def test_gains_are_signed_towards_better(write_run: WriteRun, tmp_path: Path) -> None:
+    for seed, noise in enumerate((0.0, 0.1, 0.3)):
+        write_run("decoder", seed, 2.0 + noise)
+        write_run("mamba", seed, 1.9 + noise + seed / 100)
+        write_run("decoder", seed, 0.5 + noise, task="recall")
+        write_run("mamba", seed, 0.4 + noise + seed / 100, task="recall")
+    for folder in (tmp_path / "runs" / "compare").glob("*-*/s0"):
+        (folder / "config.yaml").write_text("study: {baseline: decoder}\n")
+    gains = baseline_gains(load_study(tmp_path / "runs", "compare")).set_index("task")
+    assert gains.loc["text", "gain"] == pytest.approx(0.09)  # fewer bits are better
+    assert gains.loc["recall", "gain"] == pytest.approx(-0.09)
+    # t(0.975, 2) = 4.3027; the differences .10, .09, .08 have a standard deviation of .01.
+    assert gains.loc["text", "half_width"] == pytest.approx(4.3027 * 0.01 / math.sqrt(3), rel=1e-4)
+
+
+def test_learning_rates_say_where_the_grid_does_not_bracket(write_run: WriteRun, tmp_path: Path) -> None:
+    for index, (rate, score) in enumerate({1e-3: 2.6, 3e-3: 2.4, 1e-2: 2.2}.items()):
+        folder = write_run("decoder", 0, score, digest=f"{index}d")
+        (folder / "config.yaml").write_text(f"optimizer: {{learning_rate: {rate}}}\n")
+    lost = write_run("decoder", 1, None, digest="2d", status="diverged", message="loss is nan")
+    (lost / "config.yaml").write_text("optimizer: {learning_rate: 0.01}\n")
+    frame, history = load_study(tmp_path / "runs", "compare"), load_history(tmp_path / "runs", "compare")
+    best = rate_optima(rate_runs(frame, history))
+    [note], [warning] = rate_notes(best), rate_warnings(best)
+    # Validations end at score (1 + 1/50).
+    assert f"decoder is best at 0.01, {2.2 * 1.02:.4f}" in note
+    assert f"is {0.2 * 1.02:.4f} worse; diverged: 1 of 4 runs" in note
+    assert "learning rate of decoder not bracketed, the best (0.01)" in warning
+    inside = rate_runs(frame, history)
+    inside.loc[inside["learning_rate"] == 1e-2, "validation"] = 9.0
+    assert rate_warnings(rate_optima(inside)) == []
+
+
+def test_two_rates_are_no_curve(write_run: WriteRun, tmp_path: Path) -> None:
+    for index, rate in enumerate((1e-3, 3e-3)):
+        folder = write_run("decoder", 0, 2.4, digest=f"{index}d")
+        (folder / "config.yaml").write_text(f"optimizer: {{learning_rate: {rate}}}\n")
+    frame, history = load_study(tmp_path / "runs", "compare"), load_history(tmp_path / "runs", "compare")
+    assert rate_runs(frame, history).empty
+
+
+def test_an_arm_is_dominated_by_one_as_good_in_both() -> None:
+    rows = pd.DataFrame(
+        {
+            "arm": list("abcd"),
+            "score": [2.0, 2.1, 2.0, 1.9],
+            "cost": [10.0, 20.0, 12.0, 5.0],
+            "direction": "lower",
+        }
+    )
+    assert dominated(rows, "cost", "higher") == {"a"}  # c is as good and faster
+    assert dominated(rows, "cost", "lower") == {"a", "b", "c"}  # d is better and cheaper
+
+
+def test_configurations_are_shown_where_they_differ(write_run: WriteRun, tmp_path: Path) -> None:
+    for backbone, width in (("decoder", 64), ("mamba", 48)):
+        folder = write_run(backbone, 0, 2.4)
+        (folder / "config.yaml").write_text(
+            f"backbone: {{d_model: {width}}}\nbudget: {{tokens: 100}}\nseed: {width}\n"
+        )
+    [row] = config_differences(load_study(tmp_path / "runs", "compare")).to_dict("records")
+    assert (row["setting"], row["decoder"], row["mamba"]) == ("backbone.d_model", 64, 48)
+
+
+def test_failures_are_counted(study: Path) -> None:
+    rows = {(row[0], row[1]): row[2:7] for row in cost_rows(load_study(study, "compare"))}
+    assert rows["moe", "text, nano"] == ["1", "0", "1", "0", "1"]
+    assert rows["s4", "recall, nano"] == ["0", "3", "0", "0", "0"]
