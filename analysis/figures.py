@@ -32,6 +32,8 @@ AXES = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "seco
 """Horizontal axes of the learning curves, in the order the curves carry them in ``customdata``."""
 
 PANEL_HEIGHT = 400
+ROWS = 9
+"""Arms that the labels of a panel of this height have room for."""
 
 
 def places(backbones: list[str]) -> dict[str, int]:
@@ -154,6 +156,8 @@ def final_scores(frame: pd.DataFrame) -> go.Figure | None:
         figure.update_xaxes(title_text=f"{metric}, {rows['direction'].iloc[0]} is better", **cell)
         # Top to bottom in the order of the table.
         figure.update_yaxes(autorange="reversed", automargin=True, **cell)
+    most = max(len(rows) for _, rows in groups)
+    figure.update_layout(height=figure.layout.height * max(1, most / ROWS))
     return figure
 
 

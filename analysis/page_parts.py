@@ -6,11 +6,16 @@ from html import escape
 
 import plotly.graph_objects as go
 
+LEGEND = 10
+"""With more arms than this a figure has no legend: the page's switches, which show their colours, are one."""
+
 
 def drawn(figure: go.Figure | None, otherwise: str) -> str:
     """A figure, or what to run to have one. The page's script draws it."""
     if figure is None:
         return f'<p class="soft">{otherwise}</p>'
+    if sum(trace.showlegend is not False for trace in figure.data) > LEGEND:
+        figure = go.Figure(figure).update_layout(showlegend=False)
     # Inside a script element only "<" could be taken for markup.
     plot = str(figure.to_json()).replace("<", "\\u003c")
     return f'<div class="figure" data-plot><script type="application/json">{plot}</script></div>'

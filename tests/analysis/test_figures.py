@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from analysis.figures import PALETTE, final_scores, learning_curves, places, styles
+from analysis.figures import PALETTE, PANEL_HEIGHT, final_scores, learning_curves, places, styles
 from analysis.load import load_history, load_study
+from analysis.page_parts import drawn
 
 
 def test_an_architecture_has_one_colour_and_its_arms_differ_in_dash(write_run: Any, tmp_path: Path) -> None:
@@ -94,6 +96,19 @@ def test_one_seed_has_no_bar_and_failures_no_point(study: Path) -> None:
     moe = [t for t in figure.data if t.name == "moe"]
     assert moe[-1].error_x.array is None
     assert not [t for t in figure.data if t.name == "s4" and t.xaxis == "x"]
+
+
+def test_many_arms_make_a_taller_panel_and_no_legend(write_run: Any, tmp_path: Path) -> None:
+    for number in range(18):
+        write_run(f"net{number:02}", 0)
+    frame, history = load_study(tmp_path / "runs", "compare"), load_history(tmp_path / "runs", "compare")
+    scores, curves = final_scores(frame), learning_curves(frame, history)
+    assert scores is not None
+    assert curves is not None
+    assert scores.layout.height == pytest.approx(PANEL_HEIGHT * 20 / 9)  # 18 arms and two references
+    [text] = re.findall(r"<script[^>]*>(.*)</script>", drawn(curves, ""))
+    assert json.loads(text)["layout"]["showlegend"] is False
+    assert curves.layout.showlegend is None  # the figure itself keeps it, for print
 
 
 def test_no_figures_without_results(write_run: Any, tmp_path: Path) -> None:

@@ -20,6 +20,14 @@ def page(runs: Path) -> str:
     return render_page(load_study(runs, "compare"), load_history(runs, "compare"))
 
 
+@pytest.fixture
+def pair(write_run: Any, tmp_path: Path) -> Path:
+    """Two runs, for what does not depend on how many there are."""
+    write_run("decoder", 0)
+    write_run("mamba", 0, objective="masked_diffusion", likelihood="bound")
+    return tmp_path / "runs"
+
+
 def without_scripts(html: str) -> str:
     return re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
 
@@ -38,8 +46,8 @@ def test_the_page_stands_alone(study: Path) -> None:
     assert not re.search(r"<script[^>]*\ssrc=", html)
 
 
-def test_every_part_is_there_and_says_what_to_run_where_it_has_no_data(study: Path) -> None:
-    text = without_scripts(page(study))
+def test_every_part_is_there_and_says_what_to_run_where_it_has_no_data(pair: Path) -> None:
+    text = without_scripts(page(pair))
     titles = re.findall(r"<h2>(\d+)\. ", text)
     assert titles == [str(i) for i in range(1, 13)]
     for command in ("compare_rates", "ladder", "probes"):
@@ -75,8 +83,8 @@ def test_tables_equal_the_frame(study: Path) -> None:
         assert escape(warning) in text
 
 
-def test_provenance_and_meanings_are_there(study: Path) -> None:
-    text = without_scripts(page(study))
+def test_provenance_and_meanings_are_there(pair: Path) -> None:
+    text = without_scripts(page(pair))
     command = "python -m experiments.train study=compare"
     for words in ("c0ffee", "data-1", command, "upper bound", "sdpa", "fp32"):
         assert words in text
