@@ -32,7 +32,7 @@ AXES = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "seco
 """Horizontal axes of the learning curves, in the order the curves carry them in ``customdata``."""
 
 PANEL_HEIGHT = 400
-ROWS = 9
+ROWS = 6
 """Arms that the labels of a panel of this height have room for."""
 
 

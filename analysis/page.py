@@ -226,7 +226,7 @@ def _tradeoffs(figure: go.Figure | None, study: str) -> str:
 def _further(figure: go.Figure | None, frame: pd.DataFrame) -> str:
     """Further tests of the same models, what else a study asks for, and what others published."""
     longer = "trainer.tests=[sequence_length=256]"
-    parts = [drawn(figure, f"The study has no further tests, such as {code(longer)}.")]
+    parts = [drawn(figure, f"Takes other tests of the same models, such as {code(longer)}.")]
     if (image := draw(frame)) is not None:
         source = base64.b64encode(image).decode()
         parts.append(f'<p><img alt="scores against a number" src="data:image/svg+xml;base64,{source}"></p>')

@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 from rich.console import Console
 
 from analysis.arguments import read_arguments
 from analysis.load import load_history, load_study
-from analysis.scaling_points import read_points, study_points
+from analysis.scaling_points import study_points
 from analysis.scaling_tables import checks, fit, points_table, study_table
 from analysis.summary import mixed_data
-from experiments.errors import ConfigError, DataError, RunError
+from experiments.errors import ConfigError, DataError, RunError, nearest
 
 HELP = """\
 Fits the scaling law loss = E + A N^-alpha + B D^-beta.
@@ -36,6 +38,9 @@ seed        of the samples; default 0
 
 The size N is the active body: parameters that a token uses, without embedding and head.
 """
+
+CSV_COLUMNS = {"Model Size": "size", "Training FLOP": "flops", "loss": "loss"}
+"""Columns of Epoch's reconstruction of the Chinchilla runs (Besiroglu et al. 2024), and ours for them."""
 
 WIDTH = 160
 """Columns where the output is no terminal."""
@@ -79,6 +84,27 @@ def parse(arguments: Sequence[str]) -> ScalingConfig:
             raise ConfigError(f"{key}={values[key]} is no whole number: write for example {key}=100")
         values[key] = int(values[key])
     return ScalingConfig(**values)  # type: ignore[arg-type]
+
+
+def read_points(path: Path) -> pd.DataFrame:
+    """Points from a CSV file with the columns of ``CSV_COLUMNS``."""
+    try:
+        table = pd.read_csv(path)
+    except FileNotFoundError as error:
+        raise ConfigError(f"points={path}: there is no such file") from error
+    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise DataError(f"points={path} cannot be read as CSV: {error}") from error
+    for column in CSV_COLUMNS:
+        if column not in table:
+            raise DataError(
+                f"points={path} has no column '{column}'{nearest(column, map(str, table.columns))}"
+            )
+    points = table[list(CSV_COLUMNS)].rename(columns=CSV_COLUMNS).apply(pd.to_numeric, errors="coerce")
+    bad = ~((points > 0) & np.isfinite(points)).all(axis=1)
+    if bad.any():
+        line = int(np.flatnonzero(bad)[0]) + 2
+        raise DataError(f"points={path}, line {line}: size, FLOPs and loss must be positive numbers")
+    return points.assign(tokens=points["flops"] / (6 * points["size"]))
 
 
 def fit_points(config: ScalingConfig, console: Console) -> None:

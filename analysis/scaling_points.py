@@ -1,42 +1,15 @@
-"""Points for scaling laws: from a CSV file, or from the runs of a study."""
+"""Points for scaling laws, from the runs of a study."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from analysis.summary import usable
-from experiments.errors import ConfigError, DataError, nearest
-
-CSV_COLUMNS = {"Model Size": "size", "Training FLOP": "flops", "loss": "loss"}
-"""Columns of Epoch's reconstruction of the Chinchilla runs (Besiroglu et al. 2024), and ours for them."""
 
 KEYS = ("task", "line", "likelihood", "metric", "seed")
 POINT = ("size", "tokens", "flops", "loss")
-
-
-def read_points(path: Path) -> pd.DataFrame:
-    """Points from a CSV file with the columns of ``CSV_COLUMNS``."""
-    try:
-        table = pd.read_csv(path)
-    except FileNotFoundError as error:
-        raise ConfigError(f"points={path}: there is no such file") from error
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(f"points={path} cannot be read as CSV: {error}") from error
-    for column in CSV_COLUMNS:
-        if column not in table:
-            raise DataError(
-                f"points={path} has no column '{column}'{nearest(column, map(str, table.columns))}"
-            )
-    points = table[list(CSV_COLUMNS)].rename(columns=CSV_COLUMNS).apply(pd.to_numeric, errors="coerce")
-    bad = ~((points > 0) & np.isfinite(points)).all(axis=1)
-    if bad.any():
-        line = int(np.flatnonzero(bad)[0]) + 2
-        raise DataError(f"points={path}, line {line}: size, FLOPs and loss must be positive numbers")
-    return points.assign(tokens=points["flops"] / (6 * points["size"]))
 
 
 def study_points(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:

@@ -105,7 +105,7 @@ def test_many_arms_make_a_taller_panel_and_no_legend(write_run: Any, tmp_path: P
     scores, curves = final_scores(frame), learning_curves(frame, history)
     assert scores is not None
     assert curves is not None
-    assert scores.layout.height == pytest.approx(PANEL_HEIGHT * 20 / 9)  # 18 arms and two references
+    assert scores.layout.height == pytest.approx(PANEL_HEIGHT * 20 / 6)  # 18 arms and two references
     [text] = re.findall(r"<script[^>]*>(.*)</script>", drawn(curves, ""))
     assert json.loads(text)["layout"]["showlegend"] is False
     assert curves.layout.showlegend is None  # the figure itself keeps it, for print
