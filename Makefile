@@ -4,11 +4,12 @@ JOBS ?= 2
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help install compare test test-slurm lint clean
+.PHONY: help install compare test test-full test-slurm lint clean
 
 help:
 	@echo "make compare      train all six families on a CPU, print the table, write the report"
 	@echo "make test         run the tests"
+	@echo "make test-full    run the tests that do all of what the others do a choice of: half an hour"
 	@echo "make test-slurm   run jobs on a SLURM started on this machine; needs root, see docs/slurm.md"
 	@echo "make lint         ruff and mypy"
 	@echo "make clean        remove .venv and caches; runs and prepared data stay"
@@ -29,6 +30,9 @@ compare: $(INSTALLED)
 
 test: $(INSTALLED)
 	@$(BIN)/python -m pytest --numprocesses $(JOBS)
+
+test-full: $(INSTALLED)
+	@$(BIN)/python -m pytest -m full --numprocesses $(JOBS)
 
 test-slurm: $(INSTALLED)
 	@$(BIN)/python -m pytest -m slurm -rs tests/slurm

