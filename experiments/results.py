@@ -158,7 +158,7 @@ def provenance(
         "data": task,
         "device": {
             "name": device.type,
-            "processor": _processor(device),
+            "processor": processor(device),
             "threads": torch.get_num_threads(),
             "precision": precision,
         },
@@ -189,7 +189,8 @@ def _git() -> dict[str, Any]:
     }
 
 
-def _processor(device: torch.device) -> str:
+def processor(device: torch.device) -> str:
+    """The name of a GPU, or of the processor as the system tells it."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:

@@ -1,22 +1,29 @@
 """Renders docs/faults.md from what the fault tests recorded.
 
 FAULT_RECORD=faults.jsonl python -m pytest tests/faults -m 'full or not full'
-python tests/faults/table.py faults.jsonl 2026-11-21 > docs/faults.md
+python tests/faults/table.py faults.jsonl > docs/faults.md
 """
 
 from __future__ import annotations
 
+import datetime
 import json
+import os
+import platform
 import sys
 from pathlib import Path
+
+import torch
+
+from experiments.results import processor
 
 HEAD = """# Faults injected
 
 What was broken on purpose, how often, and what happened: a test of `tests/faults/` wrote each line after its
-checks. Made on {day}, on 2 cores of an AMD EPYC, Python 3.11.7, torch 2.13.0 (CPU), by
+checks. Made on {day}, {machine}, by
 
     FAULT_RECORD=faults.jsonl python -m pytest tests/faults -m 'full or not full'
-    python tests/faults/table.py faults.jsonl {day} > docs/faults.md
+    python tests/faults/table.py faults.jsonl > docs/faults.md
 
 `make test` injects the same faults a few times each. What is promised stands in `reliability.md`.
 
@@ -33,7 +40,13 @@ real SLURM (`F11` to `F13`: `tests/slurm/`). Not tested: what takes a GPU (`F31`
 """
 
 
-def render(lines: list[str], day: str) -> str:
+def machine() -> str:
+    """Of this machine: cores, processor, versions."""
+    cores, python = len(os.sched_getaffinity(0)), platform.python_version()
+    return f"on {cores} cores ({processor(torch.device('cpu'))}), Python {python}, torch {torch.__version__}"
+
+
+def render(lines: list[str], day: str, machine: str) -> str:
     """The page; of a fault injected both a few and many times, the many."""
     rows: dict[tuple[str, str], dict[str, object]] = {}
     for line in lines:
@@ -45,8 +58,9 @@ def render(lines: list[str], day: str) -> str:
         f"| {row['fault']} | {row['injected']} | {row['count']:,} | {row['happened']} |"
         for _, row in sorted(rows.items())
     ]
-    return HEAD.format(day=day) + "\n".join(table) + "\n" + TAIL
+    return HEAD.format(day=day, machine=machine) + "\n".join(table) + "\n" + TAIL
 
 
 if __name__ == "__main__":
-    sys.stdout.write(render(Path(sys.argv[1]).read_text().splitlines(), sys.argv[2]))
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    sys.stdout.write(render(Path(sys.argv[1]).read_text().splitlines(), today, machine()))
