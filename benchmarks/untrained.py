@@ -20,8 +20,8 @@ import torch
 from sklearn.svm import SVC
 
 from analysis.arguments import read_arguments
+from analysis.scaling import read_points
 from analysis.scaling_laws import drop_highest, fit_law
-from analysis.scaling_points import read_points
 from experiments.errors import RunError
 from experiments.results import provenance
 from experiments.tasks import listops
