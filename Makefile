@@ -9,7 +9,7 @@ INSTALLED := .venv/.installed
 help:
 	@echo "make compare      train all six families on a CPU, print the table, write the report"
 	@echo "make test         run the tests"
-	@echo "make test-full    run the tests that do all of what the others do a choice of: half an hour"
+	@echo "make test-full    run the tests that do all of what the others do a choice of: ten minutes"
 	@echo "make test-slurm   run jobs on a SLURM started on this machine; needs root, see docs/slurm.md"
 	@echo "make lint         ruff and mypy"
 	@echo "make clean        remove .venv and caches; runs and prepared data stay"
