@@ -1,6 +1,6 @@
 """Compares the arms of a study: prints its tables, writes its frames and its report.
 
-python -m analysis.compare study=compare [runs=runs] [out=FOLDER]
+python -m analysis.compare study=compare [runs=runs] [out=FOLDER] [--allow-mixed]
 """
 
 from __future__ import annotations
@@ -23,14 +23,18 @@ from analysis.steps_to_loss import with_steps
 from analysis.summary import arm_table
 from analysis.table import WIDTH, render_markdown, render_tables, study_text
 
+ALLOW_MIXED = "--allow-mixed"
+
 HELP = """\
 Compares the arms of a study.
 
-    python -m analysis.compare study=compare runs=runs out=runs/compare/analysis
+    python -m analysis.compare study=compare runs=runs out=runs/compare/analysis [--allow-mixed]
 
 study   the study to read; default compare
 runs    the folder of all studies; default runs
 out     where the results go; default RUNS/STUDY/analysis
+--allow-mixed  rank arms of different likelihood classes against each other, and say so;
+        without it each class is ranked by itself
 
 Prints one table for each task. Writes results.csv and results.parquet (a row for
 each run), table.csv and table.md (a row for each arm) and compare.html; against.svg
@@ -48,6 +52,8 @@ class CompareConfig:
     """The folder of all studies."""
     out: str = ""
     """Where the results go; empty for ``RUNS/STUDY/analysis``."""
+    allow_mixed: bool = False
+    """Rank arms of different likelihood classes against each other."""
 
     def __post_init__(self) -> None:
         if not self.study:
@@ -61,23 +67,27 @@ class CompareConfig:
 
 
 def parse(arguments: Sequence[str]) -> CompareConfig:
-    """The config from ``key=value`` arguments.
+    """The config from ``key=value`` arguments and the flag ``--allow-mixed``.
 
     Raises:
         ValueError: an argument without ``=``, or an unknown key.
     """
-    known = [f.name for f in fields(CompareConfig)]
+    known = [f.name for f in fields(CompareConfig) if f.name != "allow_mixed"]
     values = {}
     for argument in arguments:
+        if argument == ALLOW_MIXED:
+            continue
         key, equals, value = argument.partition("=")
         if not equals:
-            raise ValueError(f"'{argument}' is no key=value: write for example study={argument.lstrip('-')}")
+            near = difflib.get_close_matches(argument, [ALLOW_MIXED], n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"write for example study={argument.lstrip('-')}"
+            raise ValueError(f"'{argument}' is no key=value: {remedy}")
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean '{near[0]}'? " if near else ""
             raise ValueError(f"unknown key '{key}': {hint}the keys are {', '.join(known)}")
         values[key] = value
-    return CompareConfig(**values)
+    return CompareConfig(**values, allow_mixed=ALLOW_MIXED in arguments)
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -119,7 +129,7 @@ def main(arguments: Sequence[str]) -> int:
         config = parse(arguments)
         frame = load_study(Path(config.runs), config.study)
         history = load_history(Path(config.runs), config.study)
-        frame = with_steps(frame, history)
+        frame = with_steps(frame, history).assign(allow_mixed=config.allow_mixed)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

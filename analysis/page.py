@@ -23,6 +23,7 @@ from analysis.table import (
     counts_line,
     flops,
     more_tables,
+    row_class,
     seconds,
     si,
     size,
@@ -136,7 +137,7 @@ def _tables(frame: pd.DataFrame) -> str:
     for (task, scale), rows in arms.groupby(PLACE, sort=True):
         lines, before = [], None
         for _, row in rows.iterrows():
-            here = row["kind"] if row["kind"] == "reference" else str(row["likelihood"])
+            here = row_class(row)
             css = "reference " * (here == "reference") + "class" * (before not in (None, here))
             before = here
             text = [escape(c) for c in cells(row)]
@@ -206,7 +207,8 @@ def _meanings() -> str:
     items = "".join(f"<li><strong>{k}</strong>: {escape(v)}.</li>" for k, v in LIKELIHOODS.items())
     return (
         f"<h2>What the likelihood classes mean</h2><ul>{items}</ul>"
-        "<p>Numbers of different classes measure different things and are never ranked against each other. "
+        "<p>Numbers of different classes measure different things and are not ranked against each other, "
+        "unless a table says so. "
         "Accuracy on answers is no likelihood, so all arms stand in one ranking.</p>"
     )
 

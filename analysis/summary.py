@@ -2,7 +2,8 @@
 
 Everything here is a function of the frame that ``analysis.load.load_study``
 returns. An arm is one config under several seeds; a table holds the arms of one
-task at one scale. Arms are ranked within a likelihood class only.
+task at one scale. Arms are ranked within a likelihood class only, unless the
+frame says otherwise in its column ``allow_mixed`` (``analysis.compare --allow-mixed``).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -45,11 +47,13 @@ def arm_table(frame: pd.DataFrame) -> pd.DataFrame:
     seeds), ``half_width`` (of its 95% t-interval; NaN below two seeds),
     ``seeds`` (runs that count), ``runs``, ``status`` (``complete`` if all are),
     ``message``; and the means of the number columns of ``load_study``.
-    Arms stand in order of class, then score; the best first.
+    Arms stand in order of class, then score; the best first. Where classes are mixed,
+    in order of score alone, and ``mixed`` names the classes.
     """
     rows = []
     for (task, scale), group in frame.groupby(PLACE, sort=True):
-        arms = [_arm_row(runs) for _, runs in group.groupby(["cell", "digest"])]
+        mixed = mixed_classes(group)
+        arms = [_arm_row(runs) | {"mixed": mixed} for _, runs in group.groupby(["cell", "digest"])]
         arms.sort(key=_rank)
         rows += [{"task": task, "scale": scale, **row} for row in arms + _reference_rows(group)]
     return pd.DataFrame(rows)
@@ -95,6 +99,8 @@ def _rank(row: dict[str, Any]) -> tuple[int, float, str]:
     place = classes.index(row["likelihood"]) if row["likelihood"] in classes else len(classes)
     if not row["seeds"]:
         return len(classes) + 1, 0.0, row["arm"]
+    if row["mixed"] is not None:
+        place = 0
     return place, -row["score"] if row["direction"] == "higher" else row["score"], row["arm"]
 
 
@@ -108,8 +114,17 @@ def asked(frame: pd.DataFrame, key: str) -> str | None:
     return None if key not in frame else _first(frame[key])
 
 
+def mixed_classes(group: pd.DataFrame) -> str | None:
+    """The likelihood classes of one task that are ranked as one; None where each is ranked by itself."""
+    found = sorted(group["likelihood"].dropna().unique(), key=list(LIKELIHOODS).index)
+    allowed = "allow_mixed" in group and bool(group["allow_mixed"].any())
+    return ", ".join(found) if allowed and len(found) > 1 else None
+
+
 def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
     """Every pair of arms of one task, scale and likelihood class; Holm over the pairs of the class.
+
+    Where classes are mixed, they count as one class, whose name is all their names.
 
     Columns: ``task scale likelihood unit margin`` and the fields of
     ``statistics.Difference``. Arms with a run that did not finish are left
@@ -120,6 +135,8 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
     for (task, scale), group in frame.groupby(PLACE, sort=True):
         if mixed_data(group):
             continue
+        if (mixed := mixed_classes(group)) is not None:
+            group = group.assign(likelihood=mixed)
         classes = group[_whole_arms(group)].groupby(["likelihood", "metric"], dropna=False, sort=True)
         for (kind, metric), arms in classes:
             scores = {str(arm): r.set_index("seed")["score"].to_dict() for arm, r in arms.groupby("arm")}
@@ -171,6 +188,11 @@ def study_warnings(frame: pd.DataFrame) -> list[str]:
         for _, runs in group[~usable(group)].groupby(["cell", "digest"]):
             notes = "; ".join(run_notes(runs))
             found.append(f"{place}: {runs['arm'].iloc[0]} is not compared, as runs are missing ({notes})")
+        if (mixed := mixed_classes(group)) is not None:
+            found.append(
+                f"{place}: likelihood classes are ranked against each other ({mixed}), as --allow-mixed "
+                "asks: their numbers measure different things"
+            )
         if mixed_data(group):
             found.append(f"{place}: mixed fingerprints, the runs saw different data: no arms are compared")
         seeds = group[_whole_arms(group)].groupby("arm")["seed"].nunique()
@@ -181,7 +203,26 @@ def study_warnings(frame: pd.DataFrame) -> list[str]:
         elif len(few):
             names = ", ".join(few.index)
             found.append(f"{place}: fewer than {MIN_SEEDS} seeds, so never called better: {names}")
-    return found + _mixed(frame) + _disturbed(frame) + _unmatched(frame)
+    return found + _unlike(frame) + _mixed(frame) + _disturbed(frame) + _unmatched(frame)
+
+
+def _unlike(frame: pd.DataFrame) -> list[str]:
+    """Scores of one table and class that are not the same measure, or not of as many items."""
+    labels = {"unit": "units", "direction": "directions", "averaging": "averagings", "score_items": "items"}
+    found = []
+    for (task, scale, likelihood), runs in frame[usable(frame)].groupby([*PLACE, "likelihood"], dropna=False):
+        of = "" if pd.isna(likelihood) else f" of {likelihood}"
+        names = sorted(runs["metric"].dropna().unique())
+        if len(names) > 1:
+            found.append(
+                f"{task}, {scale}: different metrics{of}, which are not compared: {', '.join(names)}"
+            )
+        for name, column in product(names, labels):
+            values = runs[runs["metric"] == name][column].dropna().unique()
+            if len(values) > 1:
+                shown = " and ".join(f"{v:g}" if column == "score_items" else str(v) for v in sorted(values))
+                found.append(f"{task}, {scale}: {name}{of} over different {labels[column]}: {shown}")
+    return found
 
 
 def _disturbed(frame: pd.DataFrame) -> list[str]:

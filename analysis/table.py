@@ -110,7 +110,8 @@ def title(rows: pd.DataFrame) -> str:
     if not isinstance(first["metric"], str):
         return f"{first['task']}, {first['scale']}: no scores yet"
     name = first["metric"].replace("_", " ")
-    return f"{first['task']}, {first['scale']}: {name} on test, {first['direction']} is better"
+    mixed = f"; {first['mixed']} ranked as one (--allow-mixed)" if isinstance(first["mixed"], str) else ""
+    return f"{first['task']}, {first['scale']}: {name} on test, {first['direction']} is better{mixed}"
 
 
 def verdicts(rows: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
@@ -121,7 +122,8 @@ def verdicts(rows: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
         pairs: their comparisons.
     """
     lines = []
-    for likelihood in rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]["likelihood"].unique():
+    shown = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]
+    for likelihood in shown["mixed"].where(shown["mixed"].notna(), shown["likelihood"]).unique():
         same = (pairs["likelihood"] == likelihood) | (pairs["likelihood"].isna() & pd.isna(likelihood))
         found = pairs[same]
         if found.empty:
@@ -170,6 +172,13 @@ def cells(row: pd.Series) -> list[str]:
     ]  # fmt: skip
 
 
+def row_class(row: pd.Series) -> str:
+    """The part of its table that a row stands in; a line divides the parts."""
+    if row["kind"] == "reference":
+        return "reference"
+    return str(row["mixed"] if isinstance(row["mixed"], str) else row["likelihood"])
+
+
 def score_text(row: pd.Series) -> str:
     """Mean, interval and seeds; the status of an arm without any score."""
     if not row["seeds"]:
@@ -216,7 +225,7 @@ def _rich_table(rows: pd.DataFrame) -> Table:
         table.add_column(name, justify=side, no_wrap=index > 0, overflow="fold")
     group = None
     for _, row in rows.iterrows():
-        here = "reference" if row["kind"] == "reference" else str(row["likelihood"])
+        here = row_class(row)
         if group is not None and here != group:
             table.add_section()
         group = here

@@ -110,7 +110,7 @@ def summarise(scores: list[Score], objective: Objective, split: str) -> Metric:
             value=accuracy_N.mean().item(),
             unit="share",
             direction="higher",
-            averaging="mean over examples of the share of their answers",
+            averaging="macro: mean over examples of the share of their answers",
             likelihood=None,
             estimator="most likely token at each answer, all answers hidden",
             samples=1,

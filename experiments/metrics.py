@@ -6,32 +6,60 @@ Shapes: N examples of a split, C classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+DIRECTIONS = ("lower", "higher")
+AVERAGINGS = ("micro", "macro")
+CLASSES = ("exact", "conditional", "bound", "pseudo")
+"""Likelihood classes; ``analysis.summary.LIKELIHOODS`` says what they mean."""
 JACKKNIFE_GROUPS = 100
 """Groups of examples left out in turn; every example alone, where there are no more than these."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One number that a table may show, with all that is needed to read it."""
+    """One number that a table may show, with all that is needed to read it.
+
+    Raises ValueError where it does not say what it is: numbers are compared by these words.
+    """
 
     name: str
     split: str
     value: float
     unit: str
+    """Empty for a number without one."""
     direction: str
+    """Which is better, ``lower`` or ``higher``."""
     averaging: str
+    """``micro`` (all items count alike) or ``macro`` (a mean of means), a colon, and over what."""
     likelihood: str | None
+    """One of ``CLASSES``; None where the metric is no likelihood."""
     estimator: str
     samples: int
+    """Random draws for each item; 1 where nothing is drawn."""
     standard_error: float
     """Of the mean over the items of this evaluation; says nothing of other seeds."""
     items: int
+    """Sequences, texts or examples that were scored."""
+
+    def __post_init__(self) -> None:
+        if not self.name or self.direction not in DIRECTIONS:
+            raise ValueError(f"metric {self.name!r}: direction={self.direction!r} is none of {DIRECTIONS}")
+        kind, colon, over = self.averaging.partition(": ")
+        if kind not in AVERAGINGS or not colon or not over:
+            raise ValueError(
+                f"metric {self.name}: averaging={self.averaging!r} must be 'micro: ...' or 'macro: ...'"
+            )
+        if self.likelihood is not None and self.likelihood not in CLASSES:
+            raise ValueError(f"metric {self.name}: likelihood={self.likelihood!r} is none of {CLASSES}")
+        if self.items < 1 or self.samples < 1:
+            raise ValueError(
+                f"metric {self.name}: items={self.items} and samples={self.samples} must be positive"
+            )
 
 
 def jackknife(statistic: Callable[[NDArray[np.int64]], float], num_items: int) -> float:
@@ -56,12 +84,14 @@ def split_metrics(
     first: str,
     unit: str,
     estimator: str,
+    macro: Sequence[str] = (),
 ) -> list[Metric]:
     """Statistics of a whole split, each with its standard error; the higher, the better.
 
     Args:
         statistics: by name, functions of the numbers of the examples they are computed from.
         first: the one that the table shows.
+        macro: those that are means over classes; the others count all examples alike.
     """
     names = sorted(statistics, key=lambda name: name != first)
     return [
@@ -71,7 +101,7 @@ def split_metrics(
             value=statistics[name](np.arange(num_items)),
             unit=unit,
             direction="higher",
-            averaging="over the whole split",
+            averaging="macro: mean over the classes" if name in macro else "micro: over the whole split",
             likelihood=None,
             estimator=estimator,
             samples=1,

@@ -73,8 +73,8 @@ def text_metrics(texts: Sequence[str], references: Sequence[str], split: str, se
             items=len(texts),
         )  # fmt: skip
 
-    found = [metric("bleu", value, error, "BLEU", "corpus", f"sacrebleu {signature}")]
+    found = [metric("bleu", value, error, "BLEU", "micro: counts of all texts", f"sacrebleu {signature}")]
     for name, value_N, estimator in means:
         error = value_N.std(ddof=1).item() / math.sqrt(len(value_N))
-        found.append(metric(name, value_N.mean().item(), error, "share", "mean over examples", estimator))
+        found.append(metric(name, value_N.mean().item(), error, "share", "macro: mean over texts", estimator))
     return found

@@ -222,7 +222,7 @@ class MaskedDiffusion(FillsBlanks):
                 value=error(np.arange(len(records))),
                 unit="bits/byte",
                 direction="lower",
-                averaging="root of the summed variances of all sequences' estimates over all bytes",
+                averaging="micro: root of the summed variances of all sequences' estimates over all bytes",
                 likelihood=self.likelihood.kind,
                 estimator="spread of each sequence's samples, as if they were not stratified",
                 samples=self.likelihood.samples,

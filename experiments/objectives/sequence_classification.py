@@ -105,4 +105,5 @@ class SequenceClassification(ReadoutObjective):
             first=self.task.metric,
             unit="",
             estimator="most likely class",
+            macro=["macro_f1"],
         )

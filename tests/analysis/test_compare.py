@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from analysis import compare
 from analysis.compare import CompareConfig, main, parse, write
 from analysis.load import load_study
 from analysis.summary import arm_table
@@ -18,12 +19,14 @@ def test_arguments_in_the_style_of_hydra() -> None:
     assert parse(["study=lr", "runs=a=b"]) == CompareConfig(study="lr", runs="a=b")
     assert parse(["study=lr"]).folder == Path("runs/lr/analysis")
     assert parse(["out=there"]).folder == Path("there")
+    assert parse(["--allow-mixed", "study=lr"]) == CompareConfig(study="lr", allow_mixed=True)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["stduy=compare"], "unknown key 'stduy': did you mean 'study'? the keys are study, runs, out"),
+        (["--allow-mix"], "'--allow-mix' is no key=value: did you mean --allow-mixed?"),
         (["--compare"], "'--compare' is no key=value: write for example study=compare"),
         (["study="], "study= is empty"),
         (["study=compare", "runs=nowhere"], "study=compare is not in nowhere/"),
@@ -57,6 +60,15 @@ def test_everything_is_written_and_printed(study: Path, capsys: pytest.CaptureFi
     table = pd.read_csv(folder / "table.csv")
     assert table["score"].tolist() == pytest.approx(arm_table(frame)["score"].tolist(), nan_ok=True)
     assert (folder / "table.md").read_text() == render_markdown(frame)
+
+
+def test_mixed_classes_are_ranked_only_when_asked(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames: list[pd.DataFrame] = []
+    monkeypatch.setattr(compare, "publish", lambda frame, history, folder: frames.append(frame))
+    for flags in ([], ["--allow-mixed"]):
+        assert main([f"runs={study}", *flags]) == 0
+    assert not frames[0]["allow_mixed"].any()
+    assert frames[1]["allow_mixed"].all()
 
 
 def test_the_analysis_is_not_taken_for_a_run(study: Path) -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.load import load_study
@@ -128,3 +130,54 @@ def test_unequal_conditions_are_warned_of(
         write_run("mamba", seed, **change)
     [warning] = study_warnings(load_study(tmp_path / "runs", "compare"))
     assert words in warning
+
+
+def test_mixed_classes_are_ranked_as_one_where_that_is_allowed(study: Path) -> None:
+    frame = load_study(study, "compare").assign(allow_mixed=True)
+    table = arm_table(frame)
+    text = table[(table["task"] == "text") & (table["kind"] == "arm")]
+    assert text["arm"].tolist() == ["encoder", "moe", "decoder", "mamba", "s4", "diffusion"]
+    pairs = comparisons(frame)
+    mixed = pairs[pairs["task"] == "text"]
+    assert set(mixed["likelihood"]) == {"exact, bound, pseudo"}
+    assert {frozenset(p) for p in zip(mixed["better"], mixed["worse"], strict=True)} == {
+        frozenset(p) for p in combinations(["encoder", "decoder", "mamba", "s4", "diffusion"], 2)
+    }
+    warnings = [w for w in study_warnings(frame) if "--allow-mixed" in w]
+    assert len(warnings) == 1
+    assert "text, nano: likelihood classes are ranked against each other (exact, bound" in warnings[0]
+
+
+def test_allowing_mixed_classes_changes_nothing_where_there_is_one(write_run: Any, tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run("decoder", seed, 2.0 + seed / 100)
+        write_run("mamba", seed, 3.0 + seed / 90)
+        write_run("decoder", seed, 0.5, task="recall")
+    frame = load_study(tmp_path / "runs", "compare")
+    allowed = frame.assign(allow_mixed=True)
+    pd.testing.assert_frame_equal(comparisons(allowed), comparisons(frame))
+    assert study_warnings(allowed) == study_warnings(frame)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("score_items", 64.0, "bits_per_byte of exact over different items: 64 and 256"),
+        (
+            "averaging",
+            "macro: x",
+            "bits_per_byte of exact over different averagings: macro: x and micro",
+        ),
+        ("metric", "nats", "different metrics of exact, which are not compared: bits_per_byte, nats"),
+    ],
+)
+def test_scores_that_are_not_one_measure_are_warned_about(
+    column: str, value: Any, words: str, write_run: Any, tmp_path: Path
+) -> None:
+    for seed in range(3):
+        write_run("decoder", seed)
+        write_run("mamba", seed)
+        write_run("diffusion", seed, likelihood="bound", objective="masked_diffusion")
+    frame = load_study(tmp_path / "runs", "compare")
+    frame.loc[frame["arm"] == "mamba", column] = value
+    assert [w for w in study_warnings(frame) if "different" in w] == [f"text, nano: {words}"]

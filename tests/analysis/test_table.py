@@ -87,6 +87,20 @@ def test_markdown_holds_the_same_cells(study: Path) -> None:
         assert "| " + " | ".join(cells(row)) + " |" in tables
 
 
+def test_a_table_says_that_it_ranks_mixed_classes_as_one(study: Path) -> None:
+    frame = load_study(study, "compare")
+    asked = frame.assign(allow_mixed=True)
+    note = "; exact, bound, pseudo ranked as one (--allow-mixed)"
+    for text in (render_tables(asked), render_markdown(asked)):
+        assert f"text, nano: bits per byte on test, lower is better{note}\n" in text
+        assert "recall, nano: answer accuracy on test, higher is better\n" in text
+        assert "Among exact, bound, pseudo: encoder is better than decoder by 1.3" in text
+    alone = render_markdown(frame)
+    assert "Among exact: decoder" in alone
+    assert note not in alone
+    assert "encoder is better" not in alone
+
+
 def test_a_study_of_nothing_but_failures_is_a_table(write_run: Any, tmp_path: Path) -> None:
     write_run("mamba", 0, None, status="failed", message="a [bold]bug[/bold] | with marks")
     text = render_tables(load_study(tmp_path / "runs", "compare"))

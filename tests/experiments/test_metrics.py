@@ -5,7 +5,10 @@ import pytest
 from scipy import stats
 from sklearn import metrics
 
+from analysis.summary import LIKELIHOODS
 from experiments.metrics import (
+    CLASSES,
+    Metric,
     accuracy,
     jackknife,
     macro_f1,
@@ -99,3 +102,40 @@ def test_the_metric_of_the_table_comes_first():
         ("small", 0.0, 10, "higher"),
     ]
     assert metrics[0].standard_error == pytest.approx(x.std(ddof=1) / math.sqrt(10))
+
+
+SAID = {
+    "name": "bits_per_byte", "split": "test", "value": 2.0, "unit": "bits/byte", "direction": "lower",
+    "averaging": "micro: all bits over all bytes", "likelihood": "bound", "estimator": "chain rule",
+    "samples": 1, "standard_error": 0.1, "items": 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("name", ""),
+        ("direction", "up"),
+        ("averaging", "over everything"),
+        ("averaging", "micro"),
+        ("likelihood", "upper bound"),
+        ("items", 0),
+        ("samples", 0),
+    ],
+)
+def test_a_metric_says_what_it_is(key, value):
+    assert Metric(**SAID).items == 8
+    with pytest.raises(ValueError, match=f"{key}=" if value else "direction=|items=|samples="):
+        Metric(**{**SAID, key: value})
+
+
+def test_every_likelihood_class_has_its_meaning():
+    assert tuple(LIKELIHOODS) == CLASSES
+
+
+def test_means_over_classes_are_called_macro():
+    statistics = {"accuracy": lambda kept: 0.5, "macro_f1": lambda kept: 0.4}
+    found = split_metrics(
+        statistics, 4, "test", first="accuracy", unit="", estimator="none", macro=["macro_f1"]
+    )
+    assert [m.averaging.split(":")[0] for m in found] == ["micro", "macro"]
