@@ -1,6 +1,6 @@
 """Chooses each arm's learning rate from a study that swept it.
 
-    python -m analysis.rates study=compare_rates [runs=runs]
+    python -m analysis.rates study=tune [runs=runs] [--extend]
 
 Selection is on the validation split, never on the test split. An optimum at the
 edge of its grid is flagged: the true one may lie beyond.
@@ -8,9 +8,13 @@ edge of its grid is flagged: the true one may lie beyond.
 
 from __future__ import annotations
 
+import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import rich.box
@@ -18,113 +22,163 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from analysis.compare import parse
-from analysis.load import load_history, load_study
+from analysis.arguments import read_arguments
+from analysis.compare import write
+from analysis.rate_choice import ARM, MIN_RATES, best_rates, extension, rate_means, rate_table, runs_of
+
+HELP = """\
+Chooses each arm's learning rate from a study that swept it, on the validation split.
+
+    python -m analysis.rates study=tune runs=runs [--extend]
+
+study     the study to read; default tune
+runs      the folder of all studies; default runs
+--extend  train the rate beyond, as long as an arm's best rate is at the edge of its grid
+
+Prints a table for each task and size, and the command that extends the grid of an arm
+whose best rate is at its edge. Writes RUNS/STUDY/analysis/rates.yaml, which study=confirm
+reads.
+"""
+
+EXTEND = "--extend"
+MAX_ROUNDS = 8
+"""Rounds of extension: four decades. An optimum further out is a mistake somewhere else."""
+DIVERGED = 4
+"""Exit code of ``experiments.train`` where a run diverged: an answer too."""
 
 
-def rate_table(runs: Path, study: str) -> pd.DataFrame:
-    """One row for each run: task, backbone, learning_rate, seed, status, validation, direction.
+@dataclass(frozen=True, kw_only=True)
+class RatesConfig:
+    """Which study to choose from."""
 
-    ``validation`` is the last value on the validation split; NaN where there is none.
-    """
-    frame, history = load_study(runs, study), load_history(runs, study)
-    last = history[history["kind"] == "validation"].groupby("path").last()
-    rows = []
-    for run in frame.to_dict("records"):
-        folder = Path(str(run["path"]))
-        if run["status"] == "incomplete":
-            continue
-        config = yaml.safe_load((folder / "config.yaml").read_text())
-        metric = str(run["metric"])
-        known = run["path"] in last.index and metric in last.columns and run["status"] == "complete"
-        rows.append(
-            {
-                "task": run["task"],
-                "backbone": run["backbone"],
-                "learning_rate": float(config["optimizer"]["learning_rate"]),
-                "seed": run["seed"],
-                "status": run["status"],
-                "validation": float(last.loc[run["path"], metric]) if known else float("nan"),
-                "direction": run["direction"],
-            }
-        )
-    return pd.DataFrame(rows)
+    study: str = "tune"
+    """The study to read, a folder inside ``runs``."""
+    runs: str = "runs"
+    """The folder of all studies."""
 
-
-def best_rates(rates: pd.DataFrame) -> pd.DataFrame:
-    """For each task and backbone the rate with the best mean over seeds, and whether it is at an edge.
-
-    Of rates that tie, the middle one (the lower of two).
-
-    ``robust`` counts the rates of the grid within 5% of the best value.
-    """
-    rows = []
-    for (task, backbone), arm in rates.groupby(["task", "backbone"], sort=True):
-        mean = arm.groupby("learning_rate")["validation"].mean()
-        finished = mean.dropna()
-        if finished.empty:
-            continue
-        higher = (arm["direction"] == "higher").any()
-        tied = finished[finished == (finished.max() if higher else finished.min())]
-        best = tied.index[(len(tied) - 1) // 2]  # the middle of equals is the safest
-        near = finished >= 0.95 * finished[best] if higher else finished <= 1.05 * finished[best]
-        rows.append(
-            {
-                "task": task,
-                "backbone": backbone,
-                "learning_rate": best,
-                "validation": finished[best],
-                "edge": best in (mean.index.min(), mean.index.max()),
-                "robust": int(near.sum()),
-            }
-        )
-    return pd.DataFrame(rows)
+    def __post_init__(self) -> None:
+        if not self.study or not self.runs:
+            raise ValueError(f"study={self.study} and runs={self.runs} must not be empty")
 
 
 def render(rates: pd.DataFrame, best: pd.DataFrame) -> list[Table]:
-    """One table for each task: arms by learning rates, the chosen one in brackets."""
+    """One table for each task and scale: arms by learning rates, the chosen one in brackets."""
     tables = []
-    for task, part in rates.groupby("task", sort=True):
-        grid = sorted(part["learning_rate"].unique())
-        table = Table(box=rich.box.SIMPLE, title=f"{task}: validation by learning rate, best in [ ]")
+    for (task, scale), arms in best.groupby(["task", "scale"], sort=True):
+        here = rates[(rates["task"] == task) & (rates["scale"] == scale)]
+        grid = sorted(here["learning_rate"].unique())
+        title = f"{task}, {scale}: validation by learning rate, best in [ ]"
+        table = Table(box=rich.box.SIMPLE, title=title)
         table.add_column("arm")
         for rate in grid:
             table.add_column(f"{rate:g}", justify="right")
-        table.add_column("within 5%", justify="right")
+        table.add_column("decades", justify="right")
         table.add_column("")
-        for row in best[best["task"] == task].to_dict("records"):
-            arm = part[part["backbone"] == row["backbone"]]
-            mean = arm.groupby("learning_rate")["validation"].mean()
-            cells = [_cell(mean.get(rate), rate == row["learning_rate"]) for rate in grid]
-            note = "at the edge of the grid: extend it" if row["edge"] else ""
-            table.add_row(str(row["backbone"]), *cells, f"{row['robust']} of {len(mean)}", note)
+        for _, arm in arms.iterrows():
+            mean = rate_means(runs_of(arm, rates))
+            cells = [_cell(mean.get(rate), rate == arm["learning_rate"]) for rate in grid]
+            name = str(arm["backbone"])
+            if arms["target"].nunique() > 1:
+                name += f" {arm['target']:,.0f}"
+            decades = "-" if pd.isna(arm["decades"]) else f"{'≥ ' * bool(arm['open'])}{arm['decades']:.2f}"
+            table.add_row(name, *cells, decades, note(arm))
         tables.append(table)
     return tables
 
 
+def note(arm: pd.Series) -> str:
+    """What to be wary of."""
+    if pd.isna(arm["learning_rate"]):
+        return "every rate diverged: extend it downwards"
+    found = [f"at the {arm['edge']} edge of the grid: extend it"] * bool(arm["edge"])
+    found += [f"{arm['rates']} rates: a grid has {MIN_RATES} or more"] * (arm["rates"] < MIN_RATES)
+    return "; ".join(found)
+
+
 def _cell(value: float | None, best: bool) -> str:
-    """A value of the grid: bracketed where it is the best, a dash where it was not tried or failed."""
+    """A value of the grid: bracketed where it is the best, a dash where it was not tried or diverged."""
     if value is None or pd.isna(value):
         return "-"
     return f"\\[{value:.3f}]" if best else f"{value:.3f}"
 
 
-def main(arguments: Sequence[str]) -> int:
-    try:
-        config = parse(arguments)
+def chosen(study: str, best: pd.DataFrame) -> dict[str, Any]:
+    """The content of rates.yaml: the study, its seeds, and what was chosen for each arm."""
+    arms = []
+    for _, arm in best.dropna(subset="learning_rate").iterrows():
+        arms.append(
+            {
+                **{key: str(arm[key]) for key in ARM if key != "target"},
+                "target": None if pd.isna(arm["target"]) else float(arm["target"]),
+                "learning_rate": float(arm["learning_rate"]),
+                "bracketed": not arm["edge"],
+                "metric": arm["metric"],
+                "validation": float(arm["validation"]),
+                "decades": round(float(arm["decades"]), 3),
+            }
+        )
+    return {"study": study, "seeds": sorted({s for seeds in best["seeds"] for s in seeds}), "arms": arms}
+
+
+def by_task(best: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """The rates as ``study.learning_rate`` of study/compare.yaml has them."""
+    found: dict[str, dict[str, float]] = {}
+    for _, arm in best.dropna(subset="learning_rate").iterrows():
+        found.setdefault(str(arm["task"]), {})[str(arm["backbone"])] = float(arm["learning_rate"])
+    return found
+
+
+def extend(config: RatesConfig) -> None:
+    """Trains the next rate of every arm whose best is at an edge, until there is none.
+
+    Raises ValueError where a command fails, or an optimum stays at the edge for ``MAX_ROUNDS`` rounds.
+    """
+    for _ in range(MAX_ROUNDS):
         rates = rate_table(Path(config.runs), config.study)
         best = best_rates(rates)
+        at_edge = best[best["edge"] != ""]
+        if at_edge.empty:
+            return
+        for _, arm in at_edge.iterrows():
+            words = extension(arm, rates)
+            print(f"extending: python {shlex.join(words)}", flush=True)
+            code = run_python(words)
+            if code not in (0, DIVERGED):
+                raise ValueError(f"the command above ended with exit code {code}: its message says why")
+    raise ValueError(f"study={config.study}: still at the edge after {MAX_ROUNDS} rounds: look at its runs")
+
+
+def run_python(words: list[str]) -> int:
+    """Runs Python on some words and gives its exit code."""
+    return subprocess.run([sys.executable, *words], check=False).returncode
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code: 0, or 2 where the person asked for something that is not there."""
+    if any(a in ("--help", "-h") for a in arguments):
+        print(HELP, end="")
+        return 0
+    try:
+        config = RatesConfig(**read_arguments([a for a in arguments if a != EXTEND], RatesConfig))
+        if EXTEND in arguments:
+            extend(config)
+        rates = rate_table(Path(config.runs), config.study)
+        best = best_rates(rates)
+        path = Path(config.runs) / config.study / "analysis" / "rates.yaml"
+        write(path, yaml.safe_dump(chosen(config.study, best), sort_keys=False))
     except (ValueError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     console = Console(width=None if sys.stdout.isatty() else 118, highlight=False)
     for table in render(rates, best):
         console.print(table)
-    chosen: dict[str, dict[str, float]] = {}
-    for row in best.to_dict("records"):
-        chosen.setdefault(str(row["task"]), {})[str(row["backbone"])] = float(row["learning_rate"])
-    console.print("learning_rate:  # as study/compare.yaml wants it", markup=False)
-    console.print(yaml.safe_dump(chosen, sort_keys=True), markup=False)
+    print("decades: of learning rate, within 5% of the best result")
+    for _, arm in best[best["edge"] != ""].iterrows():
+        print(f"extend: python {shlex.join(extension(arm, rates))}")
+    if not best.duplicated(["task", "backbone"]).any():
+        print("learning_rate:  # as study/compare.yaml wants it")
+        print(yaml.safe_dump(by_task(best), sort_keys=True))
+    print(f"wrote {path}")
     return 0
 
 

@@ -15,6 +15,7 @@ import json
 import math
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from importlib import metadata
@@ -152,7 +153,7 @@ def provenance(
             "precision": precision,
         },
         "kernels": kernels,
-        "command": " ".join(redact(["python", "-m", "experiments.train", *sys.argv[1:]])),
+        "command": shlex.join(redact(["python", "-m", "experiments.train", *sys.argv[1:]])),
     }
 
 

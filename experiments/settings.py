@@ -26,6 +26,7 @@ from experiments.parallel.config import ParallelConfig
 from experiments.schema import BudgetConfig, DeviceConfig, Names, ScaleConfig, Schema, TrainerConfig
 from experiments.tasks.task import Task
 from experiments.tracking import TrackingConfig
+from experiments.tuning import adopt_rate
 from experiments.validation import check_file_name, first_line, load_class, typed
 from experiments.weights import ModelRecord, fingerprint, is_run, read_record
 
@@ -127,6 +128,7 @@ def read_settings(cfg: DictConfig) -> Settings:
     tree.setdefault("parallel", {})  # of runs recorded before there was this group
     _check_groups(tree)
     initial = _adopt_initial(tree)
+    adopt_rate(tree)
 
     names = typed(Names, tree["names"], "names")
     backbone_class, backbone = part(tree, "backbone", Backbone)  # type: ignore[type-abstract]

@@ -1,67 +1,113 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
-from analysis.rates import best_rates, main, rate_table
+from analysis import rates
+from analysis.rates import main
 
 
 @pytest.fixture
 def swept(tmp_path: Path, write_run: Callable[..., Path]) -> Path:
-    """A decoder whose best rate lies inside the grid, a mamba whose best lies at its edge, one failure."""
+    """A decoder whose best rate lies inside the grid, a mamba whose best lies at its edge."""
     scores = {
-        "decoder": {1e-3: 2.6, 3e-3: 2.3, 1e-2: 2.35},
+        "decoder": {3e-4: 3.1, 1e-3: 2.6, 3e-3: 2.3, 1e-2: 2.35, 3e-2: 2.5},
         "mamba": {1e-3: 2.9, 3e-3: 2.7, 1e-2: 2.4},
     }
     for backbone, by_rate in scores.items():
         for index, (rate, score) in enumerate(by_rate.items()):
             folder = write_run(backbone, 100, score, study="rates", digest=f"{index}{backbone[0]}")
             (folder / "config.yaml").write_text(yaml.safe_dump({"optimizer": {"learning_rate": rate}}))
-    folder = write_run(
-        "decoder", 100, None, study="rates", digest="9d", status="diverged", message="loss is nan"
-    )
-    (folder / "config.yaml").write_text(yaml.safe_dump({"optimizer": {"learning_rate": 3e-2}}))
+            record = json.loads((folder / "provenance.json").read_text())
+            record["command"] = "python -m experiments.train study=rates"
+            (folder / "provenance.json").write_text(json.dumps(record))
     return tmp_path / "runs"
 
 
-def test_the_best_validation_value_decides(swept: Path) -> None:
-    best = best_rates(rate_table(swept, "rates")).set_index("backbone")
-    assert best.loc["decoder", "learning_rate"] == 3e-3
-    assert best.loc["mamba", "learning_rate"] == 1e-2
-
-
-def test_an_optimum_at_the_edge_is_flagged(swept: Path) -> None:
-    best = best_rates(rate_table(swept, "rates")).set_index("backbone")
-    assert bool(best.loc["mamba", "edge"])
-    assert not best.loc["decoder", "edge"]
-
-
-def test_rates_within_five_percent_are_counted(swept: Path) -> None:
-    best = best_rates(rate_table(swept, "rates")).set_index("backbone")
-    assert best.loc["decoder", "robust"] == 2
-    assert best.loc["mamba", "robust"] == 1
-
-
-def test_the_printed_choice_is_yaml_for_the_study(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_choice_is_printed_and_written(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study=rates", f"runs={swept}"]) == 0
     printed = capsys.readouterr().out
-    chosen = yaml.safe_load(printed.split("wants it\n")[1])
+    chosen = yaml.safe_load(printed.split("wants it\n")[1].split("wrote")[0])
     assert chosen == {"text": {"decoder": 3e-3, "mamba": 1e-2}}
-    assert "at the edge of the grid" in printed
+    written = yaml.safe_load((swept / "rates" / "analysis" / "rates.yaml").read_text())
+    assert (written["study"], written["seeds"]) == ("rates", [100])
+    arms = {arm["backbone"]: arm for arm in written["arms"]}
+    assert arms["decoder"]["bracketed"]
+    assert not arms["mamba"]["bracketed"]
+    assert arms["mamba"]["learning_rate"] == 1e-2
+    # The last value on validation: the planted ones fall to the score times 1 + 1/50.
+    assert arms["decoder"]["validation"] == pytest.approx(2.3 * 1.02)
 
 
-def test_an_absent_study_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["study=rates", f"runs={tmp_path}"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+def test_an_edge_is_said_with_the_command_that_extends_it(
+    swept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["study=rates", f"runs={swept}"])
+    printed = capsys.readouterr().out
+    rows = {line.split()[0]: line for line in printed.splitlines() if line.startswith("  ") and line.strip()}
+    assert "edge" not in rows["decoder"]
+    note = " at the upper edge of the grid: extend it; 3 rates: a grid has 5 or more"
+    assert " ".join(printed.split()).count(note) == 1
+    assert "at the upper edge" in rows["mamba"]
+    words = "-m study=rates backbone=mamba optimizer.learning_rate=0.03 seed=100"
+    commands = [line for line in printed.splitlines() if line.startswith("extend: ")]
+    assert commands == [f"extend: python -m experiments.train {words}"]
 
 
-def test_of_rates_that_tie_the_middle_is_taken(tmp_path: Path, write_run: Callable[..., Path]) -> None:
-    for index, (rate, score) in enumerate({3e-4: 2.1, 1e-3: 2.1, 3e-3: 2.1, 1e-2: 3.0}.items()):
-        folder = write_run("decoder", 100, score, study="rates", digest=f"{index}d")
+def test_extending_goes_on_until_the_optimum_is_inside(
+    swept: Path, write_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = {3e-2: 2.2, 1e-1: 2.6}
+    trained = []
+
+    def train(words: list[str]) -> int:
+        rate = float(next(word for word in words if word.startswith("optimizer.")).partition("=")[2])
+        folder = write_run("mamba", 100, results[rate], study="rates", digest=f"x{len(trained)}")
         (folder / "config.yaml").write_text(yaml.safe_dump({"optimizer": {"learning_rate": rate}}))
-    best = best_rates(rate_table(tmp_path / "runs", "rates"))
-    assert best["learning_rate"].tolist() == [1e-3]
-    assert not best["edge"].any()
+        trained.append(rate)
+        return 0
+
+    monkeypatch.setattr(rates, "run_python", train)
+    assert main(["study=rates", f"runs={swept}", "--extend"]) == 0
+    assert trained == [3e-2, 1e-1]
+    written = yaml.safe_load((swept / "rates" / "analysis" / "rates.yaml").read_text())
+    assert {arm["backbone"]: arm["learning_rate"] for arm in written["arms"] if arm["bracketed"]} == {
+        "decoder": 3e-3, "mamba": 3e-2,
+    }  # fmt: skip
+
+
+def test_extending_stops_where_training_cannot(
+    swept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rates, "run_python", lambda words: 2)
+    assert main(["study=rates", f"runs={swept}", "--extend"]) == 2
+    assert (
+        capsys.readouterr().err == "error: the command above ended with exit code 2: its message says why\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["study=rates"], "study=rates is not in"),
+        (["stdy=rates"], "'stdy=rates': did you mean 'study='?"),
+        (["study="], "study= and runs="),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, f"runs={tmp_path}"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {words}")
+    assert error.count("\n") == 1
+
+
+def test_help_names_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("study ", "runs ", "--extend", "rates.yaml"))

@@ -15,6 +15,10 @@ from experiments.settings import CONF, Settings
 STUDIES = sorted(path.stem for path in (CONF / "study").glob("*.yaml"))
 
 
+GIVEN = {"confirm": ["study.tuned=null"]}
+"""What a study needs that another command writes, left out."""
+
+
 def params(study: str) -> dict[str, list[str]]:
     """What a study sweeps over."""
     commands.compose(f"study={study}")
@@ -36,7 +40,7 @@ def cells(study: str) -> list[Settings]:
     if len(choices) > LARGE:
         longest = max(map(len, words))
         choices = [tuple(values[i % len(values)] for values in words) for i in range(longest)]
-    found = [commands.settings(f"study={study}", *choice) for choice in choices]
+    found = [commands.settings(f"study={study}", *GIVEN.get(study, []), *choice) for choice in choices]
     return [replace(cell, seed=seed) for cell in found for seed in seeds]
 
 
@@ -164,3 +168,14 @@ def test_a_study_overrides_what_the_root_file_sets() -> None:
     trainer = commands.settings("study=compare", "task=recall", "backbone=decoder").trainer
     assert (trainer.evaluate_every, trainer.log_every) == (100, 20)
     assert trainer.checkpoint_every == 200
+
+
+def test_rates_are_confirmed_under_the_conditions_they_were_chosen_in() -> None:
+    """On other seeds, and with a test split that is large enough to report."""
+    chosen, confirmed = conditions(cells("tune")[0]), conditions(cells("confirm")[0])
+    assert chosen["trainer"].pop("test_examples") < confirmed["trainer"].pop("test_examples")
+    assert chosen == confirmed
+    assert not {cell.seed for cell in cells("tune")} & {cell.seed for cell in cells("confirm")}
+    grid = sorted({cell.optimizer.learning_rate for cell in cells("tune")})
+    assert len(grid) >= 5
+    assert all(high / low == pytest.approx(10**0.5, rel=0.06) for low, high in itertools.pairwise(grid))

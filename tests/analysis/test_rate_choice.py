@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from analysis.rate_choice import best_rates, extension, further_rate, rate_means, rate_table, robust_decades
+
+WriteRun = Callable[..., Path]
+
+
+def write_grid(
+    write_run: WriteRun, backbone: str, scores: dict[float, float | None], **settings: Any
+) -> None:
+    """A run for each rate; None diverges."""
+    target, seed = settings.pop("target", None), settings.pop("seed", 100)
+    for rate, score in scores.items():
+        fate = {"status": "diverged", "message": "loss is nan"} if score is None else {}
+        digest = f"{rate:g}{backbone[0]}{target}{seed}".replace("-", "").replace(".", "")
+        folder = write_run(backbone, seed, score, study="rates", digest=digest, **fate, **settings)
+        config = {"optimizer": {"learning_rate": rate}, "scale": {"target": target}}
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+@pytest.fixture
+def swept(tmp_path: Path, write_run: WriteRun) -> Path:
+    """A decoder whose best rate lies inside the grid, a mamba whose best lies at its edge, one failure."""
+    write_grid(write_run, "decoder", {1e-3: 2.6, 3e-3: 2.3, 1e-2: 2.35, 3e-2: None})
+    write_grid(write_run, "mamba", {1e-3: 2.9, 3e-3: 2.7, 1e-2: 2.4})
+    return tmp_path / "runs"
+
+
+def best_of(runs: Path) -> pd.DataFrame:
+    return best_rates(rate_table(runs, "rates")).set_index("backbone")
+
+
+def test_the_best_validation_value_decides(swept: Path) -> None:
+    best = best_of(swept)
+    assert best.loc["decoder", "learning_rate"] == 3e-3
+    assert best.loc["mamba", "learning_rate"] == 1e-2
+
+
+def test_the_test_split_decides_nothing(swept: Path) -> None:
+    before = best_of(swept)
+    for path in swept.glob("rates/*/s*/result.json"):
+        text = path.read_text().replace(
+            '"value": 2.', '"value": 1.' if "decoder" in str(path) else '"value": 9.'
+        )
+        path.write_text(text)
+    pd.testing.assert_frame_equal(best_of(swept), before)
+
+
+def test_an_optimum_at_the_edge_is_flagged(swept: Path) -> None:
+    assert best_of(swept)["edge"].to_dict() == {"decoder": "", "mamba": "upper"}
+
+
+def test_a_divergence_beyond_the_best_rate_brackets_it(tmp_path: Path, write_run: WriteRun) -> None:
+    write_grid(write_run, "decoder", {1e-3: 2.6, 3e-3: 2.3, 1e-2: None})
+    assert best_of(tmp_path / "runs").loc["decoder", "edge"] == ""
+
+
+def test_of_rates_that_tie_the_middle_is_taken(tmp_path: Path, write_run: WriteRun) -> None:
+    write_grid(write_run, "decoder", {3e-4: 2.1, 1e-3: 2.1, 3e-3: 2.1, 1e-2: 3.0})
+    best = best_of(tmp_path / "runs").loc["decoder"]
+    assert (best["learning_rate"], best["edge"]) == (1e-3, "")
+
+
+def test_a_rate_that_diverges_under_one_seed_is_never_the_best(tmp_path: Path, write_run: WriteRun) -> None:
+    write_grid(write_run, "decoder", {1e-3: 2.6, 3e-3: 2.3, 1e-2: 2.0}, seed=100)
+    write_grid(write_run, "decoder", {1e-3: 2.5, 3e-3: 2.4, 1e-2: None}, seed=101)
+    best = best_of(tmp_path / "runs").loc["decoder"]
+    assert (best["learning_rate"], best["seeds"], best["rates"]) == (3e-3, [100, 101], 3)
+
+
+def test_a_rate_short_of_a_seed_does_not_count_as_tried(tmp_path: Path, write_run: WriteRun) -> None:
+    write_grid(write_run, "decoder", {1e-3: 2.6, 3e-3: 2.3, 1e-2: 2.0}, seed=100)
+    write_grid(write_run, "decoder", {1e-3: 2.5, 3e-3: 2.4}, seed=101)
+    means = rate_means(rate_table(tmp_path / "runs", "rates"))
+    assert means.to_dict() == {1e-3: pytest.approx(2.55 * 1.02), 3e-3: pytest.approx(2.35 * 1.02)}
+    best = best_of(tmp_path / "runs").loc["decoder"]
+    assert (best["learning_rate"], best["edge"], best["rates"]) == (3e-3, "upper", 2)
+
+
+def test_where_all_diverged_the_grid_goes_down(tmp_path: Path, write_run: WriteRun) -> None:
+    write_grid(write_run, "s4", {1e-2: None, 3e-2: None})
+    rates = rate_table(tmp_path / "runs", "rates")
+    best = best_rates(rates).iloc[0]
+    assert math.isnan(best["learning_rate"])
+    assert further_rate(best, rates) == 3e-3
+
+
+def test_sizes_are_arms_of_their_own(tmp_path: Path, write_run: WriteRun) -> None:
+    write_grid(write_run, "decoder", {1e-3: 2.6, 3e-3: 2.3, 1e-2: 2.4}, target=30000)
+    write_grid(write_run, "decoder", {1e-3: 2.1, 3e-3: 2.3, 1e-2: 2.4}, target=100000)
+    best = best_rates(rate_table(tmp_path / "runs", "rates")).set_index("target")
+    assert best["learning_rate"].to_dict() == {30000.0: 3e-3, 100000.0: 1e-3}
+    assert best["edge"].to_dict() == {30000.0: "", 100000.0: "lower"}
+
+
+def test_a_study_that_varies_something_else_is_refused(tmp_path: Path, write_run: WriteRun) -> None:
+    for digest in "ab":
+        folder = write_run("decoder", 100, 2.0, study="rates", digest=digest)
+        (folder / "config.yaml").write_text(yaml.safe_dump({"optimizer": {"learning_rate": 1e-3}}))
+    with pytest.raises(ValueError, match="varies more than the learning rate: decoder on text has two runs"):
+        rate_table(tmp_path / "runs", "rates")
+
+
+@pytest.mark.parametrize(
+    ("values", "higher", "decades", "is_open"),
+    [
+        # Lower is better: the limit is 2.1. Half of the decade below (2.0 -> 2.2), a quarter of that above.
+        ([2.2, 2.0, 2.4], False, 0.5 + 0.25, False),
+        # Higher is better: the limit is 0.95; 0.05 of a fall of 0.1, then of 0.2.
+        ([0.9, 1.0, 0.8], True, 0.5 + 0.25, False),
+        # All within 5%: the grid ends first.
+        ([2.05, 2.0, 2.01], False, 2.0, True),
+        # Beyond the best everything diverged: nothing is granted on that side.
+        ([2.2, 2.0, math.nan], False, 0.5, False),
+        # Far rates within 5% do not count where one between is not: (2.0 -> 2.2) twice.
+        ([2.0, 2.2, 2.0, 2.2, 2.0], False, 0.5 + 0.5, False),
+    ],
+)
+def test_decades_of_rate_within_five_percent(
+    values: list[float], higher: bool, decades: float, is_open: bool
+) -> None:
+    mean = pd.Series(values, index=[10.0 ** (i - 4) for i in range(len(values))])
+    best = mean.index[len(values) // 2]
+    assert robust_decades(mean, best, higher=higher) == (pytest.approx(decades), is_open)
+
+
+@pytest.mark.parametrize(
+    ("tried", "edge", "further"),
+    [
+        ([1e-3, 3e-3, 1e-2], "upper", 3e-2),
+        ([1e-3, 3e-3], "upper", 1e-2),
+        ([1e-3, 3e-3], "lower", 3e-4),
+        ([3e-4, 1e-3], "lower", 1e-4),
+        ([2e-3, 5e-3], "upper", 1e-2),
+        ([2e-3, 5e-3], "lower", 1e-3),
+    ],
+)
+def test_the_grid_goes_on_by_half_decades(
+    tried: list[float], edge: str, further: float, tmp_path: Path, write_run: WriteRun
+) -> None:
+    order = tried if edge == "upper" else tried[::-1]
+    write_grid(write_run, "decoder", {rate: 3.0 - index / 10 for index, rate in enumerate(order)})
+    rates = rate_table(tmp_path / "runs", "rates")
+    best = best_rates(rates).iloc[0]
+    assert best["edge"] == edge
+    assert further_rate(best, rates) == pytest.approx(further, rel=1e-12)
+
+
+def test_the_extension_is_the_command_of_the_study_for_one_arm(swept: Path, write_run: WriteRun) -> None:
+    write_grid(write_run, "mamba", {1e-3: 2.9, 3e-3: 2.7, 1e-2: 2.4}, seed=101)
+    rates = rate_table(swept, "rates")
+    given = ["-m", "study=rates", "backbone=decoder,mamba", "seed=100", "budget.tokens=600", "task.path=a b"]
+    rates["words"] = [given] * len(rates)
+    arm = best_rates(rates).set_index("backbone", drop=False).loc["mamba"]
+    assert extension(arm, rates) == [
+        "-m", "experiments.train", "-m", "study=rates", "budget.tokens=600", "task.path=a b",
+        "backbone=mamba", "optimizer.learning_rate=0.03", "seed=100,101",
+    ]  # fmt: skip
