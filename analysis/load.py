@@ -16,6 +16,7 @@ rest is text (None where the record has none).
     further                            the score in each of the further tests (``trainer.tests``), JSON text
     published                          what the study quotes from others (``study.published``), JSON text
     baseline against                   what more the tables show: ``study.baseline``, ``study.against``
+    solved                             the accuracy from which on a task counts as solved (``study.solved``)
     steps_to                           the arm whose final score the others are timed to (``study.steps_to``)
     parameters_*  flops_per_token  state_bytes_2k  training_*
     matched_axis matched_target matched_residual
@@ -156,6 +157,7 @@ def _run_row(folder: Path, study: str) -> dict[str, Any]:
         "published": json.dumps(study_keys.get("study.published") or []),
         "baseline": study_keys.get("study.baseline"), "against": study_keys.get("study.against"),
         "steps_to": study_keys.get("study.steps_to"),
+        "solved": _threshold(study_keys.get("study.solved")),
         "changed": json.dumps(sorted((result.get("resume") or {}).get("changed") or [])),
         "loss_spikes": _number((result.get("training") or {}).get("loss_spikes")),
         "skipped_steps": _number((result.get("training") or {}).get("skipped_steps")),
@@ -166,6 +168,14 @@ def _run_row(folder: Path, study: str) -> dict[str, Any]:
         value = device.get(key)
         row[f"device_{key}"] = None if value is None else str(value)
     return row
+
+
+def _threshold(value: Any) -> float:
+    """``study.solved`` as a number; NaN where a study does not ask."""
+    number = _number(value)
+    if value is not None and not 0 < number <= 1:
+        raise ValueError(f"study.solved={value}: it must be an accuracy above 0, up to 1, such as 0.95")
+    return number
 
 
 def _score(metrics: list[dict[str, Any]]) -> dict[str, Any]:

@@ -139,3 +139,9 @@ def _paired(
         better=a, worse=b, gain=abs(estimate.mean), half_width=estimate.half_width,
         n=estimate.n, p=p, detectable=detectable,
     )  # fmt: skip
+
+
+def wilson_interval(successes: int, n: int) -> tuple[float, float]:
+    """The two-sided 95% interval of a share, ``successes`` of ``n`` (Wilson 1927)."""
+    interval = stats.binomtest(successes, n).proportion_ci(CONFIDENCE, method="wilson")
+    return float(interval.low), float(interval.high)

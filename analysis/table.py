@@ -15,7 +15,7 @@ from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from analysis import against, gap
+from analysis import against, gap, solved
 from analysis.further import further_grid, further_scores, published
 from analysis.statistics import CONFIDENCE, MIN_SEEDS
 from analysis.steps_to_loss import steps_grid
@@ -90,6 +90,8 @@ def more_tables(
         found.append((gap.gap_title(rows), *gap.gap_grid(rows), gap.NOTE))
     if not (rows := against.against_scores(here)).empty:
         found.append((against.against_title(rows), *against.against_grid(rows), against.NOTE))
+    if not (rows := solved.solve_rates(here)).empty:
+        found.append((solved.solved_title(rows), *solved.solved_grid(rows), solved.NOTE))
     if (steps := steps_grid(here, task, scale)) is not None:
         found.append((*steps, ""))
     return found
