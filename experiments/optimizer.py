@@ -38,6 +38,9 @@ class OptimizerConfig:
     """Share of the steps over which ``wsd`` decays."""
     final: float = 0.1
     """Share of the peak rate at the last step."""
+    mup_base_width: int | None = None
+    """Width at which the other settings were chosen: they are transferred to ``backbone.d_model`` by muP
+    (``experiments/mup.py``). Null trains every width alike."""
     ema: float | None = None
     """Decay of a moving average of the weights, such as 0.9999; evaluations and whatever is made of a
     checkpoint then use the average. It forgets faster in the first steps. Null evaluates the weights."""
@@ -54,6 +57,8 @@ class OptimizerConfig:
             raise ValueError(f"betas={list(self.betas)} must be two numbers in [0, 1)")
         if self.ema is not None and not 0 < self.ema < 1:
             raise ValueError(f"ema={self.ema} must lie between 0 and 1, or be null")
+        if self.mup_base_width is not None and self.mup_base_width < 1:
+            raise ValueError(f"mup_base_width={self.mup_base_width} must be positive, or null")
         for name in ("warmup", "decay", "final"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)} is a share: it must lie in [0, 1]")
@@ -76,22 +81,24 @@ def rate_at(step: int, total: int, config: OptimizerConfig) -> float:
 
 
 def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, object]]:
-    """Groups by decay and by learning-rate cap.
+    """Groups by decay, by learning-rate cap and by the factor of the rate.
 
     Decayed: tensors of two or more dimensions. Not decayed: norms, biases, skips
     and time steps (one dimension), and whatever carries ``no_weight_decay``. A
-    tensor may carry ``learning_rate_cap``, a rate it must not exceed. Tensors that
+    tensor may carry ``learning_rate_cap``, a rate it must not exceed, and ``learning_rate_factor``,
+    by which its rate is multiplied and its decay divided, as decay acts times the rate. Tensors that
     are shared out among processes in different ways are groups of their own;
     ``numbers`` are those that parameters have in one process, by which moments are saved.
     """
-    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    groups: dict[tuple[bool, float, float], list[nn.Parameter]] = {}
     for parameter in model.parameters():
         decayed = parameter.ndim >= 2 and not getattr(parameter, "no_weight_decay", False)
         cap = float(getattr(parameter, "learning_rate_cap", math.inf))
-        groups.setdefault((decayed, cap), []).append(parameter)
+        factor = float(getattr(parameter, "learning_rate_factor", 1.0))
+        groups.setdefault((decayed, cap, factor), []).append(parameter)
     found: list[dict[str, object]] = []
     number = itertools.count()
-    for (decayed, cap), parameters in groups.items():
+    for (decayed, cap, factor), parameters in groups.items():
         alike: dict[object, list[tuple[nn.Parameter, int]]] = {}
         for parameter in parameters:
             alike.setdefault(getattr(parameter, "device_mesh", None), []).append((parameter, next(number)))
@@ -99,8 +106,8 @@ def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str
             {
                 "params": [parameter for parameter, _ in part],
                 "numbers": [number for _, number in part],
-                "weight_decay": config.weight_decay if decayed else 0.0,
-                "peak": min(config.learning_rate, cap),
+                "weight_decay": config.weight_decay / factor if decayed else 0.0,
+                "peak": min(config.learning_rate * factor, cap),
             }
             for part in alike.values()
         ]

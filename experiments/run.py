@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import dataclasses
 import datetime
 import gc
 import os
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from architectures.backbone import Backbone
-from experiments import checkpoint, drift
+from experiments import checkpoint, drift, mup
 from experiments.budget import Matched, Sizes, match, training_flops_per_token
 from experiments.console import Console, clock
 from experiments.data.random import stream
@@ -113,6 +114,8 @@ def plan(settings: Settings) -> Plan:
     if settings.initial is not None:
         settings.initial.record.check(task, settings.initial.path)
     matched = match(settings.backbone_class, settings.backbone, settings.scale, sizes)
+    if (width := settings.optimizer.mup_base_width) is not None:
+        matched = dataclasses.replace(matched, config=mup.scaled_attention(matched.config, width))
     model = sizes.on_meta(settings.backbone_class, matched.config)
     parts = model.parameters_by_part()
     source = STATE_LENGTH if model.capabilities.encoder_decoder else 0
@@ -372,6 +375,9 @@ def _translate(failure: Exception) -> RunError:
 def _build(settings: Settings, planned: Plan) -> Backbone:
     torch.manual_seed(stream(settings.seed, "initialisation") >> 1)
     model = planned.sizes.build(settings.backbone_class, planned.matched.config)
+    if (width := settings.optimizer.mup_base_width) is not None:
+        base = planned.sizes.on_meta(settings.backbone_class, mup.at_width(settings.backbone, width))
+        mup.parametrise(model, base)
     if (initial := settings.initial) is not None:
         put(read_tensors(initial.path), model, initial.path, new_readout=True)
     return model.to(settings.device.torch_device())

@@ -112,7 +112,10 @@ def deciding(resolved: dict[str, Any]) -> dict[str, Any]:
     trainer = {k: v for k, v in kept["trainer"].items() if k in sizes}
     if kept["trainer"].get("non_finite", "stop") != "stop":  # else as before there was a choice
         trainer["non_finite"] = kept["trainer"]["non_finite"]
-    return {**kept, "trainer": trainer}
+    optimizer = dict(kept["optimizer"])
+    if optimizer.get("mup_base_width") is None:
+        optimizer.pop("mup_base_width", None)
+    return {**kept, "trainer": trainer, "optimizer": optimizer}
 
 
 def read_settings(cfg: DictConfig) -> Settings:
@@ -174,6 +177,11 @@ def read_settings(cfg: DictConfig) -> Settings:
         runs=Path(tree["runs"]),
         resolved=tree,
     )
+    if settings.optimizer.mup_base_width is not None and initial is not None:
+        raise ConfigError(
+            f"optimizer.mup_base_width={settings.optimizer.mup_base_width} beside initial={initial.path}: "
+            "muP says how weights start, and these have; leave it null"
+        )
     if settings.scale.target is None and backbone.d_model is None:
         raise ConfigError("backbone.d_model and scale.target are both null: give a width, or a size to reach")
     if len(settings.key) > KEY_LENGTH:

@@ -28,7 +28,7 @@ from experiments.parallel.blocks import recompute
 from experiments.parallel.grid import Grid
 from experiments.parallel.tensor import cut_layers
 
-ATTRIBUTES = ("no_weight_decay", "learning_rate_cap")
+ATTRIBUTES = ("no_weight_decay", "learning_rate_cap", "learning_rate_factor")
 """What a parameter may tell the optimizer, and would forget when it is shared out."""
 
 
