@@ -25,7 +25,7 @@ from experiments.redaction import redact
 from experiments.settings import CONF
 
 
-def start(function: Callable[[DictConfig], None], config_name: str = "config") -> None:
+def start(function: Callable[[DictConfig], object], config_name: str = "config") -> None:
     """Runs ``function`` on the composed configuration, once or for each cell of a sweep.
 
     ``config_name`` is the YAML of the root. A mistake ends the process with the exit
@@ -47,13 +47,16 @@ def start(function: Callable[[DictConfig], None], config_name: str = "config") -
         _fail(f"a group cannot be null: choose one of its YAML files ({error})", 2)
 
 
-def _run_job(function: Callable[[DictConfig], None], cfg: DictConfig) -> None:
-    """One job: alone it ends the process; in a sweep its error is said now and the others go on."""
+def _run_job(function: Callable[[DictConfig], object], cfg: DictConfig) -> object:
+    """One job: alone it ends the process; in a sweep its error is said now and the others go on.
+
+    What the function returns is given to the sweeper.
+    """
     if HydraConfig.get().mode == RunMode.MULTIRUN:
         # Hydra's copy of the command line. Nobody reads it, and it would keep a secret given there.
         (Path(HydraConfig.get().sweep.dir) / "multirun.yaml").unlink(missing_ok=True)
     try:
-        function(cfg)
+        return function(cfg)
     except RunError as error:
         if HydraConfig.get().mode == RunMode.RUN:
             _fail(str(error), error.exit_code, silent=not speaks(error))

@@ -113,6 +113,15 @@ class RunFolder:
         rows = map(json.loads, self.metrics.read_text(encoding="utf-8").splitlines())
         return any(row["kind"] == kind and row["step"] == step for row in rows)
 
+    def loss(self) -> float:
+        """The last score on validation, of which less is better: negated where more was; else infinite."""
+        metrics = (self.result() or {}).get("metrics") or []
+        if not metrics:
+            return math.inf
+        rows = [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
+        score = float([row for row in rows if row["kind"] == "validation"][-1][metrics[0]["name"]])
+        return -score if metrics[0]["direction"] == "higher" else score
+
     def rewind(self, step: int) -> None:
         """Drops what was recorded after ``step`` (and a row half-written by a crash): it comes again."""
         if not self.writes:

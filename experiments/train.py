@@ -17,11 +17,13 @@ from omegaconf import DictConfig
 from experiments.app import start
 from experiments.errors import ConfigError, Preempted
 from experiments.parallel import world
+from experiments.results import RunFolder
 from experiments.run import execute
 from experiments.settings import read_settings
 
 
-def train(cfg: DictConfig) -> None:
+def train(cfg: DictConfig) -> float:
+    """Trains the cell and gives what a sweeper that searches may minimise: its score on validation."""
     processes = world.place().size
     if processes > 1 and HydraConfig.get().mode == RunMode.MULTIRUN:
         raise ConfigError(
@@ -29,11 +31,13 @@ def train(cfg: DictConfig) -> None:
             "torchrun for each cell"
         )
     try:
-        execute(read_settings(cfg))
+        settings = read_settings(cfg)
+        execute(settings)
     except Preempted:
         world.stop()
         raise
     world.stop()
+    return RunFolder(settings.folder).loss()
 
 
 if __name__ == "__main__":

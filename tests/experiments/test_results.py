@@ -76,6 +76,19 @@ def test_a_file_is_replaced_in_one_piece(tmp_path: Path, monkeypatch: pytest.Mon
     assert path.read_text() == "new"
 
 
+@pytest.mark.parametrize(("direction", "loss"), [("lower", 0.5), ("higher", -0.5)])
+def test_the_loss_is_the_last_score_on_validation(direction: str, loss: float, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.loss() == math.inf  # nothing has ended here
+    for step, score in ((1, 0.7), (2, 0.5)):
+        folder.log({"kind": "validation", "step": step, "score": score, "other": 9.0})
+    folder.log({"kind": "train", "step": 2, "loss": 3.0})
+    folder.finish({"metrics": [{"name": "score", "split": "test", "direction": direction, "value": 8.0}]})
+    assert folder.loss() == loss
+    folder.finish({"status": "diverged", "metrics": []})
+    assert folder.loss() == math.inf
+
+
 def test_no_secret_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = "canary" + "0123456789abcdef" * 2
     monkeypatch.setattr("sys.argv", ["train", f"task.api_key={secret}", "seed=1"])
