@@ -7,6 +7,7 @@ python -m experiments.evaluate run=GPT2 task=text task.tokenizer.kind=folder tas
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from experiments.saved import Saved, open_saved, read_run
 from experiments.schema import DeviceConfig
 from experiments.settings import part
 from experiments.tasks.task import SPLITS, Task
-from experiments.text_rates import nats_by_position, text_rates
+from experiments.text_rates import nats_by_position, nats_by_recall, text_rates
 from experiments.validation import typed
 from experiments.weights import is_run
 
@@ -41,6 +42,8 @@ class EvaluateConfig:
     """Examples at once; changes memory, not results."""
     stretches: int | None = None
     """Equal stretches of the sequence whose loss is shown apart; null shows none."""
+    recall: bool = False
+    """Show the perplexity of tokens that complete a bigram of the sequence once more, and of the others."""
     output: str | None = None
     """JSON file to write the result to."""
     device: DeviceConfig = field(default_factory=DeviceConfig)
@@ -73,7 +76,7 @@ def evaluate(cfg: DictConfig) -> None:
         precision=config.device.precision,
     )
     rates = text_rates(metrics[0], saved.task, config.batch_size)
-    positions = _positions(saved, config)
+    positions, recalled = _positions(saved, config), _recall(saved, config)
     print(saved.description)
     for metric in metrics:
         print(describe(metric))
@@ -81,12 +84,22 @@ def evaluate(cfg: DictConfig) -> None:
         print(f"{name.replace('_', ' ')} {value:.4f}")
     for begin, end, nats in positions:
         print(f"tokens {begin} to {end - 1}: {nats:.4f} nats per token")
+    for name, (nats, tokens) in recalled.items():
+        print(f"{name} bigrams: perplexity {math.exp(nats):.4f} over {tokens} tokens")
     if config.output is not None:
         found = {"model": saved.description, "fingerprint": saved.task.fingerprint}
         listed = [asdict(metric) for metric in metrics]
+        by_recall = {name: {"nats_per_token": nats, "tokens": n} for name, (nats, n) in recalled.items()}
         by_position = [{"begin": b, "end": e, "nats_per_token": nats} for b, e, nats in positions]
         try:
-            write_json(Path(config.output), {**found, **rates, "by_position": by_position, "metrics": listed})
+            content = {
+                **found,
+                **rates,
+                "by_position": by_position,
+                "by_recall": by_recall,
+                "metrics": listed,
+            }
+            write_json(Path(config.output), content)
         except OSError as error:
             raise ConfigError(f"output={config.output}: cannot be written: {error}") from error
 
@@ -99,6 +112,19 @@ def _positions(saved: Saved, config: EvaluateConfig) -> list[tuple[int, int, flo
         saved.objective,
         config.split,
         stretches=config.stretches,
+        examples=config.examples,
+        batch_size=config.batch_size,
+        precision=config.device.precision,
+    )
+
+
+def _recall(saved: Saved, config: EvaluateConfig) -> dict[str, tuple[float, int]]:
+    if not config.recall:
+        return {}
+    return nats_by_recall(
+        saved.model,
+        saved.objective,
+        config.split,
         examples=config.examples,
         batch_size=config.batch_size,
         precision=config.device.precision,

@@ -6,15 +6,17 @@ Shapes: B batch, T length, V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
+from torch import Tensor
 
 from architectures.backbone import Backbone
 from experiments.errors import ConfigError
 from experiments.evaluation import EVALUATION_SEED, Metric, inference
 from experiments.objectives.objective import Objective
-from experiments.tasks.task import Task
+from experiments.tasks.task import Batch, Task
 from experiments.tasks.text import Text
 
 
@@ -50,6 +52,79 @@ def text_rates(metric: Metric, task: Task, batch_size: int) -> dict[str, float]:
     return found
 
 
+SLICES = ("repeated", "other")
+"""Of the tokens: those that complete a bigram of the context once more, and the others."""
+
+
+def repeated_bigrams(tokens_BT: Tensor, vocab_size: int) -> Tensor:
+    """True (B, T) where a token and the one before it stood together earlier in the same sequence.
+
+    Such a token can be had by recall from the context: look for the last token, repeat what followed it.
+    """
+    pair_BS = tokens_BT[:, :-1] * vocab_size + tokens_BT[:, 1:]
+    sorted_BS, order_BS = pair_BS.sort(dim=1, stable=True)
+    again_BS = torch.zeros_like(sorted_BS, dtype=torch.bool)
+    again_BS[:, 1:] = sorted_BS[:, 1:] == sorted_BS[:, :-1]  # all but the first of equal pairs
+    found_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
+    found_BT[:, 1:] = torch.zeros_like(again_BS).scatter(1, order_BS, again_BS)
+    return found_BT
+
+
+def nats_by_recall(
+    model: Backbone,
+    objective: Objective,
+    split: str,
+    *,
+    examples: int,
+    batch_size: int,
+    precision: str,
+) -> dict[str, tuple[float, int]]:
+    """Mean nats per token and their number, of ``repeated`` bigrams (see above) and of the ``other`` tokens.
+
+    Arora et al. 2023 (Zoology, arXiv 2312.04927), table 1, without their second condition, that the bigram
+    is rare in the training text. NaN where there are none. Raises ConfigError as ``nats_by_position`` does.
+    """
+    nats, count = dict.fromkeys(SLICES, 0.0), dict.fromkeys(SLICES, 0)
+    for batch, nats_BT, scored_BT in position_nats(
+        model, objective, split, "recall=false", examples=examples, batch_size=batch_size, precision=precision
+    ):
+        repeated_BT = repeated_bigrams(batch.tokens_BT, objective.task.vocabulary.size)
+        for name, slice_BT in zip(SLICES, (repeated_BT, ~repeated_BT), strict=True):
+            nats[name] += nats_BT[slice_BT & scored_BT].sum().item()
+            count[name] += int((slice_BT & scored_BT).sum())
+    return {name: (nats[name] / count[name] if count[name] else math.nan, count[name]) for name in SLICES}
+
+
+def position_nats(
+    model: Backbone,
+    objective: Objective,
+    split: str,
+    off: str,
+    *,
+    examples: int,
+    batch_size: int,
+    precision: str,
+) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+    """Batches of a split, the nats (B, T) of each of their tokens, and which are scored; on the CPU.
+
+    Raises ConfigError, which says to set ``off``, where the objective does not read from left to right or the
+    task is no text.
+    """
+    task, device = objective.task, next(model.parameters()).device
+    total = min(examples, task.num_examples(split) or examples)
+    with inference(model, device, precision):
+        for start in range(0, total, batch_size):
+            batch = task.batch(split, EVALUATION_SEED, start, min(batch_size, total - start))
+            if objective.likelihood.kind != "exact" or not batch.whole:
+                raise ConfigError(
+                    f"{off.partition('=')[0]}: loss by position is of text read from left to right "
+                    f"(objective=causal_lm); set {off}"
+                )
+            view = objective.answer_view(batch).to(device)
+            nats_BT = objective.nats(view.run(model), view).double().cpu()
+            yield batch, nats_BT, view.weight_BT.cpu() > 0
+
+
 def nats_by_position(
     model: Backbone,
     objective: Objective,
@@ -64,23 +139,21 @@ def nats_by_position(
 
     Raises ConfigError where the objective does not read from left to right, or the task is no text.
     """
-    task, length = objective.task, objective.task.sequence_length
+    length = objective.task.sequence_length
     if not 1 <= stretches <= length:
         raise ConfigError(f"stretches={stretches} must lie in 1 to {length}, the length of the sequences")
-    total = min(examples, task.num_examples(split) or examples)
     nats_T, count_T = torch.zeros(length, dtype=torch.float64), torch.zeros(length, dtype=torch.float64)
-    device = next(model.parameters()).device
-    with inference(model, device, precision):
-        for start in range(0, total, batch_size):
-            batch = task.batch(split, EVALUATION_SEED, start, min(batch_size, total - start))
-            if objective.likelihood.kind != "exact" or not batch.whole:
-                raise ConfigError(
-                    "stretches: loss by position is of text read from left to right (objective=causal_lm); "
-                    "set stretches=null"
-                )
-            view = objective.answer_view(batch).to(device)
-            nats_T += objective.nats(view.run(model), view).double().sum(0).cpu()
-            count_T += view.weight_BT.double().sum(0).cpu()
+    for _, nats_BT, scored_BT in position_nats(
+        model,
+        objective,
+        split,
+        "stretches=null",
+        examples=examples,
+        batch_size=batch_size,
+        precision=precision,
+    ):
+        nats_T += nats_BT.sum(0)
+        count_T += scored_BT.double().sum(0)
     edges = [length * i // stretches for i in range(stretches + 1)]
     return [
         (begin, end, (nats_T[begin:end].sum() / count_T[begin:end].sum()).item())

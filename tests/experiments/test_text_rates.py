@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import commands
@@ -12,6 +13,7 @@ from experiments.errors import ConfigError, DataError
 from experiments.evaluate import evaluate
 from experiments.saved import open_saved
 from experiments.schema import DeviceConfig
+from experiments.text_rates import repeated_bigrams
 
 DEVICE = DeviceConfig(name="cpu").torch_device()
 TEXT = "Ein naïver Satz über Straßen, größer als häufig nötig. " * 30
@@ -91,6 +93,29 @@ def test_loss_by_position_is_that_of_the_positions(
         assert v["nats_per_token"] == pytest.approx(nats_BT[:, v["begin"] : v["end"]].mean().item(), rel=1e-5)
 
 
+def test_repeated_bigrams_by_hand() -> None:
+    #                       a  b  c  a  b  a  a  a  b
+    tokens_BT = torch.tensor([[0, 1, 2, 0, 1, 0, 0, 0, 1], [2, 2, 2, 2, 1, 2, 1, 0, 2]])
+    expected_BT = [[0, 0, 0, 0, 1, 0, 0, 1, 1], [0, 0, 1, 1, 0, 0, 1, 0, 0]]
+    assert repeated_bigrams(tokens_BT, 3).int().tolist() == expected_BT
+
+
+def test_the_loss_is_split_by_what_recall_could_have_given(
+    runs: dict[str, Path], words: list[str], tmp_path: Path
+) -> None:
+    nats_BT = nats_of(runs["decoder"], words, 20)
+    tokens_BT = commands.task(*words).batch("test", 0, 0, 20).tokens_BT.tolist()
+    again_BT = torch.zeros_like(nats_BT, dtype=torch.bool)
+    for row, tokens in enumerate(tokens_BT):
+        pairs = list(pairwise(tokens))
+        for place, pair in enumerate(pairs):
+            again_BT[row, place + 1] = pair in pairs[:place]
+    values = found(runs["decoder"], tmp_path, "examples=20", "batch_size=7", "recall=true")["by_recall"]
+    for name, slice_BT in (("repeated", again_BT), ("other", ~again_BT)):
+        assert values[name]["tokens"] == int(slice_BT.sum()) > 0
+        assert values[name]["nats_per_token"] == pytest.approx(nats_BT[slice_BT].mean().item(), rel=1e-5)
+
+
 def test_a_stride_scores_each_token_in_the_window_where_it_has_most_context(
     runs: dict[str, Path], words: list[str], tmp_path: Path
 ) -> None:
@@ -108,5 +133,7 @@ def test_what_only_reading_from_left_to_right_can_say_is_refused_elsewhere(
         found(runs["encoder"], tmp_path, *words, "task.stride=8")
     with pytest.raises(ConfigError, match="set stretches=null"):
         found(runs["encoder"], tmp_path, "examples=4", "stretches=2")
+    with pytest.raises(ConfigError, match=r"recall: .* set recall=false"):
+        found(runs["encoder"], tmp_path, "examples=4", "recall=true")
     with pytest.raises(ConfigError, match="stretches=33 must lie in 1 to 32"):
         found(runs["decoder"], tmp_path, "examples=4", "stretches=33")
