@@ -11,7 +11,8 @@ width:
 
 What grows is read off the shapes of the two models, so no backbone is named. Decoupled weight decay acts
 times the learning rate; it is divided by the rate's factor, so that a step decays every matrix by the same
-share at all widths (Wang and Aitchison 2024, arXiv 2405.13698).
+share at all widths (Wang and Aitchison 2024, arXiv 2405.13698). For Mamba this keeps activations of one size
+where the test looks, but is not the scaling that Vankadara et al. 2024 (NeurIPS) derive for its limit.
 """
 
 from __future__ import annotations

@@ -32,3 +32,12 @@ def test_the_tables_of_experts_are_its_frame() -> None:
     rendered = render_markdown(frame)
     for line in rendered[rendered.index("## ") :].splitlines():
         assert line.lstrip("#") in page, line
+
+
+def test_the_table_of_tuning_is_its_frame() -> None:
+    frame = pd.read_parquet(RESULTS / "confirm.parquet")
+    assert (frame["status"] == "complete").all()
+    page = (RESULTS / "tuning.md").read_text()
+    rendered = render_markdown(frame)
+    for line in rendered[rendered.index("## ") :].splitlines():
+        assert line.lstrip("#") in page, line

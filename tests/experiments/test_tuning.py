@@ -9,9 +9,11 @@ from typing import Any
 import commands
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 from analysis import rates
 from experiments.errors import ConfigError
+from experiments.settings import CONF
 
 ARM = {
     "task": "text", "scale": "nano", "target": 30000.0, "backbone": "decoder", "learning_rate": 0.02,
@@ -98,3 +100,15 @@ def test_a_planted_edge_is_extended_and_the_rate_confirmed(
     assert config["optimizer"]["learning_rate"] == arm["learning_rate"]
     with pytest.raises(ConfigError, match="seed=100"):
         commands.settings(*tiny, "study=confirm", "seed=100")
+
+
+def test_the_search_varies_settings_that_there_are_under_the_conditions_of_tuning() -> None:
+    """Its sweeper is a package that need not be installed, so the file is read and not composed."""
+    search = OmegaConf.load(CONF / "study" / "search" / "optuna.yaml")
+    tune = commands.compose("study=tune")
+    for key in search.hydra.sweeper.params:
+        assert OmegaConf.select(tune, str(key)) is not None, key
+    for part in ("task", "budget", "trainer"):
+        for key, value in search[part].items():
+            assert tune[part][key] == value, (part, key)
+    assert "override /hydra/sweeper" in search.defaults[1]
