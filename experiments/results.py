@@ -116,10 +116,11 @@ class RunFolder:
     def loss(self) -> float:
         """The last score on validation, of which less is better: negated where more was; else infinite."""
         metrics = (self.result() or {}).get("metrics") or []
-        if not metrics:
+        lines = self.metrics.read_text(encoding="utf-8").splitlines() if self.metrics.exists() else []
+        scores = [row for row in map(json.loads, lines) if row["kind"] == "validation"]
+        if not metrics or not scores:
             return math.inf
-        rows = [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()]
-        score = float([row for row in rows if row["kind"] == "validation"][-1][metrics[0]["name"]])
+        score = float(scores[-1][metrics[0]["name"]])
         return -score if metrics[0]["direction"] == "higher" else score
 
     def rewind(self, step: int) -> None:

@@ -85,6 +85,8 @@ def test_the_loss_is_the_last_score_on_validation(direction: str, loss: float, t
     folder.log({"kind": "train", "step": 2, "loss": 3.0})
     folder.finish({"metrics": [{"name": "score", "split": "test", "direction": direction, "value": 8.0}]})
     assert folder.loss() == loss
+    folder.metrics.rename(tmp_path / "moved.jsonl")
+    assert folder.loss() == math.inf
     folder.finish({"status": "diverged", "metrics": []})
     assert folder.loss() == math.inf
 
