@@ -123,6 +123,26 @@ class RunLock:
             probe.unlink()
 
 
+def writer(folder: Path) -> str | None:
+    """Who writes a run now, as "process 7 on host"; None for nobody. Touches nothing.
+
+    Of a process on another machine the last touch tells, by the clock of this one.
+    """
+    path = folder / NAME
+    found = _read(path)
+    if found is None:
+        return None
+    here = _self()
+    if all(found.get(k) == here[k] for k in ("host", "boot", "namespace")):
+        alive = _started(int(found["pid"])) == found["started"]
+    else:
+        try:
+            alive = time.time() - path.stat().st_mtime < STALE
+        except OSError:
+            return None
+    return f"process {found['pid']} on {found['host']}" if alive else None
+
+
 @contextmanager
 def _guard(folder: Path) -> Iterator[None]:
     """One process at a time decides whether a lock is stale, where the file system can tell."""

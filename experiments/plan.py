@@ -1,7 +1,11 @@
 """Prints the cells of a study: parameters, FLOPs, state, and what is done. Trains nothing.
 
-python -m experiments.plan study=compare
-python -m experiments.plan -m backbone=glob(*) task=text
+    python -m experiments.plan study=compare
+    python -m experiments.plan -m backbone=glob(*) task=text
+    python -m experiments.plan study=compare --watch
+
+``--watch`` shows instead how far a study is while others run it, until all its runs have ended; where the
+output is no terminal it shows that once.
 """
 
 from __future__ import annotations
@@ -20,14 +24,23 @@ from experiments.errors import ConfigError, RunError
 from experiments.results import RunFolder
 from experiments.run import plan
 from experiments.settings import Settings, read_settings
+from experiments.watch import Planned, watch
+
+WATCH = "--watch"
 
 _cells: list[dict[str, Any]] = []
+_watched: dict[str, list[Planned]] = {}
 
 
 def main() -> None:
+    watching = WATCH in sys.argv
     # One process, whatever launcher the study asks for: the rows are gathered here.
-    sys.argv.append("hydra/launcher=basic")
-    start(_collect)
+    sys.argv[1:] = [*(word for word in sys.argv[1:] if word != WATCH), "hydra/launcher=basic"]
+    start(_note if watching else _collect)
+    if watching:
+        for study, planned in _watched.items():
+            watch(study, planned)
+        return
     rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else 150).print(_table())
     refused = [cell for cell in _cells if "refused" in cell]
     for cell in refused:
@@ -47,6 +60,19 @@ def _collect(cfg: DictConfig) -> None:
     except RunError as error:
         words = " ".join(HydraConfig.get().overrides.task)
         _cells.append({"cell": words, "status": "refused", "refused": str(error)})
+
+
+def _note(cfg: DictConfig) -> None:
+    """One cell to be watched: where its folder is, and how long its training."""
+    settings = read_settings(cfg)
+    planned = Planned(
+        cell=settings.cell,
+        backbone=settings.names.backbone,
+        seed=settings.seed,
+        folder=settings.folder,
+        tokens=settings.budget.tokens,
+    )
+    _watched.setdefault(settings.study, []).append(planned)
 
 
 def _price(settings: Settings) -> dict[str, Any]:
