@@ -1,0 +1,170 @@
+"""Times a training step of each family beside the same model of other libraries.
+
+python benchmarks/training.py --families decoder encoder --d-model 256 512 --lengths 256 512
+python benchmarks/training.py --vocab 256 8192 --precision fp32 bf16 --output benchmarks/results/training.md
+
+A step is forward, cross entropy at every position, backward, clipping and fused AdamW, on random tokens,
+the same for all; bf16 is autocast over float32 weights. Nobody has dropout. All models of a row live in one
+process and take turns step by step, in an order that rotates, so that a machine that slows down slows all;
+the first two rounds are not counted. Printed are the medians, and how many times as fast ours is as each
+peer, with the quartiles of that ratio over the rounds; and the share that our model's FLOPs have of the rate
+of a matrix product in the same precision, measured between the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from machine import Page, as_markdown, machine_line
+from peer_models import FAMILIES, SLOW, Pair, Peer, Shape, make_pair
+from torch import Tensor
+
+from experiments.benchmark_timing import matmul_rate, quartiles
+
+WARM = 2
+"""Rounds that come first and are not counted."""
+CPU = torch.device("cpu")
+
+
+class Trained:
+    """A model with its optimizer."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.module = peer.module.train()
+        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=1e-4, fused=True)
+        self.seconds: list[float] = []
+
+    def step(self, tokens_BT: Tensor, target_BT: Tensor, bf16: bool) -> None:
+        begin = time.perf_counter()
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            logits_BTV = self.peer.logits(tokens_BT)
+        loss = F.cross_entropy(logits_BTV.flatten(0, 1).float(), target_BT.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.item()
+        self.seconds.append(time.perf_counter() - begin)
+
+
+def measure(family: str, shape: Shape, batch: int, bf16: bool, rounds: int) -> dict[str, Any]:
+    """One row: the medians of all, ratios, and the share of the rate of a matrix product."""
+    pair = make_pair(family, shape)
+    kept = [peer for peer in pair.theirs if not peer.once or shape.length <= SLOW]
+    models = [Trained(peer) for peer in (pair.ours, *kept)]
+    tokens_BT, target_BT = (torch.randint(shape.vocab_size, (batch, shape.length)) for _ in range(2))
+    rates = []
+    for turn in range(rounds + WARM):
+        first = turn % len(models)
+        for model in (*models[first:], *models[:first]):
+            if model.peer.once and turn != WARM:
+                continue
+            model.step(tokens_BT, target_BT, bf16)
+        rates.append(matmul_rate(CPU, torch.bfloat16 if bf16 else torch.float32))
+    for model in models:
+        if not model.peer.once:
+            del model.seconds[:WARM]
+    return row(pair, models, max(rates), batch, shape)
+
+
+def row(pair: Pair, models: list[Trained], rate: float, batch: int, shape: Shape) -> dict[str, Any]:
+    ours, *theirs = models
+    median = statistics.median(ours.seconds)
+    source = shape.length if pair.backbone.capabilities.encoder_decoder else 0
+    flops = 3 * batch * pair.backbone.sequence_flops(shape.length, source).total
+    peers = {}
+    for other in theirs:
+        ratios = [b / a for a, b in zip(ours.seconds, other.seconds, strict=False)]
+        low, _, high = quartiles(ratios)
+        peers[other.peer.name] = {
+            "seconds": statistics.median(other.seconds),
+            "ratio": statistics.median(other.seconds) / median,
+            "ratio_quartiles": [low, high],
+            "rounds": len(other.seconds),
+        }
+    first, _, third = quartiles(ours.seconds)
+    return {
+        "seconds": median,
+        "seconds_quartiles": [first, third],
+        "matmul_share": flops / median / rate,
+        "matmul_flops_per_second": rate,
+        "peers": peers,
+        "kernels": pair.backbone.kernels(),
+    }
+
+
+def cells(args: argparse.Namespace) -> Iterator[tuple[str, Shape, str]]:
+    for family, d_model, length, vocab_size, precision in itertools.product(
+        args.families, args.d_model, args.lengths, args.vocab, args.precision
+    ):
+        shape = Shape(d_model=d_model, layers=args.layers, vocab_size=vocab_size, length=length)
+        yield family, shape, precision
+
+
+def line(found: dict[str, Any]) -> list[str]:
+    low, high = (1000 * x for x in found["seconds_quartiles"])
+    ratios = [
+        f"{peer['ratio']:.2f} ({peer['ratio_quartiles'][0]:.2f} to {peer['ratio_quartiles'][1]:.2f}) {name}"
+        for name, peer in found["peers"].items()
+    ]
+    names = ("family", "d_model", "length", "vocab_size", "precision")
+    own = f"{1000 * found['seconds']:.1f} ({low:.1f} to {high:.1f})"
+    return [*(str(found[name]) for name in names), own, f"{found['matmul_share']:.0%}", "; ".join(ratios)]
+
+
+def main() -> None:
+    args = parse()
+    torch.set_num_threads(args.threads)
+    page = Page(args.output)
+    page.say(machine_line() + ".")
+    page.say(
+        f"A training step of {args.layers} layers on {args.tokens} tokens: milliseconds of ours (median and "
+        "quartiles), its FLOPs as a share of the rate of a matrix product, and how many times as fast it is."
+    )
+    found = []
+    for family, shape, precision in cells(args):
+        batch = max(1, args.tokens // shape.length)
+        measured = measure(family, shape, batch, precision == "bf16", args.rounds)
+        known = {"family": family, **vars(shape), "batch_size": batch, "precision": precision}
+        found.append({**known, "threads": args.threads, **measured})
+        print(*line(found[-1]), flush=True)
+    columns = ("family", "d_model", "T", "vocabulary", "precision", "ms", "of matmul", "times as fast as")
+    page.say(as_markdown(columns, [line(each) for each in found]))
+    if args.json is not None:
+        args.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
+    parser.add_argument("--d-model", type=int, nargs="+", default=[256])
+    parser.add_argument("--lengths", type=int, nargs="+", default=[256])
+    parser.add_argument("--vocab", type=int, nargs="+", default=[256])
+    parser.add_argument("--precision", nargs="+", choices=("fp32", "bf16"), default=["fp32"])
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=2048, help="of a step")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7, help="that count")
+    parser.add_argument("--output", type=Path, help="Markdown file to write the table to")
+    parser.add_argument("--json", type=Path, help="JSON file to write the rows to")
+    args = parser.parse_args()
+    for path in (args.output, args.json):
+        if path is not None and not path.parent.is_dir():
+            parser.error(f"{path}: there is no folder {path.parent}; make it first")
+    return args
+
+
+if __name__ == "__main__":
+    main()
