@@ -128,6 +128,7 @@ def t5(shape: Shape) -> nn.Module:
             num_heads=shape.heads,
             vocab_size=shape.vocab_size,
             dropout_rate=0.0,
+            decoder_start_token_id=0,
         )
     )
 
@@ -189,21 +190,26 @@ FAMILIES: dict[str, Callable[[Shape], nn.Module]] = {
 """Each family's model in transformers."""
 
 
-def make_pair(family: str, shape: Shape) -> Pair:
-    """Our model and its peers.
+def make_pair(family: str, shape: Shape, *, extra: bool = True, silent: int = 0) -> Pair:
+    """Our model and its peers, those of ``EXTRA`` among them if wanted.
+
+    The logits of ``silent`` tokens, the last ones, are 0 for any input.
 
     Raises:
         ValueError: our model does not give the logits of the one it was read from.
     """
     torch.manual_seed(0)
     module = FAMILIES[family](shape)
+    if silent:
+        with torch.no_grad():
+            module.get_output_embeddings().weight[-silent:] = 0  # type: ignore[operator]
     with tempfile.TemporaryDirectory() as folder:
         module.save_pretrained(folder)  # type: ignore[operator]
         model = load_folder(Path(folder))
     ours = Peer(name="ours", module=model, logits=lambda tokens: run_ours(model, tokens))
     theirs = list(of_transformers(family, module, shape))
     check_equal(family, ours, theirs[0], shape)
-    if family in EXTRA:
+    if extra and family in EXTRA:
         theirs += EXTRA[family](shape)
     return Pair(ours=ours, theirs=theirs)
 
@@ -269,11 +275,14 @@ def x_transformers(shape: Shape) -> list[Peer]:
 
 def of_mambapy(shape: Shape) -> list[Peer]:
     """Mamba with the parallel scan, as its documentation trains it."""
-    from mambapy.lm import LM
-    from mambapy.mamba import MambaConfig
+    from mambapy.mamba import Mamba, MambaConfig, RMSNorm
 
-    config = MambaConfig(d_model=shape.d_model, n_layers=shape.layers, pscan=True)
-    module = LM(config, vocab_size=shape.vocab_size)
+    module = nn.Sequential(
+        nn.Embedding(shape.vocab_size, shape.d_model),
+        Mamba(MambaConfig(d_model=shape.d_model, n_layers=shape.layers, pscan=True)),
+        RMSNorm(shape.d_model),
+        nn.Linear(shape.d_model, shape.vocab_size, bias=False),
+    )  # its own language model imports kernels that need a GPU
     return [Peer(name="mambapy", module=module, logits=module)]
 
 
@@ -285,7 +294,8 @@ EXTRA: dict[str, Callable[[Shape], list[Peer]]] = {"decoder": x_transformers, "m
 def check_equal(family: str, ours: Peer, theirs: Peer, shape: Shape) -> None:
     """Raises ValueError where the two models are not the same."""
     tokens_BT = torch.randint(shape.vocab_size, (2, min(shape.length, 32)))
-    ours.module.eval(), theirs.module.eval()
+    for each in (ours, theirs):
+        each.module.eval()
     a, b = ours.logits(tokens_BT), theirs.logits(tokens_BT)
     off = ((a - b).abs().max() / b.abs().max()).item()
     if not off < TOLERANCE:

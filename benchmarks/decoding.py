@@ -1,0 +1,221 @@
+"""Times writing text: beside ``transformers`` generate, beside no cache, and beside the memory's bandwidth.
+
+python benchmarks/decoding.py --families decoder gpt2 mamba --batches 1 8
+python benchmarks/decoding.py --output benchmarks/results/decoding.md
+
+Greedy, the prompt read once, no stop token: both write the same tokens, which is checked. Ours is the loop
+that ``experiments.generate`` runs. The two take turns; the first turn is not counted.
+
+Without a cache a token costs a forward pass over all tokens before it; with one, a step. Both are timed at
+one context, in turns.
+
+Decoding one sequence reads every weight once for a token. The share of bandwidth is those bytes and the
+cache's, over the time of a step, against the fastest read of a large tensor in this process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from machine import Page, as_markdown, machine_line
+from peer_models import Shape, make_pair
+from torch import Tensor
+
+from architectures.decoder import Decoder, DecoderConfig
+from experiments.benchmark_timing import quartiles
+from experiments.sampling import GREEDY, Opening, write
+from experiments.tasks.task import Vocabulary
+
+FAMILIES = ("decoder", "gpt2", "encoder_decoder", "moe", "mamba", "mamba2")
+SPECIAL = 4
+"""Tokens of ours that are never written; here those of others have logits of 0 there."""
+LARGE = {"d_model": 768, "num_layers": 12}
+"""A decoder of some 100 million parameters with ``WORDS`` tokens."""
+WORDS = 16_384
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def take_turns(calls: list[Callable[[], object]], rounds: int) -> list[list[float]]:
+    """Seconds of each call in each round but the first, in an order that rotates."""
+    seconds: list[list[float]] = [[] for _ in calls]
+    for turn in range(rounds + 1):
+        for place in range(len(calls)):
+            chosen = (place + turn) % len(calls)
+            spent = seconds_of(calls[chosen])
+            if turn > 0:
+                seconds[chosen].append(spent)
+    return seconds
+
+
+def compare(ours: list[float], theirs: list[float]) -> dict[str, Any]:
+    low, _, high = quartiles([b / a for a, b in zip(ours, theirs, strict=True)])
+    a, b = statistics.median(ours), statistics.median(theirs)
+    return {"seconds": a, "peer_seconds": b, "ratio": b / a, "ratio_quartiles": [low, high]}
+
+
+def generation(family: str, batch: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Greedy writing beside ``generate`` of transformers. Raises ValueError where the tokens differ."""
+    room = args.prompt + args.tokens
+    shape = Shape(d_model=args.d_model, layers=args.layers, vocab_size=args.vocab, length=room)
+    pair = make_pair(family, shape, extra=False, silent=SPECIAL)
+    model, module = pair.backbone.eval(), pair.theirs[0].module.eval()
+    vocabulary = Vocabulary(num_symbols=args.vocab - SPECIAL, num_sentinels=0)
+    prompt_BT = torch.randint(vocabulary.num_symbols, (batch, args.prompt))
+    generators = [torch.Generator() for _ in range(batch)]
+    source_BS = prompt_BT if model.capabilities.encoder_decoder else None
+    # What an encoder-decoder of transformers writes begins behind its start token, 0.
+    unread_BT = prompt_BT if source_BS is None else torch.zeros(batch, 1, dtype=torch.long)
+
+    def ours() -> list[list[int]]:
+        opening = Opening(state=model.start(batch, room + 1, source_BS=source_BS), unread_BT=unread_BT)
+        return write(
+            model,
+            opening,
+            vocabulary,
+            max_tokens=args.tokens,
+            generators=generators,
+            sampling=GREEDY,
+        )
+
+    def theirs() -> Tensor:
+        return module.generate(  # type: ignore[operator]
+            prompt_BT,
+            attention_mask=torch.ones_like(prompt_BT),
+            do_sample=False,
+            max_new_tokens=args.tokens,
+            min_new_tokens=args.tokens,
+            eos_token_id=None,
+            pad_token_id=0,
+            use_cache=True,
+        )
+
+    with torch.inference_mode():
+        same = torch.tensor(ours()) == theirs()[:, -args.tokens :]
+        if same.float().mean() < 1:
+            raise ValueError(f"{family}: {same.float().mean():.1%} of the tokens are those of transformers")
+        times = take_turns([ours, theirs], args.rounds)
+    found = compare(*times)
+    per_token = {"ms_per_token": 1000 * found["seconds"] / args.tokens}
+    return {"family": family, "batch_size": batch, **found, **per_token}
+
+
+def without_cache(context: int, rounds: int) -> dict[str, Any]:
+    """A cached step after ``context`` tokens beside a forward pass over them, three million parameters."""
+    config = DecoderConfig(d_model=256, num_layers=4)
+    model = Decoder(config, vocab_size=256, max_length=context + rounds + 2).eval()
+    tokens_BT = torch.randint(256, (1, context))
+    with torch.inference_mode():
+        state = model.start(1, context + rounds + 2)
+        model.step(tokens_BT, state)
+        token_B1 = tokens_BT[:, :1]
+        times = take_turns([lambda: model.step(token_B1, state), lambda: model(tokens_BT)], rounds)
+    return {"context": context, **compare(*times)}
+
+
+def bandwidth(num_bytes: int = 2**29) -> float:
+    """Bytes per second of the fastest of some sums over a large tensor: what reading can reach here."""
+    x = torch.ones(num_bytes // 4)
+    return num_bytes / min(seconds_of(lambda: x.sum()) for _ in range(7))
+
+
+def share_of_bandwidth(context: int, tokens: int) -> dict[str, Any]:
+    """One sequence of a decoder of 100 million parameters, a token at a time."""
+    model = Decoder(DecoderConfig(**LARGE), vocab_size=WORDS, max_length=context + tokens).eval()
+    rates = [bandwidth()]
+    with torch.inference_mode():
+        state = model.start(1, context + tokens)
+        model.step(torch.randint(WORDS, (1, context)), state)
+        token_B1 = torch.zeros(1, 1, dtype=torch.long)
+        seconds = [seconds_of(lambda: model.step(token_B1, state)) for _ in range(tokens)][4:]
+    rates.append(bandwidth())
+    parts = model.parameters_by_part()
+    weights = 4 * (parts.total - parts.embedding)  # a row of the token table is nothing beside them
+    read = weights + model.state_bytes(context + tokens // 2)
+    first, median, third = quartiles(seconds)
+    return {
+        "parameters": parts.total,
+        "bytes": read,
+        "seconds": median,
+        "seconds_quartiles": [first, third],
+        "bandwidth": max(rates),
+        "share": read / median / max(rates),
+    }
+
+
+def main() -> None:
+    args = parse()
+    torch.set_num_threads(args.threads)
+    page = Page(args.output)
+    page.say(machine_line() + ".")
+    page.say(
+        f"Greedy writing of {args.tokens} tokens behind a prompt of {args.prompt}, {args.layers} layers, "
+        f"d_model {args.d_model}, {args.vocab} tokens, float32, beside `generate` of transformers; "
+        f"{args.rounds} rounds."
+    )
+    found: dict[str, Any] = {
+        "generation": [generation(f, batch, args) for f in args.families for batch in args.batches]
+    }
+    rows = [
+        [
+            each["family"],
+            str(each["batch_size"]),
+            f"{each['ms_per_token']:.2f}",
+            f"{1000 * each['peer_seconds'] / args.tokens:.2f}",
+            f"{each['ratio']:.2f} ({each['ratio_quartiles'][0]:.2f} to {each['ratio_quartiles'][1]:.2f})",
+        ]
+        for each in found["generation"]
+    ]
+    columns = ("family", "sequences", "ms a token", "transformers", "times as fast (quartiles)")
+    page.say(as_markdown(columns, rows))
+    found["without_cache"] = cold = without_cache(args.context, args.rounds)
+    page.say(
+        f"After {args.context:,} tokens a cached step takes {1000 * cold['seconds']:.2f} ms, a forward pass "
+        f"over them {1000 * cold['peer_seconds']:.1f} ms: {cold['ratio']:.1f} times as long."
+    )
+    found["bandwidth"] = wide = share_of_bandwidth(64, 24)
+    page.say(
+        f"{wide['parameters'] / 1e6:.0f} million parameters, one sequence: {1000 * wide['seconds']:.1f} ms "
+        f"a token for {wide['bytes'] / 1e6:.0f} MB, {wide['share']:.0%} of the "
+        f"{wide['bandwidth'] / 1e9:.1f} GB/s that reading reaches here."
+    )
+    if args.json is not None:
+        args.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--d-model", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--vocab", type=int, default=256)
+    parser.add_argument("--prompt", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=64, help="written")
+    parser.add_argument("--context", type=int, default=2048, help="of the comparison with no cache")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5, help="that count")
+    parser.add_argument("--output", type=Path, help="Markdown file to write the tables to")
+    parser.add_argument("--json", type=Path, help="JSON file to write the numbers to")
+    args = parser.parse_args()
+    for path in (args.output, args.json):
+        if path is not None and not path.parent.is_dir():
+            parser.error(f"{path}: there is no folder {path.parent}; make it first")
+    return args
+
+
+if __name__ == "__main__":
+    main()
