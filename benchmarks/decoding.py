@@ -16,15 +16,13 @@ cache's, over the time of a step, against the fastest read of a large tensor in 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
-from machine import Page, as_markdown, machine_line
+from machine import Page, add_outputs, as_markdown, machine_line, read_arguments
 from peer_models import Shape, make_pair
 from torch import Tensor
 
@@ -157,16 +155,15 @@ def share_of_bandwidth(context: int, tokens: int) -> dict[str, Any]:
 def main() -> None:
     args = parse()
     torch.set_num_threads(args.threads)
-    page = Page(args.output)
+    page = Page(args.output, args.json)
     page.say(machine_line() + ".")
     page.say(
         f"Greedy writing of {args.tokens} tokens behind a prompt of {args.prompt}, {args.layers} layers, "
         f"d_model {args.d_model}, {args.vocab} tokens, float32, beside `generate` of transformers; "
         f"{args.rounds} rounds."
     )
-    found: dict[str, Any] = {
-        "generation": [generation(f, batch, args) for f in args.families for batch in args.batches]
-    }
+    found = [generation(family, batch, args) for family in args.families for batch in args.batches]
+    page.note("generation", found)
     rows = [
         [
             each["family"],
@@ -175,23 +172,23 @@ def main() -> None:
             f"{1000 * each['peer_seconds'] / args.tokens:.2f}",
             f"{each['ratio']:.2f} ({each['ratio_quartiles'][0]:.2f} to {each['ratio_quartiles'][1]:.2f})",
         ]
-        for each in found["generation"]
+        for each in found
     ]
     columns = ("family", "sequences", "ms a token", "transformers", "times as fast (quartiles)")
     page.say(as_markdown(columns, rows))
-    found["without_cache"] = cold = without_cache(args.context, args.rounds)
+    cold = without_cache(args.context, args.rounds)
+    page.note("without_cache", cold)
     page.say(
         f"After {args.context:,} tokens a cached step takes {1000 * cold['seconds']:.2f} ms, a forward pass "
         f"over them {1000 * cold['peer_seconds']:.1f} ms: {cold['ratio']:.1f} times as long."
     )
-    found["bandwidth"] = wide = share_of_bandwidth(64, 24)
+    wide = share_of_bandwidth(64, 24)
+    page.note("bandwidth", wide)
     page.say(
         f"{wide['parameters'] / 1e6:.0f} million parameters, one sequence: {1000 * wide['seconds']:.1f} ms "
         f"a token for {wide['bytes'] / 1e6:.0f} MB, {wide['share']:.0%} of the "
         f"{wide['bandwidth'] / 1e9:.1f} GB/s that reading reaches here."
     )
-    if args.json is not None:
-        args.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def parse() -> argparse.Namespace:
@@ -208,13 +205,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--context", type=int, default=2048, help="of the comparison with no cache")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5, help="that count")
-    parser.add_argument("--output", type=Path, help="Markdown file to write the tables to")
-    parser.add_argument("--json", type=Path, help="JSON file to write the numbers to")
-    args = parser.parse_args()
-    for path in (args.output, args.json):
-        if path is not None and not path.parent.is_dir():
-            parser.error(f"{path}: there is no folder {path.parent}; make it first")
-    return args
+    add_outputs(parser)
+    return read_arguments(parser)
 
 
 if __name__ == "__main__":

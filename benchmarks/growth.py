@@ -56,6 +56,7 @@ def report_growth(
     """Measures and says both tables."""
     chosen = list(kinds or FAMILIES)
     rows = [training_row(kind, d_model, lengths, repeats) for kind in chosen]
+    page.note("exponents", {row[0]: float(row[-2]) for row in rows})
     page.say(
         f"Training: milliseconds of forward and backward of one mixer, d_model {d_model}, "
         f"batch {BATCH}, float32. The exponent is that of T; goal at most 1.05 for all but the decoder."
@@ -67,7 +68,9 @@ def report_growth(
         "The deviation is the largest from the mean over the contexts; goal 5% for all but the decoder."
     )
     columns = ("backbone", *(f"after {context}" for context in contexts), "largest deviation")
-    page.say(as_markdown(columns, [decoding_row(kind, d_model, contexts) for kind in chosen]))
+    rows = [decoding_row(kind, d_model, contexts) for kind in chosen]
+    page.note("deviations", {row[0]: float(row[-1].rstrip("%")) / 100 for row in rows})
+    page.say(as_markdown(columns, rows))
 
 
 def build(kind: str, d_model: int, num_layers: int, max_length: int) -> Stack:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
+import json
 import platform
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -54,11 +57,13 @@ def as_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 class Page:
-    """Prints what is measured as soon as it is known, and writes the whole to a file."""
+    """Prints what is measured as soon as it is known, and writes the whole to files."""
 
-    def __init__(self, output: Path | None) -> None:
-        self.output = output
+    def __init__(self, output: Path | None, numbers: Path | None = None) -> None:
+        """``output`` takes the text in Markdown, ``numbers`` what ``note`` is told, as JSON."""
+        self.output, self.numbers = output, numbers
         self.parts: list[str] = []
+        self.noted: dict[str, Any] = {}
 
     def say(self, text: str) -> None:
         """A paragraph or a table."""
@@ -66,3 +71,25 @@ class Page:
         self.parts.append(text)
         if self.output is not None:
             self.output.write_text("\n\n".join(self.parts) + "\n", encoding="utf-8")
+
+    def note(self, name: str, value: Any) -> None:
+        """Numbers for another program."""
+        self.noted[name] = value
+        if self.numbers is not None:
+            self.numbers.write_text(json.dumps(self.noted, indent=1) + "\n", encoding="utf-8")
+
+
+def add_outputs(parser: argparse.ArgumentParser) -> None:
+    """The arguments that every benchmark has: where its page and its numbers go."""
+    parser.add_argument("--output", type=Path, help="Markdown file to write what is printed to")
+    parser.add_argument("--json", type=Path, help="JSON file to write the numbers to")
+
+
+def read_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parses the command line; refuses files in folders that are not there."""
+    args = parser.parse_args()
+    for name in ("output", "json"):
+        path = getattr(args, name)
+        if path is not None and not path.parent.is_dir():
+            parser.error(f"--{name} {path}: there is no folder {path.parent}; make it first")
+    return args

@@ -33,7 +33,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from hydra.core.hydra_config import HydraConfig
-from machine import Page, as_markdown, machine_line
+from machine import Page, add_outputs, as_markdown, machine_line, read_arguments
 from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone
@@ -202,8 +202,10 @@ def spread(shares: Times) -> str:
     return f"{middle:.2%} ({low:.2%} to {high:.2%})"
 
 
-def measure(scale: str, args: argparse.Namespace, folder: Path) -> tuple[int, list[list[str]]]:
-    """Body parameters, and the lines of the table."""
+def measure(
+    scale: str, args: argparse.Namespace, folder: Path
+) -> tuple[int, dict[str, float], list[list[str]]]:
+    """Body parameters, what each line of the table says by processor time, and these lines."""
     batch = f"budget.batch_size={args.batch}"
     words = (f"scale={scale}", f"task.sequence_length={args.length}", batch, f"runs={folder}")
     silent = compose(*words, f"trainer.log_every={NEVER}", "study.name=silent")
@@ -225,18 +227,21 @@ def measure(scale: str, args: argparse.Namespace, folder: Path) -> tuple[int, li
             begin = now()
             harness.trainer.save()
             stalls.append(now() - begin)
-    return planned.cost["parameters"]["body"], rows(times, np.array(stalls), every)
+    lines = rows(times, np.array(stalls), every)
+    shares = {line[0].split(" : ")[0]: float(line[3].rstrip("%")) / 100 for line in lines}
+    return planned.cost["parameters"]["body"], shares, lines
 
 
 def main() -> None:
     args = parse()
     torch.set_num_threads(args.threads)
-    page = Page(args.output)
+    page = Page(args.output, args.json)
     page.say(f"{machine_line()}, load average {os.getloadavg()[0]:.1f}.")
     columns = ("compared", "ms, least", "beside it", "more", "more by the clock")
     for scale in args.scales:
         with tempfile.TemporaryDirectory() as folder:
-            body, lines = measure(scale, args, Path(folder))
+            body, shares, lines = measure(scale, args, Path(folder))
+        page.note(scale, {"body_parameters": body, "shares": shares})
         page.say(
             f"scale={scale}: a decoder of {body:,} body parameters in float32, {args.batch} sequences of "
             f"{args.length} bytes a step; {args.rounds} rounds of {BLOCK} steps of each loop. Goals: 2%, "
@@ -254,16 +259,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=10, help="blocks of 20 steps of each loop")
-    parser.add_argument("--output", type=Path, help="Markdown file to write the table to")
-    args = parser.parse_args()
+    add_outputs(parser)
+    args = read_arguments(parser)
     known = sorted(path.stem for path in (CONF / "scale").glob("*.yaml"))
     for scale in args.scales:
         if scale not in known:
             parser.error(f"--scales {scale}: options: {', '.join(known)}")
     if args.rounds < 2:
         parser.error(f"--rounds {args.rounds}: at least 2, or there is no spread")
-    if args.output is not None and not args.output.parent.is_dir():
-        parser.error(f"--output {args.output}: there is no folder {args.output.parent}; make it first")
     return args
 
 

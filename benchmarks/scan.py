@@ -21,11 +21,10 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from growth import CONTEXTS, FAMILIES, GROWTH_LENGTHS, report_growth
-from machine import Page, as_markdown, machine_line
+from machine import Page, add_outputs, as_markdown, machine_line, read_arguments
 from torch import Tensor, nn
 
 from architectures.layers.context import Context
@@ -119,7 +118,7 @@ def _quartiles(times: list[float]) -> tuple[float, float]:
 def main() -> None:
     args = parse()
     torch.set_num_threads(args.threads)
-    page = Page(args.output)
+    page = Page(args.output, args.json)
     page.say(machine_line() + ".")
     if args.growth:
         lengths = args.lengths or GROWTH_LENGTHS
@@ -156,14 +155,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--contexts", type=int, nargs="+", default=CONTEXTS, help="of --growth, to decode after"
     )
-    parser.add_argument("--output", type=Path, help="Markdown file to write the tables to")
-    args = parser.parse_args()
+    add_outputs(parser)
+    args = read_arguments(parser)
     known = tuple(FAMILIES) if args.growth else ("mamba", "mamba2")
     for kind in args.layers or ():
         if kind not in known:
             parser.error(f"--layers {kind}: options: {', '.join(known)}")
-    if args.output is not None and not args.output.parent.is_dir():
-        parser.error(f"--output {args.output}: there is no folder {args.output.parent}; make it first")
     return args
 
 

@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from machine import Page, as_markdown, machine_line
+from machine import Page, add_outputs, as_markdown, machine_line, read_arguments
 from peer_models import FAMILIES, SLOW, Pair, Peer, Shape, make_pair
 from torch import Tensor
 
@@ -125,7 +123,7 @@ def line(found: dict[str, Any]) -> list[str]:
 def main() -> None:
     args = parse()
     torch.set_num_threads(args.threads)
-    page = Page(args.output)
+    page = Page(args.output, args.json)
     page.say(machine_line() + ".")
     page.say(
         f"A training step of {args.layers} layers on {args.tokens} tokens: milliseconds of ours (median and "
@@ -137,11 +135,10 @@ def main() -> None:
         measured = measure(family, shape, batch, precision == "bf16", args.rounds)
         known = {"family": family, **vars(shape), "batch_size": batch, "precision": precision}
         found.append({**known, "threads": args.threads, **measured})
+        page.note("training", found)
         print(*line(found[-1]), flush=True)
     columns = ("family", "d_model", "T", "vocabulary", "precision", "ms", "of matmul", "times as fast as")
     page.say(as_markdown(columns, [line(each) for each in found]))
-    if args.json is not None:
-        args.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def parse() -> argparse.Namespace:
@@ -157,13 +154,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=2048, help="of a step")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7, help="that count")
-    parser.add_argument("--output", type=Path, help="Markdown file to write the table to")
-    parser.add_argument("--json", type=Path, help="JSON file to write the rows to")
-    args = parser.parse_args()
-    for path in (args.output, args.json):
-        if path is not None and not path.parent.is_dir():
-            parser.error(f"{path}: there is no folder {path.parent}; make it first")
-    return args
+    add_outputs(parser)
+    return read_arguments(parser)
 
 
 if __name__ == "__main__":

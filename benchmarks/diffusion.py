@@ -1,0 +1,150 @@
+"""Times texts of masked diffusion: blocks with a cache and many tokens a pass, beside one token a full pass.
+
+python benchmarks/diffusion.py --runs /tmp/diffusion --output benchmarks/results/diffusion.md
+
+Three models of one size are trained on the embedded text for ``--budget`` tokens each, unless their runs are
+there already: ``diffusion``, which writes one token in each forward pass over the whole text;
+``block_diffusion``, which keeps what it has written in a cache and commits every token of a block that is at
+least so likely; and a decoder, which judges both. Speed means nothing without quality: the speed-up is that of
+the fastest threshold whose texts the judge finds no less likely than those of one token a pass, within
+``MARGIN``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from machine import Page, add_outputs, as_markdown, machine_line, read_arguments
+
+MARGIN = 0.1
+"""Bits per byte, under the judge, that texts may be worse and still count as equally good."""
+THRESHOLDS = (None, 0.95, 0.9, 0.8, 0.6, 0.4, 0.2)
+"""Likelihoods from which on a token is committed at once; None commits one a pass."""
+
+
+def command(module: str, *words: str) -> None:
+    subprocess.run(
+        [sys.executable, "-m", f"experiments.{module}", *words], check=True, stdout=subprocess.DEVNULL
+    )
+
+
+def train(backbone: str, args: argparse.Namespace, runs: Path) -> Path:
+    """The folder of a trained model. A run that is there already is not trained again."""
+    words = (
+        f"backbone={backbone}",
+        "task=text",
+        f"scale={args.scale}",
+        f"budget.tokens={args.budget}",
+        f"study.name=diffusion-{backbone}",
+        "device=cpu",
+        f"device.threads={args.threads}",
+        f"runs={runs}",
+        *(("objective.block_length=16",) if backbone == "block_diffusion" else ()),
+    )
+    command("train", *words)
+    return next(path.parent for path in runs.glob(f"diffusion-{backbone}/*/s0/result.json"))
+
+
+def sample(run: Path, judge: Path, args: argparse.Namespace, threshold: float | None) -> dict[str, float]:
+    """Tokens a second, passes, and what the judge says of the texts."""
+    with tempfile.TemporaryDirectory() as folder:
+        command(
+            "sample_quality",
+            f"run={run}",
+            f"judge={judge}",
+            f"steps=[{args.length}]",
+            f"num_samples={args.samples}",
+            "batch_size=1",
+            f"length={args.length}",
+            "sampling.temperature=0.7",
+            f"device.threads={args.threads}",
+            f"output={folder}",
+            *(() if threshold is None else (f"filling.threshold={threshold}",)),
+        )
+        with (Path(folder) / "quality.csv").open(encoding="utf-8") as file:
+            row = next(each for each in csv.DictReader(file) if each["text"] == "samples")
+    names = ("tokens_per_second", "passes", "bits_per_byte", "entropy")
+    return {name: float(row[name]) for name in names}
+
+
+def measure(args: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
+    """One row for each way of writing; the first is one token a full pass."""
+    judge = train("decoder", args, runs)
+    whole, blocks = train("diffusion", args, runs), train("block_diffusion", args, runs)
+    rows = [{"how": "one token a full pass", **sample(whole, judge, args, None)}]
+    for threshold in THRESHOLDS:
+        how = "blocks, one token a pass" if threshold is None else f"blocks, all above {threshold:g}"
+        rows.append({"how": how, **sample(blocks, judge, args, threshold)})
+    return rows
+
+
+def best(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The fastest row that is no worse than the first; None where all are worse."""
+    first, *others = rows
+    good = [row for row in others if row["bits_per_byte"] <= first["bits_per_byte"] + MARGIN]
+    return max(good, key=lambda row: row["tokens_per_second"], default=None)
+
+
+def main() -> None:
+    args = parse()
+    page = Page(args.output, args.json)
+    page.say(machine_line() + ".")
+    page.say(
+        f"{args.samples} texts of {args.length} tokens, one at a time, temperature 0.7, scale {args.scale}, "
+        f"{args.budget:,} tokens of training."
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        rows = measure(args, args.runs or Path(folder))
+    page.note("rows", rows)
+    columns = ("how", "tokens a second", "passes", "bits per byte of the judge", "entropy", "times as fast")
+    page.say(
+        as_markdown(
+            columns,
+            [
+                [
+                    row["how"],
+                    f"{row['tokens_per_second']:.0f}",
+                    f"{row['passes']:.0f}",
+                    f"{row['bits_per_byte']:.3f}",
+                    f"{row['entropy']:.2f}",
+                    f"{row['tokens_per_second'] / rows[0]['tokens_per_second']:.2f}",
+                ]
+                for row in rows
+            ],
+        )
+    )
+    chosen = best(rows)
+    if chosen is None:
+        page.say("No way of writing in blocks is as good as one token a full pass.")
+        return
+    speedup = chosen["tokens_per_second"] / rows[0]["tokens_per_second"]
+    page.note("speedup", speedup)
+    page.say(
+        f"The fastest that is as good, within {MARGIN} bits per byte: {chosen['how']}, {speedup:.2f} times."
+    )
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--scale", default="nano")
+    parser.add_argument("--budget", type=int, default=600_000, help="tokens of training of each model")
+    parser.add_argument("--samples", type=int, default=6)
+    parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--runs", type=Path, help="where the runs are kept; a folder for the moment if not given"
+    )
+    add_outputs(parser)
+    return read_arguments(parser)
+
+
+if __name__ == "__main__":
+    main()
