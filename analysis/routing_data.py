@@ -24,8 +24,8 @@ from architectures.layers.routing import expert_layers
 from experiments.errors import ConfigError
 from experiments.evaluation import EVALUATION_SEED
 from experiments.objectives.objective import View
+from experiments.planning import build_task
 from experiments.routing import STATISTICS, choices, probe_view, read_tokens, routed
-from experiments.run import build_task
 from experiments.saved import Saved, open_saved, read_run
 from experiments.settings import Settings
 from experiments.tasks.task import Batch, Task

@@ -11,7 +11,7 @@ from pathlib import Path
 import hydra
 from omegaconf import OmegaConf
 
-from experiments.run import build_task
+from experiments.planning import build_task
 from experiments.settings import CONF, part
 from experiments.tasks import listops, pathfinder
 from experiments.tasks.probe import Probe

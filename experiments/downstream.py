@@ -27,8 +27,8 @@ from experiments.console import Console
 from experiments.downstream_rows import Row, append, check_shots, print_table, task_rows
 from experiments.downstream_tasks import own_task
 from experiments.errors import ConfigError, DataError, nearest
+from experiments.planning import build_task
 from experiments.refilling import Refilling, refill
-from experiments.run import build_task
 from experiments.saved import Saved, open_saved
 from experiments.schema import DeviceConfig
 from experiments.settings import part

@@ -17,8 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.app import start
 from experiments.errors import ConfigError, nearest
 from experiments.evaluation import Metric, measure
+from experiments.planning import build_task
 from experiments.results import write_json
-from experiments.run import build_task
 from experiments.saved import Saved, open_saved, read_run
 from experiments.schema import DeviceConfig
 from experiments.settings import part

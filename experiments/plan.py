@@ -21,8 +21,8 @@ from omegaconf import DictConfig
 from experiments.app import start
 from experiments.console import count
 from experiments.errors import ConfigError, RunError
+from experiments.planning import plan
 from experiments.results import RunFolder
-from experiments.run import plan
 from experiments.settings import Settings, read_settings
 from experiments.watch import Planned, watch
 

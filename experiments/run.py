@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from architectures.backbone import Backbone
-from experiments import checkpoint, drift, mup
-from experiments.budget import Matched, Sizes, match, training_flops_per_token
+from experiments import checkpoint, drift, recording
 from experiments.console import Console, clock
-from experiments.data.random import stream
 from experiments.errors import (
-    CheckpointError,
-    ConfigError,
-    DataError,
     LockedError,
     OutOfMemoryError,
     Preempted,
-    RunError,
 )
 from experiments.interruptions import ORPHANED, Interruptions
 from experiments.lock import RunLock
@@ -33,121 +25,14 @@ from experiments.memory import is_out_of_memory, peak_memory, reset_peak_memory
 from experiments.objectives.objective import Objective
 from experiments.parallel import world
 from experiments.parallel.grid import Grid, make_grid
+from experiments.planning import build_model, plan
 from experiments.redaction import redact
 from experiments.restarts import check_progress
-from experiments.results import RunFolder, provenance
+from experiments.results import RunFolder
 from experiments.settings import Settings
-from experiments.tasks.task import Task
-from experiments.tracking import RunIdentity, Tracker, TrackingConfig, open_tracker
+from experiments.tracking import Tracker, TrackingConfig, open_tracker
 from experiments.trainer import Trainer
 from experiments.unforeseen import translate
-from experiments.weights import ModelRecord, put, read_tensors
-
-STATE_LENGTH = 2048
-"""Length at which decoding states are compared."""
-
-PRICED_EXAMPLES = 64
-"""Examples whose mean lengths a run's FLOPs are computed from; most objectives show equally long ones."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What is known of a run before it is trained."""
-
-    task: Task
-    objective: Objective
-    tests: dict[str, Objective]
-    """The objective on the task of each further test, by the words that ask for it."""
-    sizes: Sizes
-    matched: Matched
-    cost: dict[str, Any]
-    """Parameters by part, training FLOPs per token, decoding-state bytes: the fields of result.json."""
-
-
-def build_task(task_class: type[Task], config: Any, name: str) -> Task:
-    """The task, its data prepared. Raises DataError where they cannot be."""
-    try:
-        return task_class(config)  # type: ignore[call-arg]
-    except OSError as error:
-        raise DataError(f"task={name}: the data cannot be read or prepared: {error}") from error
-
-
-def plan(settings: Settings) -> Plan:
-    """Sizes the model and prices it. Allocates nothing."""
-    task = build_task(settings.task_class, settings.task, settings.names.task)
-    for split in ("validation", "test"):
-        available = task.num_examples(split)
-        if available is not None and available < 2:
-            raise DataError(
-                f"task={settings.names.task}: the {split} split has {available} examples: at least 2 are "
-                "needed for an evaluation; give it more"
-            )
-    objective = settings.objective_class(settings.objective, task)
-    tests = _tests(settings, task)
-    # The same examples for every seed, so that a size does not depend on it.
-    view = objective.view(task.batch("train", 0, 0, PRICED_EXAMPLES), torch.Generator().manual_seed(0))
-    if view.count_B.sum() == 0:
-        raise DataError(
-            f"task={settings.names.task}: nothing is scored in the first {PRICED_EXAMPLES} training "
-            "examples: give data with answers in them"
-        )
-    length, source_length = view.mean_lengths()
-    trained_length = settings.initial.record.max_length if settings.initial else 0
-    sizes = Sizes(
-        vocab_size=task.vocabulary.size,
-        length=length,
-        source_length=source_length,
-        raw_length=task.sequence_length,
-        max_length=max(
-            view.tokens_BT.shape[1],
-            view.source_length,
-            trained_length,
-            *(each.longest for each in (objective, *tests.values())),
-        ),
-        passes=view.passes,
-        make_readout=objective.make_readout,
-    )
-    if settings.initial is not None:
-        settings.initial.record.check(task, settings.initial.path)
-    matched = match(settings.backbone_class, settings.backbone, settings.scale, sizes)
-    if (width := settings.optimizer.mup_base_width) is not None:
-        matched = dataclasses.replace(matched, config=mup.scaled_attention(matched.config, width))
-    model = sizes.on_meta(settings.backbone_class, matched.config)
-    parts = model.parameters_by_part()
-    source = STATE_LENGTH if model.capabilities.encoder_decoder else 0
-    cost = {
-        "parameters": {
-            "embedding": parts.embedding,
-            "body": parts.body,
-            "head": parts.head,
-            "total": parts.total,
-            "active": parts.active,
-        },
-        "flops_per_token": training_flops_per_token(model, sizes),
-        "state_bytes_2k": model.state_bytes(STATE_LENGTH, source),
-        "matched": {
-            "axis": matched.axis,
-            "target": matched.target,
-            "value": matched.value,
-            "residual": matched.residual,
-        },
-        "widths": asdict(matched.config),
-    }
-    return Plan(task=task, objective=objective, tests=tests, sizes=sizes, matched=matched, cost=cost)
-
-
-def _tests(settings: Settings, task: Task) -> dict[str, Objective]:
-    """The objective on the task of each further test, which must have the vocabulary of the run's own."""
-    found = {}
-    for name, config in settings.tests.items():
-        other = build_task(settings.task_class, config, settings.names.task)
-        if other.vocabulary != task.vocabulary:
-            raise ConfigError(
-                f"trainer.tests: {name}: it has {other.vocabulary.size} tokens and the task trained on "
-                f"{task.vocabulary.size}: change settings that leave the vocabulary as it is"
-            )
-        found[name] = settings.objective_class(settings.objective, other)
-    return found
 
 
 def execute(settings: Settings) -> None:
@@ -218,9 +103,9 @@ def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid
         record["initial"] = {"path": str(settings.initial.path), "fingerprint": settings.initial.fingerprint}
     try:
         reset_peak_memory()
-        model = _build(settings, planned)
+        model = build_model(settings, planned)
         kernels = model.kernels() | _engine(settings, grid)
-        record |= world.lead(lambda: _begin(settings, planned, model, kernels, folder, console))
+        record |= world.lead(lambda: recording.begin(settings, planned, model, kernels, folder, console))
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise OutOfMemoryError(f"out of memory while building the model: {error}") from error
@@ -232,7 +117,9 @@ def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid
     if kernels:
         console.say("kernels: " + ", ".join(f"{part}: {path}" for part, path in kernels.items()))
     tracking = settings.tracking if folder.writes else TrackingConfig()
-    tracker = open_tracker(tracking, run_identity(settings), settings.folder, settings.resolved, record)
+    tracker = open_tracker(
+        tracking, recording.run_identity(settings), settings.folder, settings.resolved, record
+    )
     with Interruptions(settings.trainer.stop_margin, clock=world.leads()) as interruptions:
         trainer = Trainer(
             settings,
@@ -254,35 +141,6 @@ def _engine(settings: Settings, grid: Grid) -> dict[str, str]:
     """What trains the model where it is not plain PyTorch in one process, for the record."""
     processes = {} if grid.mesh is None else {"processes": grid.describe()}
     return processes | ({} if settings.trainer.compile == "none" else {"blocks": "compiled"})
-
-
-def _begin(
-    settings: Settings,
-    planned: Plan,
-    model: Backbone,
-    kernels: dict[str, str],
-    folder: RunFolder,
-    console: Console,
-) -> dict[str, Any]:
-    """Writes what is known before training, for one process; gives what it adds to the result."""
-    added = {}
-    try:
-        if settings.fork is not None:
-            added["parent"] = drift.adopt(settings.fork, folder.root)
-        now = provenance(
-            settings.device.torch_device(),
-            settings.device.precision,
-            {"task": settings.names.task, "fingerprint": planned.task.fingerprint},
-            kernels,
-        )
-        added["resume"] = drift.compare(folder.root, now, console.say)
-        folder.open(settings.resolved, {**now, "resume": added["resume"]})
-        ModelRecord.of(model, settings.names.backbone, planned.task.tokenizer).write(folder.root)
-        if planned.task.tokenizer is not None:
-            planned.task.tokenizer.save(folder.root)
-    except OSError as error:
-        raise CheckpointError(f"{settings.folder}: the run folder cannot be written: {error}") from error
-    return added
 
 
 def _train(
@@ -322,24 +180,11 @@ def _train(
         **record,
         "status": status,
         "message": message,
-        "training": {
-            "steps": state.step,
-            "tokens": state.tokens,
-            "flops": state.flops,
-            "epochs": _epochs(trainer),
-            "seconds": state.seconds,
-            "tokens_per_second": state.tokens / state.seconds if state.seconds else None,
-            "compile_seconds": state.compile_seconds,
-            "data_share": state.data_seconds / state.seconds if state.seconds else None,
-            "peak_memory_bytes": peak,
-            "micro_batch_size": trainer.fitting.size,
-            "skipped_steps": state.anomalies.skipped,
-            "loss_spikes": state.anomalies.spikes,
-        },
+        "training": recording.training(trainer, peak),
         "metrics": metrics,
         "finished_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    error = _finish(folder, result, error)
+    error = recording.finish(folder, result, error)
     by_split = {metric["split"]: {metric["name"]: metric["value"]} for metric in metrics}
     tracker.close({**result, "metrics": by_split}, 0 if error is None else getattr(error, "exit_code", 75))
     if error is not None:
@@ -350,53 +195,4 @@ def _train(
     console.say(
         f"complete in {clock(state.seconds)}: test {metric['name']} {metric['value']:.4f} "
         f"({ended} runs of study {record['study']} have ended)"
-    )
-
-
-def _finish(folder: RunFolder, result: dict[str, Any], error: BaseException | None) -> BaseException | None:
-    """Writes the result. Gives why the run fails: ``error``, or that it cannot be written."""
-
-    def write() -> None:
-        try:
-            folder.finish(result)
-        except OSError as failure:
-            raise CheckpointError(f"{folder.root}: the result cannot be written: {failure}") from failure
-
-    try:
-        if error is None or isinstance(error, Preempted):
-            world.lead(write)  # all are here, and shall not end well where the first cannot
-        else:
-            write()  # the others may be gone
-    except RunError as failure:
-        return failure
-    return error
-
-
-def _epochs(trainer: Trainer) -> float | None:
-    """How often the training examples were gone through; None where they never run out."""
-    available = trainer.task.num_examples("train")
-    return None if available is None else trainer.state.step * trainer.batch_size / available
-
-
-def _build(settings: Settings, planned: Plan) -> Backbone:
-    torch.manual_seed(stream(settings.seed, "initialisation") >> 1)
-    model = planned.sizes.build(settings.backbone_class, planned.matched.config)
-    if (width := settings.optimizer.mup_base_width) is not None:
-        base = planned.sizes.on_meta(settings.backbone_class, mup.at_width(settings.backbone, width))
-        mup.parametrise(model, base)
-    if (initial := settings.initial) is not None:
-        put(read_tensors(initial.path), model, initial.path, new_readout=True)
-    return model.to(settings.device.torch_device())
-
-
-def run_identity(settings: Settings) -> RunIdentity:
-    return RunIdentity(
-        key=settings.key,
-        study=settings.study,
-        cell=settings.cell,
-        seed=settings.seed,
-        backbone=settings.names.backbone,
-        objective=settings.names.objective,
-        task=settings.names.task,
-        scale=settings.names.scale,
     )

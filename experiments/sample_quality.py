@@ -26,8 +26,8 @@ from experiments.errors import ConfigError
 from experiments.evaluation import EVALUATION_SEED, inference
 from experiments.generate import stop_tokens
 from experiments.objectives.unmasking import FillsBlanks
+from experiments.planning import build_task
 from experiments.refilling import Refilling, refill
-from experiments.run import build_task
 from experiments.sample_statistics import Judgement, distinct, judged, token_entropy
 from experiments.sample_table import Row, render, write
 from experiments.sampling import SamplingConfig

@@ -18,7 +18,7 @@ from experiments.objectives.masked_diffusion import MaskedDiffusion, MaskedDiffu
 from experiments.objectives.masked_lm import MaskedLM, MaskedLMConfig
 from experiments.objectives.objective import Objective
 from experiments.objectives.span_corruption import SpanCorruption, SpanCorruptionConfig
-from experiments.run import build_task
+from experiments.planning import build_task
 from experiments.settings import Settings, read_settings
 from experiments.tasks.task import Batch, Task
 from experiments.tasks.text import Text

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.errors import ConfigError
 from experiments.evaluate import evaluate
-from experiments.run import plan
+from experiments.planning import plan
 
 PARITY = ("task=parity", "task.sequence_length=16", *commands.TINY)
 LONGER = "trainer.tests=['sequence_length=32','sequence_length=80']"

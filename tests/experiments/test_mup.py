@@ -21,7 +21,7 @@ from architectures.s4 import S4, S4Config
 from experiments import mup
 from experiments.errors import ConfigError
 from experiments.optimizer import OptimizerConfig, make_optimizer, parameter_groups
-from experiments.run import _build, plan
+from experiments.planning import build_model, plan
 
 WIDTHS = (64, 128, 256)
 BASE = 64
@@ -157,7 +157,7 @@ def test_a_run_is_built_by_it_and_keeps_it_in_its_record() -> None:
     planned = plan(settings)
     assert planned.matched.config.attention.scale == pytest.approx(4**-0.5 / 4)  # type: ignore[attr-defined]
     assert planned.cost["widths"]["attention"]["scale"] == planned.matched.config.attention.scale  # type: ignore[attr-defined]
-    model = _build(settings, planned)
+    model = build_model(settings, planned)
     factors = {getattr(p, "learning_rate_factor", 1.0) for p in model.parameters()}
     assert min(factors) == 0.25
 
@@ -178,4 +178,4 @@ def test_a_base_width_that_cannot_be_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"optimizer.mup_base_width=30: d_model=30 must be a positive multiple"
     ):
-        _build(settings, plan(settings))
+        build_model(settings, plan(settings))

@@ -10,7 +10,7 @@ import pytest
 from hydra.core.hydra_config import HydraConfig
 
 from experiments.optimizer import rate_at
-from experiments.run import Plan, plan
+from experiments.planning import Plan, plan
 from experiments.settings import CONF, Settings
 
 STUDIES = sorted(path.stem for path in (CONF / "study").glob("*.yaml"))

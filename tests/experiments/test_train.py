@@ -16,7 +16,8 @@ from architectures.backbone import Backbone
 from experiments.errors import ConfigError, DivergedError
 from experiments.evaluation import evaluate
 from experiments.objectives.causal_lm import CausalLM
-from experiments.run import execute, plan
+from experiments.planning import plan
+from experiments.run import execute
 from experiments.settings import CONF, Settings
 from experiments.weights import put
 
