@@ -32,7 +32,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from experiments.recording import run_identity
 from hydra.core.hydra_config import HydraConfig
 from machine import Page, add_outputs, as_markdown, machine_line, read_arguments
 from omegaconf import OmegaConf
@@ -45,9 +44,11 @@ from experiments.objectives.objective import View
 from experiments.optimizer import make_optimizer, set_rate
 from experiments.parallel.grid import Grid
 from experiments.planning import Plan, plan
+from experiments.recording import run_identity
 from experiments.results import RunFolder
 from experiments.schema import TrainerConfig
-from experiments.settings import CONF, Settings, read_settings
+from experiments.sections import CONF
+from experiments.settings import Settings, read_settings
 from experiments.tracking import open_tracker
 from experiments.trainer import Trainer
 from experiments.watchdog import Watchdog

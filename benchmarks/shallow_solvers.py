@@ -12,7 +12,8 @@ import hydra
 from omegaconf import OmegaConf
 
 from experiments.planning import build_task
-from experiments.settings import CONF, part
+from experiments.sections import CONF
+from experiments.settings import part
 from experiments.tasks import listops, pathfinder
 from experiments.tasks.probe import Probe
 from experiments.tasks.task import Task

@@ -23,7 +23,7 @@ from analysis.arguments import read_arguments
 from analysis.scaling import read_points
 from analysis.scaling_laws import drop_highest, fit_law
 from experiments.errors import RunError
-from experiments.results import provenance
+from experiments.provenance import provenance
 from experiments.tasks import listops
 from experiments.tasks.images import Images, ImagesConfig
 from experiments.tasks.listops import ListOps, ListOpsConfig

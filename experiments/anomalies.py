@@ -12,7 +12,6 @@ import numpy as np
 from experiments.errors import DivergedError
 from experiments.results import write_json
 
-POLICIES = ("stop", "skip")
 MOST_IN_A_ROW = 5
 MOST_IN_ALL = 20
 """Steps that ``skip`` leaves out before the run counts as diverged."""

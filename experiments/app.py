@@ -1,8 +1,14 @@
-"""What every entry point shares: Hydra started so that a mistake gives one message and an exit code."""
+"""What every entry point shares: Hydra started so that a mistake gives one message and an exit code.
+
+Nothing imported here imports torch, which takes seconds: ``--help``, a mistyped word and
+``--cfg job`` answer at once. An entry point therefore names its function instead of importing
+what that needs, or imports it in the function.
+"""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import re
 import signal
@@ -14,22 +20,26 @@ from pathlib import Path
 import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.errors import Preempted, RunError, nearest
-from experiments.parallel.world import speaks
+from experiments.parallel.place import place
 from experiments.redaction import redact
-from experiments.settings import CONF
+from experiments.sections import CONF
+
+Function = Callable[[DictConfig], object]
 
 
-def start(function: Callable[[DictConfig], object], config_name: str = "config") -> None:
+def start(function: Function | str, config_name: str = "config") -> None:
     """Runs ``function`` on the composed configuration, once or for each cell of a sweep.
 
-    ``config_name`` is the YAML of the root. A mistake ends the process with the exit
-    code of ``experiments.errors``; with DEBUG=1 there is a traceback too.
+    By its dotted path it is imported only once there is a configuration. ``config_name`` is the
+    YAML of the root. A mistake ends the process with the exit code of ``experiments.errors``; with
+    DEBUG=1 there is a traceback too.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's printer
     one_job = functools.partial(_run_job, function)
@@ -47,7 +57,7 @@ def start(function: Callable[[DictConfig], object], config_name: str = "config")
         _fail(f"a group cannot be null: choose one of its YAML files ({error})", 2)
 
 
-def _run_job(function: Callable[[DictConfig], object], cfg: DictConfig) -> object:
+def _run_job(function: Function | str, cfg: DictConfig) -> object:
     """One job: alone it ends the process; in a sweep its error is said now and the others go on.
 
     What the function returns is given to the sweeper.
@@ -56,10 +66,10 @@ def _run_job(function: Callable[[DictConfig], object], cfg: DictConfig) -> objec
         # Hydra's copy of the command line. Nobody reads it, and it would keep a secret given there.
         (Path(HydraConfig.get().sweep.dir) / "multirun.yaml").unlink(missing_ok=True)
     try:
-        return function(cfg)
+        return (_imported(function) if isinstance(function, str) else function)(cfg)
     except RunError as error:
         if HydraConfig.get().mode == RunMode.RUN:
-            _fail(str(error), error.exit_code, silent=not speaks(error))
+            _fail(str(error), error.exit_code, silent=not _speaks(error))
         sys.stderr.write(redact(f"error: {' '.join(HydraConfig.get().overrides.task)}: {error}\n"))
         raise
     except Preempted:
@@ -70,6 +80,17 @@ def _run_job(function: Callable[[DictConfig], object], cfg: DictConfig) -> objec
         raise
 
 
+def _imported(path: str) -> Function:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def _speaks(error: RunError) -> bool:
+    """Whether this process is to say why the run fails: of several that share it, one does."""
+    world = sys.modules.get("experiments.parallel.world")  # they cannot have met without it
+    return place().rank == 0 if world is None else world.speaks(error)
+
+
 def _fail(message: str, code: int, *, silent: bool = False) -> None:
     """Ends the process; called while an exception is handled. ``silent`` where another process says why."""
     if silent:
@@ -78,6 +99,22 @@ def _fail(message: str, code: int, *, silent: bool = False) -> None:
         sys.stderr.write(redact(traceback.format_exc()))
     sys.stderr.write(redact(f"error: {message}\n"))
     sys.exit(code)
+
+
+def literal(words: list[str]) -> list[str]:
+    """Command-line words whose prompt and run are quoted, so that Hydra reads no commas or brackets in them.
+
+    A prompt that begins with a bracket or a quotation mark is Hydra's: a list, or quoted already.
+    """
+    quoted = []
+    for word in words:
+        key, _, value = word.partition("=")
+        if key in ("prompt", "run") and not value.startswith(("[", "'", '"')):
+            plain = re.sub(r"(\\*)\$\{", r"\1\1\\${", value)  # "${" would be a reference
+            value = QuotedString(text=plain, quote=Quote.single).with_quotes()
+            word = f"{key}={value}"
+        quoted.append(word)
+    return quoted
 
 
 def explain(error: Exception, config_name: str = "config") -> str:

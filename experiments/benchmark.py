@@ -10,11 +10,18 @@ memory or fails is a row too. ``python -m analysis.speed rows.parquet`` draws th
 
 from __future__ import annotations
 
+import sys
+
+from experiments.app import start
+
+if __name__ == "__main__":  # before the imports below: see experiments.app
+    start("experiments.benchmark.benchmark", "benchmark")
+    sys.exit()
+
 import dataclasses
 import datetime
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +31,6 @@ import rich.console
 from omegaconf import DictConfig, OmegaConf
 
 from architectures.backbone import Backbone, BackboneConfig
-from experiments.app import start
 from experiments.benchmark_cell import MODES, CellConfig
 from experiments.benchmark_rows import append, check_file, render
 from experiments.errors import ConfigError, OutOfMemoryError, RunError, nearest
@@ -226,7 +232,3 @@ def read(cfg: DictConfig) -> Benchmark:
         raise
     except ValueError as error:  # widths that do not go together
         raise ConfigError(f"backbone: {error}") from None
-
-
-if __name__ == "__main__":
-    start(benchmark, "benchmark")

@@ -27,9 +27,9 @@ from architectures.backbone import Backbone, DecodingState
 from experiments.benchmark_timing import Stopwatch, is_stable, matmul_rate, quartiles
 from experiments.evaluation import autocast, inference
 from experiments.memory import peak_memory
-from experiments.optimizer import OptimizerConfig, make_optimizer
-from experiments.results import provenance
-from experiments.schema import DeviceConfig
+from experiments.optimizer import make_optimizer
+from experiments.provenance import provenance
+from experiments.schema import DeviceConfig, OptimizerConfig
 from experiments.settings import part
 from experiments.validation import typed
 

@@ -8,6 +8,13 @@ python -m experiments.cost backbone=mamba scale=small sequence_length=65536
 from __future__ import annotations
 
 import sys
+
+from experiments.app import start
+
+if __name__ == "__main__":  # before the imports below: see experiments.app
+    start("experiments.cost.cost", "cost")
+    sys.exit()
+
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +22,6 @@ import rich.console
 from omegaconf import DictConfig, OmegaConf
 
 from architectures.backbone import Backbone
-from experiments.app import start
 from experiments.cost_tables import render
 from experiments.errors import ConfigError
 from experiments.model_costs import CostConfig, Pricing
@@ -51,7 +57,3 @@ def price(cfg: DictConfig) -> dict[str, Any]:
         raise
     except ValueError as error:  # widths that do not go together
         raise ConfigError(f"backbone: {error}") from None
-
-
-if __name__ == "__main__":
-    start(cost, "cost")

@@ -12,6 +12,14 @@ are YAML files of the harness: those in the folder ``include``, or its own, whic
 
 from __future__ import annotations
 
+import sys
+
+from experiments.app import start
+
+if __name__ == "__main__":  # before the imports below: see experiments.app
+    start("experiments.downstream.downstream", "downstream")
+    sys.exit()
+
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
@@ -22,7 +30,6 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.answers import AnswerScorer
-from experiments.app import start
 from experiments.console import Console
 from experiments.downstream_rows import Row, append, check_shots, print_table, task_rows
 from experiments.downstream_tasks import own_task
@@ -217,7 +224,3 @@ def quiet() -> Iterator[None]:
 
 def _listed(names: Sequence[str]) -> str:
     return f"[{','.join(names)}]"
-
-
-if __name__ == "__main__":
-    start(downstream, "downstream")

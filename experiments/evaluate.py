@@ -7,6 +7,14 @@ python -m experiments.evaluate run=GPT2 task=text task.tokenizer.kind=folder tas
 
 from __future__ import annotations
 
+import sys
+
+from experiments.app import start
+
+if __name__ == "__main__":  # before the imports below: see experiments.app
+    start("experiments.evaluate.evaluate", "evaluate")
+    sys.exit()
+
 import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,7 +22,6 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.app import start
 from experiments.errors import ConfigError, nearest
 from experiments.evaluation import Metric, measure
 from experiments.planning import build_task
@@ -152,7 +159,3 @@ def describe(metric: Metric) -> str:
         f"{metric.split} {metric.name} {metric.value:.4f} ± {metric.standard_error:.4f} {metric.unit} "
         f"(standard error over {metric.items} items; {likelihood}{metric.estimator})"
     )
-
-
-if __name__ == "__main__":
-    start(evaluate, "evaluate")

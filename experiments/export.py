@@ -10,8 +10,16 @@ in the way.
 
 from __future__ import annotations
 
-import json
 import sys
+
+from experiments.app import literal, start
+
+if __name__ == "__main__":  # before the imports below: see experiments.app
+    sys.argv[1:] = literal(sys.argv[1:])
+    start("experiments.export.export", "export")
+    sys.exit()
+
+import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +28,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from architectures.pretrained import read_folder_config, save_folder
-from experiments.app import start
 from experiments.data.tokenizer import TextTokenizer
 from experiments.errors import ConfigError, DataError
-from experiments.generate import literal
 from experiments.saved import open_saved
 from experiments.tasks.task import Vocabulary
 from experiments.validation import typed
@@ -106,8 +112,3 @@ def write_tokenizer(tokenizer: TextTokenizer, folder: Path) -> None:
 
 def _added(folder: Path) -> list[dict[str, object]]:
     return json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
-
-
-if __name__ == "__main__":
-    sys.argv[1:] = literal(sys.argv[1:])
-    start(export, "export")

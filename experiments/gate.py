@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import rich.console
 import rich.table
@@ -19,10 +20,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.app import start
 from experiments.errors import ConfigError
-from experiments.settings import part
-from experiments.tasks.probe import Probe
-from experiments.tasks.shallow import shallow_scores
-from experiments.tasks.task import Task
+
+if TYPE_CHECKING:
+    from experiments.tasks.probe import Probe
 
 ORACLE_EXAMPLES = 200
 SOLVED = 0.95
@@ -47,6 +47,8 @@ class Gate:
 
 def measure_gate(name: str, task: Probe) -> Gate:
     """Oracle and solvers on the test split."""
+    from experiments.tasks.shallow import shallow_scores
+
     batch = task.batch("test", 0, 0, ORACLE_EXAMPLES)
     right = total = 0
     columns = (batch.tokens_BT, batch.context_BT, batch.answer_BT, batch.valid_BT)
@@ -87,11 +89,15 @@ def render(gates: Sequence[Gate]) -> rich.table.Table:
 
 
 _gates: list[Gate] = []
+_left_out: list[str] = []
+"""Tasks that are read."""
 
 
 def main() -> None:
     sys.argv.append("hydra/launcher=basic")  # one process: the rows are gathered here
     start(_collect)
+    if not _gates and not _left_out:
+        return  # --help or --cfg was all that was asked
     if not _gates:
         sys.stderr.write("error: no generated task was chosen: take one such as task=recall\n")
         sys.exit(ConfigError.exit_code)
@@ -104,10 +110,16 @@ def main() -> None:
 
 
 def _collect(cfg: DictConfig) -> None:
+    from experiments.settings import part
+    from experiments.tasks.probe import Probe
+    from experiments.tasks.task import Task
+
     # Only the task is read: whether the other parts go with it does not matter here.
     found, config = part({"task": OmegaConf.to_container(cfg.task, resolve=True)}, "task", Task)  # type: ignore[type-abstract]
     if issubclass(found, Probe):
         _gates.append(measure_gate(cfg.names.task, found(config)))  # type: ignore[call-arg]
+    else:
+        _left_out.append(cfg.names.task)
 
 
 if __name__ == "__main__":

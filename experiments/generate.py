@@ -10,16 +10,21 @@ One text is printed as it is written; several when all are done.
 
 from __future__ import annotations
 
-import re
 import sys
+
+from experiments.app import literal, start
+
+if __name__ == "__main__":  # before the imports below: see experiments.app
+    sys.argv[1:] = literal(sys.argv[1:])
+    start("experiments.generate.generate", "generate")
+    sys.exit()
+
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from hydra.core.override_parser.types import Quote, QuotedString
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.app import start
 from experiments.beam import BeamConfig, beam_search
 from experiments.data.random import stream
 from experiments.data.tokenizer import TextTokenizer
@@ -197,24 +202,3 @@ def stop_tokens(names: list[str], tokenizer: TextTokenizer) -> set[int]:
             )
         found.add(ids[0])
     return found
-
-
-def literal(words: list[str]) -> list[str]:
-    """Command-line words whose prompt and run are quoted, so that Hydra reads no commas or brackets in them.
-
-    A prompt that begins with a bracket or a quotation mark is Hydra's: a list, or quoted already.
-    """
-    quoted = []
-    for word in words:
-        key, _, value = word.partition("=")
-        if key in ("prompt", "run") and not value.startswith(("[", "'", '"')):
-            plain = re.sub(r"(\\*)\$\{", r"\1\1\\${", value)  # "${" would be a reference
-            value = QuotedString(text=plain, quote=Quote.single).with_quotes()
-            word = f"{key}={value}"
-        quoted.append(word)
-    return quoted
-
-
-if __name__ == "__main__":
-    sys.argv[1:] = literal(sys.argv[1:])
-    start(generate, "generate")

@@ -11,7 +11,7 @@ output is no terminal it shows that once.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import rich.console
 import rich.table
@@ -21,10 +21,12 @@ from omegaconf import DictConfig
 from experiments.app import start
 from experiments.console import count
 from experiments.errors import ConfigError, RunError
-from experiments.planning import plan
 from experiments.results import RunFolder
-from experiments.settings import Settings, read_settings
+from experiments.sections import read_sections, read_tree
 from experiments.watch import Planned, watch
+
+if TYPE_CHECKING:
+    from experiments.settings import Settings
 
 WATCH = "--watch"
 
@@ -37,10 +39,10 @@ def main() -> None:
     # One process, whatever launcher the study asks for: the rows are gathered here.
     sys.argv[1:] = [*(word for word in sys.argv[1:] if word != WATCH), "hydra/launcher=basic"]
     start(_note if watching else _collect)
-    if watching:
-        for study, planned in _watched.items():
-            watch(study, planned)
-        return
+    for study, watched in _watched.items():
+        watch(study, watched)
+    if not _cells:
+        return  # watched, or --help or --cfg was all that was asked
     rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else 150).print(_table())
     refused = [cell for cell in _cells if "refused" in cell]
     for cell in refused:
@@ -51,10 +53,18 @@ def main() -> None:
         sys.exit(ConfigError.exit_code)
 
 
+def _read(cfg: DictConfig) -> Settings:
+    """The settings of a cell. Raises ConfigError, before torch is imported where it can."""
+    read_sections(read_tree(cfg))
+    from experiments.settings import read_settings
+
+    return read_settings(cfg)
+
+
 def _collect(cfg: DictConfig) -> None:
     """One cell, priced but not built; of a cell that cannot be, why not."""
     try:
-        settings = read_settings(cfg)
+        settings = _read(cfg)
         cell = {"cell": settings.cell, "seed": settings.seed, "objective": settings.names.objective}
         _cells.append({**cell, **_price(settings), "status": _status(settings)})
     except RunError as error:
@@ -64,7 +74,7 @@ def _collect(cfg: DictConfig) -> None:
 
 def _note(cfg: DictConfig) -> None:
     """One cell to be watched: where its folder is, and how long its training."""
-    settings = read_settings(cfg)
+    settings = _read(cfg)
     planned = Planned(
         cell=settings.cell,
         backbone=settings.names.backbone,
@@ -76,6 +86,8 @@ def _note(cfg: DictConfig) -> None:
 
 
 def _price(settings: Settings) -> dict[str, Any]:
+    from experiments.planning import plan
+
     planned = plan(settings)
     cost, length = planned.cost, planned.task.sequence_length
     tokens_per_step = settings.budget.batch_size * length

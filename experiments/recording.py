@@ -10,7 +10,8 @@ from experiments.console import Console
 from experiments.errors import CheckpointError, Preempted, RunError
 from experiments.parallel import world
 from experiments.planning import Plan
-from experiments.results import RunFolder, provenance
+from experiments.provenance import provenance
+from experiments.results import RunFolder
 from experiments.settings import Settings
 from experiments.tracking import RunIdentity
 from experiments.trainer import Trainer

@@ -10,27 +10,18 @@ result.json        written last, in one piece; its presence says that the run ha
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
-import platform
-import shlex
-import subprocess
-import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import OmegaConf
 
 from experiments.redaction import redact
 
 FINAL = ("complete", "diverged", "oom")
 """Statuses that running again would only repeat; the others are run again."""
-
-PACKAGES = ("torch", "numpy", "hydra-core", "datasets", "tokenizers", "safetensors", "wandb")
 
 
 def plain(value: Any) -> Any:
@@ -146,55 +137,3 @@ class RunFolder:
         """Writes the result."""
         if self.writes:
             write_json(self.root / "result.json", result)
-
-
-def provenance(
-    device: torch.device, precision: str, task: dict[str, Any], kernels: dict[str, str]
-) -> dict[str, Any]:
-    """Where a result comes from: code, versions, data, machine, kernels, command."""
-    return {
-        "git": _git(),
-        "versions": {"python": platform.python_version(), **{p: metadata.version(p) for p in PACKAGES}},
-        "data": task,
-        "device": {
-            "name": device.type,
-            "processor": processor(device),
-            "threads": torch.get_num_threads(),
-            "precision": precision,
-        },
-        "kernels": kernels,
-        "command": shlex.join(redact(["python", "-m", "experiments.train", *sys.argv[1:]])),
-    }
-
-
-def _git() -> dict[str, Any]:
-    """Commit of the code that runs, whether anything was changed since, and a hash of the code itself."""
-
-    def ask(*words: str) -> str | None:
-        try:
-            found = subprocess.run(
-                ["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, timeout=10
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return found.stdout.strip() if found.returncode == 0 else None
-
-    parts = [":/architectures", ":/experiments", ":/conf"]
-    trees = ask("rev-parse", *(f"HEAD{part.replace('/', '', 1)}" for part in parts))
-    status, changes = ask("status", "--porcelain"), ask("diff", "HEAD", "--", *parts)
-    return {
-        "commit": ask("rev-parse", "HEAD"),
-        "dirty": None if status is None else bool(status),
-        "code": None if trees is None else hashlib.sha256(f"{trees}{changes}".encode()).hexdigest()[:16],
-    }
-
-
-def processor(device: torch.device) -> str:
-    """The name of a GPU, or of the processor as the system tells it."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

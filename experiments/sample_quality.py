@@ -12,6 +12,14 @@ Shapes: N samples, T tokens.
 
 from __future__ import annotations
 
+import sys
+
+from experiments.app import start
+
+if __name__ == "__main__":  # before the imports below: see experiments.app
+    start("experiments.sample_quality.sample_quality", "sample_quality")
+    sys.exit()
+
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +28,6 @@ from pathlib import Path
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.app import start
 from experiments.data.random import stream
 from experiments.errors import ConfigError
 from experiments.evaluation import EVALUATION_SEED, inference
@@ -199,7 +206,3 @@ def _row(
         distinct_3=distinct(texts, 3),
         tokens=sum(map(len, texts)),
     )
-
-
-if __name__ == "__main__":
-    start(sample_quality, "sample_quality")

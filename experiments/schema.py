@@ -1,7 +1,8 @@
 """The sections of a configuration that belong to the harness, and the root that holds them all.
 
 Each section is a frozen dataclass that checks itself; what belongs to a backbone,
-an objective or a task is declared beside it.
+an objective or a task is declared beside it. Of torch only a device has need: it
+takes seconds to import, and a mistake is said before that.
 """
 
 from __future__ import annotations
@@ -9,18 +10,21 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-from experiments.anomalies import POLICIES
 from experiments.errors import nearest
 
+if TYPE_CHECKING:
+    import torch
+
 AXES = ("body", "active_body", "total", "flops")
+SCHEDULES = ("cosine", "wsd", "constant")
 PRECISIONS = ("fp32", "bf16")
 AUTO = "auto"
+POLICIES = ("stop", "skip")
 COMPILED = ("none", "blocks")
 
 
@@ -66,6 +70,63 @@ class BudgetConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW (Loshchilov and Hutter 2019) and its schedule; the same family for every arm."""
+
+    learning_rate: float = 3e-3
+    """Peak learning rate."""
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.95])
+    """Decay rates of the two moments."""
+    eps: float = 1e-8
+    """Added to the root of the second moment."""
+    weight_decay: float = 0.1
+    """Decoupled decay of matrices; norms, biases and what a backbone exempts are not decayed."""
+    clip_norm: float = 1.0
+    """Gradients are scaled down to this norm."""
+    schedule: str = "cosine"
+    """After the warm-up: ``cosine`` to the end, ``wsd`` (stable, then linear decay), or ``constant``."""
+    warmup: float = 0.05
+    """Share of the steps over which the rate rises linearly from zero."""
+    decay: float = 0.2
+    """Share of the steps up to the end of a decay over which ``wsd`` decays."""
+    decay_ends: list[float] = field(default_factory=lambda: [1.0])
+    """Shares of the steps at which ``wsd`` has decayed. After each but the last the rate is at its peak
+    again, so that one run gives a decayed model for several budgets (WSD-S: Wen et al. 2024, arXiv
+    2410.05192). A validation is made at each."""
+    final: float = 0.1
+    """Share of the peak rate at the last step."""
+    mup_base_width: int | None = None
+    """Width at which the other settings were chosen: they are transferred to ``backbone.d_model`` by muP
+    (``experiments/mup.py``). Null trains every width alike."""
+    ema: float | None = None
+    """Decay of a moving average of the weights, such as 0.9999; evaluations and whatever is made of a
+    checkpoint then use the average. It forgets faster in the first steps. Null evaluates the weights."""
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule={self.schedule!r}{nearest(self.schedule, SCHEDULES)}")
+        if self.learning_rate <= 0 or self.clip_norm <= 0 or self.eps <= 0 or self.weight_decay < 0:
+            raise ValueError(
+                f"learning_rate={self.learning_rate}, clip_norm={self.clip_norm} and eps={self.eps} must be "
+                f"positive, weight_decay={self.weight_decay} not negative"
+            )
+        if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
+            raise ValueError(f"betas={list(self.betas)} must be two numbers in [0, 1)")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ValueError(f"ema={self.ema} must lie between 0 and 1, or be null")
+        if self.mup_base_width is not None and self.mup_base_width < 1:
+            raise ValueError(f"mup_base_width={self.mup_base_width} must be positive, or null")
+        ends = list(self.decay_ends)
+        if not ends or ends[-1] != 1 or ends != sorted(set(ends)) or ends[0] <= 0:
+            raise ValueError(f"decay_ends={ends} must be rising shares of the steps, the last of them 1.0")
+        if ends != [1.0] and self.schedule != "wsd":
+            raise ValueError(f"decay_ends={ends}: only schedule=wsd decays more than once")
+        for name in ("warmup", "decay", "final"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)} is a share: it must lie in [0, 1]")
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeviceConfig:
     """Where and in which precision to compute."""
 
@@ -85,11 +146,15 @@ class DeviceConfig:
         if found is None:
             raise ValueError(f"name={self.name!r}{nearest(self.name, ('auto', 'cpu', 'cuda', 'cuda:1'))}")
         if self.name.startswith("cuda"):
+            import torch
+
             count = torch.cuda.device_count()
             if int(found[1] or 0) >= count:
                 raise ValueError(f"name={self.name!r}: this machine has {count} CUDA devices; use device=cpu")
 
     def torch_device(self) -> torch.device:
+        import torch
+
         auto = "cuda" if torch.cuda.is_available() else "cpu"
         return torch.device(auto if self.name == "auto" else self.name)
 

@@ -6,7 +6,6 @@ nearest valid name, before anything is allocated.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -16,21 +15,25 @@ from typing import Any, TypeVar
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from architectures.backbone import Backbone, BackboneConfig
-from experiments.errors import ConfigError, nearest
+from experiments.errors import ConfigError
 from experiments.objectives.objective import Objective
-from experiments.optimizer import OptimizerConfig
 from experiments.parallel.config import ParallelConfig
-from experiments.schema import BudgetConfig, DeviceConfig, Names, ScaleConfig, Schema, TrainerConfig
+from experiments.schema import (
+    BudgetConfig,
+    DeviceConfig,
+    Names,
+    OptimizerConfig,
+    ScaleConfig,
+    TrainerConfig,
+)
+from experiments.sections import CONF, read_sections, read_tree
 from experiments.tasks.task import Task
 from experiments.tracking import TrackingConfig
 from experiments.tuning import adopt_rate
-from experiments.validation import check_file_name, first_line, load_class, typed
+from experiments.validation import load_class, typed
 from experiments.weights import ModelRecord, fingerprint, is_run, read_record
-
-CONF = Path(__file__).resolve().parents[1] / "conf"
 
 KEY_LENGTH = 64
 """W&B takes run ids up to this length."""
@@ -119,20 +122,12 @@ def deciding(resolved: dict[str, Any]) -> dict[str, Any]:
 
 def read_settings(cfg: DictConfig) -> Settings:
     """Validates a composed configuration. Raises ConfigError."""
-    try:
-        resolved = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-    except MissingMandatoryValue as error:
-        raise ConfigError(f"{error.full_key} has no value: set {error.full_key}=...") from None
-    except OmegaConfBaseException as error:
-        raise ConfigError(f"{getattr(error, 'full_key', '')}: {first_line(error)}") from None
-    assert isinstance(resolved, dict)
-    tree: dict[str, Any] = {str(k): v for k, v in resolved.items()}
-    tree.setdefault("parallel", {})  # of runs recorded before there was this group
-    _check_groups(tree)
+    tree = read_tree(cfg)
     initial = _adopt_initial(tree)
     adopt_rate(tree)
 
-    names = typed(Names, tree["names"], "names")
+    sections = read_sections(tree)
+    names = sections.names
     backbone_class, backbone = part(tree, "backbone", Backbone)  # type: ignore[type-abstract]
     objective_class, objective = part(tree, "objective", Objective)  # type: ignore[type-abstract]
     task_class, task = part(tree, "task", Task)  # type: ignore[type-abstract]
@@ -148,11 +143,6 @@ def read_settings(cfg: DictConfig) -> Settings:
             "or choose masked_diffusion"
         )
     objective_class = objective_class.for_backbone(backbone_class.capabilities)
-    study = str(tree["study"].get("name") or "")
-    check_file_name("study.name", study)
-    for group, name in dataclasses.asdict(names).items():
-        check_file_name(f"names.{group}", name)
-    trainer = typed(TrainerConfig, tree["trainer"], "trainer")
     settings = Settings(
         names=names,
         backbone_class=backbone_class,
@@ -161,15 +151,15 @@ def read_settings(cfg: DictConfig) -> Settings:
         objective=objective,
         task_class=task_class,
         task=task,
-        tests=_tests(tree, trainer),
-        scale=typed(ScaleConfig, tree["scale"], "scale"),
-        budget=typed(BudgetConfig, tree["budget"], "budget"),
-        optimizer=typed(OptimizerConfig, tree["optimizer"], "optimizer"),
-        device=typed(DeviceConfig, tree["device"], "device"),
-        parallel=typed(ParallelConfig, tree["parallel"], "parallel"),
-        trainer=trainer,
-        tracking=typed(TrackingConfig, tree["tracking"], "tracking"),
-        study=study,
+        tests=_tests(tree, sections.trainer),
+        scale=sections.scale,
+        budget=sections.budget,
+        optimizer=sections.optimizer,
+        device=sections.device,
+        parallel=sections.parallel,
+        trainer=sections.trainer,
+        tracking=sections.tracking,
+        study=sections.study,
         initial=initial,
         fork=_forked(tree),
         seed=tree["seed"],
@@ -189,17 +179,6 @@ def read_settings(cfg: DictConfig) -> Settings:
             "shorten the names of the YAML files"
         )
     return settings
-
-
-def _check_groups(tree: dict[str, Any]) -> None:
-    """The root has the keys of the schema and no others, and every group is a mapping."""
-    known = {f.name: f.type for f in dataclasses.fields(Schema)}
-    for key in tree:
-        if key not in known:
-            raise ConfigError(f"{key}: there is no such key{nearest(key, known)}")
-    for key, kind in known.items():
-        if kind == "Any" and not isinstance(tree.get(key), dict):
-            raise ConfigError(f"{key}={tree.get(key)} must be a mapping of settings")
 
 
 def _adopt_initial(tree: dict[str, Any]) -> Initial | None:

@@ -16,20 +16,25 @@ from omegaconf import DictConfig
 
 from experiments.app import start
 from experiments.errors import ConfigError
-from experiments.parallel import world
+from experiments.parallel.place import place
 from experiments.results import RunFolder
-from experiments.run import execute
-from experiments.settings import read_settings
+from experiments.sections import read_sections, read_tree
 
 
 def train(cfg: DictConfig) -> float:
     """Trains the cell and gives what a sweeper that searches may minimise: its score on validation."""
-    processes = world.place().size
+    read_sections(read_tree(cfg))
+    processes = place().size
     if processes > 1 and HydraConfig.get().mode == RunMode.MULTIRUN:
         raise ConfigError(
             f"a sweep (-m, or a study) with {processes} processes: they train one cell together, so start "
             "torchrun for each cell"
         )
+    # Only now, for this imports torch.
+    from experiments.parallel import world
+    from experiments.run import execute
+    from experiments.settings import read_settings
+
     try:
         settings = read_settings(cfg)
         execute(settings)

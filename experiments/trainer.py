@@ -36,6 +36,7 @@ from experiments.optimizer import (
 from experiments.parallel import world
 from experiments.parallel.blocks import compile_seconds
 from experiments.parallel.grid import Grid
+from experiments.parallel.place import place
 from experiments.parallel.shares import Share
 from experiments.parallel.strategy import Strategy
 from experiments.parallel.tensors import clip_gradients, gradient_norm, not_finite_gradients
@@ -114,7 +115,7 @@ class Trainer:
             self.folder.root, self.model, trainer.keep_checkpoints, self.settings.optimizer.ema is not None
         )
         self._resume()
-        other = "" if world.leads() else f"-{world.place().rank}"
+        other = "" if world.leads() else f"-{place().rank}"
         report = self.folder.root / "failures" / f"hang{other}.txt"
         with (
             Watchdog(trainer.hang_seconds, report) as watchdog,

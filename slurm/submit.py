@@ -27,7 +27,6 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.app import start
 from experiments.errors import ConfigError, RunError
 from experiments.results import FINAL
-from experiments.settings import read_settings
 from experiments.validation import typed
 from slurm.cells import Cell, job_name, new_folder, submissions, write_submission
 from slurm.cluster import ClusterConfig, read_cluster
@@ -79,6 +78,8 @@ def plan_cells(words: Sequence[str]) -> Planned:
     planned = Planned(cells=[], refused=[], study=Path())
 
     def collect(cfg: DictConfig) -> None:
+        from experiments.settings import read_settings  # imports torch, which --help need not wait for
+
         chosen = list(HydraConfig.get().overrides.task)
         try:
             settings = read_settings(cfg)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -18,6 +17,7 @@ import torch.distributed as dist
 
 from experiments import errors
 from experiments.errors import ConfigError, RunError
+from experiments.parallel.place import place
 from experiments.unforeseen import translate
 
 T = TypeVar("T")
@@ -26,29 +26,6 @@ FAILURE = "failure"
 """Where in the store the first process to fail says why."""
 
 _store: dist.Store | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Which of the processes this is."""
-
-    rank: int = 0
-    local_rank: int = 0
-    """Among those of its machine."""
-    size: int = 1
-
-
-def place() -> Place:
-    """What ``torchrun`` or ``srun`` says of this process.
-
-    Tasks of ``srun`` without MASTER_ADDR are taken for runs of their own.
-    """
-    env = os.environ
-    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
-    if "RANK" not in env and "MASTER_ADDR" in env and "SLURM_STEP_NUM_TASKS" in env:
-        names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS")
-    rank, local_rank, size = (int(env.get(name, default)) for name, default in zip(names, "001", strict=True))
-    return Place(rank=rank, local_rank=local_rank, size=size)
 
 
 def start(device: torch.device) -> None:

@@ -28,7 +28,9 @@ from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone, BackboneConfig
 from experiments.budget import Sizes, match
-from experiments.settings import CONF, ScaleConfig, load_class, typed
+from experiments.schema import ScaleConfig
+from experiments.sections import CONF
+from experiments.validation import load_class, typed
 
 BACKBONES = SOLVED
 VOCABULARY, LONGEST = 29, 80

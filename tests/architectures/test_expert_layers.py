@@ -38,7 +38,8 @@ from architectures.layers.feedforward import DenseFeedForward
 from architectures.layers.routing import record_routing
 from architectures.moe import MoE, MoEConfig
 from experiments.checkpoint import load_newest, save
-from experiments.optimizer import OptimizerConfig, make_optimizer
+from experiments.optimizer import make_optimizer
+from experiments.schema import OptimizerConfig
 
 FAMILIES: dict[str, tuple[type[Backbone], type]] = {
     "decoder": (Decoder, DecoderConfig),

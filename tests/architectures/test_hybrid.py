@@ -40,7 +40,7 @@ from architectures.linear_attention import DeltaConfig, GatedDeltaConfig, GatedL
 from architectures.mamba import Mamba, MambaConfig, SelectiveConfig
 from architectures.mamba2 import Mamba2, Mamba2Config, SSDConfig
 from architectures.s4 import S4
-from experiments.settings import CONF
+from experiments.sections import CONF
 
 VOCABULARY, LONGEST = 23, 64
 DRAWS = range(20)

@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone, BackboneConfig
 from architectures.pretrained import export_config
-from experiments.settings import CONF
+from experiments.sections import CONF
 from experiments.validation import load_class, typed
 
 COUNTS = {

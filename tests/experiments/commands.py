@@ -19,7 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 from architectures.backbone import Backbone
 from experiments.objectives.objective import Objective
 from experiments.run import execute
-from experiments.settings import CONF, Settings, read_settings
+from experiments.sections import CONF
+from experiments.settings import Settings, read_settings
 from experiments.tasks.task import Task
 from experiments.validation import load_class
 

@@ -13,7 +13,9 @@ from architectures.mamba import Mamba, MambaConfig
 from architectures.moe import MoE, MoEConfig
 from experiments.budget import TOLERANCE, Sizes, match, training_flops_per_token
 from experiments.errors import ConfigError
-from experiments.settings import CONF, ScaleConfig, load_class, typed
+from experiments.schema import ScaleConfig
+from experiments.sections import CONF
+from experiments.validation import load_class, typed
 
 BACKBONES = SOLVED
 SIZES = Sizes(vocab_size=80, length=48, raw_length=48)

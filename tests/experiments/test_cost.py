@@ -20,7 +20,8 @@ from experiments.cost import price
 from experiments.cost_tables import size
 from experiments.errors import ConfigError
 from experiments.model_costs import longest
-from experiments.settings import CONF, part
+from experiments.sections import CONF
+from experiments.settings import part
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 

@@ -8,8 +8,9 @@ import torch
 
 from architectures.diffusion import Diffusion
 from architectures.encoder import Encoder
+from experiments.app import literal
 from experiments.errors import ConfigError
-from experiments.generate import generate, literal
+from experiments.generate import generate
 from experiments.objectives.masked_diffusion import MaskedDiffusion
 from experiments.objectives.masked_lm import MaskedLM
 from experiments.saved import open_saved, usual_objective

@@ -20,8 +20,8 @@ from together import Cases, start_together, train_together
 
 from experiments.errors import ConfigError
 from experiments.lock import RunLock
-from experiments.parallel import world
 from experiments.parallel.config import ParallelConfig
+from experiments.parallel.place import Place, place
 from experiments.train import train as train_command
 
 STEPS = 20
@@ -413,9 +413,9 @@ def test_srun_tells_a_process_its_place(monkeypatch: pytest.MonkeyPatch) -> None
     words = {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "8"}
     for name, value in words.items():
         monkeypatch.setenv(name, value)
-    assert world.place() == world.Place()  # tasks that are runs of their own
+    assert place() == Place()  # tasks that are runs of their own
     monkeypatch.setenv("MASTER_ADDR", "node1")
-    assert world.place() == world.Place(rank=5, local_rank=1, size=8)
+    assert place() == Place(rank=5, local_rank=1, size=8)
 
 
 def test_a_run_is_the_same_run_however_many_train_it() -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import commands
 import pytest
 
+from experiments.app import literal
 from experiments.errors import ConfigError
-from experiments.generate import generate, literal
+from experiments.generate import generate
 
 ARMS = {
     "encoder of experts": ("backbone.feedforwards=FE",),

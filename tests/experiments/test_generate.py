@@ -10,10 +10,11 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from experiments.app import literal
 from experiments.beam import BeamConfig
 from experiments.data.tokenizer import ByteTokenizer, TokenizerConfig
 from experiments.errors import ConfigError, DataError
-from experiments.generate import GenerateConfig, Printer, generate, literal, stop_tokens
+from experiments.generate import GenerateConfig, Printer, generate, stop_tokens
 from experiments.sampling import SamplingConfig
 from experiments.saved import open_saved
 

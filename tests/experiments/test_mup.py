@@ -20,8 +20,9 @@ from architectures.moe import MoE, MoEConfig
 from architectures.s4 import S4, S4Config
 from experiments import mup
 from experiments.errors import ConfigError
-from experiments.optimizer import OptimizerConfig, make_optimizer, parameter_groups
+from experiments.optimizer import make_optimizer, parameter_groups
 from experiments.planning import build_model, plan
+from experiments.schema import OptimizerConfig
 
 WIDTHS = (64, 128, 256)
 BASE = 64

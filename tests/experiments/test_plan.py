@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from experiments import plan
 from experiments.console import count
-from experiments.settings import CONF
+from experiments.sections import CONF
 
 RECALL = (*commands.TINY, *commands.RECALL)
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from experiments import results
-from experiments.results import FINAL, RunFolder, plain, provenance, write_json, write_text
+from experiments.provenance import provenance
+from experiments.results import FINAL, RunFolder, plain, write_json, write_text
 
 
 def row(step: int) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def test_no_secret_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_provenance_names_code_versions_device_and_kernels() -> None:
     found = provenance(torch.device("cpu"), "bf16", {"task": "text"}, {"scan": "portable"})
     assert found["versions"]["torch"] == torch.__version__
-    assert set(results.PACKAGES) < set(found["versions"])
+    assert set(provenance.PACKAGES) < set(found["versions"])
     assert found["device"]["name"] == "cpu"
     assert found["device"]["processor"]
     assert found["device"]["precision"] == "bf16"

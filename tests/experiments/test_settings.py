@@ -14,18 +14,12 @@ from omegaconf import OmegaConf
 from architectures.backbone import Backbone
 from experiments.errors import ConfigError
 from experiments.objectives.objective import Objective
-from experiments.optimizer import OptimizerConfig
-from experiments.settings import (
-    CONF,
-    BudgetConfig,
-    DeviceConfig,
-    ScaleConfig,
-    Settings,
-    TrainerConfig,
-    load_class,
-)
+from experiments.schema import BudgetConfig, DeviceConfig, OptimizerConfig, ScaleConfig, TrainerConfig
+from experiments.sections import CONF
+from experiments.settings import Settings
 from experiments.tasks.task import Task
 from experiments.tracking import TrackingConfig
+from experiments.validation import load_class
 
 GROUPS = ("backbone", "objective", "task", "scale", "budget", "optimizer", "device", "tracking")
 YAMLS = [(group, path.stem) for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]

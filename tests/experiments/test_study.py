@@ -11,7 +11,8 @@ from hydra.core.hydra_config import HydraConfig
 
 from experiments.optimizer import rate_at
 from experiments.planning import Plan, plan
-from experiments.settings import CONF, Settings
+from experiments.sections import CONF
+from experiments.settings import Settings
 
 STUDIES = sorted(path.stem for path in (CONF / "study").glob("*.yaml"))
 

@@ -18,7 +18,8 @@ from experiments.evaluation import evaluate
 from experiments.objectives.causal_lm import CausalLM
 from experiments.planning import plan
 from experiments.run import execute
-from experiments.settings import CONF, Settings
+from experiments.sections import CONF
+from experiments.settings import Settings
 from experiments.weights import put
 
 LIKELIHOODS = {

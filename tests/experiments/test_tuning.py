@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from analysis import rates
 from experiments.errors import ConfigError
-from experiments.settings import CONF
+from experiments.sections import CONF
 
 ARM = {
     "task": "text", "scale": "nano", "target": 30000.0, "backbone": "decoder", "learning_rate": 0.02,

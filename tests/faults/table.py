@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from experiments.results import processor
+from experiments.provenance import processor
 
 HEAD = """# Faults injected
 

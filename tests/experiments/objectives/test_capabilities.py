@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone
 from experiments.objectives.objective import Objective
-from experiments.settings import load_class
+from experiments.validation import load_class
 
 CONF = Path(__file__).parents[3] / "conf"
 READOUTS = {"sequence_classification", "token_classification", "similarity"}

@@ -8,9 +8,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.gate import measure_gate
 from experiments.objectives.objective import Objective
-from experiments.settings import CONF, load_class, part
+from experiments.sections import CONF
+from experiments.settings import part
 from experiments.tasks.probe import Probe
 from experiments.tasks.task import Task
+from experiments.validation import load_class
 
 
 def settings_of(name: str) -> DictConfig:

@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 
 from experiments.data.tokenizer import TokenizerConfig
 from experiments.errors import DataError
-from experiments.settings import typed
 from experiments.tasks.text import Text, TextConfig
+from experiments.validation import typed
 
 CONF = Path(__file__).parents[3] / "conf" / "task"
 LENGTH = 20
