@@ -72,14 +72,19 @@ class Sizes:
             return self.build(cls, config)
 
 
+DRAWS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
+"""What draws numbers into a tensor: backbones themselves, and PyTorch's own layers before them."""
+
+
 class _Undrawn(TorchFunctionMode):
-    """Draws no numbers into tensors. Without memory there is nothing to draw, yet it would take four fifths
-    of the time of building a model."""
+    """Draws no numbers into tensors. Without memory there is nothing to draw, yet it would take nine tenths
+    of the time of building a model, and the first time import the compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (Tensor.normal_, Tensor.uniform_):
-            return args[0]
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func in DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 def training_flops_per_token(model: Backbone, sizes: Sizes) -> float:

@@ -53,7 +53,8 @@ class Embedding(nn.Module):
         self.norm = make_norm() if config.norm else None
         self.scale = d_model**0.5 if config.scale else None
         self.dropout = nn.Dropout(dropout)
-        table = 2**0.5 * EMBEDDING_STD * sinusoids(max_length, d_model)
+        if positions in ("learned", "sinusoidal"):
+            table = (2**0.5 * EMBEDDING_STD * sinusoids(max_length, d_model)).to(self.tokens.weight.device)
         if positions == "learned":
             # They begin as sinusoids: in these a shift is a linear map, so that a small model finds
             # "the token before" soon, not late.

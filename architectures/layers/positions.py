@@ -241,6 +241,7 @@ class RelativePositionBias(nn.Module):
 
 def sinusoids(length: int, d_model: int) -> Tensor:
     """Sines and cosines of falling frequency (Vaswani et al. 2017, section 3.5), shape (T, D)."""
-    frequency = 10000.0 ** (-torch.arange(0, d_model, 2) / d_model)
-    angle = torch.arange(length)[:, None] * frequency
+    # In CPU memory, wherever a model is made: to imagine them on the meta device takes the compiler.
+    frequency = 10000.0 ** (-torch.arange(0, d_model, 2, device="cpu") / d_model)
+    angle = torch.arange(length, device="cpu")[:, None] * frequency
     return torch.cat([angle.sin(), angle.cos()], dim=1)[:, :d_model]

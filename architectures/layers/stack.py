@@ -60,6 +60,8 @@ class Stack(Backbone):
         self.head = self.make_head()
         if config.tied:
             self.head.weight = token_table(self.embedding, self.vocab_size).weight
+        if self.head.weight.is_meta:
+            return  # without memory there is nothing to fill: a size is asked for, again and again
         init_normal(self)
         branches = sum(block.num_branches for block in self._blocks())
         for part in self.modules():

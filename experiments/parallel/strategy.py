@@ -1,7 +1,8 @@
 """How a model is trained by one process or by several: PyTorch's own DDP, FSDP2 and tensor parallelism.
 
-A backbone knows nothing of it. Its blocks (``architectures.layers.block.Block``) are what is
-gathered and computed again one at a time.
+What only several processes need is imported where they need it, for that takes a second. A backbone knows
+nothing of it all. Its blocks (``architectures.layers.block.Block``) are what is gathered and
+computed again one at a time.
 """
 
 from __future__ import annotations
@@ -14,19 +15,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from architectures.backbone import Backbone
 from architectures.layers.block import Block
-from architectures.layers.expert_parallel import distribute_experts
 from experiments.errors import ConfigError
 from experiments.evaluation import autocast
 from experiments.objectives.objective import Objective, View
 from experiments.parallel.blocks import check_compiler, compile_block, recompute
 from experiments.parallel.grid import Grid
-from experiments.parallel.tensor import cut_layers
+from experiments.parallel.tensors import is_cut
 
 ATTRIBUTES = ("no_weight_decay", "learning_rate_cap", "learning_rate_factor")
 """What a parameter may tell the optimizer, and would forget when it is shared out."""
@@ -87,8 +85,12 @@ class Strategy:
         """Tensor and expert parallelism."""
         try:
             if self.grid.mesh is not None and self.grid.tensor > 1:
+                from experiments.parallel.tensor import cut_layers
+
                 cut_layers(self.model, self.grid.mesh["tensor"])
             if self.grid.experts is not None:
+                from architectures.layers.expert_parallel import distribute_experts
+
                 distribute_experts(self.model, self.grid.experts)
         except ValueError as error:
             raise ConfigError(f"parallel: {error}") from error
@@ -97,9 +99,11 @@ class Strategy:
         """Parameters that are shared out already, and not by FSDP: those of experts."""
         if self.grid.experts is None:
             return {}
-        return {name: p for name, p in self.model.named_parameters() if isinstance(p, DTensor)}
+        return {name: p for name, p in self.model.named_parameters() if is_cut(p)}
 
     def _fsdp(self) -> None:
+        from torch.distributed.fsdp import FSDPModule, fully_shard
+
         assert self.grid.mesh is not None
         own = set(self._own().values())
         for part in [*self.blocks, self.model]:
@@ -140,7 +144,7 @@ class Strategy:
     def finish_gradients(self) -> None:
         """Adds up what the backward pass left to do: gradients of experts that several processes hold."""
         for parameter in self._own().values():
-            if isinstance(parameter, DTensor) and isinstance(gradient := parameter.grad, DTensor):
+            if is_cut(parameter) and is_cut(gradient := parameter.grad):
                 parameter.grad = gradient.redistribute(placements=parameter.placements)
 
     def total(self, value: float) -> float:
@@ -154,6 +158,11 @@ class Strategy:
     @contextmanager
     def gathered(self) -> Iterator[None]:
         """Within it every process has all weights and may use the model in any way, or not at all."""
+        if self.grid.strategy != "fsdp":
+            yield
+            return
+        from torch.distributed.fsdp import FSDPModule
+
         parts = [part for part in self.model.modules() if isinstance(part, FSDPModule)]
         for part in parts:
             part.set_reshard_after_forward(False, recurse=False)

@@ -7,13 +7,25 @@ number wrote.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from experiments.parallel.world import leads, size
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+def is_cut(tensor: Tensor | None) -> TypeGuard[DTensor]:
+    """Whether processes share a tensor out among them. One that is alone need not import what that takes."""
+    if not dist.is_initialized():
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -22,19 +34,21 @@ def whole(tensor: Tensor) -> Tensor:
     All processes must ask for the same tensors in the same order.
     """
     tensor = tensor.detach()
-    if not isinstance(tensor, DTensor):
-        return tensor.contiguous()
-    full = tensor.full_tensor()
-    return full.contiguous().cpu() if leads() else full.new_empty(0)
+    if is_cut(tensor):
+        full = tensor.full_tensor()
+        return full.contiguous().cpu() if leads() else full.new_empty(0)
+    return tensor.contiguous()
 
 
 def like(tensor: Tensor, other: Tensor) -> Tensor:
     """``tensor``, whole in every process, cut as ``other`` is; as it is where their shapes differ."""
-    if not isinstance(other, DTensor) or tensor.shape != other.shape:
-        return tensor
-    tensor = tensor.to(device=other.device, dtype=other.dtype)
-    # Every process has read all of it: nothing need be sent.
-    return distribute_tensor(tensor, other.device_mesh, other.placements, src_data_rank=None)
+    if is_cut(other) and tensor.shape == other.shape:
+        from torch.distributed.tensor import distribute_tensor
+
+        tensor = tensor.to(device=other.device, dtype=other.dtype)
+        # Every process has read all of it: nothing need be sent.
+        return distribute_tensor(tensor, other.device_mesh, other.placements, src_data_rank=None)
+    return tensor
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
@@ -42,7 +56,7 @@ def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     norms = []
     for parts in _alike(parameters):
         norm = nn.utils.get_total_norm([p.grad for p in parts if p.grad is not None])
-        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        norms.append(norm.full_tensor() if is_cut(norm) else norm)
     return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
 
@@ -54,11 +68,14 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float, norm: Tenso
 
 def _alike(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     """Those that have gradients, together where they are shared out in the same way."""
+    used = [parameter for parameter in parameters if parameter.grad is not None]
+    if not dist.is_initialized():
+        return [used] if used else []
     groups: dict[object, list[nn.Parameter]] = {}
-    for parameter in parameters:
-        if (gradient := parameter.grad) is not None:
-            cut = (gradient.device_mesh, gradient.placements) if isinstance(gradient, DTensor) else None
-            groups.setdefault(cut, []).append(parameter)
+    for parameter in used:
+        gradient = parameter.grad
+        cut = (gradient.device_mesh, gradient.placements) if is_cut(gradient) else None
+        groups.setdefault(cut, []).append(parameter)
     return list(groups.values())
 
 
@@ -74,5 +91,5 @@ def not_finite_gradients(model: nn.Module) -> list[str]:
 def _bad(gradient: Tensor | None) -> bool:
     if gradient is None:
         return False
-    own = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+    own = gradient.to_local() if is_cut(gradient) else gradient
     return not bool(own.isfinite().all())

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from pathlib import Path
 
 import commands
 import pytest
@@ -56,3 +57,12 @@ def test_nothing_slow_is_imported_before_the_configuration_is_valid(
     assert "Traceback" not in ended.stderr
     assert "hydra" in modules
     assert not modules & SLOW
+
+
+def test_pricing_imports_no_compiler_and_nothing_of_many_processes(tmp_path: Path) -> None:
+    words = ["task=recall", "backbone=decoder,encoder,mamba,s4,moe", "scale.target=20000", f"runs={tmp_path}"]
+    ended, modules = imported("experiments.plan", "-m", *words)
+    assert ended.returncode == 0, ended.stderr
+    assert "torch" in modules
+    unneeded = {"torch._dynamo", "sympy", "torch.distributed.fsdp", "torch.distributed.tensor"}
+    assert not modules & (unneeded | SLOW - {"torch"})
