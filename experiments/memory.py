@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import functools
 import gc
 import resource
 from collections.abc import Callable
@@ -83,10 +84,16 @@ def reset_peak_memory() -> None:
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     try:
-        ctypes.CDLL(ctypes.util.find_library("c")).malloc_trim(0)
+        _libc().malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")
     except (OSError, AttributeError):
         return  # not Linux: the peak is then that of the whole process
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    """The C library, which is found by running other programs."""
+    return ctypes.CDLL(ctypes.util.find_library("c"))
 
 
 def peak_memory(device: torch.device) -> int:

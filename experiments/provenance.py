@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import platform
 import shlex
@@ -24,7 +25,7 @@ def provenance(
     """What is written to provenance.json."""
     return {
         "git": _git(),
-        "versions": {"python": platform.python_version(), **{p: metadata.version(p) for p in PACKAGES}},
+        "versions": _versions(),
         "data": task,
         "device": {
             "name": device.type,
@@ -37,8 +38,17 @@ def provenance(
     }
 
 
+@functools.cache
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{p: metadata.version(p) for p in PACKAGES}}
+
+
+@functools.cache
 def _git() -> dict[str, Any]:
-    """Commit of the code that runs, whether anything was changed since, and a hash of the code itself."""
+    """Commit of the code that runs, whether anything was changed since, and a hash of the code itself.
+
+    Asked once: a process goes on with the code that it imported, whatever becomes of the files.
+    """
 
     def ask(*words: str) -> str | None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import math
@@ -38,9 +39,7 @@ def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
     prefix = f"{key}." if key else ""
     _check_finite(values, key)
     try:
-        schema = OmegaConf.structured(cls)
-        _unlock(schema)
-        merged = OmegaConf.merge(schema, values)
+        merged = OmegaConf.merge(_schema(cls), values)
         return OmegaConf.to_object(merged)  # type: ignore[return-value]
     except ConfigKeyError as error:
         # The key may be one of a dataclass inside this one.
@@ -58,6 +57,14 @@ def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
         raise ConfigError(f"{place}: {first_line(error)}") from None
     except ValueError as error:
         raise ConfigError(f"{key}: {error}" if key else str(error)) from None
+
+
+@functools.cache
+def _schema(cls: type[Any]) -> DictConfig:
+    """The types of a dataclass, as OmegaConf checks them. Not to be changed: merging makes a copy."""
+    schema = OmegaConf.structured(cls)
+    _unlock(schema)
+    return schema
 
 
 def _check_finite(value: Any, key: str) -> None:

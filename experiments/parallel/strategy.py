@@ -99,7 +99,7 @@ class Strategy:
         """Parameters that are shared out already, and not by FSDP: those of experts."""
         if self.grid.experts is None:
             return {}
-        return {name: p for name, p in self.model.named_parameters() if is_cut(p)}
+        return {name: p for name, p in self.model.named_parameters() if is_cut(p.data)}
 
     def _fsdp(self) -> None:
         from torch.distributed.fsdp import FSDPModule, fully_shard

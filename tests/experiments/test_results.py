@@ -11,7 +11,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from experiments.provenance import provenance
+from experiments.provenance import PACKAGES, _git, provenance
 from experiments.results import FINAL, RunFolder, plain, write_json, write_text
 
 
@@ -104,7 +104,7 @@ def test_no_secret_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_provenance_names_code_versions_device_and_kernels() -> None:
     found = provenance(torch.device("cpu"), "bf16", {"task": "text"}, {"scan": "portable"})
     assert found["versions"]["torch"] == torch.__version__
-    assert set(provenance.PACKAGES) < set(found["versions"])
+    assert set(PACKAGES) < set(found["versions"])
     assert found["device"]["name"] == "cpu"
     assert found["device"]["processor"]
     assert found["device"]["precision"] == "bf16"
@@ -115,8 +115,7 @@ def test_provenance_names_code_versions_device_and_kernels() -> None:
 
 def test_provenance_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert provenance(torch.device("cpu"), "fp32", {}, {})["git"] == {
-        "commit": None,
-        "dirty": None,
-        "code": None,
-    }
+    _git.cache_clear()
+    found = provenance(torch.device("cpu"), "fp32", {}, {})["git"]
+    _git.cache_clear()
+    assert found == {"commit": None, "dirty": None, "code": None}

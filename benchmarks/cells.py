@@ -1,0 +1,177 @@
+"""What a sweep costs beside training: the time of a small cell without its training steps and its test.
+
+python benchmarks/cells.py --threads 1 --output benchmarks/results/cells.md
+
+One process trains one cell after the other, as ``python -m experiments.train -m`` does, or two do
+(``hydra/launcher=parallel``). The overhead of a cell is what passes from the end of the cell before to its
+own end, less its training steps and its test. In it are composing its configuration, planning, building, the
+validation, checkpoints and records. Hydra composes a cell twice, the first time to see whether it can be, and
+by default does so for all cells before the first begins; one process is told here to take them one by one.
+Of two processes, that first time is not in the numbers. The first cell of a process is left out, too: it
+imports PyTorch. What it costs is given as the time from the command to the end of the first training step.
+
+Two numbers are given: the time by the clock, and the processor time of the process, which other work on the
+machine disturbs less (programs that it starts, such as git, are not in it).
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FIXED = ("device=cpu", "budget.tokens=8192", "trainer.validation_examples=32", "trainer.test_examples=32")
+"""Four steps of 32 sequences of 64 tokens, and an evaluation on 32 examples."""
+SWEPT = "backbone=decoder,mamba"
+TASKS = {
+    "text": ("task=text", "task.sequence_length=64"),
+    "recall": ("task=recall", "task.sequence_length=64"),
+}
+
+
+LAUNCHERS = {
+    "basic": ("one process", "hydra.sweeper.max_batch_size=1"),
+    "parallel": ("two processes", "hydra.launcher.n_jobs=2"),
+}
+
+
+def now() -> list[float]:
+    """By the clock, and of the processor."""
+    return [time.time(), time.process_time()]
+
+
+def child() -> None:
+    """``python benchmarks/cells.py --child FOLDER words``: a sweep that notes when what happened."""
+    folder = Path(sys.argv[2])
+    sys.argv = [sys.argv[0], *sys.argv[3:]]
+    from experiments.app import start
+
+    start(_Noting(str(folder)))
+
+
+class _Noting:
+    """Trains a cell and notes how long its steps and its test took. Other processes get copies of it."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __call__(self, cfg: Any) -> float:
+        from experiments.train import train
+        from experiments.trainer import Trainer
+
+        spent: dict[str, list[list[float]]] = {"_step": [], "test": []}
+        originals = {name: getattr(Trainer, name) for name in spent}
+        for name, function in originals.items():
+            setattr(Trainer, name, _timed(function, spent[name]))
+        try:
+            loss = train(cfg)
+        finally:
+            for name, function in originals.items():
+                setattr(Trainer, name, function)
+        ended = {"process": os.getpid(), "ended": now(), **spent}
+        with (Path(self.folder) / f"{os.getpid()}.jsonl").open("a") as file:
+            file.write(json.dumps(ended) + "\n")
+        return loss
+
+
+def _timed(function: Callable[..., Any], spent: list[list[float]]) -> Callable[..., Any]:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        begin = now()
+        found = function(*args, **kwargs)
+        spent.append([begin[0], *(end - start for start, end in zip(begin, now(), strict=True))])
+        return found
+
+    return wrapped
+
+
+def sweep(task: str, launcher: str, seeds: int, threads: int) -> list[str]:
+    """A line of the table."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        words = [
+            *FIXED, *TASKS[task], SWEPT, f"seed=range({seeds})", f"device.threads={threads}",
+            f"runs={folder / 'runs'}", f"hydra/launcher={launcher}", LAUNCHERS[launcher][1],
+        ]  # fmt: skip
+        begin = time.time()
+        ended = subprocess.run(
+            [sys.executable, __file__, "--child", str(folder), "-m", *words], capture_output=True, text=True
+        )
+        if ended.returncode != 0:
+            sys.exit(f"the sweep failed:\n{ended.stderr[-3000:]}")
+        records = [
+            [json.loads(line) for line in path.read_text().splitlines()] for path in folder.glob("*.jsonl")
+        ]
+    overheads = np.array([each for cells in records for each in overhead(cells)])
+    first = min((cells[0]["_step"][0] for cells in records), key=lambda step: step[0])
+    low, middle, high = np.percentile(overheads[:, 0], (25, 50, 75))
+    return [
+        f"{task}, {LAUNCHERS[launcher][0]}",
+        f"{sum(map(len, records))}",
+        f"{middle:.2f}",
+        f"{low:.2f} to {high:.2f}",
+        f"{np.median(overheads[:, 1]):.2f}",
+        f"{first[0] + first[1] - begin:.1f}",
+    ]
+
+
+def overhead(cells: list[dict[str, Any]]) -> list[list[float]]:
+    """Seconds of each cell but the first of a process, by the clock and of the processor."""
+    found = []  # of its evaluations the last is the test; those before count as overhead
+    for before, cell in itertools.pairwise(cells):
+        worked = np.array([step[1:] for step in cell["_step"]] + [cell["test"][-1][1:]]).sum(0)
+        found.append(list(np.array(cell["ended"]) - np.array(before["ended"]) - worked))
+    return found
+
+
+def main() -> None:
+    import torch
+    from machine import Page, as_markdown, machine_line
+
+    args = parse()
+    torch.set_num_threads(args.threads)
+    page = Page(args.output)
+    page.say(f"{machine_line()}, load average {os.getloadavg()[0]:.1f}.")
+    page.say(
+        f"scale=nano, {SWEPT}, {args.seeds} seeds of each, one after the other: four training steps, one "
+        "validation, one checkpoint, one test. Goals: 1 second of overhead, 6 to the end of the first step."
+    )
+    columns = ("sweep", "cells", "overhead, s", "quartiles", "processor, s", "first step after, s")
+    lines = [sweep(task, launcher, args.seeds, args.threads) for task, launcher in args.sweeps]
+    page.say(as_markdown(columns, lines))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=6, help="cells of each backbone")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--launchers", nargs="+", default=["basic", "parallel"], choices=["basic", "parallel"]
+    )
+    parser.add_argument("--tasks", nargs="+", default=sorted(TASKS), choices=sorted(TASKS))
+    parser.add_argument("--output", type=Path, help="Markdown file to write the table to")
+    args = parser.parse_args()
+    if args.seeds < 2:
+        parser.error(f"--seeds {args.seeds}: at least 2, or there is no cell after the first")
+    if args.output is not None and not args.output.parent.is_dir():
+        parser.error(f"--output {args.output}: there is no folder {args.output.parent}; make it first")
+    args.sweeps = [(task, launcher) for task in args.tasks for launcher in args.launchers]
+    return args
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--child"]:
+        child()
+    else:
+        main()
