@@ -35,7 +35,8 @@ class Anomalies:
         """Counts a finite loss."""
         self.skipped_in_a_row = 0
         if len(self.recent) == WINDOW:
-            self.spikes += int(loss > np.mean(self.recent) + SIGMAS * np.std(self.recent))
+            recent = np.array(self.recent)
+            self.spikes += int(loss > recent.mean() + SIGMAS * recent.std())
         self.recent = [*self.recent, loss][-WINDOW:]
 
     def refuse(self, what: str, policy: str) -> None:

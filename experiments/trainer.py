@@ -45,6 +45,7 @@ from experiments.results import RunFolder
 from experiments.routing import RoutingProbe
 from experiments.saving import Saver, check_room
 from experiments.settings import Settings
+from experiments.tasks.ahead import Ahead
 from experiments.tasks.task import Task
 from experiments.tracking import Tracker
 from experiments.watchdog import Watchdog
@@ -96,11 +97,13 @@ class Trainer:
         self.device = next(model.parameters()).device
         self.batch_size = settings.budget.batch_size
         self.strategy = Strategy(grid, model, objective, settings)
+        self.parameters = list(model.parameters())
         self.optimizer = make_optimizer(model, settings.optimizer)
         self.routing = RoutingProbe(model, objective)
         self.state = TrainState()
         self.tokens_per_step = self.batch_size * task.sequence_length
         self.total_steps = max(1, settings.budget.tokens // self.tokens_per_step)
+        self.batches = Ahead(task, settings.seed, self.batch_size, self.total_steps)
         self.decayed_steps = decayed_steps(self.total_steps, settings.optimizer)
         self.fitting = Fitting(
             settings.budget.micro_batch_size, self.batch_size // grid.data, alone=world.size() == 1
@@ -183,7 +186,7 @@ class Trainer:
         """One optimizer step: examples, masks, gradients over micro-batches, clip, update."""
         state, seed = self.state, self.settings.seed
         started, compiled = time.perf_counter(), compile_seconds()
-        batch = self.task.batch("train", seed, state.step * self.batch_size, self.batch_size)
+        batch = self.batches.batch(state.step)
         # The noise of the whole batch is drawn at once, so micro-batches do not change it.
         generator = torch.Generator().manual_seed(stream(seed, "noise", state.step) >> 1)
         view = self.objective.view(batch, generator).to(self.device)
@@ -191,13 +194,12 @@ class Trainer:
 
         rate = set_rate(self.optimizer, state.step, self.total_steps, self.settings.optimizer)
         loss = self.fitting.run(lambda size: self._gradients(view, size))
-        parameters = list(self.model.parameters())
-        total_norm = gradient_norm(parameters)
+        total_norm = gradient_norm(self.parameters)
         norm = total_norm.item()
         if what := not_finite(loss, norm):
             self._refuse(what, loss, norm)
         else:
-            clip_gradients(parameters, self.settings.optimizer.clip_norm, total_norm)
+            clip_gradients(self.parameters, self.settings.optimizer.clip_norm, total_norm)
             self.optimizer.step()
             self.model.after_step()
             if (decay := self.settings.optimizer.ema) is not None:

@@ -25,11 +25,15 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def stream(*parts: int | str) -> int:
     """A 64-bit key from integers and names, for example ``stream(seed, "train", "windows")``."""
-    key = np.array([0], dtype=np.uint64)
+    key = 0
     for part in parts:
         number = zlib.crc32(part.encode()) if isinstance(part, str) else part & _MASK
-        key = _mix((key + np.uint64(_GAMMA)) ^ np.array([number], dtype=np.uint64))
-    return int(key[0])
+        x = ((key + _GAMMA) & _MASK) ^ number
+        # _mix, in the integers of Python: ten times as fast on a single number.
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
+        key = x ^ (x >> 31)
+    return key
 
 
 def bits(key: int, index_B: NDArray[np.int64], slots: int) -> NDArray[np.uint64]:

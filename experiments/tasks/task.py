@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -97,6 +97,14 @@ class Batch:
     tag_BT: Tensor | None = None
     """The tag of each token (int64), right where ``answer_BT`` is True, where the task asks for that."""
 
+    def rows(self, start: int, stop: int) -> Batch:
+        """The batch of some of the examples."""
+        parts: dict[str, Any] = {
+            name: value[start:stop] if isinstance(value, Tensor | list | tuple) else value
+            for name, value in vars(self).items()
+        }
+        return Batch(**parts)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
@@ -129,7 +137,10 @@ class Task(ABC):
 
     @abstractmethod
     def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
-        """Examples ``start .. start + count`` of ``split`` under ``seed``: a pure function."""
+        """Examples ``start .. start + count`` of ``split`` under ``seed``: a pure function.
+
+        An example does not depend on those beside it, and is padded to the same length whatever they are.
+        """
 
     @abstractmethod
     def num_examples(self, split: str) -> int | None:

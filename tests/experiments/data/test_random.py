@@ -28,6 +28,12 @@ def test_keys_follow_every_part_and_their_order():
     assert stream(0, "train") == stream(0, "train")
 
 
+def test_keys_stay_what_they_are() -> None:
+    """Data, masks and weights of every run so far follow from them."""
+    assert stream(0, "train", "order", 1) == 7120417063447230600
+    assert stream(-1, 2**64 + 5) == 12355792356222315048
+
+
 def test_numbers_are_a_function_of_example_and_slot_alone():
     key = stream(7, "train")
     together = bits(key, np.arange(100, 200), 8)

@@ -1,0 +1,33 @@
+"""Training batches, made for several steps at once.
+
+Most of what a small batch costs is a fixed number of calls; a block of many steps takes hardly more.
+"""
+
+from __future__ import annotations
+
+from experiments.tasks.task import Batch, Task
+
+BLOCK_TOKENS = 2**18
+"""Tokens of a block at most; where a step has more than half of that, a block is a step."""
+BLOCK_STEPS = 16
+
+
+class Ahead:
+    """The batches of a run, in the order of its steps. They are those that the task gives one by one."""
+
+    def __init__(self, task: Task, seed: int, batch_size: int, total_steps: int) -> None:
+        self._task, self._seed, self._batch_size, self._total = task, seed, batch_size, total_steps
+        fitting = BLOCK_TOKENS // (batch_size * task.sequence_length)
+        self._steps = min(BLOCK_STEPS, max(1, fitting))
+        self._first = 0
+        self._block: Batch | None = None
+
+    def batch(self, step: int) -> Batch:
+        """The batch of a step, counted from 0."""
+        size = self._batch_size
+        if self._block is None or not 0 <= step - self._first < self._steps:
+            self._first = step
+            count = min(self._steps, self._total - step) * size
+            self._block = self._task.batch("train", self._seed, step * size, count)
+        place = (step - self._first) * size
+        return self._block.rows(place, place + size)
