@@ -20,7 +20,7 @@ GENERATED = (
     "phone_book",
     "parity_check",
 )
-READ = ("pairs", "sentences", "tags")
+READ = ("pairs", "tags")
 
 
 def make(name: str) -> Task:
