@@ -44,12 +44,12 @@ from experiments.objectives.objective import View
 from experiments.optimizer import make_optimizer, set_rate
 from experiments.parallel.grid import Grid
 from experiments.planning import Plan, plan
-from experiments.recording import run_identity
+from experiments.recording import identity
 from experiments.results import RunFolder
 from experiments.schema import TrainerConfig
 from experiments.sections import CONF
 from experiments.settings import Settings, read_settings
-from experiments.tracking import open_tracker
+from experiments.tracking.tracker import RunIdentity, open_tracker
 from experiments.trainer import Trainer
 from experiments.watchdog import Watchdog
 
@@ -112,7 +112,11 @@ class Harness:
         folder = RunFolder(settings.folder)
         folder.open(settings.resolved, {})
         tracker = open_tracker(
-            settings.tracking, run_identity(settings), folder.root, settings.resolved, planned.cost
+            settings.tracking,
+            RunIdentity.of(identity(settings)),
+            folder.root,
+            settings.resolved,
+            planned.cost,
         )
         held.callback(tracker.close, None, 0)
         console = Console(settings.cell)

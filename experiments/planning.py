@@ -90,6 +90,7 @@ def plan(settings: Settings) -> Plan:
     model = sizes.on_meta(settings.backbone_class, matched.config)
     parts = model.parameters_by_part()
     source = STATE_LENGTH if model.capabilities.encoder_decoder else 0
+    flops = training_flops_per_token(model, sizes)
     cost = {
         "parameters": {
             "embedding": parts.embedding,
@@ -98,7 +99,7 @@ def plan(settings: Settings) -> Plan:
             "total": parts.total,
             "active": parts.active,
         },
-        "flops_per_token": training_flops_per_token(model, sizes),
+        "flops_per_token": flops,
         "state_bytes_2k": model.state_bytes(STATE_LENGTH, source),
         "matched": {
             "axis": matched.axis,
@@ -107,8 +108,17 @@ def plan(settings: Settings) -> Plan:
             "residual": matched.residual,
         },
         "widths": asdict(matched.config),
+        "planned": _planned(settings, task, flops),
     }
     return Plan(task=task, objective=objective, tests=tests, sizes=sizes, matched=matched, cost=cost)
+
+
+def _planned(settings: Settings, task: Task, flops_per_token: float) -> dict[str, float]:
+    """What the whole training will come to."""
+    tokens_per_step = settings.budget.batch_size * task.sequence_length
+    steps = max(1, settings.budget.tokens // tokens_per_step)
+    tokens = steps * tokens_per_step
+    return {"steps": steps, "tokens": tokens, "flops": tokens * flops_per_token}
 
 
 def _tests(settings: Settings, task: Task) -> dict[str, Objective]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from architectures.backbone import Backbone
@@ -13,23 +14,21 @@ from experiments.planning import Plan
 from experiments.provenance import provenance
 from experiments.results import RunFolder
 from experiments.settings import Settings
-from experiments.tracking import RunIdentity
 from experiments.trainer import Trainer
 from experiments.weights import ModelRecord
 
 
-def run_identity(settings: Settings) -> RunIdentity:
-    """What the run is called where it is mirrored to."""
-    return RunIdentity(
-        key=settings.key,
-        study=settings.study,
-        cell=settings.cell,
-        seed=settings.seed,
-        backbone=settings.names.backbone,
-        objective=settings.names.objective,
-        task=settings.names.task,
-        scale=settings.names.scale,
-    )
+def identity(settings: Settings) -> dict[str, Any]:
+    """The fields of result.json that say which run it is."""
+    return {
+        "format": 1,
+        "key": settings.key,
+        "study": settings.study,
+        "cell": settings.cell,
+        "digest": settings.digest,
+        "seed": settings.seed,
+        **asdict(settings.names),
+    }
 
 
 def begin(
@@ -70,6 +69,7 @@ def training(trainer: Trainer, peak: int) -> dict[str, Any]:
         "flops": state.flops,
         "epochs": _epochs(trainer),
         "seconds": state.seconds,
+        "device_seconds": state.device_seconds,
         "tokens_per_second": state.tokens / state.seconds if state.seconds else None,
         "compile_seconds": state.compile_seconds,
         "data_share": state.data_seconds / state.seconds if state.seconds else None,

@@ -24,6 +24,10 @@ FINAL = ("complete", "diverged", "oom")
 """Statuses that running again would only repeat; the others are run again."""
 
 
+NOT_FINITE = ("nan", "inf", "-inf")
+"""How ``plain`` writes the floats that JSON has no words for."""
+
+
 def plain(value: Any) -> Any:
     """``value`` with the floats JSON has no words for turned into strings."""
     if isinstance(value, float) and not math.isfinite(value):
@@ -69,6 +73,11 @@ class RunFolder:
         path = self.root / "result.json"
         return json.loads(path.read_text()) if path.exists() else None
 
+    def provenance(self) -> dict[str, Any]:
+        """Where the run comes from; empty where it has not begun."""
+        path = self.root / "provenance.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
     @property
     def finished(self) -> bool:
         """True if running again would only repeat the result."""
@@ -90,6 +99,19 @@ class RunFolder:
             return
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(plain(row), allow_nan=False) + "\n")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl as they were logged; a row half-written by a crash is left out."""
+        if not self.metrics.exists():
+            return []
+        found = []
+        for line in self.metrics.read_text(encoding="utf-8").splitlines():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            found.append({k: float(v) if v in NOT_FINITE and k != "kind" else v for k, v in row.items()})
+        return found
 
     def sync(self) -> None:
         """Sees to it that the rows so far outlive a crash of the machine."""

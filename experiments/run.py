@@ -30,7 +30,8 @@ from experiments.redaction import redact
 from experiments.restarts import check_progress
 from experiments.results import RunFolder
 from experiments.settings import Settings
-from experiments.tracking import Tracker, TrackingConfig, open_tracker
+from experiments.tracking.record import derived
+from experiments.tracking.tracker import RunIdentity, Tracker, TrackingConfig, open_tracker
 from experiments.trainer import Trainer
 from experiments.unforeseen import translate
 
@@ -89,16 +90,7 @@ def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid
     if settings.device.threads is not None:
         torch.set_num_threads(settings.device.threads)
     planned = world.leader_first(lambda: plan(settings))
-    identity = {
-        "format": 1,
-        "key": settings.key,
-        "study": settings.study,
-        "cell": settings.cell,
-        "digest": settings.digest,
-        "seed": settings.seed,
-        **asdict(settings.names),
-    }
-    record = {**identity, **planned.cost, "fingerprint": planned.task.fingerprint}
+    record = {**recording.identity(settings), **planned.cost, "fingerprint": planned.task.fingerprint}
     if settings.initial is not None:
         record["initial"] = {"path": str(settings.initial.path), "fingerprint": settings.initial.fingerprint}
     try:
@@ -118,7 +110,12 @@ def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid
         console.say("kernels: " + ", ".join(f"{part}: {path}" for part, path in kernels.items()))
     tracking = settings.tracking if folder.writes else TrackingConfig()
     tracker = open_tracker(
-        tracking, recording.run_identity(settings), settings.folder, settings.resolved, record
+        tracking,
+        RunIdentity.of(record),
+        settings.folder,
+        settings.resolved,
+        derived(record, folder.provenance()),
+        steps=planned.cost["planned"]["steps"],
     )
     with Interruptions(settings.trainer.stop_margin, clock=world.leads()) as interruptions:
         trainer = Trainer(
@@ -185,8 +182,7 @@ def _train(
         "finished_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     error = recording.finish(folder, result, error)
-    by_split = {metric["split"]: {metric["name"]: metric["value"]} for metric in metrics}
-    tracker.close({**result, "metrics": by_split}, 0 if error is None else getattr(error, "exit_code", 75))
+    tracker.close(result, 0 if error is None else getattr(error, "exit_code", 75))
     if error is not None:
         console.say(f"{status}: {message}")
         raise error

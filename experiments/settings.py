@@ -30,7 +30,7 @@ from experiments.schema import (
 )
 from experiments.sections import CONF, read_sections, read_tree
 from experiments.tasks.task import Task
-from experiments.tracking import TrackingConfig
+from experiments.tracking.tracker import TrackingConfig
 from experiments.tuning import adopt_rate
 from experiments.validation import load_class, typed
 from experiments.weights import ModelRecord, fingerprint, is_run, read_record

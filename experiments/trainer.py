@@ -47,7 +47,7 @@ from experiments.saving import Saver, check_room
 from experiments.settings import Settings
 from experiments.tasks.ahead import Ahead
 from experiments.tasks.task import Task
-from experiments.tracking import Tracker
+from experiments.tracking.tracker import AXES, Tracker
 from experiments.watchdog import Watchdog
 
 
@@ -60,6 +60,8 @@ class TrainState:
     flops: float = 0.0
     seconds: float = 0.0
     """Time spent in training steps, over all sittings; evaluation and saving are not counted."""
+    device_seconds: float = 0.0
+    """The same of all processes together: what training took of the machine."""
     data_seconds: float = 0.0
     """Of these, time spent making batches."""
     compile_seconds: float = 0.0
@@ -160,6 +162,8 @@ class Trainer:
             exchange_averages(self.optimizer)  # the checkpoint's model is the averaged one
             self.console.say(f"resumed at step {self.state.step}")
         self.folder.rewind(self.state.step)
+        for row in self.folder.rows():
+            self.tracker.log(row)
         self.model.train()
         step = self.state.step
         if self._is_validated(step) and not world.lead(lambda: self.folder.has_row("validation", step)):
@@ -214,6 +218,7 @@ class Trainer:
         state.tokens += self.tokens_per_step
         state.flops += self.tokens_per_step * self.flops_per_token
         state.seconds += seconds
+        state.device_seconds += seconds * world.size()
         state.data_seconds += data_seconds
         state.compile_seconds += compiling
         state.window_seconds += seconds
@@ -339,7 +344,7 @@ class Trainer:
 
     def _record(self, kind: str, values: dict[str, Any]) -> None:
         s = self.state
-        axes = {"step": s.step, "tokens": s.tokens, "flops": s.flops, "seconds": s.seconds}
+        axes = {name: getattr(s, name) for name in AXES}
         row = {"kind": kind, **axes, **values}
         self.folder.log(row)
         self.tracker.log(row)

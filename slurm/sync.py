@@ -13,22 +13,17 @@ Exit code 1 where W&B failed for a run.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from omegaconf import OmegaConf
 
-from experiments.errors import ConfigError, RunError, nearest
-from experiments.results import RunFolder, write_json
-from experiments.tracking import RunIdentity, TrackingConfig, WandbTracker, open_tracker
+from experiments.errors import RunError, nearest
+from experiments.results import RunFolder
+from experiments.tracking.upload import study_folders, upload
 from experiments.validation import typed
-
-MARK = "wandb-uploaded.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,53 +46,6 @@ class SyncConfig:
             raise ValueError(f"mode={self.mode!r}{nearest(self.mode, ('online', 'offline'))}")
 
 
-def upload(folder: RunFolder, config: SyncConfig) -> str:
-    """Uploads one run; ``uploaded``, ``already there``, ``no result yet`` or ``failed``."""
-    result = folder.result()
-    if result is None or result["status"] == "preempted":
-        return "no result yet"
-    mark = folder.root / MARK
-    state = {"mode": config.mode, "record": _hash(folder)}
-    if mark.exists() and json.loads(mark.read_text()) == state:
-        return "already there"
-    tree = OmegaConf.to_container(OmegaConf.load(folder.root / "config.yaml"))
-    assert isinstance(tree, dict)
-    resolved: dict[str, Any] = {str(key): value for key, value in tree.items()}
-    own = resolved["tracking"]
-    tracking = TrackingConfig(
-        mode=config.mode,
-        project=config.project or own["project"],
-        entity=config.entity or own["entity"],
-        tags=own["tags"],
-    )
-    names = ("key", "study", "cell", "seed", "backbone", "objective", "task", "scale")
-    identity = RunIdentity(**{name: result[name] for name in names})
-    derived = {k: v for k, v in result.items() if k not in ("training", "metrics", "references")}
-    tracker = open_tracker(tracking, identity, folder.root, resolved, derived)
-    assert isinstance(tracker, WandbTracker)
-    for row in _rows(folder)[tracker.logged :]:
-        tracker.log(row)
-    by_split: dict[str, dict[str, Any]] = {}
-    for metric in result["metrics"]:
-        by_split.setdefault(metric["split"], {})[metric["name"]] = metric["value"]
-    tracker.close({**result, "metrics": by_split}, 0 if result["status"] == "complete" else 1)
-    if tracker.failed:
-        return "failed"
-    write_json(mark, state)
-    return "uploaded"
-
-
-def _rows(folder: RunFolder) -> list[dict[str, Any]]:
-    if not folder.metrics.exists():
-        return []
-    return [json.loads(line) for line in folder.metrics.read_text(encoding="utf-8").splitlines()]
-
-
-def _hash(folder: RunFolder) -> str:
-    paths = (folder.metrics, folder.root / "result.json")
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths if path.exists())).hexdigest()
-
-
 def main(words: Sequence[str]) -> int:
     """The exit code: 0, 1 if W&B failed for a run, or that of the mistake."""
     if any(word in ("--help", "-h") for word in words):
@@ -105,16 +53,15 @@ def main(words: Sequence[str]) -> int:
         return 0
     try:
         config = typed(SyncConfig, OmegaConf.to_container(OmegaConf.from_dotlist(list(words))), "")  # type: ignore[arg-type]
-        study = Path(config.runs) / config.study
-        folders = sorted(path.parent for path in study.glob("*/s*/config.yaml"))
-        if not folders:
-            raise ConfigError(f"study={config.study}: there is no run in {study}/")
+        folders = study_folders(Path(config.runs), config.study)
     except RunError as error:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code
     outcomes = []
     for path in folders:
-        outcomes.append(upload(RunFolder(path), config))
+        outcomes.append(
+            upload(RunFolder(path), mode=config.mode, project=config.project, entity=config.entity)
+        )
         print(f"{path}: {outcomes[-1]}", flush=True)
     return int("failed" in outcomes)
 

@@ -120,7 +120,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-TIMING = ("seconds", "tokens_per_second", "data_share")
+TIMING = ("seconds", "device_seconds", "tokens_per_second", "data_share")
 
 
 def untimed(folder: Path) -> list[dict[str, Any]]:

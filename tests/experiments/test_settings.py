@@ -18,7 +18,7 @@ from experiments.schema import BudgetConfig, DeviceConfig, OptimizerConfig, Scal
 from experiments.sections import CONF
 from experiments.settings import Settings
 from experiments.tasks.task import Task
-from experiments.tracking import TrackingConfig
+from experiments.tracking.tracker import TrackingConfig
 from experiments.validation import load_class
 
 GROUPS = ("backbone", "objective", "task", "scale", "budget", "optimizer", "device", "tracking")

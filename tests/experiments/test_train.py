@@ -9,7 +9,6 @@ from typing import Any
 import commands
 import pytest
 import torch
-import wandb_file
 from safetensors.torch import load_file
 
 from architectures.backbone import Backbone
@@ -300,14 +299,3 @@ def test_bits_per_byte_by_hand(trained) -> None:
     nats = -chance_BTV.gather(-1, batch.tokens_BT[..., None]).sum()
     value = (nats / batch.bytes_BT.sum() / math.log(2)).item()
     assert commands.result(folder)["metrics"][0]["value"] == pytest.approx(value, rel=1e-5)
-
-
-def test_wandb_offline_mirrors_a_run(tmp_path: Path) -> None:
-    choice = words("decoder", "recall", "tracking=wandb_offline", "trainer.log_every=10")
-    ended = commands.run("train", *choice, f"runs={tmp_path}", HOME=str(tmp_path))
-    assert ended.returncode == 0, ended.stderr
-    folder = commands.settings(*choice, f"runs={tmp_path}").folder
-    (mirror,) = folder.rglob("*.wandb")
-    assert wandb_file.run_record(mirror).run_id == commands.result(folder)["key"]
-    mirrored = [row["train/loss"] for row in wandb_file.history(mirror) if "train/loss" in row]
-    assert mirrored == [row["loss"] for row in commands.rows(folder) if row["kind"] == "train"]

@@ -16,7 +16,8 @@ import wandb_file
 from slurm import sync
 
 IDENTITY = {
-    "key": "mamba-recall-nano-ab12cd34-s0", "study": "pilot", "cell": "mamba-recall-nano", "seed": 0,
+    "key": "mamba-recall-nano-ab12cd34-s0", "study": "pilot", "cell": "mamba-recall-nano",
+    "digest": "ab12cd34", "seed": 0,
     "backbone": "mamba", "objective": "causal_lm", "task": "recall", "scale": "nano",
 }  # fmt: skip
 
@@ -80,7 +81,11 @@ def test_a_run_is_written_once_and_from_its_record(tmp_path: Path) -> None:
     assert printed[8:] == [f"{done}: already there", *later, "exit 0"]
     (path,) = parts(done)
     record = wandb_file.run_record(path)
-    assert (record.run_id, record.project, record.run_group) == (IDENTITY["key"], "pilot", IDENTITY["cell"])
+    assert (record.run_id, record.project, record.run_group) == (
+        IDENTITY["key"],
+        "pilot",
+        "mamba-recall-nano-ab12cd34",
+    )
     assert "mine" in record.tags
     rows = wandb_file.history(path)
     assert [each["progress/step"] for each in rows] == [20, 40, 60]

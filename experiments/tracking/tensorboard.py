@@ -1,0 +1,55 @@
+"""TensorBoard's event files, in ``tensorboard/`` of the run folder: ``tensorboard --logdir runs/STUDY``.
+
+The horizontal axis "relative" shows seconds of training, over all sittings of the run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from experiments.tracking.tracker import RunIdentity, Sink, TrackingConfig
+
+FLUSH_SECONDS = 1
+"""Seconds of rows that a kill may cost."""
+
+
+class TensorBoardSink(Sink):
+    """Event files, written anew at each sitting of the run."""
+
+    name = "TensorBoard"
+
+    def __init__(
+        self, config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict[str, Any]
+    ) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ModuleNotFoundError:
+            raise ValueError("its package is not installed: pip install '.[tensorboard]'") from None
+        for path in (folder / "tensorboard").glob("events.out.tfevents.*"):
+            path.unlink()  # its rows are in the record and come again
+        self.writer = SummaryWriter(str(folder / "tensorboard"), flush_secs=FLUSH_SECONDS)
+        self.step, self.seconds = -1, 0.0
+        self.writer.add_text("run", _code(f"{run.key}\n{OmegaConf.to_yaml(contents)}"), walltime=0.0)
+
+    def log(self, step: int, seconds: float, names: dict[str, object]) -> None:
+        for name, value in names.items():
+            axis = name.startswith("progress/")
+            # Rows of several kinds at one step share their axes; a list (each expert's load) is no curve.
+            if isinstance(value, int | float) and not (axis and step == self.step):
+                self.writer.add_scalar(name, value, step, walltime=seconds)
+        self.step, self.seconds = step, seconds
+
+    def close(self, result: dict[str, Any] | None, exit_code: int) -> None:
+        for metric in (result or {}).get("metrics", []):
+            name = f"result/{metric['split']}/{metric['name']}"
+            self.writer.add_scalar(name, metric["value"], max(self.step, 0), walltime=self.seconds)
+        self.writer.add_text("status", str((result or {}).get("status")), walltime=self.seconds)
+        self.writer.close()
+
+
+def _code(text: str) -> str:
+    """As Markdown, which TensorBoard's texts are."""
+    return "".join(f"    {line}\n" for line in text.splitlines())

@@ -1,0 +1,69 @@
+"""Mirrors runs that have ended to W&B, from their records and after the fact."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from experiments.errors import ConfigError
+from experiments.results import RunFolder, write_json
+from experiments.tracking.record import derived
+from experiments.tracking.tracker import RunIdentity, TrackingConfig, open_tracker
+
+MARK = "wandb-uploaded.json"
+
+
+def study_folders(runs: Path, study: str) -> list[Path]:
+    """The run folders of a study that have begun. Raises ConfigError where there is none."""
+    folders = sorted(path.parent for path in (runs / study).glob("*/s*/config.yaml"))
+    if not folders:
+        raise ConfigError(f"study={study}: there is no run in {runs / study}/")
+    return folders
+
+
+def upload(
+    folder: RunFolder, *, mode: str = "online", project: str | None = None, entity: str | None = None
+) -> str:
+    """Mirrors one run as ``mode``; ``uploaded``, ``already there``, ``no result yet`` or ``failed``.
+
+    A run that was mirrored is marked in its folder and left alone until its record changes or it is
+    asked for in another place. ``project`` and ``entity`` default to those of the run's own settings.
+    """
+    result = folder.result()
+    if result is None or result["status"] == "preempted":
+        return "no result yet"
+    tree: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(folder.root / "config.yaml"))  # type: ignore[assignment]
+    own = tree["tracking"]
+    tracking = TrackingConfig(
+        mode=mode, project=project or own["project"], entity=entity or own["entity"], tags=own["tags"]
+    )
+    place = {"project": tracking.project or result["study"], "entity": tracking.entity}
+    mark = folder.root / MARK
+    state = {"mode": mode, **place, "record": _hash(folder)}
+    if mark.exists() and json.loads(mark.read_text()) == state:
+        return "already there"
+    steps = (result.get("planned") or result["training"])["steps"]
+    tracker = open_tracker(
+        tracking,
+        RunIdentity.of(result),
+        folder.root,
+        tree,
+        derived(result, folder.provenance()),
+        steps=steps,
+    )
+    for row in folder.rows():
+        tracker.log(row)
+    tracker.close(result, 0 if result["status"] == "complete" else 1)
+    if tracker.failed:
+        return "failed"
+    write_json(mark, state)
+    return "uploaded"
+
+
+def _hash(folder: RunFolder) -> str:
+    paths = (folder.metrics, folder.root / "result.json")
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths if path.exists())).hexdigest()

@@ -1,0 +1,128 @@
+"""What all sinks share, and what no sink may do to a run."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from processes import KEY, RECORD, ROOT, child
+
+from experiments.tracking import tracker as tracking
+from experiments.tracking.tracker import RunIdentity, Sink, Tracker, TrackingConfig
+
+IDENTITY = RunIdentity.of(RECORD)
+
+
+class Memory(Sink):
+    """A sink that keeps what it is given."""
+
+    name = "memory"
+    at_start = 0
+    last: Memory
+
+    def __init__(self, *_: Any) -> None:
+        self.held, self.rows = self.at_start, []
+        type(self).last = self
+
+    def log(self, step: int, seconds: float, names: dict[str, object]) -> None:
+        self.rows.append(names)
+
+    def close(self, result: dict[str, Any] | None, exit_code: int) -> None:
+        self.result = result
+
+
+@pytest.fixture
+def open_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.setattr(tracking, "load_class", lambda *_: Memory)
+
+    def open_it(held: int = 0, steps: int = 0) -> tuple[Tracker, Memory]:
+        monkeypatch.setattr(Memory, "at_start", held)
+        tracker = Tracker(TrackingConfig(mode="offline"), IDENTITY, tmp_path, {}, steps)
+        return tracker, Memory.last
+
+    return open_it
+
+
+def row(step: int, kind: str = "train", **more: object) -> dict[str, Any]:
+    return {"kind": kind, "step": step, "tokens": 64 * step, "flops": 1e9 * step, "seconds": step / 2, **more}
+
+
+def test_a_sink_that_goes_on_leaves_out_what_it_holds(open_memory: Any) -> None:
+    """It held four rows when the run was stopped; the record goes on from its third."""
+    tracker, memory = open_memory(held=4)
+    for step in range(3):
+        tracker.log(row(step))  # the record, given again
+    for step in range(3, 6):
+        tracker.log(row(step))  # computed again
+    assert [each["progress/step"] for each in memory.rows] == [4, 5]
+    tracker, memory = open_memory(held=2)  # its last row was lost on the way: it is made up for
+    for step in range(5):
+        tracker.log(row(step))
+    assert [each["progress/step"] for each in memory.rows] == [2, 3, 4]
+
+
+def test_a_long_run_mirrors_ten_thousand_rows_and_all_validations(open_memory: Any) -> None:
+    tracker, memory = open_memory(steps=400_000)  # a row for every 40 steps
+    for step in range(20, 2001, 20):
+        tracker.log(row(step))
+        if step % 100 == 0:
+            tracker.log(row(step, "validation", loss=1.0))
+    trained = [each["progress/step"] for each in memory.rows if "validation/loss" not in each]
+    assert len(trained) == 51
+    assert trained[:4] == [20, 40, 80, 120]
+    assert sum("validation/loss" in each for each in memory.rows) == 20
+
+
+def test_metrics_beyond_three_hundred_are_left_out(open_memory: Any) -> None:
+    tracker, memory = open_memory()
+    tracker.log(row(1, "routing", **{f"layer{i}": 0.5 for i in range(400)}))
+    tracker.log(row(2, loss=1.0))
+    assert len(memory.rows[0]) == 300
+    assert list(memory.rows[1]) == [f"progress/{axis}" for axis in ("step", "tokens", "flops", "seconds")]
+
+
+def test_tags_and_job_types_are_of_closed_lists() -> None:
+    tags = {"arch": "mamba", "objective": "causal_lm", "task": "recall", "size": "nano"}
+    assert IDENTITY.tags == tags | {"stage": "pretraining"}
+    assert RunIdentity.of(RECORD | {"initial": {"path": "x"}}).tags["stage"] == "fine_tuning"
+    assert IDENTITY.group == "mamba-recall-nano-ab12cd34"
+    for change in ({"job_type": "trial"}, {"tags": {"mood": "good"}}):
+        with pytest.raises(ValueError, match="closed lists"):
+            RunIdentity(**(vars(IDENTITY) | change))
+
+
+def test_off_never_imports_wandb(tmp_path: Path) -> None:
+    body = """
+        tracker = start("off")
+        tracker.log(train(0))
+        tracker.close({"status": "complete"}, 0)
+        print([name for name in ("wandb", "tensorboard") if name in sys.modules])
+    """
+    assert child(tmp_path, body).stdout == "[]\n"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [("off", "off"), ("wandb", "online"), ("wandb_offline", "offline"), ("tensorboard", "tensorboard")],
+)
+def test_the_config_files_name_every_field(name: str, mode: str) -> None:
+    tree = OmegaConf.load(ROOT / "conf" / "tracking" / f"{name}.yaml")
+    assert set(tree) == {field.name for field in fields(TrackingConfig)}
+    config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TrackingConfig), tree))
+    assert config == TrackingConfig(mode=mode, project=None, entity=None, tags=[])
+
+
+def test_wrong_settings_are_refused_with_the_remedy() -> None:
+    modes = "off, online, offline, tensorboard"
+    with pytest.raises(ValueError, match=rf"tracking.mode='False' is not one of {modes}.*quotes"):
+        TrackingConfig(mode="False")
+    with pytest.raises(ValueError, match=r"tracking.tags='status:good': .* set by the run itself"):
+        TrackingConfig(tags=["mine", "status:good"])
+    for key in ("a" * 65, "a/b", ""):
+        with pytest.raises(ValueError, match="cannot be a run id"):
+            RunIdentity.of(RECORD | {"key": key})
+    assert RunIdentity.of(RECORD).key == KEY
