@@ -110,7 +110,7 @@ class RunFolder:
                 row = json.loads(line)
             except json.JSONDecodeError:
                 continue
-            found.append({k: float(v) if v in NOT_FINITE and k != "kind" else v for k, v in row.items()})
+            found.append({k: float(v) if v in NOT_FINITE else v for k, v in row.items()})
         return found
 
     def sync(self) -> None:

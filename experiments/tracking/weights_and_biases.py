@@ -78,6 +78,15 @@ class WandbSink(Sink):
                 wandb.teardown()
 
 
+def signed_in() -> bool:
+    """True if there is an API key; nobody is asked for one and nothing is sent."""
+    os.environ["WANDB_ERROR_REPORTING"] = "false"  # read on import; stops reports to third parties
+    import wandb
+
+    wandb.setup(settings=wandb.Settings(silent=True))
+    return bool(wandb.login(prompt=False, verify=False))
+
+
 def start(config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict[str, Any]) -> Any:
     """The W&B run. wandb is imported when it is asked for: it takes half a second."""
     os.environ["WANDB_ERROR_REPORTING"] = "false"  # read on import; stops reports to third parties
