@@ -28,6 +28,7 @@ SMALL = {
     "experiments.benchmark": ["contexts=[64,128]", "seconds=0.01", "warmup_seconds=0.1", "decode_tokens=4"],
     "analysis.speed": [],
     "analysis.experts": ["examples=8"],
+    "analysis.dashboard": [],
     "analysis.ledger": [],
     "slurm.submit": [],
 }

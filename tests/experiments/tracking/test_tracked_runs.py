@@ -11,18 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import commands
+import pandas as pd
 import pytest
 import wandb_file
 from omegaconf import OmegaConf
 from processes import child, parts
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from analysis import dashboard_views
+from analysis.fetch import place
+from analysis.load import load_history, load_study
 from experiments.redaction import redact
 from experiments.results import RunFolder
 from experiments.tracking.tracker import fold
 from experiments.tracking.upload import upload
 
-STEPS = 30
+STEPS = 60
+PATIENCE = 300
+"""Seconds to wait for a process on a busy machine."""
+VALIDATED = [10, 20, 30, 40, 50, 60]
 WORDS = (
     *commands.TINY,
     *commands.RECALL,
@@ -39,14 +46,14 @@ def stop(runs: Path, mode: str, sign: signal.Signals, after: int) -> None:
     """Goes on with the run until it has a row past ``after`` and a checkpoint, then sends the signal."""
     folder = commands.settings(*WORDS, f"runs={runs}").folder
     process = commands.start("train", *WORDS, f"tracking={mode}", f"runs={runs}", HOME=str(runs))
-    until = time.monotonic() + 120
+    until = time.monotonic() + PATIENCE
     while process.poll() is None and time.monotonic() < until:
         rows = RunFolder(folder).rows()
         if rows and rows[-1]["step"] > after and commands.newest_step(folder) >= after - 4:
             break
         time.sleep(0.001)
     process.send_signal(sign)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == (-sign if sign == signal.SIGKILL else 75), out + err
 
 
@@ -83,7 +90,7 @@ def test_the_newest_offline_file_holds_the_whole_run_once(ended: dict[str, Path]
     first, last = parts(folder)
     rows = wandb_file.history(last)
     assert [row["progress/step"] for row in rows if "train/loss" in row] == list(range(1, STEPS + 1))
-    assert [row["progress/step"] for row in rows if "train/loss" not in row] == [10, 20, 30]
+    assert [row["progress/step"] for row in rows if "train/loss" not in row] == VALIDATED
     assert rows == expected_rows(folder)
     killed = wandb_file.history(first)  # holds what it was given, up to about a second before the kill
     assert [row["progress/step"] for row in killed] == list(range(1, len(killed) + 1))
@@ -132,6 +139,20 @@ def test_its_files_are_the_record(ended: dict[str, Path]) -> None:
     assert redact(result) == result
 
 
+def test_what_is_fetched_gives_the_same_frame(ended: dict[str, Path], tmp_path: Path) -> None:
+    """Of the network only the copying is missing: these are the files that W&B would send back."""
+    folder = ended["wandb"]
+    runs, study = folder.parents[2], folder.parents[1].name
+    (saved,) = folder.glob("wandb/offline-run-*/files/record")
+    assert place(saved, tmp_path, study) == "fetched"
+    assert (tmp_path / folder.relative_to(runs) / "result.json").is_file()
+    own, fetched = (load_study(root, study).drop(columns="path") for root in (runs, tmp_path))
+    pd.testing.assert_frame_equal(own, fetched)
+    own, fetched = (load_history(root, study).drop(columns="path") for root in (runs, tmp_path))
+    assert len(own) == STEPS + len(VALIDATED)
+    pd.testing.assert_frame_equal(own, fetched)
+
+
 def test_uploading_the_record_gives_the_same_rows(
     ended: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +166,27 @@ def test_uploading_the_record_gives_the_same_rows(
     for name in ("cfg", "derived"):
         assert wandb_file.config(mirror)[name] == wandb_file.config(own)[name]
     assert wandb_file.run_record(mirror).run_group == wandb_file.run_record(own).run_group
+
+
+def test_the_dashboard_s_names_are_names_of_this_run(ended: dict[str, Path]) -> None:
+    folder = ended["wandb"]
+    frame = load_study(folder.parents[2], folder.parents[1].name)
+    view = dashboard_views.spec(dashboard_views.workspace(frame, "p", ""))["spec"]["section"]
+    shown = [panel for each in view["panelBankConfig"]["sections"] for panel in each["panels"]]
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for panel in shown:
+        kinds.setdefault(panel["viewType"], []).append(panel["config"])
+    lines, bars, points = (kinds[kind] for kind in ("Run History Line Plot", "Bar Chart", "Scatter Plot"))
+    mirror = parts(folder)[-1]
+    logged = {name for row in wandb_file.history(mirror) for name in row}
+    assert {name for panel in lines for name in (panel["xAxis"], *panel["metrics"])} <= logged
+    summary = wandb_file.summary(mirror)
+    for panel in bars:
+        assert panel["metrics"][0].removeprefix("summary_metrics.") in summary
+    for panel in points:
+        assert {panel[axis].removeprefix("summary:") for axis in ("xAxis", "yAxis")} <= set(summary)
+    assert {panel["groupBy"] for panel in [*lines, *bars]} == {"derived.value.backbone"}
+    assert wandb_file.config(mirror)["derived"]["backbone"] == "decoder"
 
 
 def test_tensorboard_shows_every_number_of_the_record_once(ended: dict[str, Path]) -> None:

@@ -1,0 +1,185 @@
+"""Brings runs from Weights & Biases into run folders, which everything else reads.
+
+    python -m analysis.fetch study=compare entity=me [project=NAME] [runs=runs]
+
+When a run ends, tracking saves its small files (``experiments.tracking.record.FILES``) as files of the W&B
+run; ``slurm.sync`` does so for runs that were tracked otherwise. They come back to the folder that the
+record names, ``runs/STUDY/CELL-DIGEST/sSEED``, so the frame has the same columns. Checkpoints are not
+uploaded and do not come back.
+
+A run folder that is there already is left as it is, unless it was fetched and W&B has another record now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from analysis.arguments import read_arguments
+from experiments.errors import DataError
+from experiments.redaction import redact
+from experiments.results import write_json
+from experiments.tracking.record import FILES
+from experiments.tracking.weights_and_biases import FILES as FOLDER
+from experiments.tracking.weights_and_biases import NO_KEY, signed_in
+
+MARK = "wandb-fetched.json"
+NAME = re.compile(r"(?!\.)[\w.+-]+")
+
+HELP = """\
+Brings runs from Weights & Biases into run folders.
+
+    python -m analysis.fetch study=compare entity=me project=compare runs=runs
+
+study    the study; default compare
+entity   W&B user or team; default that of the account
+project  W&B project; default the name of the study
+runs     the folder of all studies; default runs
+
+A run folder that is there already is never overwritten, unless it came from W&B too.
+
+Exit codes: 0; 1 W&B or the network failed, or a run's files cannot be used; 2 a mistake in
+the words, or no API key.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchConfig:
+    """What to bring, and from where."""
+
+    study: str = "compare"
+    """The study; runs of others in the same project are left."""
+    entity: str = ""
+    """W&B user or team; empty for the default of the account."""
+    project: str = ""
+    """W&B project; empty for the name of the study."""
+    runs: str = "runs"
+    """The folder of all studies."""
+
+    def __post_init__(self) -> None:
+        for name in ("study", "runs"):
+            if not getattr(self, name):
+                raise ValueError(f"{name}= is empty: write for example study=compare runs=runs")
+
+
+def place(record: Path, runs: Path, study: str) -> str:
+    """Makes a run folder of the files of a record; ``fetched``, ``already there`` or ``of another study``.
+
+    Args:
+        record: a folder with some of ``FILES``, among them config.yaml and result.json.
+        runs: the folder of all studies.
+        study: the study whose runs are wanted.
+
+    Raises:
+        DataError: the files are no record of a run, or name a folder outside of ``runs``.
+    """
+    result = _result(record)
+    if result["study"] != study:
+        return "of another study"
+    folder = runs / study / f"{result['cell']}-{result['digest']}" / f"s{result['seed']}"
+    state = {"record": _hash(record)}
+    if folder.exists():
+        mark = folder / MARK
+        if not mark.exists() or (folder / "checkpoints").exists() or json.loads(mark.read_text()) == state:
+            return "already there"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as beside:
+        made, old = Path(beside) / "new", Path(beside) / "old"
+        made.mkdir()
+        for name in FILES:
+            if (record / name).is_file():
+                shutil.copyfile(record / name, made / name)
+        write_json(made / MARK, state)
+        if folder.exists():
+            os.replace(folder, old)
+        os.replace(made, folder)
+    return "fetched"
+
+
+def _result(record: Path) -> dict[str, Any]:
+    """The result among the files of a record, checked to be one that a run folder can be named by."""
+    try:
+        result = json.loads((record / "result.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"result.json cannot be read ({type(error).__name__})") from None
+    if not (record / "config.yaml").is_file():
+        raise DataError("there is no config.yaml")
+    if not isinstance(result, dict) or result.get("format") != 1:
+        raise DataError("result.json is not of format 1: it comes from another version of archbench")
+    for key in ("study", "cell", "digest"):
+        if not NAME.fullmatch(str(result.get(key, ""))):
+            raise DataError(f"result.json: {key}={result.get(key)!r} is no name")
+    if not isinstance(result.get("seed"), int) or result["seed"] < 0:
+        raise DataError(f"result.json: seed={result.get('seed')!r} is no seed")
+    return result
+
+
+def _hash(record: Path) -> str:
+    present = [record / name for name in FILES if (record / name).is_file()]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in present)).hexdigest()
+
+
+Download = Callable[[Path], None]
+
+
+def remote_runs(entity: str, project: str) -> Iterator[tuple[str, Download]]:
+    """The training runs of a project in W&B: the id of each, and what downloads its record into a folder."""
+    import wandb
+
+    api = wandb.Api()
+    for run in api.runs(f"{entity or api.default_entity}/{project}", filters={"jobType": "train"}):
+        yield run.id, partial(_download, run)
+
+
+def _download(run: Any, folder: Path) -> None:
+    for file in run.files([f"{FOLDER}/{name}" for name in FILES]):
+        file.download(root=str(folder), replace=True)
+
+
+def fetch(found: Iterator[tuple[str, Download]], config: FetchConfig) -> int:
+    """Brings every run, printing what became of each; the number of those whose files cannot be used."""
+    unusable = 0
+    for run_id, download in found:
+        with tempfile.TemporaryDirectory() as kept:
+            download(Path(kept))
+            try:
+                outcome = place(Path(kept) / FOLDER, Path(config.runs), config.study)
+            except DataError as error:
+                outcome = f"cannot be used: {error}"
+                unusable += 1
+        print(f"{run_id}: {outcome}", flush=True)
+    return unusable
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code; ``--help`` lists them."""
+    if any(a in ("--help", "-h") for a in arguments):
+        print(HELP, end="")
+        return 0
+    try:
+        config = FetchConfig(**read_arguments(arguments, FetchConfig))
+        if not signed_in():
+            raise ValueError(NO_KEY)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    try:
+        return int(fetch(remote_runs(config.entity, config.project or config.study), config) > 0)
+    except Exception as error:  # of W&B and the network: many kinds, none of ours
+        reason = " ".join(redact(f"{type(error).__name__}: {error}").split())
+        print(f"error: W&B failed: {reason}; the same command goes on where it stopped", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
