@@ -10,8 +10,8 @@ again. A sink that starts anew (files) takes them all, one that went on (a serve
 leaves out as many as it holds. So every step is mirrored once, however often a
 run was stopped.
 
-Neither the command line nor environment variables are mirrored, and ``redact``
-removes what looks like a secret from everything else. ``docs/tracking.md`` has the
+Environment variables are not mirrored, and ``redact`` removes what looks like a
+secret from everything else. ``docs/tracking.md`` has the
 names that are used and what was tried of all this.
 """
 
