@@ -5,7 +5,7 @@ python benchmarks/diffusion.py --runs /tmp/diffusion --output benchmarks/results
 Three models of one size are trained on the embedded text for ``--budget`` tokens each, unless their runs are
 there already: ``diffusion``, which writes one token in each forward pass over the whole text;
 ``block_diffusion``, which keeps what it has written in a cache and commits every token of a block that is at
-least so likely; and a decoder, which judges both. Speed means nothing without quality: the speed-up is that of
+least so likely; and a decoder, which judges both. Speed means nothing without quality: the speed-up is of
 the fastest threshold whose texts the judge finds no less likely than those of one token a pass, within
 ``MARGIN``.
 """
