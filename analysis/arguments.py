@@ -1,21 +1,84 @@
-"""Reads ``key=value`` arguments against the fields of a config."""
+"""What the commands of the analysis have in common: their arguments, their mistakes, their exit codes."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from typing import Any, TypeVar
+
+Found = TypeVar("Found")
 
 
-def read_arguments(arguments: Sequence[str], config: type) -> dict[str, str]:
-    """The value given to each field of a dataclass. Raises ValueError where there is no such field."""
-    known = [f.name for f in fields(config)]
-    values = {}
+def read_arguments(arguments: Sequence[str], config: type) -> dict[str, Any]:
+    """The value given to each field of a dataclass, as ``key=value``, or as ``--key`` where it is a bool.
+
+    Raises:
+        ValueError: there is no such field, or an int field got no whole number.
+    """
+    types = {f.name: f.type for f in fields(config)}
+    flags = {f"--{name.replace('_', '-')}": name for name, kind in types.items() if kind == "bool"}
+    keys = [name for name in types if name not in flags.values()]
+    values: dict[str, Any] = {}
     for argument in arguments:
         key, equals, value = argument.partition("=")
-        if key not in known or not equals:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean '{near[0]}='? " if near else ""
-            raise ValueError(f"'{argument}': {hint}the keys are {', '.join(known)}")
-        values[key] = value
+        if argument in flags:
+            values[flags[argument]] = True
+        elif key not in keys or not equals:
+            near = difflib.get_close_matches(key, [*keys, *flags], n=1)
+            hint = f"did you mean '{near[0]}{'=' * (near[0] in keys)}'? " if near else ""
+            raise ValueError(f"'{argument}': {hint}the keys are {', '.join([*keys, *flags])}")
+        else:
+            values[key] = whole_number(key, value) if types[key] == "int" else value
     return values
+
+
+def whole_number(key: str, value: str) -> int:
+    """The value of an int field. Raises ValueError."""
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(f"{key}={value} is no whole number: write for example {key}=100") from None
+
+
+def run_command(
+    text: str,
+    arguments: Sequence[str],
+    prepare: Callable[[Sequence[str]], Found],
+    publish: Callable[[Found], None],
+) -> int:
+    """Runs a command. A mistake of the person who asked is one line on stderr, and nothing is written.
+
+    Args:
+        text: what ``--help`` prints.
+        prepare: reads the arguments and whatever they name.
+        publish: writes and prints what was prepared.
+
+    Returns:
+        The exit code: 0; that of the error where it has one; else 2.
+    """
+    if any(a in ("--help", "-h") for a in arguments):
+        print(text.strip())
+        return 0
+    try:
+        prepared = prepare(arguments)
+    except Exception as error:
+        if isinstance(error, ValueError | OSError) or hasattr(error, "exit_code"):
+            return _failed(error)
+        raise
+    try:
+        publish(prepared)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader, say ``head``, has seen enough; Python would complain when it flushes the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        return _failed(error)
+    return 0
+
+
+def _failed(error: Exception) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return int(getattr(error, "exit_code", 2))

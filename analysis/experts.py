@@ -14,7 +14,6 @@ experts_kinds; figures as experts_*.svg. Definitions: docs/experts.md.
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,8 +22,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.arguments import read_arguments
-from analysis.compare import write
+from analysis.arguments import read_arguments, run_command
 from analysis.routing_data import DOMAINS, domain_tasks, follow, load_recordings, open_run
 from analysis.routing_figures import coactivation_figure, share_figure, training_figure
 from analysis.routing_tables import (
@@ -40,7 +38,7 @@ from analysis.routing_tables import (
 )
 from analysis.speed import svg
 from analysis.table import WIDTH
-from experiments.errors import RunError
+from analysis.writing import parquet, write
 from experiments.schema import DeviceConfig
 
 SPLIT = "validation"
@@ -69,17 +67,6 @@ class ExpertsAnalysisConfig:
     @property
     def folder(self) -> Path:
         return Path(self.out) if self.out else Path(self.run) / "analysis"
-
-
-def parse(arguments: Sequence[str]) -> ExpertsAnalysisConfig:
-    """The config from ``key=value`` arguments. Raises ValueError."""
-    values: dict[str, str | int] = {**read_arguments(arguments, ExpertsAnalysisConfig)}
-    if "examples" in values:
-        try:
-            values["examples"] = int(values["examples"])
-        except ValueError:
-            raise ValueError(f"examples={values['examples']} is no whole number") from None
-    return ExpertsAnalysisConfig(**values)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,37 +155,27 @@ ALWAYS = ("coactivation", "vocabulary")
 """Frames that are written even where they have no rows."""
 
 
-def publish(findings: Findings, folder: Path) -> list[Path]:
-    """Writes every file of the findings."""
+def prepare(arguments: Sequence[str]) -> tuple[Findings, Path]:
+    """What there is to say, and where it goes. Raises ValueError or RunError."""
+    config = ExpertsAnalysisConfig(**read_arguments(arguments, ExpertsAnalysisConfig))
+    return find_out(config), config.folder
+
+
+def publish(findings: Findings, folder: Path) -> None:
+    """Prints the findings and writes every file of them."""
+    print(findings.text())
     contents: dict[str, str | bytes] = {"experts.md": findings.markdown()}
     for name, frame in findings.frames.items():
-        parquet = io.BytesIO()
-        frame.to_parquet(parquet, index=False)
         contents[f"experts_{name}.csv"] = frame.to_csv(index=False)
-        contents[f"experts_{name}.parquet"] = parquet.getvalue()
+        contents[f"experts_{name}.parquet"] = parquet(frame)
     contents |= {f"experts_{name}.svg": svg(figure) for name, figure in findings.figures().items()}
-    return [write(folder / name, content) for name, content in contents.items()]
+    for name, content in contents.items():
+        print(f"wrote {write(folder / name, content)}")
 
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 0, 2 where the person asked for something that is not there, or that of the error."""
-    if any(a in ("--help", "-h") for a in arguments):
-        print(__doc__)
-        return 0
-    try:
-        config = parse(arguments)
-        findings = find_out(config)
-    except (RunError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return getattr(error, "exit_code", 2)
-    print(findings.text())
-    try:
-        paths = publish(findings, config.folder)
-    except OSError as error:
-        print(f"error: cannot write to {config.folder}/: {error}; set out= to another", file=sys.stderr)
-        return 2
-    print("\n".join(f"wrote {path}" for path in paths))
-    return 0
+    return run_command(__doc__, arguments, prepare, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

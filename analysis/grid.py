@@ -19,7 +19,7 @@ import rich.box
 from rich.console import Console
 from rich.table import Table
 
-from analysis.arguments import read_arguments
+from analysis.arguments import read_arguments, run_command
 from analysis.load import load_history, load_study
 from analysis.statistics import mean_interval
 from analysis.table import WIDTH
@@ -112,21 +112,26 @@ def _estimate(mean: float, half: float | None) -> str:
     return f"{mean:.4f}" if half is None or math.isnan(half) else f"{mean:.4f} ± {half:.4f}"
 
 
-def main(arguments: Sequence[str]) -> int:
-    try:
-        config = GridConfig(**read_arguments(arguments, GridConfig))
-        runs = Path(config.runs)
-        grid = grid_table(load_study(runs, config.study), load_history(runs, config.study))
-    except (ValueError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+def prepare(arguments: Sequence[str]) -> pd.DataFrame:
+    """The table of a study. Raises ValueError."""
+    config = GridConfig(**read_arguments(arguments, GridConfig))
+    runs = Path(config.runs)
+    return grid_table(load_study(runs, config.study), load_history(runs, config.study))
+
+
+def publish(grid: pd.DataFrame) -> None:
+    """Prints the table."""
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     for table in render(grid):
         console.print(table)
     print(
         "Means over seeds, 95% t-intervals. Validation chose, so only the chosen point's test score stands."
     )
-    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code: 0, or 2 where the person asked for something that is not there."""
+    return run_command(__doc__, arguments, prepare, publish)
 
 
 if __name__ == "__main__":

@@ -27,13 +27,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.arguments import read_arguments
+from analysis.arguments import read_arguments, run_command
 from analysis.claims import Order, Record, Row, read_records
-from analysis.compare import write
 from analysis.ledger_page import Line, Page, markdown, text
 from analysis.load import load_study
 from analysis.statistics import MIN_SEEDS, mean_interval
 from analysis.summary import usable
+from analysis.writing import write
 from experiments.errors import DataError, nearest
 
 NOT_RUN = "not run"
@@ -185,32 +185,26 @@ def _when(record: Record, frame: pd.DataFrame | None) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The exit code: 0; 2 for a bad argument, 3 where a record or a frame cannot be used."""
-    if any(a in ("--help", "-h") for a in arguments):
-        print(__doc__)
-        return 0
-    try:
-        config = LedgerConfig(**read_arguments(arguments, LedgerConfig))
-        records = read_records(Path(config.records))
-        if config.record and config.record not in records:
-            raise ValueError(f"record={config.record}: there is none{nearest(config.record, records)}")
-        chosen = {n: r for n, r in records.items() if config.record in ("", n)}
-        pages = [page_of(name, record, config) for name, record in chosen.items()]
-    except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+def prepare(arguments: Sequence[str]) -> tuple[LedgerConfig, list[Page]]:
+    """The records that were asked for, with their verdicts. Raises ValueError."""
+    config = LedgerConfig(**read_arguments(arguments, LedgerConfig))
+    records = read_records(Path(config.records))
+    if config.record and config.record not in records:
+        raise ValueError(f"record={config.record}: there is none{nearest(config.record, records)}")
+    chosen = {n: r for n, r in records.items() if config.record in ("", n)}
+    return config, [page_of(name, record, config) for name, record in chosen.items()]
+
+
+def publish(config: LedgerConfig, pages: list[Page]) -> None:
+    """Prints the pages and writes them where that was asked for."""
     print(text(pages), end="")
     if config.out:
-        try:
-            print(f"wrote {write(Path(config.out), markdown(pages))}")
-        except OSError as error:
-            print(f"error: cannot write out={config.out}: {error}", file=sys.stderr)
-            return 2
-    return 0
+        print(f"wrote {write(Path(config.out), markdown(pages))}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code: 0; 2 for a bad argument, 3 where a record or a frame cannot be used."""
+    return run_command(__doc__, arguments, prepare, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from analysis.arguments import read_arguments
-from analysis.compare import write
+from analysis.arguments import read_arguments, run_command
 from analysis.rate_choice import ARM, MIN_RATES, best_rates, extension, rate_means, rate_table, runs_of
+from analysis.writing import write
 
 HELP = """\
 Chooses each arm's learning rate from a study that swept it, on the validation split.
@@ -40,7 +40,6 @@ whose best rate is at its edge. Writes RUNS/STUDY/analysis/rates.yaml, which stu
 reads.
 """
 
-EXTEND = "--extend"
 MAX_ROUNDS = 8
 """Rounds of extension: four decades. An optimum further out is a mistake somewhere else."""
 DIVERGED = 4
@@ -55,6 +54,8 @@ class RatesConfig:
     """The study to read, a folder inside ``runs``."""
     runs: str = "runs"
     """The folder of all studies."""
+    extend: bool = False
+    """Train the rate beyond, as long as an arm's best rate is at the edge of its grid."""
 
     def __post_init__(self) -> None:
         if not self.study or not self.runs:
@@ -153,22 +154,19 @@ def run_python(words: list[str]) -> int:
     return subprocess.run([sys.executable, *words], check=False).returncode
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The exit code: 0, or 2 where the person asked for something that is not there."""
-    if any(a in ("--help", "-h") for a in arguments):
-        print(HELP, end="")
-        return 0
-    try:
-        config = RatesConfig(**read_arguments([a for a in arguments if a != EXTEND], RatesConfig))
-        if EXTEND in arguments:
-            extend(config)
-        rates = rate_table(Path(config.runs), config.study)
-        best = best_rates(rates)
-        path = Path(config.runs) / config.study / "analysis" / "rates.yaml"
-        write(path, yaml.safe_dump(chosen(config.study, best), sort_keys=False))
-    except (ValueError, OSError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+def prepare(arguments: Sequence[str]) -> tuple[RatesConfig, pd.DataFrame, pd.DataFrame]:
+    """The rates tried, extended first where that was asked for, and the best of them. Raises ValueError."""
+    config = RatesConfig(**read_arguments(arguments, RatesConfig))
+    if config.extend:
+        extend(config)
+    rates = rate_table(Path(config.runs), config.study)
+    return config, rates, best_rates(rates)
+
+
+def publish(config: RatesConfig, rates: pd.DataFrame, best: pd.DataFrame) -> None:
+    """Writes the choice and prints the tables."""
+    path = Path(config.runs) / config.study / "analysis" / "rates.yaml"
+    write(path, yaml.safe_dump(chosen(config.study, best), sort_keys=False))
     console = Console(width=None if sys.stdout.isatty() else 118, highlight=False)
     for table in render(rates, best):
         console.print(table)
@@ -179,7 +177,11 @@ def main(arguments: Sequence[str]) -> int:
         print("learning_rate:  # as study/compare.yaml wants it")
         print(yaml.safe_dump(by_task(best), sort_keys=True))
     print(f"wrote {path}")
-    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code: 0, or 2 where the person asked for something that is not there."""
+    return run_command(HELP, arguments, prepare, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.arguments import read_arguments
-from analysis.compare import write
+from analysis.arguments import read_arguments, run_command
 from analysis.load import load_history, load_study
 from analysis.page import find, render_page
 from analysis.print_figures import KINDS, printed
 from analysis.speed import MODES, load_speed
 from analysis.steps_to_loss import with_steps
+from analysis.writing import write
 
 HELP = """\
 Writes the report of a study.
@@ -71,33 +71,32 @@ def read_speed(path: Path) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True)
 
 
+def prepare(arguments: Sequence[str]) -> tuple[ReportConfig, pd.DataFrame, pd.DataFrame, pd.DataFrame | None]:
+    """The frame, the history and the speeds of a study. Raises ValueError."""
+    config = ReportConfig(**read_arguments(arguments, ReportConfig))
+    frame = load_study(Path(config.runs), config.study)
+    history = load_history(Path(config.runs), config.study)
+    speed = read_speed(Path(config.speed)) if config.speed else None
+    return config, with_steps(frame, history), history, speed
+
+
+def publish(
+    config: ReportConfig, frame: pd.DataFrame, history: pd.DataFrame, speed: pd.DataFrame | None
+) -> None:
+    """Writes the page and its figures."""
+    found = find(frame, history, speed)
+    path = write(config.folder / "report.html", render_page(frame, history, found))
+    print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
+    for name, figure in found.figures.items():
+        if figure is not None:
+            for kind in KINDS:
+                write(config.folder / "figures" / f"{name}.{kind}", printed(figure, kind))
+            print(f"wrote {config.folder / 'figures' / name}.{{{','.join(KINDS)}}}")
+
+
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 0, or 2 where the person asked for something that is not there."""
-    if any(a in ("--help", "-h") for a in arguments):
-        print(HELP, end="")
-        return 0
-    try:
-        config = ReportConfig(**read_arguments(arguments, ReportConfig))
-        frame = load_study(Path(config.runs), config.study)
-        history = load_history(Path(config.runs), config.study)
-        frame = with_steps(frame, history)
-        speed = read_speed(Path(config.speed)) if config.speed else None
-    except (ValueError, FileNotFoundError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    try:
-        found = find(frame, history, speed)
-        path = write(config.folder / "report.html", render_page(frame, history, found))
-        print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
-        for name, figure in found.figures.items():
-            if figure is not None:
-                for kind in KINDS:
-                    write(config.folder / "figures" / f"{name}.{kind}", printed(figure, kind))
-                print(f"wrote {config.folder / 'figures' / name}.{{{','.join(KINDS)}}}")
-    except OSError as error:
-        print(f"error: cannot write to {config.folder}/: {error}; set out= to another", file=sys.stderr)
-        return 2
-    return 0
+    return run_command(HELP, arguments, prepare, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

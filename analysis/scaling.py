@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from rich.console import Console
+from rich.table import Table
 
-from analysis.arguments import read_arguments
+from analysis.arguments import read_arguments, run_command
 from analysis.load import load_history, load_study
 from analysis.scaling_points import study_points
 from analysis.scaling_tables import checks, fit, points_table, study_table
 from analysis.summary import mixed_data
-from experiments.errors import ConfigError, DataError, RunError, nearest
+from experiments.errors import ConfigError, DataError, nearest
 
 HELP = """\
 Fits the scaling law loss = E + A N^-alpha + B D^-beta.
@@ -44,6 +45,8 @@ CSV_COLUMNS = {"Model Size": "size", "Training FLOP": "flops", "loss": "loss"}
 
 WIDTH = 160
 """Columns where the output is no terminal."""
+
+Shown = Table | str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,19 +76,6 @@ class ScalingConfig:
             )
 
 
-def parse(arguments: Sequence[str]) -> ScalingConfig:
-    """The config from ``key=value`` arguments. Raises ConfigError where it cannot be."""
-    try:
-        values: dict[str, str | int] = dict(read_arguments(arguments, ScalingConfig))
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    for key in {"drop", "bootstraps", "seed"} & values.keys():
-        if not str(values[key]).isdigit():
-            raise ConfigError(f"{key}={values[key]} is no whole number: write for example {key}=100")
-        values[key] = int(values[key])
-    return ScalingConfig(**values)  # type: ignore[arg-type]
-
-
 def read_points(path: Path) -> pd.DataFrame:
     """Points from a CSV file with the columns of ``CSV_COLUMNS``."""
     try:
@@ -107,58 +97,58 @@ def read_points(path: Path) -> pd.DataFrame:
     return points.assign(tokens=points["flops"] / (6 * points["size"]))
 
 
-def fit_points(config: ScalingConfig, console: Console) -> None:
-    """Fits a CSV file and prints its table."""
+def fit_points(config: ScalingConfig) -> list[Shown]:
+    """Fits a CSV file: its table, and what it was checked against. Raises DataError."""
     points = read_points(Path(config.points))
     try:
         found = fit(points, drop=config.drop, bootstraps=config.bootstraps, seed=config.seed)
     except ValueError as error:
         raise DataError(f"points={config.points}: {error}") from error
-    console.print(points_table(Path(config.points).name, found))
-    for line in checks(found):
-        console.print(line, markup=False)
+    return [points_table(Path(config.points).name, found), *checks(found)]
 
 
-def fit_study(config: ScalingConfig, console: Console) -> None:
-    """Fits every backbone of a study; a table for each task and likelihood class."""
+def fit_study(config: ScalingConfig) -> list[Shown]:
+    """Fits every backbone of a study: a table for each task and likelihood class. Raises ValueError."""
     runs, study = Path(config.runs), config.study or "ladder"
-    try:
-        frame = load_study(runs, study)
-        points = study_points(frame, load_history(runs, study))
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    frame = load_study(runs, study)
+    points = study_points(frame, load_history(runs, study))
     if points.empty:
         raise DataError(f"study={study}: no complete run was validated by a metric where lower is better")
+    shown: list[Shown] = []
     for task, runs_of_task in frame.groupby("task"):
         if mixed_data(runs_of_task):
-            console.print(f"Warning: {task}: the runs saw different data, so their losses do not compare.")
+            shown.append(f"Warning: {task}: the runs saw different data, so their losses do not compare.")
     for (task, likelihood, metric), group in points.groupby(["task", "likelihood", "metric"], dropna=False):
         fits = {}
         for line, own in group.groupby("line", sort=True):
             try:
                 fits[str(line)] = fit(own, drop=config.drop, bootstraps=config.bootstraps, seed=config.seed)
             except ValueError as error:
-                console.print(f"{task}: {line} is not fitted: {error}", markup=False)
+                shown.append(f"{task}: {line} is not fitted: {error}")
         if fits:
             asked = frame["baseline"].dropna()
             baseline = asked.iloc[0] if len(asked) and asked.iloc[0] in fits else next(iter(fits))
             title = f"{task}: {metric} ({likelihood}) = E + A N^-alpha + B D^-beta; in brackets 95% bootstrap"
-            console.print(study_table(title, fits, baseline))
+            shown.append(study_table(title, fits, baseline))
+    return shown
+
+
+def prepare(arguments: Sequence[str]) -> list[Shown]:
+    """What there is to print. Raises ValueError."""
+    config = ScalingConfig(**read_arguments(arguments, ScalingConfig))
+    return fit_points(config) if config.points else fit_study(config)
+
+
+def publish(shown: list[Shown]) -> None:
+    """Prints it."""
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, soft_wrap=True)
+    for part in shown:
+        console.print(part, markup=False)
 
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 0, 2 for a bad argument, 3 for points that cannot be fitted."""
-    if any(a in ("--help", "-h") for a in arguments):
-        print(HELP, end="")
-        return 0
-    try:
-        config = parse(arguments)
-        console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, soft_wrap=True)
-        fit_points(config, console) if config.points else fit_study(config, console)
-    except RunError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return run_command(HELP, arguments, prepare, publish)
 
 
 if __name__ == "__main__":

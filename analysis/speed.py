@@ -21,9 +21,9 @@ import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.arguments import read_arguments
-from analysis.compare import write
+from analysis.arguments import read_arguments, run_command
 from analysis.figures import PALETTE
+from analysis.writing import write
 
 MODES = ("train", "prefill", "decode")
 MARKERS = ("o", "s", "D", "^", "P", "X", "*", "p")
@@ -187,29 +187,24 @@ def svg(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The exit code: 0, or 2 where the person asked for something that is not there."""
-    if any(a in ("--help", "-h") for a in arguments):
-        print(__doc__)
-        return 0
-    try:
-        config = parse(arguments)
-        frame = load_speed(Path(config.rows), config.mode)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+def prepare(arguments: Sequence[str]) -> tuple[SpeedConfig, pd.DataFrame]:
+    """The rows to draw. Raises ValueError."""
+    config = parse(arguments)
+    return config, load_speed(Path(config.rows), config.mode)
+
+
+def publish(config: SpeedConfig, frame: pd.DataFrame) -> None:
+    """Prints the table, and writes it and the figure."""
     table = render(frame, config.baseline)
     print(table)
-    try:
-        paths = [
-            write(config.folder / f"speed_{config.mode}.svg", svg(draw(frame))),
-            write(config.folder / f"speed_{config.mode}.md", table),
-        ]
-    except OSError as error:
-        print(f"error: cannot write to {config.folder}/: {error}; set out= to another", file=sys.stderr)
-        return 2
-    print("\n".join(f"wrote {path}" for path in paths))
-    return 0
+    contents: dict[str, str | bytes] = {"svg": svg(draw(frame)), "md": table}
+    for kind, content in contents.items():
+        print(f"wrote {write(config.folder / f'speed_{config.mode}.{kind}', content)}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code: 0, or 2 where the person asked for something that is not there."""
+    return run_command(__doc__, arguments, prepare, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

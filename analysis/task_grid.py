@@ -11,7 +11,6 @@ A cell holds the mean score on test over seeds, and how many seeds solved the ta
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,12 +21,12 @@ import rich.box
 from rich.console import Console
 from rich.table import Table
 
-from analysis.arguments import read_arguments
-from analysis.compare import write
+from analysis.arguments import read_arguments, run_command
 from analysis.load import load_study
 from analysis.solved import solve_rates
 from analysis.summary import PLACE, arm_table, mixed_data, usable
 from analysis.task_profile import lines
+from analysis.writing import parquet, write
 
 SOLVED = 0.95
 """The accuracy from which on a task counts as solved, where its study says nothing."""
@@ -115,20 +114,18 @@ def note(table: pd.DataFrame) -> str:
     )
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The exit code: 0, or 2 where the person asked for something that is not there."""
-    if any(a in ("--help", "-h") for a in arguments):
-        print(__doc__)
-        return 0
-    try:
-        config = GridConfig(**read_arguments(arguments, GridConfig))
-        frame = load_study(Path(config.runs), config.study)
-        table = task_grid(frame)
-        if table.empty:
-            raise ValueError(f"study={config.study} has no ended run whose score is an accuracy")
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+def prepare(arguments: Sequence[str]) -> tuple[GridConfig, pd.DataFrame, pd.DataFrame]:
+    """The runs of a study, and their table. Raises ValueError."""
+    config = GridConfig(**read_arguments(arguments, GridConfig))
+    frame = load_study(Path(config.runs), config.study)
+    table = task_grid(frame)
+    if table.empty:
+        raise ValueError(f"study={config.study} has no ended run whose score is an accuracy")
+    return config, frame, table
+
+
+def publish(config: GridConfig, frame: pd.DataFrame, table: pd.DataFrame) -> None:
+    """Prints the tables and writes the files."""
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     for scale, own in table.groupby("scale", sort=True):
         head, body = grid_text(own)
@@ -137,20 +134,18 @@ def main(arguments: Sequence[str]) -> int:
             shown.add_row(*row)
         console.print(shown)
     console.print(note(table))
-    parquet = io.BytesIO()
-    frame.to_parquet(parquet, index=False)
     contents: dict[str, str | bytes] = {
         "task_grid.csv": table.to_csv(index=False),
         "task_grid.md": render_markdown(table),
-        "task_grid.parquet": parquet.getvalue(),
+        "task_grid.parquet": parquet(frame),
     }
-    try:
-        paths = [write(config.folder / name, content) for name, content in contents.items()]
-    except OSError as error:
-        print(f"error: cannot write to {config.folder}/: {error}; set out= to another", file=sys.stderr)
-        return 2
-    print("\n".join(f"wrote {path}" for path in paths))
-    return 0
+    for name, content in contents.items():
+        print(f"wrote {write(config.folder / name, content)}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code: 0, or 2 where the person asked for something that is not there."""
+    return run_command(__doc__, arguments, prepare, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

@@ -8,26 +8,31 @@ import pandas as pd
 import pytest
 
 from analysis import compare
-from analysis.compare import CompareConfig, main, parse, write
+from analysis.arguments import read_arguments
+from analysis.compare import CompareConfig, main
 from analysis.load import load_study
 from analysis.summary import arm_table
 from analysis.table import render_markdown, render_tables
 
 
-def test_arguments_in_the_style_of_hydra() -> None:
-    assert parse([]) == CompareConfig()
-    assert parse(["study=lr", "runs=a=b"]) == CompareConfig(study="lr", runs="a=b")
-    assert parse(["study=lr"]).folder == Path("runs/lr/analysis")
-    assert parse(["out=there"]).folder == Path("there")
-    assert parse(["--allow-mixed", "study=lr"]) == CompareConfig(study="lr", allow_mixed=True)
+def test_results_go_beside_the_runs_or_where_they_are_sent() -> None:
+    assert CompareConfig(study="lr").folder == Path("runs/lr/analysis")
+    assert CompareConfig(out="there").folder == Path("there")
+    assert read_arguments(["--allow-mixed", "runs=a=b"], CompareConfig) == {
+        "allow_mixed": True,
+        "runs": "a=b",
+    }
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["stduy=compare"], "unknown key 'stduy': did you mean 'study'? the keys are study, runs, out"),
-        (["--allow-mix"], "'--allow-mix' is no key=value: did you mean --allow-mixed?"),
-        (["--compare"], "'--compare' is no key=value: write for example study=compare"),
+        (
+            ["stduy=compare"],
+            "'stduy=compare': did you mean 'study='? the keys are study, runs, out, --allow-mixed",
+        ),
+        (["--allow-mix"], "'--allow-mix': did you mean '--allow-mixed'?"),
+        (["compare"], "'compare': the keys are study, runs, out"),
         (["study="], "study= is empty"),
         (["study=compare", "runs=nowhere"], "study=compare is not in nowhere/"),
     ],
@@ -74,18 +79,6 @@ def test_mixed_classes_are_ranked_only_when_asked(study: Path, monkeypatch: pyte
 def test_the_analysis_is_not_taken_for_a_run(study: Path) -> None:
     assert main([f"runs={study}"]) == 0
     assert len(load_study(study, "compare")) == 30
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "deep" / "a.txt", "old")
-
-    def full_disk(self: Path, target: Path) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr(Path, "replace", full_disk)
-    with pytest.raises(OSError, match="no space"):
-        write(path, "new")
-    assert path.read_text() == "old"
 
 
 def test_it_needs_neither_torch_nor_hydra() -> None:
