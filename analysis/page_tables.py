@@ -6,8 +6,8 @@ from html import escape
 
 import pandas as pd
 
+from analysis.arm_names import config_differences
 from analysis.figures import styles
-from analysis.load import config_differences
 from analysis.page_parts import bullets, dot, grid, text_row
 from analysis.report_data import COST_HEAD, cost_rows, ranks
 from analysis.summary import LIKELIHOODS, PLACE, arm_table, comparisons

@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.load import NUMBERS
+from analysis.run_record import NUMBERS
 from analysis.statistics import MARGINS, MIN_SEEDS, compare_arms, mean_interval
 
 LIKELIHOODS = {

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from analysis.load import load_history, load_study
 
@@ -144,3 +145,32 @@ def test_history_without_a_line_is_empty(write_run: Any, tmp_path: Path) -> None
     history = load_history(tmp_path / "runs", "compare")
     assert history.empty
     assert {"path", "kind", "step", "tokens", "flops", "seconds"} <= set(history)
+
+
+def test_the_last_validation_is_in_the_frame(study: Path) -> None:
+    frame = load_study(study, "compare").set_index(["arm", "task", "seed"])
+    # Validations end at score (1 + 1/50); a run that diverged has not said what its score would have been.
+    assert frame.loc[("decoder", "text", 0), "validation"] == pytest.approx(2.4 * 1.02)
+    assert math.isnan(frame.loc[("s4", "recall", 0), "validation"])
+
+
+@pytest.mark.parametrize("text", ["optimizer: {a: [}", "[1, 2]", "- a\n- b\n"])
+def test_a_broken_configuration_is_named(write_run: Any, tmp_path: Path, text: str) -> None:
+    (write_run("mamba", 0) / "config.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"s0/config.yaml is no YAML .*: delete it and run the study again"):
+        load_study(tmp_path / "runs", "compare")
+
+
+def test_configurations_are_read_in_either_style(write_run: Any, tmp_path: Path) -> None:
+    sections = {"study": {"against": "training_epochs"}}
+    sections |= {"optimizer": {"decay_ends": [0.5, 1.0], "learning_rate": 0.1}}
+    block, flow = yaml.safe_dump(sections, default_flow_style=False), json.dumps(sections)
+    for seed, text in enumerate((block, flow)):
+        (write_run("mamba", seed) / "config.yaml").write_text(text)
+    frame = load_study(tmp_path / "runs", "compare")
+    for column, value in {
+        "against": "training_epochs",
+        "decay_ends": "[0.5, 1.0]",
+        "learning_rate": 0.1,
+    }.items():
+        assert frame[column].tolist() == [value, value]

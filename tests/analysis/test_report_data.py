@@ -10,7 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.load import config_differences, load_history, load_study
+from analysis.arm_names import config_differences
+from analysis.load import load_history, load_study
 from analysis.report_data import (
     baseline_gains,
     cost_rows,

@@ -1,0 +1,190 @@
+"""How long the analysis takes to load a study of many runs.
+
+python benchmarks/loading.py --runs 10000 --output benchmarks/results/loading.md
+
+The runs are synthetic, in the files and the words of the harness: configurations are composed by Hydra and
+written by its RunFolder once for each backbone, then copied with another learning rate and seed; records
+hold as many keys, and metrics.jsonl as many rows, as a run of study=compare. Nothing is trained.
+
+Cold: no cache, every folder is read, and the cache is written. Warm: nothing has changed. One in a hundred:
+every hundredth run has a new row. The page cache of the system is warm throughout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from machine import Page, as_markdown, machine_line
+from overhead import compose
+
+from analysis.frame_cache import NAME
+from analysis.load import load_history, load_study
+from experiments.results import RunFolder, provenance, write_json
+
+STUDY = "many"
+BACKBONES = ("decoder", "mamba", "s4", "moe")
+SEEDS = 50
+LOGGED, VALIDATED = 60, 10
+"""Rows of a run of each kind."""
+RATE, SEED = 0.123456789, 987654321
+"""Written into the templates, to be replaced."""
+OLD = 10**9
+"""A time of change, in seconds: files of a study that has ended are not of this second."""
+
+
+def templates(folder: Path) -> Iterator[tuple[str, str, str]]:
+    """Backbone, configuration and provenance of a run of each."""
+    for backbone in BACKBONES:
+        words = (f"backbone={backbone}", f"optimizer.learning_rate={RATE}", f"seed={SEED}")
+        settings = compose(*words, f"study.name={STUDY}", "task.sequence_length=64")
+        run = RunFolder(folder / backbone)
+        data = {"task": "text", "fingerprint": "63a796f6cc750927"}
+        run.open(settings.resolved, provenance(torch.device("cpu"), "fp32", data, {"attention": "sdpa"}))
+        yield (
+            backbone,
+            (run.root / "config.yaml").read_text(),
+            (run.root / "provenance.json").read_text(),
+        )
+
+
+def write_study(root: Path, runs: int) -> None:
+    """A study of complete runs: ``SEEDS`` seeds of each backbone at as many learning rates as it takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = list(templates(Path(folder)))
+    for number in range(runs):
+        point, seed = divmod(number, SEEDS)
+        rate, (backbone, config, record) = 0.001 + point * 1e-5, made[point % len(made)]
+        cell = f"{backbone}-text-nano"
+        run = root / f"{cell}-{point:08x}" / f"s{seed}"
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text(
+            config.replace(str(RATE), f"{rate:.5f}").replace(str(SEED), str(seed))
+        )
+        (run / "provenance.json").write_text(record)
+        write_json(run / "result.json", result(backbone, cell, f"{point:08x}", seed))
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(number)))
+        for path in run.iterdir():
+            os.utime(path, (OLD, OLD))
+
+
+def result(backbone: str, cell: str, digest: str, seed: int) -> dict[str, Any]:
+    """The record of a run that ended."""
+    score = 2.2 + seed / 1000
+    shared = {"unit": "bits/byte", "direction": "lower", "averaging": "micro", "likelihood": "exact"}
+    shared |= {"estimator": "chain rule", "samples": 1, "standard_error": 0.0123456789, "items": 1024}
+    training = {
+        "steps": 1171, "tokens": 1199104, "flops": 9.11e11, "epochs": 1.3, "seconds": 24.6 + seed,
+        "tokens_per_second": 48700.1234, "data_share": 0.0123, "peak_memory_bytes": 422576128,
+        "final_loss": 1.5123, "loss_spikes": 0, "skipped_steps": 0,
+    }  # fmt: skip
+    references = [{"name": "xz", "metric": "bits_per_byte", "value": 1.963, "note": "level 9"}]
+    splits = ("validation", "test")
+    return {
+        "format": 1, "status": "complete", "message": None, "key": f"{cell}-{digest}-s{seed}", "study": STUDY,
+        "cell": cell, "digest": digest, "seed": seed, "backbone": backbone, "objective": "causal_lm",
+        "task": "text", "scale": "nano", "fingerprint": "63a796f6cc750927",
+        "finished_at": "2026-11-22T05:30:00+00:00",
+        "references": references,
+        "matched": {"axis": "body parameters", "target": 100000, "residual": 0.003},
+        "parameters": {"embedding": 16384, "body": 100300, "head": 16384, "total": 137000, "active": 137000},
+        "flops_per_token": 760000.0, "state_bytes_2k": 1048576, "training": training,
+        "metrics": [{"name": "bits_per_byte", "split": s, "value": score, **shared} for s in splits],
+        "resume": {"sittings": 1, "exact": True, "changed": {}},
+    }  # fmt: skip
+
+
+def rows(number: int) -> Iterator[dict[str, Any]]:
+    """Rows of metrics.jsonl; what a run would have measured has all its digits."""
+    noise = random.Random(number).random
+    for index in range(1, LOGGED + 1):
+        step = 20 * index
+        common = {"step": step, "tokens": step * 1024, "flops": step * 7.7824e8, "seconds": step * noise()}
+        yield {
+            "kind": "train", **common, "loss": noise(), "learning_rate": 0.01 / index, "grad_norm": noise(),
+            "tokens_per_second": 48700 * noise(), "data_share": noise(),
+        }  # fmt: skip
+        if index % (LOGGED // VALIDATED) == 0:
+            yield {"kind": "validation", **common, "bits_per_byte": noise(), "nats": noise()}
+
+
+def seconds(load: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    load()
+    return time.perf_counter() - begin
+
+
+def measure(runs: Path, repeats: int) -> dict[tuple[str, str], list[float]]:
+    """Seconds of each load, by its state and what is loaded. Both take turns."""
+    root, found = runs / STUDY, {}
+    loads = {"load_study": load_study, "load_history": load_history}
+    states: dict[str, Callable[[], None]] = {
+        "cold": lambda: (root / NAME).unlink(missing_ok=True),
+        "warm": lambda: None,
+        "one in a hundred changed": lambda: touch(root),
+    }
+    for _ in range(repeats):
+        for state, prepare in states.items():
+            for name, load in loads.items():
+                prepare()
+                found.setdefault((state, name), []).append(seconds(lambda load=load: load(runs, STUDY)))
+    return found
+
+
+def touch(root: Path) -> None:
+    """Adds a row to every hundredth run."""
+    for path in sorted(root.glob("*/*/metrics.jsonl"))[::100]:
+        with path.open("a") as file:
+            file.write(json.dumps({"kind": "train", "step": 10**6, "loss": 1.0}) + "\n")
+        os.utime(path, (OLD + time.time_ns() % 10**6, OLD))
+
+
+def main() -> None:
+    args = parse()
+    page = Page(args.output)
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        runs = Path(folder)
+        write_study(runs / STUDY, args.runs)
+        found = measure(runs, args.repeats)
+        size = (runs / STUDY / NAME).stat().st_size
+    page.say(f"{machine_line()}, load average {os.getloadavg()[0]:.1f}.")
+    page.say(
+        f"{args.runs:,} runs, {args.runs // SEEDS} arms, {LOGGED + VALIDATED} rows of metrics each; a cache "
+        f"of {size / 2**20:.0f} MiB. Seconds, {args.repeats} times each."
+    )
+    lines = [
+        [state, name, f"{statistics.median(times):.2f}", f"{min(times):.2f} to {max(times):.2f}"]
+        for (state, name), times in found.items()
+    ]
+    page.say(as_markdown(("folders", "loaded", "median", "least to most"), lines))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=10000, help=f"a multiple of {SEEDS}")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--folder", type=Path, help="where the runs are written; default the system's")
+    parser.add_argument("--output", type=Path, help="Markdown file to write the table to")
+    args = parser.parse_args()
+    if args.runs < SEEDS or args.runs % SEEDS:
+        parser.error(f"--runs {args.runs}: a multiple of {SEEDS}")
+    if args.repeats < 1:
+        parser.error(f"--repeats {args.repeats}: at least 1")
+    if args.output is not None and not args.output.parent.is_dir():
+        parser.error(f"--output {args.output}: there is no folder {args.output.parent}; make it first")
+    return args
+
+
+if __name__ == "__main__":
+    main()
