@@ -15,6 +15,7 @@ from rich.console import Console
 
 from analysis.against import draw
 from analysis.arguments import read_arguments, run_command
+from analysis.flags import study_warnings, with_warnings
 from analysis.load import load_history, load_study
 from analysis.page import render_page
 from analysis.steps_to_loss import with_steps
@@ -65,10 +66,12 @@ class CompareConfig:
 
 def publish(frame: pd.DataFrame, history: pd.DataFrame, folder: Path) -> None:
     """Writes the files of a study into ``folder``, then prints its tables."""
+    warnings = study_warnings(frame)
+    results, arms = with_warnings(frame, warnings), with_warnings(arm_table(frame), warnings)
     contents: dict[str, str | bytes] = {
-        "results.csv": frame.to_csv(index=False),
-        "results.parquet": parquet(frame),
-        "table.csv": arm_table(frame).to_csv(index=False),
+        "results.csv": results.to_csv(index=False),
+        "results.parquet": parquet(results),
+        "table.csv": arms.to_csv(index=False),
         "table.md": render_markdown(frame),
         "compare.html": render_page(frame, history),
     }

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.arguments import read_arguments, run_command
+from analysis.flags import condition_warnings
 from analysis.load import load_history, load_study
 from analysis.statistics import mean_interval
 from analysis.table import WIDTH
@@ -112,15 +113,17 @@ def _estimate(mean: float, half: float | None) -> str:
     return f"{mean:.4f}" if half is None or math.isnan(half) else f"{mean:.4f} ± {half:.4f}"
 
 
-def prepare(arguments: Sequence[str]) -> pd.DataFrame:
-    """The table of a study. Raises ValueError."""
+def prepare(arguments: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
+    """The table of a study, and what to be wary of. Raises ValueError."""
     config = GridConfig(**read_arguments(arguments, GridConfig))
     runs = Path(config.runs)
-    return grid_table(load_study(runs, config.study), load_history(runs, config.study))
+    frame = load_study(runs, config.study)
+    return grid_table(frame, load_history(runs, config.study)), condition_warnings(frame)
 
 
-def publish(grid: pd.DataFrame) -> None:
+def publish(grid: pd.DataFrame, warnings: list[str]) -> None:
     """Prints the table."""
+    print("".join(f"Warning: {warning}.\n" for warning in warnings), end="")
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     for table in render(grid):
         console.print(table)
@@ -131,7 +134,7 @@ def publish(grid: pd.DataFrame) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 0, or 2 where the person asked for something that is not there."""
-    return run_command(__doc__, arguments, prepare, publish)
+    return run_command(__doc__, arguments, prepare, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import plotly.offline
 
 from analysis.against import draw
 from analysis.figures import AXES, final_scores, further_curves, learning_curves, styles
+from analysis.flags import study_warnings
 from analysis.further import published
 from analysis.page_parts import bullets, dot, drawn, grid, text_row
 from analysis.page_tables import (
@@ -33,13 +34,10 @@ from analysis.page_tables import (
     speed_table,
     verdict_tables,
 )
+from analysis.rate_sensitivity import rate_notes, rate_optima, rate_runs
 from analysis.report_data import (
     baseline_gains,
     levels_reached,
-    rate_notes,
-    rate_optima,
-    rate_runs,
-    rate_warnings,
 )
 from analysis.report_figures import (
     compute_to_target,
@@ -50,7 +48,7 @@ from analysis.report_figures import (
 )
 from analysis.scaling_points import study_points
 from analysis.scaling_tables import Fit, checks, fit
-from analysis.summary import PLACE, matched_line, study_warnings
+from analysis.summary import PLACE, matched_line
 from analysis.table import counts_line, more_tables
 from analysis.tradeoff_figures import forest, pareto_fronts, profiles
 
@@ -81,7 +79,7 @@ def find(frame: pd.DataFrame, history: pd.DataFrame, speed: pd.DataFrame | None 
         "learning_curves": learning_curves(frame, history),
         "final_scores": final_scores(frame),
         "compute_to_target": compute_to_target(levels_reached(frame, history), frame),
-        "learning_rates": rate_curves(rate_runs(frame, history)),
+        "learning_rates": rate_curves(rate_runs(frame)),
         "scaling_laws": scaling_curves(laws),
         "pareto_fronts": pareto_fronts(frame),
         "further_tests": further_curves(frame),
@@ -109,7 +107,7 @@ def render_page(frame: pd.DataFrame, history: pd.DataFrame, found: Findings | No
     """The report of a study as HTML text; ``found`` is what ``find`` gives, for whom has it already."""
     study = str(frame["study"].iloc[0])
     found = found or find(frame, history)
-    name, figures, rates = escape(study), found.figures, rate_optima(rate_runs(frame, history))
+    name, figures, rates = escape(study), found.figures, rate_optima(rate_runs(frame))
     spent = (
         f"{frame['training_seconds'].sum() / 3600:.2f} hours and {frame['training_flops'].sum():.2e} FLOPs"
     )
@@ -117,7 +115,7 @@ def render_page(frame: pd.DataFrame, history: pd.DataFrame, found: Findings | No
         f"<h1>{name}</h1><p>Which architecture scores best at equal budget, and how sure is that? ",
         f'<span class="soft">{escape(counts_line(frame))} Training took {spent}.</span></p>',
         f"<p><strong>{escape(matched_line(frame))}</strong></p>",
-        bullets(rate_warnings(rates) + study_warnings(frame), "warnings"),
+        bullets(study_warnings(frame), "warnings"),
         _arms(frame),
         "<h2>1. Verdict</h2>" + verdict_tables(frame) + _scores(figures) + every_pair(frame) + meanings(),
         "<h2>2. Learning curves</h2>" + _learning(figures["learning_curves"]),

@@ -10,8 +10,8 @@ from analysis.arm_names import config_differences
 from analysis.figures import styles
 from analysis.page_parts import bullets, dot, grid, text_row
 from analysis.report_data import COST_HEAD, cost_rows, ranks
-from analysis.summary import LIKELIHOODS, PLACE, arm_table, comparisons
-from analysis.table import HEADERS, cells, flops, row_class, seconds, si, size, title, verdict, verdicts
+from analysis.summary import LIKELIHOODS, PLACE, arm_table, comparisons, row_class
+from analysis.table import HEADERS, cells, flops, seconds, si, size, title, verdict, verdicts
 from analysis.task_profile import NOTE, across_tasks, profile_grid
 
 

@@ -91,12 +91,8 @@ def best_rates(rates: pd.DataFrame) -> pd.DataFrame:
         if mean.empty:
             continue
         higher, finished = bool((arm["direction"] == "higher").any()), mean.dropna()
-        best, edge, decades, is_open = math.nan, "lower", math.nan, False
-        if not finished.empty:
-            tied = finished[finished == (finished.max() if higher else finished.min())]
-            best = float(tied.index[(len(tied) - 1) // 2])  # the middle of equals is the safest
-            edge = "lower" if best == mean.index.min() else "upper" if best == mean.index.max() else ""
-            decades, is_open = robust_decades(mean, best, higher=higher)
+        best, edge = best_rate(mean, higher=higher)
+        decades, is_open = (math.nan, False) if finished.empty else robust_decades(mean, best, higher=higher)
         rows.append(
             dict(zip(ARM, key, strict=True))
             | {"metric": arm["metric"].dropna().iloc[0] if arm["metric"].notna().any() else None}
@@ -105,6 +101,22 @@ def best_rates(rates: pd.DataFrame) -> pd.DataFrame:
             | {"edge": edge, "decades": decades, "open": is_open}
         )
     return pd.DataFrame(rows)
+
+
+def best_rate(mean: pd.Series, *, higher: bool) -> tuple[float, str]:
+    """The rate with the best mean, of equals the middle one (the lower of two), and which edge it is at.
+
+    A rate that diverged is never the best. Where all did, the best is NaN and the edge the lower one.
+
+    Args:
+        mean: results by rate, as from ``rate_means``.
+    """
+    finished = mean.dropna()
+    if finished.empty:
+        return math.nan, "lower"
+    tied = finished[finished == (finished.max() if higher else finished.min())]
+    best = float(tied.index[(len(tied) - 1) // 2])  # the middle of equals is the safest
+    return best, "lower" if best == mean.index.min() else "upper" if best == mean.index.max() else ""
 
 
 def robust_decades(mean: pd.Series, best: float, *, higher: bool) -> tuple[float, bool]:

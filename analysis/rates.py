@@ -23,6 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.arguments import read_arguments, run_command
+from analysis.flags import condition_warnings
+from analysis.load import load_study
 from analysis.rate_choice import ARM, MIN_RATES, best_rates, extension, rate_means, rate_table, runs_of
 from analysis.writing import write
 
@@ -154,20 +156,26 @@ def run_python(words: list[str]) -> int:
     return subprocess.run([sys.executable, *words], check=False).returncode
 
 
-def prepare(arguments: Sequence[str]) -> tuple[RatesConfig, pd.DataFrame, pd.DataFrame]:
-    """The rates tried, extended first where that was asked for, and the best of them. Raises ValueError."""
+def prepare(arguments: Sequence[str]) -> tuple[RatesConfig, pd.DataFrame, pd.DataFrame, list[str]]:
+    """The rates tried, extended first where that was asked for, the best of them, and what to be wary of.
+
+    Raises ValueError.
+    """
     config = RatesConfig(**read_arguments(arguments, RatesConfig))
     if config.extend:
         extend(config)
     rates = rate_table(Path(config.runs), config.study)
-    return config, rates, best_rates(rates)
+    warnings = condition_warnings(load_study(Path(config.runs), config.study))
+    return config, rates, best_rates(rates), warnings
 
 
-def publish(config: RatesConfig, rates: pd.DataFrame, best: pd.DataFrame) -> None:
+def publish(config: RatesConfig, rates: pd.DataFrame, best: pd.DataFrame, warnings: list[str]) -> None:
     """Writes the choice and prints the tables."""
     path = Path(config.runs) / config.study / "analysis" / "rates.yaml"
-    write(path, yaml.safe_dump(chosen(config.study, best), sort_keys=False))
+    comments = "".join(f"# Warning: {warning}.\n" for warning in warnings)
+    write(path, comments + yaml.safe_dump(chosen(config.study, best), sort_keys=False))
     console = Console(width=None if sys.stdout.isatty() else 118, highlight=False)
+    print(comments.replace("# ", ""), end="")
     for table in render(rates, best):
         console.print(table)
     print("decades: of learning rate, within 5% of the best result")

@@ -1,4 +1,4 @@
-"""What the report needs beside the frame: levels reached, learning rates tried, gains, places, costs."""
+"""What the report needs beside the frame: levels reached, gains, places, costs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import pandas as pd
 
 from analysis.statistics import mean_interval
 from analysis.steps_to_loss import first_reached, validation_curve
-from analysis.summary import PLACE, arm_table, asked, comparisons, usable
-from analysis.table import row_class
-from analysis.task_profile import lines
+from analysis.summary import PLACE, arm_table, asked, comparisons, row_class, usable
 
 LEVELS = 8
 
@@ -67,85 +65,6 @@ def levels_reached(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
                 )
     columns = ["task", "scale", "arm", "baseline", "metric", "level", "fewer_flops", "fewer_seconds"]
     return pd.DataFrame(rows, columns=columns)
-
-
-def rate_runs(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
-    """Last validation of every run of lines (backbone and target size) tried at three learning rates or more.
-
-    Columns: ``task line backbone learning_rate seed status metric direction validation``, the last NaN for a
-    run that did not complete.
-    """
-    validations = history[history["kind"] == "validation"].groupby("path").last()
-    size = frame["matched_target"].map(lambda t: "" if math.isnan(t) else f" {t:,.0f}")
-    several = frame.groupby(["task", "backbone"])["matched_target"].transform("nunique") > 1
-    table = frame.assign(line=lines(frame) + size.where(several, ""))
-    table["metric"] = table.groupby("task")["metric"].transform("first")
-    table["direction"] = table.groupby("task")["direction"].transform("first")
-    table = table[
-        table["learning_rate"].notna() & (table["status"] != "incomplete") & table["metric"].notna()
-    ]
-    table["validation"] = [
-        float(validations.loc[run.path, run.metric])
-        if run.status == "complete" and run.path in validations.index and run.metric in validations
-        else math.nan
-        for run in table.itertuples()
-    ]
-    tried = table.groupby(["task", "line"])["learning_rate"].transform("nunique")
-    columns = [
-        "task",
-        "line",
-        "backbone",
-        "learning_rate",
-        "seed",
-        "status",
-        "metric",
-        "direction",
-        "validation",
-    ]
-    return table[tried >= 3][columns]
-
-
-def rate_optima(rates: pd.DataFrame) -> pd.DataFrame:
-    """For each line its best rate, its ``validation`` there, and how much worse the mean over the grid is.
-
-    Columns: ``task line learning_rate validation worse rates diverged runs``, and ``edge``, true where the
-    best rate is the lowest or highest tried, so that the true one may lie beyond.
-    """
-    rows = []
-    for (task, line), own in rates.groupby(["task", "line"], sort=True):
-        mean = own.groupby("learning_rate")["validation"].mean()
-        finite = mean.dropna()
-        if finite.empty:
-            continue
-        best = finite.idxmax() if (own["direction"] == "higher").any() else finite.idxmin()
-        rows.append(
-            {
-                "task": task, "line": line, "learning_rate": best, "validation": finite[best],
-                "worse": abs(finite.mean() - finite[best]), "rates": len(mean),
-                "diverged": int((own["status"] == "diverged").sum()), "runs": len(own),
-                "edge": best in (mean.index.min(), mean.index.max()),
-            }
-        )  # fmt: skip
-    columns = ["task", "line", "learning_rate", "validation", "worse", "rates", "diverged", "runs", "edge"]
-    return pd.DataFrame(rows, columns=columns)
-
-
-def rate_notes(best: pd.DataFrame) -> list[str]:
-    """``rate_optima`` in words."""
-    return [
-        f"{row.task}: {row.line} is best at {row.learning_rate:g}, {row.validation:.4f}; the mean over its "
-        f"{row.rates} rates is {row.worse:.4f} worse; diverged: {row.diverged} of {row.runs} runs"
-        for row in best.itertuples()
-    ]
-
-
-def rate_warnings(best: pd.DataFrame) -> list[str]:
-    """Lines whose best rate is at the edge of its grid."""
-    return [
-        f"{row.task}: learning rate of {row.line} not bracketed, the best ({row.learning_rate:g}) is at the "
-        "edge of its grid"
-        for row in best[best["edge"].astype(bool)].itertuples()
-    ]
 
 
 def baseline_gains(frame: pd.DataFrame) -> pd.DataFrame:

@@ -17,10 +17,10 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.arguments import read_arguments, run_command
+from analysis.flags import condition_warnings
 from analysis.load import load_history, load_study
 from analysis.scaling_points import study_points
 from analysis.scaling_tables import checks, fit, points_table, study_table
-from analysis.summary import mixed_data
 from experiments.errors import ConfigError, DataError, nearest
 
 HELP = """\
@@ -114,10 +114,7 @@ def fit_study(config: ScalingConfig) -> list[Shown]:
     points = study_points(frame, load_history(runs, study))
     if points.empty:
         raise DataError(f"study={study}: no complete run was validated by a metric where lower is better")
-    shown: list[Shown] = []
-    for task, runs_of_task in frame.groupby("task"):
-        if mixed_data(runs_of_task):
-            shown.append(f"Warning: {task}: the runs saw different data, so their losses do not compare.")
+    shown: list[Shown] = [f"Warning: {warning}." for warning in condition_warnings(frame)]
     for (task, likelihood, metric), group in points.groupby(["task", "likelihood", "metric"], dropna=False):
         fits = {}
         for line, own in group.groupby("line", sort=True):

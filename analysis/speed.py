@@ -164,12 +164,23 @@ def render(frame: pd.DataFrame, baseline: str) -> str:
         base = beside.set_index("context")["seconds_median"]
         shown = [_cell(own.get(c), None if backbone == baseline else base.get(c)) for c in contexts]
         lines.append(f"| {backbone} | {batch} | " + " | ".join(shown) + " |")
+    lines += ["", *(f"Warning: {warning}." for warning in mixtures(frame))] * bool(mixtures(frame))
     restless = int((~frame["stable"].astype(bool)).sum())
     if restless:
         lines += ["", f"In {restless} of {len(frame)} cells the times of the warm-up did not stand still."]
     if one["mode"] == "decode":
         lines += ["", S4_CLAIM]
     return "\n".join(lines) + "\n"
+
+
+def mixtures(frame: pd.DataFrame) -> list[str]:
+    """What the rows of a figure do not have in common, though they may."""
+    commits = sorted(frame["commit"].dropna().astype(str).str[:7].unique())
+    found = [f"mixed commits of the code ({', '.join(commits)})"] * (len(commits) > 1)
+    for backbone, rows in frame.groupby("backbone"):
+        if rows["kernels"].nunique() > 1:
+            found.append(f"mixed kernels of {backbone}: {'; '.join(sorted(rows['kernels'].unique()))}")
+    return found
 
 
 def _cell(seconds: float | None, baseline: float | None) -> str:

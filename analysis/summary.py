@@ -1,4 +1,4 @@
-"""From runs to arms: means over seeds, paired comparisons, and what to be wary of.
+"""From runs to arms: means over seeds and paired comparisons; ``analysis.flags`` says what to be wary of.
 
 Everything here is a function of the frame that ``analysis.load.load_study``
 returns. An arm is one config under several seeds; a table holds the arms of one
@@ -11,13 +11,12 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
-from itertools import product
 from typing import Any
 
 import pandas as pd
 
 from analysis.run_record import NUMBERS
-from analysis.statistics import MARGINS, MIN_SEEDS, compare_arms, mean_interval
+from analysis.statistics import MARGINS, compare_arms, mean_interval
 
 LIKELIHOODS = {
     "exact": "the model's own probability of the text, by the chain rule",
@@ -27,9 +26,6 @@ LIKELIHOODS = {
     "pseudo": "each token given all others: not a probability of the text, neither above nor below it",
 }
 """Likelihood classes in the order they are shown. A metric that is no likelihood has none."""
-
-RESIDUAL_LIMIT = 0.01
-"""A budget matched less closely than this is warned about."""
 
 PLACE = ["task", "scale"]
 
@@ -137,7 +133,7 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
             continue
         if (mixed := mixed_classes(group)) is not None:
             group = group.assign(likelihood=mixed)
-        classes = group[_whole_arms(group)].groupby(["likelihood", "metric"], dropna=False, sort=True)
+        classes = group[whole_arms(group)].groupby(["likelihood", "metric"], dropna=False, sort=True)
         for (kind, metric), arms in classes:
             scores = {str(arm): r.set_index("seed")["score"].to_dict() for arm, r in arms.groupby("arm")}
             margin = MARGINS.get(str(metric), 0.0)
@@ -170,6 +166,13 @@ def run_notes(runs: pd.DataFrame) -> list[str]:
     return [f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)} {fate}" for fate, seeds in fates.items()]
 
 
+def row_class(row: pd.Series) -> str:
+    """The part of its table that a row stands in; a line divides the parts."""
+    if row["kind"] == "reference":
+        return "reference"
+    return str(row["mixed"] if isinstance(row["mixed"], str) else row["likelihood"])
+
+
 def matched_line(frame: pd.DataFrame) -> str:
     """What was held equal, and how closely."""
     known = frame[frame["matched_axis"].notna()]
@@ -182,66 +185,7 @@ def matched_line(frame: pd.DataFrame) -> str:
     return f"Held equal: {'; '.join(parts)}; largest residual {known['matched_residual'].abs().max():.2%}."
 
 
-def study_warnings(frame: pd.DataFrame) -> list[str]:
-    """What a reader must know before reading the tables, the gravest first."""
-    found = []
-    for (task, scale), group in frame.groupby(PLACE, sort=True):
-        place = f"{task}, {scale}"
-        for _, runs in group[~usable(group)].groupby(["cell", "digest"]):
-            notes = "; ".join(run_notes(runs))
-            found.append(f"{place}: {runs['arm'].iloc[0]} is not compared, as runs are missing ({notes})")
-        if (mixed := mixed_classes(group)) is not None:
-            found.append(
-                f"{place}: likelihood classes are ranked against each other ({mixed}), as --allow-mixed "
-                "asks: their numbers measure different things"
-            )
-        if mixed_data(group):
-            found.append(f"{place}: mixed fingerprints, the runs saw different data: no arms are compared")
-        seeds = group[_whole_arms(group)].groupby("arm")["seed"].nunique()
-        few = seeds[seeds < MIN_SEEDS]
-        if len(few) and len(few) == len(seeds):
-            count = {1: "one seed", 2: "two seeds"}[int(seeds.max())]
-            found.append(f"{place}: {count}: nothing is called better (that takes {MIN_SEEDS})")
-        elif len(few):
-            names = ", ".join(few.index)
-            found.append(f"{place}: fewer than {MIN_SEEDS} seeds, so never called better: {names}")
-    return found + _unlike(frame) + _mixed(frame) + _disturbed(frame) + _unmatched(frame)
-
-
-def _unlike(frame: pd.DataFrame) -> list[str]:
-    """Scores of one table and class that are not the same measure, or not of as many items."""
-    labels = {"unit": "units", "direction": "directions", "averaging": "averagings", "score_items": "items"}
-    found = []
-    for (task, scale, likelihood), runs in frame[usable(frame)].groupby([*PLACE, "likelihood"], dropna=False):
-        of = "" if pd.isna(likelihood) else f" of {likelihood}"
-        names = sorted(runs["metric"].dropna().unique())
-        if len(names) > 1:
-            found.append(
-                f"{task}, {scale}: different metrics{of}, which are not compared: {', '.join(names)}"
-            )
-        for name, column in product(names, labels):
-            values = runs[runs["metric"] == name][column].dropna().unique()
-            if len(values) > 1:
-                shown = " and ".join(f"{v:g}" if column == "score_items" else str(v) for v in sorted(values))
-                found.append(f"{task}, {scale}: {name}{of} over different {labels[column]}: {shown}")
-    return found
-
-
-def _disturbed(frame: pd.DataFrame) -> list[str]:
-    """Runs that went on under other code, libraries or machine, and those that left steps out."""
-    found = []
-    if "changed" in frame:
-        inexact = frame[~frame["changed"].isin(["[]"])]
-        keys = sorted({key for text in inexact["changed"] for key in json.loads(text)})
-        if keys:
-            found.append(f"{len(inexact)} runs continued after a change of {', '.join(keys)}: not exact")
-    if "skipped_steps" in frame and frame["skipped_steps"].sum() > 0:
-        runs, steps = (frame["skipped_steps"] > 0).sum(), int(frame["skipped_steps"].sum())
-        found.append(f"{runs} runs left out {steps} steps, as the loss was no finite number")
-    return found
-
-
-def _whole_arms(group: pd.DataFrame) -> pd.Series:
+def whole_arms(group: pd.DataFrame) -> pd.Series:
     """True for the runs of arms all of whose runs count."""
     return usable(group).groupby([group["cell"], group["digest"]]).transform("all")
 
@@ -249,42 +193,3 @@ def _whole_arms(group: pd.DataFrame) -> pd.Series:
 def mixed_data(group: pd.DataFrame) -> bool:
     """True if the runs of one task saw different data."""
     return bool(group[usable(group)]["fingerprint"].nunique(dropna=False) > 1)
-
-
-def _mixed(frame: pd.DataFrame) -> list[str]:
-    """Conditions that differ between the runs."""
-    labels = {
-        "git_commit": "commits of the code", "device_name": "devices", "device_processor": "processors",
-        "device_threads": "thread counts", "device_precision": "precisions", "versions": "package versions",
-    }  # fmt: skip
-    known = frame[frame["status"] != "incomplete"]
-    found = []
-    for column, label in labels.items():
-        values = sorted(str(v) for v in known[column].dropna().unique())
-        if len(values) > 1:
-            shown = "" if column == "versions" else f" ({', '.join(v[:24] for v in values)})"
-            found.append(f"mixed {label}{shown}: speed, and perhaps more, is not comparable")
-    dirty = int((known["git_dirty"] == True).sum())  # noqa: E712 -- the column also holds None
-    if dirty:
-        found.append(f"{dirty} of {len(frame)} runs used code with uncommitted changes")
-    corrupt = int(frame["corrupt_lines"].sum())
-    if corrupt:
-        found.append(f"unreadable lines of metrics.jsonl, skipped: {corrupt} (a killed run ends mid-line)")
-    return found
-
-
-def _unmatched(frame: pd.DataFrame) -> list[str]:
-    known = frame[frame["status"] == "complete"]
-    found = []
-    missing = int(known["matched_axis"].isna().sum())
-    if missing:
-        found.append(f"{missing} of {len(known)} complete runs were matched to no budget")
-    axes = sorted(known["matched_axis"].dropna().unique())
-    if len(axes) > 1:
-        found.append(f"runs were matched on different axes: {', '.join(axes)}")
-    elif (known.groupby(PLACE)["matched_target"].nunique() > 1).any():
-        found.append("runs of one task were matched to different targets")
-    loose = sorted(known[known["matched_residual"].abs() > RESIDUAL_LIMIT]["arm"].unique())
-    if loose:
-        found.append(f"matched to worse than {RESIDUAL_LIMIT:.0%}: {', '.join(loose)}")
-    return found

@@ -16,10 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis import against, gap, solved
+from analysis.flags import study_warnings
 from analysis.further import further_grid, further_scores, published
 from analysis.statistics import CONFIDENCE, MIN_SEEDS
 from analysis.steps_to_loss import steps_grid
-from analysis.summary import PLACE, arm_table, comparisons, matched_line, study_warnings
+from analysis.summary import PLACE, arm_table, comparisons, matched_line, row_class
 from analysis.task_profile import NOTE, across_tasks, profile_grid
 
 WIDTH = 118
@@ -181,13 +182,6 @@ def cells(row: pd.Series) -> list[str]:
         si(row["training_tokens_per_second"]), size(row["training_peak_memory_bytes"]),
         "none" if row["state_bytes_2k"] == 0 else size(row["state_bytes_2k"]),
     ]  # fmt: skip
-
-
-def row_class(row: pd.Series) -> str:
-    """The part of its table that a row stands in; a line divides the parts."""
-    if row["kind"] == "reference":
-        return "reference"
-    return str(row["mixed"] if isinstance(row["mixed"], str) else row["likelihood"])
 
 
 def score_text(row: pd.Series) -> str:

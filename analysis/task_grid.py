@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.arguments import read_arguments, run_command
+from analysis.flags import study_warnings, with_warnings
 from analysis.load import load_study
 from analysis.solved import solve_rates
 from analysis.summary import PLACE, arm_table, mixed_data, usable
@@ -95,9 +96,9 @@ def _cell(row: pd.Series) -> str:
     return f"{score if beaten else f'({score})'} {row['solved']}/{row['runs']}"
 
 
-def render_markdown(table: pd.DataFrame) -> str:
-    """The tables of all scales."""
-    text = []
+def render_markdown(table: pd.DataFrame, warnings: list[str]) -> str:
+    """The tables of all scales, after the warnings."""
+    text = [*(f"- Warning: {warning}." for warning in warnings), *[""] * bool(warnings)]
     for scale, own in table.groupby("scale", sort=True):
         head, body = grid_text(own)
         rows = [head, ["---"] * len(head), *body]
@@ -119,6 +120,10 @@ def prepare(arguments: Sequence[str]) -> tuple[GridConfig, pd.DataFrame, pd.Data
     config = GridConfig(**read_arguments(arguments, GridConfig))
     frame = load_study(Path(config.runs), config.study)
     table = task_grid(frame)
+    if table.empty and any(mixed_data(group) for _, group in frame.groupby(PLACE)):
+        raise ValueError(
+            f"study={config.study}: the runs of each task saw different data: nothing to compare"
+        )
     if table.empty:
         raise ValueError(f"study={config.study} has no ended run whose score is an accuracy")
     return config, frame, table
@@ -126,7 +131,10 @@ def prepare(arguments: Sequence[str]) -> tuple[GridConfig, pd.DataFrame, pd.Data
 
 def publish(config: GridConfig, frame: pd.DataFrame, table: pd.DataFrame) -> None:
     """Prints the tables and writes the files."""
+    warnings = study_warnings(frame)
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    for warning in warnings:
+        console.print(f"Warning: {warning}.", style="yellow", markup=False)
     for scale, own in table.groupby("scale", sort=True):
         head, body = grid_text(own)
         shown = Table(*head, box=rich.box.SIMPLE, title=f"{config.study}, {scale}")
@@ -135,9 +143,9 @@ def publish(config: GridConfig, frame: pd.DataFrame, table: pd.DataFrame) -> Non
         console.print(shown)
     console.print(note(table))
     contents: dict[str, str | bytes] = {
-        "task_grid.csv": table.to_csv(index=False),
-        "task_grid.md": render_markdown(table),
-        "task_grid.parquet": parquet(frame),
+        "task_grid.csv": with_warnings(table, warnings).to_csv(index=False),
+        "task_grid.md": render_markdown(table, warnings),
+        "task_grid.parquet": parquet(with_warnings(frame, warnings)),
     }
     for name, content in contents.items():
         print(f"wrote {write(config.folder / name, content)}")

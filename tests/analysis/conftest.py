@@ -42,6 +42,8 @@ def write_run_folder(
     state_bytes: int = 65536,
     fingerprint: str = "data-1",
     commit: str = "c0ffee",
+    processor: str = "p",
+    kernel: str = "sdpa",
     threads: int = 1,
     matched: dict[str, Any] | str | None = "default",
     killed: bool = False,
@@ -58,8 +60,8 @@ def write_run_folder(
                 "git": {"commit": commit, "dirty": False},
                 "versions": {"torch": "2.10", "python": "3.11"},
                 "data": {"task": task, "fingerprint": fingerprint},
-                "device": {"name": "cpu", "processor": "p", "threads": threads, "precision": "fp32"},
-                "kernels": {"attention": "sdpa"},
+                "device": {"name": "cpu", "processor": processor, "threads": threads, "precision": "fp32"},
+                "kernels": {"attention": kernel},
                 "command": "python -m experiments.train study=compare",
             }
         )

@@ -37,7 +37,8 @@ def test_the_best_point_of_all_seeds_is_chosen(runs: Path) -> None:
 
 def test_only_the_chosen_point_shows_its_test_score(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["study=grid", f"runs={runs}"]) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if "learning_rate=" in line]
+    warning, *lines = [line for line in capsys.readouterr().out.splitlines() if "learning_rate=" in line]
+    assert warning.startswith("Warning: text, nano: encoder learning_rate=0.01 is not compared")
     assert "2.3000 ± 0.2484" in lines[0]
     assert [line.count("±") for line in lines] == [2, 1, 1]
     assert "2 (1 missing)" in lines[2]

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from analysis.flags import study_warnings
 from analysis.load import load_history, load_study
 from analysis.page import POLICY, render_page
-from analysis.summary import arm_table, study_warnings
+from analysis.summary import arm_table
 from analysis.table import cells
 
 

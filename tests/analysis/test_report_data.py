@@ -17,10 +17,6 @@ from analysis.report_data import (
     cost_rows,
     levels_reached,
     ranks,
-    rate_notes,
-    rate_optima,
-    rate_runs,
-    rate_warnings,
 )
 from analysis.summary import arm_table, comparisons
 from analysis.tradeoff_figures import dominated
@@ -86,32 +82,6 @@ def test_gains_are_signed_towards_better(write_run: WriteRun, tmp_path: Path) ->
     assert gains.loc["recall", "gain"] == pytest.approx(-0.09)
     # t(0.975, 2) = 4.3027; the differences .10, .09, .08 have a standard deviation of .01.
     assert gains.loc["text", "half_width"] == pytest.approx(4.3027 * 0.01 / math.sqrt(3), rel=1e-4)
-
-
-def test_learning_rates_say_where_the_grid_does_not_bracket(write_run: WriteRun, tmp_path: Path) -> None:
-    for index, (rate, score) in enumerate({1e-3: 2.6, 3e-3: 2.4, 1e-2: 2.2}.items()):
-        folder = write_run("decoder", 0, score, digest=f"{index}d")
-        (folder / "config.yaml").write_text(f"optimizer: {{learning_rate: {rate}}}\n")
-    lost = write_run("decoder", 1, None, digest="2d", status="diverged", message="loss is nan")
-    (lost / "config.yaml").write_text("optimizer: {learning_rate: 0.01}\n")
-    frame, history = load_study(tmp_path / "runs", "compare"), load_history(tmp_path / "runs", "compare")
-    best = rate_optima(rate_runs(frame, history))
-    [note], [warning] = rate_notes(best), rate_warnings(best)
-    # Validations end at score (1 + 1/50).
-    assert f"decoder is best at 0.01, {2.2 * 1.02:.4f}" in note
-    assert f"is {0.2 * 1.02:.4f} worse; diverged: 1 of 4 runs" in note
-    assert "learning rate of decoder not bracketed, the best (0.01)" in warning
-    inside = rate_runs(frame, history)
-    inside.loc[inside["learning_rate"] == 1e-2, "validation"] = 9.0
-    assert rate_warnings(rate_optima(inside)) == []
-
-
-def test_two_rates_are_no_curve(write_run: WriteRun, tmp_path: Path) -> None:
-    for index, rate in enumerate((1e-3, 3e-3)):
-        folder = write_run("decoder", 0, 2.4, digest=f"{index}d")
-        (folder / "config.yaml").write_text(f"optimizer: {{learning_rate: {rate}}}\n")
-    frame, history = load_study(tmp_path / "runs", "compare"), load_history(tmp_path / "runs", "compare")
-    assert rate_runs(frame, history).empty
 
 
 def test_an_arm_is_dominated_by_one_as_good_in_both() -> None:

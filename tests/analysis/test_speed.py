@@ -19,6 +19,7 @@ def row(backbone: str, context: int, batch: int, seconds: float, **changes: Any)
         "backbone": backbone, "mode": "decode", "context": context, "batch_size": batch,
         "status": "complete", "device": "cpu", "processor": "a processor", "threads": 2,
         "precision": "fp32", "vocab_size": 256, "torch": "2.13", "commit": "0123456789", "stable": True,
+        "kernels": "{}",
         "measured_at": "2026-11-20T10:00:00+00:00", "parameters_body": 3_000_000,
         "seconds_median": seconds, "seconds_first_quartile": 0.9 * seconds,
         "seconds_third_quartile": 1.2 * seconds, "tokens_per_second": batch / seconds,
@@ -123,6 +124,17 @@ def test_mistakes_are_one_line(words: list[str], message: str, capsys: pytest.Ca
     printed = capsys.readouterr().err
     assert message in printed
     assert printed.count("\n") == 1
+
+
+def test_mixed_commits_and_kernels_are_said(rows: Path) -> None:
+    frame = load_speed(rows, "decode")
+    assert "Warning" not in render(frame, "decoder")
+    frame.loc[frame["backbone"] == "s4", ["commit", "kernels"]] = ["fedcba9876", '{"scan": "portable"}']
+    frame.loc[0, "kernels"] = '{"attention": "eager"}'
+    text = render(frame, "decoder")
+    assert "Warning: mixed commits of the code (0123456, fedcba9)." in text
+    assert 'Warning: mixed kernels of decoder: {"attention": "eager"}; {}.' in text
+    assert "kernels of s4" not in text
 
 
 def test_files_without_the_rows_asked_for_are_refused(tmp_path: Path, rows: Path) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.flags import study_warnings
 from analysis.load import load_study
-from analysis.summary import arm_table, comparisons, matched_line, study_warnings
+from analysis.summary import arm_table, comparisons, matched_line
 
 
 def warned(runs: Path) -> str:

@@ -47,9 +47,13 @@ def test_what_a_study_calls_solved_is_kept(runs: Path) -> None:
     assert task_grid(frame).set_index("arm").loc["decoder", "solved"] == 1
 
 
-def test_tasks_of_which_runs_saw_different_data_are_left_out(runs: Path, write_run: WriteRun) -> None:
+def test_tasks_of_which_runs_saw_different_data_are_left_out(
+    runs: Path, write_run: WriteRun, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_run("s4", 2, 0.99, study="probes", task="recall", likelihood=None, fingerprint="data-2")
     assert task_grid(load_study(runs, "probes")).empty
+    assert main(["study=probes", f"runs={runs}"]) == 2
+    assert "the runs of each task saw different data" in capsys.readouterr().err
 
 
 def test_a_mean_below_the_best_guess_is_in_brackets(runs: Path) -> None:

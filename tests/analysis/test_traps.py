@@ -1,0 +1,175 @@
+"""Studies that mislead whoever reads them carelessly: each is flagged in all that is written about it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import fields
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis import compare, page, task_grid
+from analysis.flags import study_warnings
+from analysis.load import load_study
+
+WriteRun = Callable[..., Path]
+Plant = Callable[[Path, WriteRun], object]
+"""Changes a clean study; takes its folder and what writes a run."""
+
+
+def of(study: Path, backbone: str) -> list[Path]:
+    """The runs of an arm, by seed."""
+    return sorted(study.glob(f"{backbone}-*/s*"))
+
+
+def again(*seeds: int, **changes: Any) -> Plant:
+    """Runs of Mamba are written anew, with changes."""
+
+    def plant(study: Path, write: WriteRun) -> None:
+        for seed in seeds:
+            shutil.rmtree(of(study, "mamba")[seed])
+            write("mamba", seed, 0.9 - seed / 90, task="recall", **changes)
+
+    return plant
+
+
+def unmatched(axis: str) -> Plant:
+    return again(0, 1, 2, matched={"axis": axis, "target": 200000, "residual": 0.0})
+
+
+def rates(**scores: float) -> Plant:
+    """A third arm at several learning rates; less is better on validation."""
+
+    def plant(study: Path, write: WriteRun) -> None:
+        for number, (rate, score) in enumerate(scores.items()):
+            for seed in range(3):
+                folder = write("s4", seed, score, task="recall", digest=str(number))
+                (folder / "config.yaml").write_text(
+                    f"optimizer:\n  learning_rate: {float(rate[1:]) / 1000}\n"
+                )
+
+    return plant
+
+
+def recorded(seeds: int, **changes: Any) -> Plant:
+    """Entries of the results of Mamba are replaced, or where they are groups, extended."""
+
+    def plant(study: Path, write: WriteRun) -> None:
+        for run in of(study, "mamba")[:seeds]:
+            record = json.loads((run / "result.json").read_text())
+            for key, value in changes.items():
+                record[key] = record.get(key, {}) | value
+            (run / "result.json").write_text(json.dumps(record))
+
+    return plant
+
+
+def without(*seeds: int, arms: tuple[str, ...] = ("mamba",)) -> Plant:
+    return lambda study, write: [shutil.rmtree(of(study, arm)[seed]) for seed in seeds[::-1] for arm in arms]
+
+
+def other_data(study: Path, write: WriteRun) -> None:
+    again(0, fingerprint="data-2")(study, write)
+    for seed in range(3):  # a task that is as it should be, as no grid is drawn without one
+        write("decoder", seed, 0.5, task="copying")
+
+
+def other_class(study: Path, write: WriteRun) -> None:
+    for seed in range(3):
+        write("decoder", seed, 2.4)
+        write("diffusion", seed, 2.2, objective="masked_diffusion", likelihood="bound")
+
+
+TRAPS: dict[str, tuple[Plant, str]] = {
+    "no budget": (again(0, 1, 2, matched=None), "3 of 6 complete runs were matched to no budget"),
+    "other budgets": (unmatched("total parameters"), "runs were matched on different axes"),
+    "longer training": (
+        recorded(3, training={"tokens": 307200, "flops": 7.5e11}),
+        "unmatched budgets, the arms were trained on 2.05e05 to 3.07e05 tokens and 5e11 to 7.5e11 FLOPs",
+    ),
+    "edge of the grid": (
+        rates(r1=0.3, r3=0.6, r10=0.8),
+        "learning rate of s4 not bracketed, the best (0.01) is at the upper edge of its grid",
+    ),
+    "chosen on test": (
+        rates(r1=0.3, r3=0.8, r10=0.6),
+        "s4 stand at several learning rates: to take the best",
+    ),
+    "one seed": (without(1, 2, arms=("mamba", "decoder")), "one seed: nothing is called better"),
+    "other data": (other_data, "mixed fingerprints, the runs saw different data"),
+    "other code": (again(0, commit="deadbeef"), "mixed commits of the code (c0ffee, deadbeef)"),
+    "other device": (again(0, processor="q"), "mixed processors (p, q)"),
+    "other kernels": (again(0, kernel="eager"), "mixed kernels of attention (eager, sdpa)"),
+    "diverged": (
+        again(0, status="diverged", message="loss is nan"),
+        "mamba is not compared, as runs are missing (seed 0 diverged: loss is nan)",
+    ),
+    "killed": (again(0, killed=True), "mamba is not compared, as runs are missing (seed 0 incomplete"),
+    "dropped": (without(2), "seeds that other arms have are not there: mamba 2"),
+    "mixed classes": (other_class, "likelihood classes stand in one table (exact, bound)"),
+    "inexact resume": (
+        recorded(1, resume={"sittings": 2, "exact": False, "changed": {"versions.torch": ["2.9", "2.10"]}}),
+        "1 runs continued after a change of versions.torch: not exact",
+    ),
+}
+
+
+@pytest.fixture
+def clean(write_run: WriteRun, tmp_path: Path) -> Path:
+    """Two arms, three seeds; one class, data, code, device and budget: nothing to be wary of."""
+    for seed in range(3):
+        write_run("decoder", seed, 0.8 + seed / 100, task="recall")
+        write_run("mamba", seed, 0.9 - seed / 90, task="recall")
+    return tmp_path / "runs" / "compare"
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages say what they say without the seconds that their figures take."""
+    found = dict.fromkeys(field.name for field in fields(page.Findings))
+    empty = page.Findings(**{**found, "figures": defaultdict(lambda: None), "laws": {}})
+    monkeypatch.setattr(page, "find", lambda *frames: empty)
+
+
+def outputs(study: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """All that ``analysis.compare`` and ``analysis.task_grid`` print and write, by name."""
+    out, found = study.parent / "out", {}
+    for command in (compare, task_grid):
+        assert command.main(["study=compare", f"runs={study.parent}", f"out={out}"]) == 0
+        found[command.__name__] = " ".join(capsys.readouterr().out.split())
+    found |= {path.name: path.read_text() for path in out.iterdir() if path.suffix != ".parquet"}
+    for path in out.glob("*.parquet"):
+        [found[path.name]] = pd.read_parquet(path)["warnings"].unique()
+    return found
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("name", TRAPS)
+def test_a_trap_is_flagged_wherever_its_numbers_go(
+    name: str, clean: Path, write_run: WriteRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plant, words = TRAPS[name]
+    plant(clean, write_run)
+    for file, text in outputs(clean, capsys).items():
+        assert words in text or escape(words) in text, file
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_a_clean_study_is_flagged_nowhere(clean: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = load_study(clean.parent, "compare")
+    assert study_warnings(frame) == []
+    found = outputs(clean, capsys)
+    assert {found[name] for name in found if name.endswith(".parquet")} == {""}
+    for name in ("analysis.compare", "analysis.task_grid", "table.md", "task_grid.md"):
+        assert "Warning" not in found[name]
+    assert 'class="warnings"' not in found["compare.html"]
+    for _, words in TRAPS.values():
+        for file, text in found.items():
+            assert words not in text, file
+            assert escape(words) not in text, file
