@@ -15,11 +15,13 @@ from rich.console import Console
 
 from analysis.against import draw
 from analysis.arguments import read_arguments, run_command
+from analysis.differences import with_differences
 from analysis.flags import study_warnings, with_warnings
+from analysis.latex import render_latex
 from analysis.load import load_history, load_study
 from analysis.page import render_page
 from analysis.steps_to_loss import with_steps
-from analysis.summary import arm_table
+from analysis.summary import comparisons
 from analysis.table import WIDTH, render_markdown, render_tables, study_text
 from analysis.writing import parquet, write
 
@@ -35,8 +37,8 @@ out     where the results go; default RUNS/STUDY/analysis
         without it each class is ranked by itself
 
 Prints one table for each task. Writes results.csv and results.parquet (a row for
-each run), table.csv and table.md (a row for each arm) and compare.html; against.svg
-too, where the study has study.against.
+each run), table.csv, table.md and table.tex (a row for each arm), pairs.csv (a row for each
+two arms that are compared) and compare.html; against.svg too, where the study has study.against.
 """
 
 
@@ -67,12 +69,14 @@ class CompareConfig:
 def publish(frame: pd.DataFrame, history: pd.DataFrame, folder: Path) -> None:
     """Writes the files of a study into ``folder``, then prints its tables."""
     warnings = study_warnings(frame)
-    results, arms = with_warnings(frame, warnings), with_warnings(arm_table(frame), warnings)
+    results, arms = with_warnings(frame, warnings), with_warnings(with_differences(frame), warnings)
     contents: dict[str, str | bytes] = {
         "results.csv": results.to_csv(index=False),
         "results.parquet": parquet(results),
         "table.csv": arms.to_csv(index=False),
         "table.md": render_markdown(frame),
+        "table.tex": render_latex(frame),
+        "pairs.csv": with_warnings(comparisons(frame), warnings).to_csv(index=False),
         "compare.html": render_page(frame, history),
     }
     if (drawn := draw(frame)) is not None:

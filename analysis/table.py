@@ -7,6 +7,7 @@ without colour, so the same runs always give the same characters.
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable, Iterator
 from io import StringIO
 
 import pandas as pd
@@ -16,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis import against, gap, solved
+from analysis.differences import DIFFERENCES, DIFFERENCES_NOTE, difference_cells, with_differences
 from analysis.flags import study_warnings
 from analysis.further import further_grid, further_scores, published
 from analysis.statistics import CONFIDENCE, MIN_SEEDS
@@ -47,14 +49,16 @@ def render_tables(frame: pd.DataFrame) -> str:
 
 def study_text(frame: pd.DataFrame) -> RenderableType:
     """The tables of a study for a Rich console."""
-    arms, pairs = arm_table(frame), comparisons(frame)
+    arms, pairs = with_differences(frame), comparisons(frame)
     parts: list[RenderableType] = [Text(f"Warning: {w}.", style="yellow") for w in study_warnings(frame)]
     parts += [Text(line) for line in (counts_line(frame), matched_line(frame))]
     for (task, scale), rows in arms.groupby(PLACE, sort=True):
         parts.append(Text(f"\n{title(rows)}", style="bold"))
         parts.append(_rich_table(rows))
         here = (pairs["task"] == task) & (pairs["scale"] == scale)
-        parts += [Text(f"  {line}") for line in verdicts(rows, pairs[here])]
+        if (body := [[row["arm"], *difference_cells(row)] for _, row in _compared(rows)]) and here.any():
+            parts.append(_rich_grid(["arm", *DIFFERENCES], body, left=("verdict",)))
+        parts += [Text(f"  {line}") for line in how_compared(pairs[here], DIFFERENCES_NOTE)]
         for name, head, body, note in more_tables(frame, task, scale):
             parts += [Text(f"\n{name}", style="bold"), _rich_grid(head, body)]
             parts += [Text(f"  {note}")] * bool(note)
@@ -66,14 +70,15 @@ def study_text(frame: pd.DataFrame) -> RenderableType:
 
 def render_markdown(frame: pd.DataFrame) -> str:
     """The same tables as Markdown."""
-    arms, pairs = arm_table(frame), comparisons(frame)
+    arms, pairs = with_differences(frame), comparisons(frame)
+    head = [*HEADERS, *DIFFERENCES]
     lines = [f"- Warning: {w}." for w in study_warnings(frame)]
     lines += [f"- {line}" for line in (counts_line(frame), matched_line(frame))]
     for (task, scale), rows in arms.groupby(PLACE, sort=True):
-        lines += ["", f"## {title(rows)}", "", _markdown_row(list(HEADERS)), "|" + " --- |" * len(HEADERS)]
-        lines += [_markdown_row(cells(row)) for _, row in rows.iterrows()]
+        lines += ["", f"## {title(rows)}", "", _markdown_row(head), "|" + " --- |" * len(head)]
+        lines += [_markdown_row(cells(row) + difference_cells(row)) for _, row in rows.iterrows()]
         here = (pairs["task"] == task) & (pairs["scale"] == scale)
-        lines += ["", *(f"- {line}" for line in verdicts(rows, pairs[here]))]
+        lines += ["", *(f"- {line}" for line in how_compared(pairs[here], DIFFERENCES_NOTE))]
         for name, head, body, note in more_tables(frame, task, scale):
             lines += ["", f"### {name}", "", _markdown_row(head), "|" + " --- |" * len(head)]
             lines += [_markdown_row(row) for row in body]
@@ -144,11 +149,21 @@ def verdicts(rows: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
         for other in order[1:]:
             two = found["better"].isin([order[0], other]) & found["worse"].isin([order[0], other])
             lines.append(among + verdict(found[two].iloc[0]))
-    if lines:
-        margin, unit = pairs.iloc[0][["margin", "unit"]]
-        how = "Paired by seed, 95% t-intervals; p after Holm over all pairs of a class"
-        lines.append(f"{how}; margin {margin:g} {unit}.")
-    return lines
+    return lines + how_compared(pairs) * bool(lines)
+
+
+def how_compared(pairs: pd.DataFrame, *notes: str) -> list[str]:
+    """How the pairs of one task and scale were compared, then the notes; nothing where there are no pairs."""
+    if pairs.empty:
+        return []
+    margin, unit = pairs.iloc[0][["margin", "unit"]]
+    how = "Paired by seed, 95% t-intervals; p after Holm over all pairs of a class"
+    return [f"{how}; margin {margin:g} {unit}.", *notes]
+
+
+def _compared(rows: pd.DataFrame) -> Iterator[tuple[Hashable, pd.Series]]:
+    """The rows of ``with_differences`` that have a place."""
+    return rows[rows["place"].notna()].iterrows()
 
 
 def verdict(pair: pd.Series) -> str:
@@ -238,13 +253,13 @@ def _rich_table(rows: pd.DataFrame) -> Table:
     return table
 
 
-def _rich_grid(head: list[str], rows: list[list[str]]) -> Table:
+def _rich_grid(head: list[str], rows: list[list[str]], left: tuple[str, ...] = ()) -> Table:
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     for index, name in enumerate(head):
         if index == 0:
             table.add_column(name, overflow="fold", min_width=min(ARM, max(len(row[0]) for row in rows)))
         else:
-            table.add_column(name, justify="right", overflow="fold")
+            table.add_column(name, justify="left" if name in left else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table

@@ -10,8 +10,9 @@ import pytest
 from analysis import compare
 from analysis.arguments import read_arguments
 from analysis.compare import CompareConfig, main
+from analysis.latex import render_latex
 from analysis.load import load_study
-from analysis.summary import arm_table
+from analysis.summary import arm_table, comparisons
 from analysis.table import render_markdown, render_tables
 
 
@@ -53,9 +54,17 @@ def test_everything_is_written_and_printed(study: Path, capsys: pytest.CaptureFi
     out = capsys.readouterr().out
     assert out.startswith(render_tables(frame))
     folder = study / "compare" / "analysis"
-    names = ["results.csv", "results.parquet", "table.csv", "table.md", "compare.html"]
+    names = [
+        "results.csv",
+        "results.parquet",
+        "table.csv",
+        "table.md",
+        "table.tex",
+        "pairs.csv",
+        "compare.html",
+    ]
     assert sorted(p.name for p in folder.iterdir()) == sorted(names)
-    assert out.splitlines()[-5:] == [f"wrote {folder / name}" for name in names]
+    assert out.splitlines()[-7:] == [f"wrote {folder / name}" for name in names]
 
     parquet = pd.read_parquet(folder / "results.parquet")
     assert parquet["score"].equals(frame["score"])
@@ -65,6 +74,8 @@ def test_everything_is_written_and_printed(study: Path, capsys: pytest.CaptureFi
     table = pd.read_csv(folder / "table.csv")
     assert table["score"].tolist() == pytest.approx(arm_table(frame)["score"].tolist(), nan_ok=True)
     assert (folder / "table.md").read_text() == render_markdown(frame)
+    assert (folder / "table.tex").read_text() == render_latex(frame)
+    assert len(pd.read_csv(folder / "pairs.csv")) == len(comparisons(frame))
 
 
 def test_mixed_classes_are_ranked_only_when_asked(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:

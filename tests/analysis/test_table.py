@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from analysis.differences import DIFFERENCES, difference_cells, with_differences
 from analysis.load import load_study
-from analysis.summary import arm_table
 from analysis.table import HEADERS, WIDTH, cells, flops, render_markdown, render_tables, seconds, si, size
 
 
@@ -18,6 +18,14 @@ def line(text: str, arm: str, task: str = "text") -> str:
     """The line of one arm in the table of one task."""
     table = text[text.index(f"\n{task}, nano: ") :]
     return next(x.strip() for x in table.splitlines() if x.strip().startswith(f"{arm} "))
+
+
+def gains(text: str, task: str = "text") -> dict[str, list[str]]:
+    """What stands after each arm in the table of gains of one task."""
+    table = text[text.index(f"\n{task}, nano: ") :]
+    lines = table[table.index("gain over baseline") :].splitlines()[2:]
+    rows = [x.split() for x in lines[: lines.index("")]]
+    return {row[0]: row[1:] for row in rows}
 
 
 def test_the_table_reads_in_118_columns_of_plain_text(study: Path) -> None:
@@ -46,22 +54,24 @@ def test_only_the_separated_are_called_better(study: Path, write_run: Any) -> No
         write_run("s4", seed, 2.41 - noise, study="noise")
         write_run("decoder", seed, 2.10 + noise / 10, study="noise")
     text = render_tables(load_study(study, "compare"))
-    assert "Among exact: decoder is better than s4 by 0.3020" in text
-    of_text = text[text.index("\ntext, nano:") :]
-    assert not re.search(r"(diffusion|encoder|moe) is better|better than (diffusion|moe)", of_text)
-    noisy = render_tables(load_study(study, "noise"))
-    assert "decoder is better than mamba" in noisy
-    assert "s4 is better" not in noisy
-    assert "mamba is better" not in noisy
+    of_text = gains(text)
+    assert of_text["s4"][1:3] == ["-0.3020", "±"]  # against moe, the best, nothing is known: it lacks runs
+    assert {arm: words[-1] for arm, words in of_text.items() if "tie:" not in words} == {
+        "moe": "compared", "decoder": "baseline", "mamba": "worse", "s4": "worse", "diffusion": "baseline",
+        "encoder": "baseline",
+    }  # fmt: skip
+    noisy = gains(render_tables(load_study(study, "noise")))
+    assert {arm: (words[0], words[-1]) for arm, words in noisy.items() if "tie:" not in words} == {
+        "decoder": ("1", "baseline"), "mamba": ("2-3", "worse"), "s4": ("2-3", "worse"),
+    }  # fmt: skip
 
 
 def test_not_separated_says_what_would_have_been_seen(write_run: Any, tmp_path: Path) -> None:
     for seed, noise in enumerate((0.03, -0.02, 0.0)):
         write_run("mamba", seed, 2.40 + noise)
         write_run("s4", seed, 2.41 - noise)
-    text = " ".join(render_tables(load_study(tmp_path / "runs", "compare")).split())
-    words = r"mamba and s4 are not separated: difference 0.00\d+ ± 0.\d+; 3 seeds would show (0.\d+)"
-    found = re.search(words, text)
+    s4 = " ".join(gains(render_tables(load_study(tmp_path / "runs", "compare")))["s4"])
+    found = re.fullmatch(r"1-2 -0.00\d+ ± 0.\d+ \(3\) 0.\d+ tie: (0.\d+) would show", s4)
     assert found
     # Twice the noise has a deviation of 0.0503; three seeds see 3.26 of it.
     assert float(found[1]) == pytest.approx(3.264 * 0.0503, rel=0.01)
@@ -82,9 +92,9 @@ def test_markdown_holds_the_same_cells(study: Path) -> None:
     frame = load_study(study, "compare")
     lines = render_markdown(frame).splitlines()
     tables = [x for x in lines if x.startswith("|")]
-    assert {len(x.split(" | ")) for x in tables if "---" not in x} == {len(HEADERS)}
-    for _, row in arm_table(frame).iterrows():
-        assert "| " + " | ".join(cells(row)) + " |" in tables
+    assert {len(x.split(" | ")) for x in tables if "---" not in x} == {len(HEADERS) + len(DIFFERENCES)}
+    for _, row in with_differences(frame).iterrows():
+        assert "| " + " | ".join(cells(row) + difference_cells(row)) + " |" in tables
 
 
 def test_a_table_says_that_it_ranks_mixed_classes_as_one(study: Path) -> None:
@@ -94,11 +104,10 @@ def test_a_table_says_that_it_ranks_mixed_classes_as_one(study: Path) -> None:
     for text in (render_tables(asked), render_markdown(asked)):
         assert f"text, nano: bits per byte on test, lower is better{note}\n" in text
         assert "recall, nano: answer accuracy on test, higher is better\n" in text
-        assert "Among exact, bound, pseudo: encoder is better than decoder by 1.3" in text
-    alone = render_markdown(frame)
-    assert "Among exact: decoder" in alone
+    assert gains(render_tables(asked))["decoder"][1].startswith("-1.3")  # from the encoder, the best of all
+    alone = render_tables(frame)
     assert note not in alone
-    assert "encoder is better" not in alone
+    assert gains(alone)["decoder"][-1] == "baseline"
 
 
 def test_a_study_of_nothing_but_failures_is_a_table(write_run: Any, tmp_path: Path) -> None:
