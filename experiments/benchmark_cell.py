@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from architectures.backbone import Backbone, DecodingState
-from experiments.benchmark_timing import Stopwatch, is_stable, matmul_rate, quartiles
+from experiments.benchmark_timing import Stopwatch, is_stable, matmul_rate, memory_rate, quartiles
 from experiments.evaluation import autocast, inference
 from experiments.memory import peak_memory
 from experiments.optimizer import make_optimizer
@@ -80,6 +80,8 @@ class Measured:
     """Tokens of one repetition, over the whole batch."""
     flops: float
     """FLOPs of one repetition by the backbone's formula, the mean over the repetitions."""
+    least_bytes: int
+    """Bytes that one repetition moves at least: the weights once, and in decoding the state."""
     state_bytes: int | None = None
     """Bytes of the decoding state, as it lies in memory at the end."""
     state_formula_bytes: int | None = None
@@ -124,6 +126,7 @@ class Cell:
             times=self.watch.repeat(step, cell.repeats, cell.seconds),
             tokens=cell.batch_size * cell.context,
             flops=3 * cell.batch_size * model.sequence_flops(cell.context, cell.source_length).total,
+            least_bytes=self._weight_bytes(),
         )
 
     def prefill(self) -> Measured:
@@ -142,6 +145,7 @@ class Cell:
             times=self.watch.repeat(read, cell.repeats, cell.seconds),
             tokens=cell.batch_size * cell.context,
             flops=cell.batch_size * self.model.sequence_flops(cell.context, cell.source_length).total,
+            least_bytes=self._weight_bytes(),
             state_bytes=states[0].num_bytes(),
             state_formula_bytes=cell.batch_size * self.model.state_bytes(cell.context, cell.source_length),
         )
@@ -169,6 +173,8 @@ class Cell:
             times=times,
             tokens=cell.batch_size,
             flops=cell.batch_size * sum(flops) / len(flops),
+            least_bytes=self._weight_bytes()
+            + cell.batch_size * self.model.state_bytes(cell.context, cell.source_length),
             state_bytes=state.num_bytes(),
             state_formula_bytes=cell.batch_size * self.model.state_bytes(room, cell.source_length),
         )
@@ -181,6 +187,14 @@ class Cell:
         for tokens_BP in tokens_BT.split(self.cell.piece, dim=1):
             self.model.step(tokens_BP, state)
         return state
+
+    def _weight_bytes(self) -> int:
+        """Bytes of the weights that one more token is multiplied with, in the precision of the products."""
+        shorter, longer = (
+            self.model.sequence_flops(length, self.cell.source_length)
+            for length in (self.cell.context, self.cell.context + 1)
+        )
+        return (longer - shorter).linear // 2 * (2 if self.precision == "bf16" else 4)
 
     def _tokens(self, length: int) -> Tensor:
         shape = (self.cell.batch_size, length)
@@ -200,7 +214,8 @@ def measure(tree: dict[str, Any]) -> dict[str, Any]:
     model = cls(config, vocab_size=cell.vocab_size, max_length=cell.max_length).to(device)
     found = Cell(model, cell, device, chosen.precision).measure()
     peak = peak_memory(device)
-    rate = matmul_rate(device, dtype)  # last, so that its matrices are not in the peak
+    # Last, so that what they need is not in the peak.
+    rate, memory = matmul_rate(device, dtype), memory_rate(device, found.least_bytes)
     first, median, third = quartiles(found.times)
     record = provenance(device, chosen.precision, {}, model.kernels())
     return {
@@ -216,6 +231,8 @@ def measure(tree: dict[str, Any]) -> dict[str, Any]:
         "flops_per_second": found.flops / median,
         "matmul_flops_per_second": rate,
         "matmul_share": found.flops / median / rate,
+        "least_bytes": found.least_bytes,
+        "memory_bytes_per_second": memory,
         "state_bytes": found.state_bytes,
         "state_formula_bytes": found.state_formula_bytes,
         "peak_memory_bytes": peak,

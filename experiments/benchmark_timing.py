@@ -1,4 +1,4 @@
-"""Measuring time: warm-up until the times stand still, repetitions, and the rate of a matrix product."""
+"""Measuring time: warm-up until the times stand still, repetitions, and what the machine can reach at all."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ TOLERANCE = 0.02
 """Times stand still when the two medians differ by less than this share."""
 CPU_SIZES, CUDA_SIZES = (1024, 2048), (4096, 8192)
 """Sides of the square matrices whose product is timed."""
+LEAST_BYTES, PASSED_BYTES = 2**20, 2**28
+"""Memory is passed over in pieces of this size at least, until about so many bytes have moved."""
 
 
 def is_stable(times: Sequence[float], window: int = WINDOW) -> bool:
@@ -67,6 +69,35 @@ def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
         times = watch.repeat(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), least=5)  # type: ignore[misc]
         best = max(best, 2 * size**3 / min(times))
     return best
+
+
+def memory_rate(device: torch.device, num_bytes: int) -> float:
+    """Bytes/s of the fastest of some passes over ``num_bytes``: reading, copying, a product with a vector.
+
+    What fits into a cache is read from there, as it is by a model of that size.
+    """
+    watch, columns = Stopwatch(device), 1024
+    rows = -(-max(num_bytes, LEAST_BYTES) // (4 * columns))
+    rows += rows % 2
+    whole = torch.ones(rows, columns, device=device)  # not zeros: these take no memory until they are written
+    vector, out = torch.ones(columns, device=device), torch.empty(rows, device=device)
+    source, target = whole.chunk(2)
+    passes = max(1, PASSED_BYTES // (4 * whole.numel()))
+
+    def read() -> None:
+        for _ in range(passes):
+            whole.sum()
+
+    def copy() -> None:
+        for _ in range(passes):
+            target.copy_(source)
+
+    def multiply() -> None:
+        for _ in range(passes):
+            torch.mv(whole, vector, out=out)
+
+    fastest = min(min(watch.repeat(call, least=5)) for call in (read, copy, multiply))
+    return 4 * whole.numel() * passes / fastest
 
 
 def quartiles(times: Sequence[float]) -> tuple[float, float, float]:

@@ -36,6 +36,7 @@ def trees(benchmark: Benchmark) -> list[dict[str, Any]]:
 @pytest.fixture
 def small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark_timing, "CPU_SIZES", (32,))
+    monkeypatch.setattr(benchmark_timing, "PASSED_BYTES", 0)
 
 
 def test_cells_are_modes_by_batches_by_contexts() -> None:
@@ -76,6 +77,10 @@ def test_flops_tokens_and_state_are_those_of_the_backbone(name: str) -> None:
         assert row["matmul_share"] == pytest.approx(
             row["flops"] / row["seconds_median"] / row["matmul_flops_per_second"]
         )
+        assert row["memory_bytes_per_second"] > 0
+        # The state lies beside the weights in decoding alone.
+        beside = batch * model.state_bytes(12, source) if cell["mode"] == "decode" else 0
+        assert 0 < row["least_bytes"] - beside <= 4 * model.parameters_by_part().active
         assert row["tokens_per_second"] == pytest.approx(row["tokens"] / row["seconds_median"])
         assert row["seconds_first_quartile"] <= row["seconds_median"] <= row["seconds_third_quartile"]
         assert row["peak_memory_bytes"] >= row["base_memory_bytes"] > 0
@@ -91,6 +96,9 @@ def test_decoding_of_a_decoder_by_hand() -> None:
     found = measured(asked, cell)
     weights = 8 * 8 + 2 * 8 * 4 + 8 * 8 + 3 * 8 * 16 + 8 * 256
     assert found.flops == 2 * weights + 4 * 8 * (13 + 14 + 15 + 16 + 17) / 5
+    assert (
+        found.least_bytes == 4 * weights + 2 * 12 * 4 * 4
+    )  # and the keys and values of the 12 tokens before
     assert found.state_bytes == 2 * 17 * 4 * 4  # keys and values of 17 tokens, 4 channels, 4 bytes
 
 

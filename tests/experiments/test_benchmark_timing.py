@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from experiments import benchmark_timing
-from experiments.benchmark_timing import Stopwatch, is_stable, matmul_rate, quartiles
+from experiments.benchmark_timing import Stopwatch, is_stable, matmul_rate, memory_rate, quartiles
 
 
 @pytest.fixture
@@ -68,3 +68,23 @@ def test_the_rate_is_of_the_fastest_product(clock: list[float], monkeypatch: pyt
 
     monkeypatch.setattr(torch, "mm", slow)
     assert matmul_rate(torch.device("cpu"), torch.float32) == 2 * 20**3 / 4.0
+
+
+def test_the_rate_of_memory_is_that_of_the_fastest_pass(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading and copying 8 MiB twice take 4 s each, a product with a vector 1 s."""
+    monkeypatch.setattr(benchmark_timing, "PASSED_BYTES", 2**24)
+    for name, seconds in (("sum", 2.0), ("copy_", 2.0)):
+        monkeypatch.setattr(torch.Tensor, name, lambda *a, t=seconds: clock.__setitem__(0, clock[0] + t))
+    real = torch.mv
+    sizes = []
+
+    def multiply(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        clock[0] += 0.5
+        sizes.append(a.shape)
+        return real(a, b, out=out)
+
+    monkeypatch.setattr(torch, "mv", multiply)
+    assert memory_rate(torch.device("cpu"), 2**23) == 2**24 / 1.0
+    assert set(sizes) == {(2048, 1024)}
