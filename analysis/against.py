@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.figures import PALETTE
+from analysis.figures import PALETTE, places
 from analysis.statistics import mean_interval
 from analysis.summary import LIKELIHOODS, PLACE, arm_table, asked, usable
 
@@ -116,14 +116,14 @@ def draw(frame: pd.DataFrame) -> bytes | None:
 
     panels = list(scores.groupby(PLACE, sort=True))
     figure = Figure(figsize=(6.4 * len(panels), 4.2), layout="constrained", facecolor="white")
-    backbones = sorted(frame["backbone"].unique())
+    place = places([str(name) for name in frame["backbone"].unique()])
     for number, (_, rows) in enumerate(panels, start=1):
         axes = figure.add_subplot(1, len(panels), number)
         for backbone, line in rows.groupby("backbone", sort=False):
-            index = backbones.index(backbone)
+            index = place[str(backbone)]
             axes.errorbar(
                 line["x"], line["score"], yerr=line["half_width"].fillna(0), capsize=3,
-                color=PALETTE[index % len(PALETTE)], marker=MARKERS[index % len(MARKERS)],
+                color=PALETTE[index], marker=MARKERS[index],
                 label=named(str(backbone), line),
             )  # fmt: skip
         ticks = sorted({float(f"{x:.3g}") for x in rows["x"]})

@@ -19,7 +19,7 @@ from analysis.differences import with_differences
 from analysis.flags import study_warnings, with_warnings
 from analysis.latex import render_latex
 from analysis.load import load_history, load_study
-from analysis.page import render_page
+from analysis.page import Findings, find, render_page
 from analysis.steps_to_loss import with_steps
 from analysis.summary import comparisons
 from analysis.table import WIDTH, render_markdown, render_tables, study_text
@@ -66,7 +66,7 @@ class CompareConfig:
         return Path(self.out) if self.out else Path(self.runs) / self.study / "analysis"
 
 
-def publish(frame: pd.DataFrame, history: pd.DataFrame, folder: Path) -> None:
+def publish(frame: pd.DataFrame, history: pd.DataFrame, found: Findings, folder: Path) -> None:
     """Writes the files of a study into ``folder``, then prints its tables."""
     warnings = study_warnings(frame)
     results, arms = with_warnings(frame, warnings), with_warnings(with_differences(frame), warnings)
@@ -77,7 +77,7 @@ def publish(frame: pd.DataFrame, history: pd.DataFrame, folder: Path) -> None:
         "table.md": render_markdown(frame),
         "table.tex": render_latex(frame),
         "pairs.csv": with_warnings(comparisons(frame), warnings).to_csv(index=False),
-        "compare.html": render_page(frame, history),
+        "compare.html": render_page(frame, history, found),
     }
     if (drawn := draw(frame)) is not None:
         contents["against.svg"] = drawn
@@ -89,12 +89,13 @@ def publish(frame: pd.DataFrame, history: pd.DataFrame, folder: Path) -> None:
     print("\n".join(f"wrote {path}" for path in paths), flush=True)
 
 
-def prepare(arguments: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame, Path]:
-    """The frame and the history of a study, and where its results go. Raises ValueError."""
+def prepare(arguments: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame, Findings, Path]:
+    """The frame and the history of a study, what its page shows, where results go. Raises ValueError."""
     config = CompareConfig(**read_arguments(arguments, CompareConfig))
     frame = load_study(Path(config.runs), config.study)
     history = load_history(Path(config.runs), config.study)
-    return with_steps(frame, history).assign(allow_mixed=config.allow_mixed), history, config.folder
+    frame = with_steps(frame, history).assign(allow_mixed=config.allow_mixed)
+    return frame, history, find(frame, history), config.folder
 
 
 def main(arguments: Sequence[str]) -> int:

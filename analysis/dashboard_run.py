@@ -13,9 +13,10 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.flags import study_warnings
 from analysis.page import Findings
 from analysis.print_figures import printed
-from analysis.summary import arm_table, comparisons, study_warnings
+from analysis.summary import arm_table, comparisons
 from experiments.redaction import redact
 from experiments.results import write_bytes, write_json
 from experiments.tracking.tracker import SPEC, RunIdentity, TrackingConfig

@@ -8,14 +8,12 @@ share a backbone share its colour and differ in the dash of their lines.
 from __future__ import annotations
 
 import math
-import textwrap
 
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from analysis.further import further_scores
-from analysis.summary import PLACE, arm_table, usable
+from analysis.summary import PLACE, arm_table
 
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999999", "#C9B800")
 """Okabe and Ito's colour-blind safe colours. Grey stands for their black, which a dark page
@@ -31,9 +29,12 @@ REFERENCE_COLOUR = "#8A8A8A"
 AXES = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "seconds"}
 """Horizontal axes of the learning curves, in the order the curves carry them in ``customdata``."""
 
+SEED = "seed"
+"""What the lines of single seeds are marked with, in ``meta``: a switch of the page shows them."""
+
 PANEL_HEIGHT = 400
-ROWS = 6
-"""Arms that the labels of a panel of this height have room for."""
+MOST_PANELS = 8
+"""A figure with a panel for each task shows no more of them; the tables have all."""
 
 
 def places(backbones: list[str]) -> dict[str, int]:
@@ -61,8 +62,8 @@ def styles(frame: pd.DataFrame) -> dict[str, dict[str, str]]:
 def learning_curves(frame: pd.DataFrame, history: pd.DataFrame) -> go.Figure | None:
     """Validation metric against training tokens, a panel for each task; None without curves.
 
-    Thin lines are seeds, the thick line is their mean at the steps all of them
-    reached. Every point carries its tokens, FLOPs and seconds in
+    Thick lines are means over seeds, bands reach from the lowest to the highest seed; the seeds
+    themselves are there, hidden, marked ``SEED``. Every point carries its tokens, FLOPs and seconds in
     ``customdata``, from which the page's switch takes the other axes.
     """
     rows = history[history["kind"] == "validation"].merge(frame, on="path", suffixes=("", "_run"))
@@ -95,16 +96,27 @@ def _metric(rows: pd.DataFrame) -> str | None:
 def _arm_curves(
     arm: str, runs: pd.DataFrame, metric: str, style: dict[str, str], *, legend: bool
 ) -> list[go.Scatter]:
-    """Thin lines for the seeds, then a thick one for their mean."""
+    """Of several seeds the band from lowest to highest and thin hidden lines; a thick line, their mean.
+
+    Band and mean end where the first seed ends.
+    """
     columns = [*AXES, metric]
     line = {"color": style["color"], "dash": style["dash"]}
-    traces = [
-        _curve(seed[columns], arm, line | {"width": 1}, opacity=0.4, hoverinfo="skip", showlegend=False)
-        for _, seed in runs.groupby("path")
-    ]
     steps = runs.groupby("step")
     whole = steps["path"].nunique() == runs["path"].nunique()
     mean = steps[columns].mean()[whole]
+    traces = []
+    if runs["path"].nunique() > 1:
+        edge = {"hoverinfo": "skip", "showlegend": False}
+        low, high = (mean.assign(**{metric: end}) for end in (steps[metric].min(), steps[metric].max()))
+        traces = [
+            _curve(low, arm, {"width": 0}, **edge),
+            _curve(high, arm, {"width": 0}, fill="tonexty", fillcolor=faint(style["color"]), **edge),
+            *(
+                _curve(seed[columns], arm, line | {"width": 1}, opacity=0.7, visible=False, meta=SEED, **edge)
+                for _, seed in runs.groupby("path")
+            ),
+        ]
     hover = (
         f"<b>{arm}</b><br>%{{y:.4f}}<br>tokens %{{customdata[0]:.4s}}, FLOPs %{{customdata[1]:.3g}}, "
         "%{customdata[2]:.1f} s<extra></extra>"
@@ -138,77 +150,6 @@ def _reference_line(line: pd.Series, rows: pd.DataFrame) -> go.Scatter:
     )  # fmt: skip
 
 
-def final_scores(frame: pd.DataFrame) -> go.Figure | None:
-    """Test scores: mean with 95% t-interval, and the seeds as small dots; None without scores."""
-    table = arm_table(frame)
-    table = table[table["score"].map(math.isfinite)]
-    groups = [(place, rows) for place, rows in table.groupby(PLACE) if (rows["kind"] == "arm").any()]
-    if not groups:
-        return None
-    figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in groups])
-    style = styles(frame)
-    for ((task, scale), rows), cell in zip(groups, cells, strict=True):
-        runs = frame[usable(frame) & (frame["task"] == task) & (frame["scale"] == scale)]
-        for _, row in rows.iterrows():
-            for trace in _score_points(row, runs, style):
-                figure.add_trace(trace, **cell)
-        metric = rows["metric"].iloc[0].replace("_", " ")
-        figure.update_xaxes(title_text=f"{metric}, {rows['direction'].iloc[0]} is better", **cell)
-        # Top to bottom in the order of the table.
-        figure.update_yaxes(autorange="reversed", automargin=True, **cell)
-    most = max(len(rows) for _, rows in groups)
-    figure.update_layout(height=figure.layout.height * max(1, most / ROWS))
-    return figure
-
-
-def _score_points(row: pd.Series, runs: pd.DataFrame, style: dict[str, dict[str, str]]) -> list[go.Scatter]:
-    if row["kind"] == "reference":
-        marker: dict[str, object] = {"color": REFERENCE_COLOUR, "symbol": "line-ns-open", "size": 14}
-        return [_point(row, [row["score"]], row["arm"], marker)]
-    label = row["arm"] + (f", {row['likelihood']}" if isinstance(row["likelihood"], str) else "")
-    look = style[row["arm"]]
-    seeds = runs[(runs["cell"] == row["cell"]) & (runs["digest"] == row["digest"])]["score"].tolist()
-    marker = {"color": look["color"], "symbol": look["symbol"], "size": 11}
-    mean = _point(row, [row["score"]], label, marker)
-    if math.isfinite(row["half_width"]):
-        mean.error_x = {"type": "data", "array": [row["half_width"]], "color": look["color"], "thickness": 2}
-    small = {"color": look["color"], "symbol": "circle-open", "size": 5}
-    return [_point(row, seeds, label, small), mean]
-
-
-def _point(row: pd.Series, values: list[float], label: str, marker: dict[str, object]) -> go.Scatter:
-    label = "<br>".join(textwrap.wrap(label, 20))
-    return go.Scatter(
-        x=values, y=[label] * len(values), mode="markers", marker=marker, name=row["arm"], showlegend=False,
-        hovertemplate=f"{label}: %{{x:.4f}}<extra></extra>",
-    )  # fmt: skip
-
-
-def further_curves(frame: pd.DataFrame) -> go.Figure | None:
-    """Score on each further test, a panel for each task; None where there are none."""
-    scores = further_scores(frame)
-    panels = list(scores.groupby(PLACE, sort=True))
-    if not panels:
-        return None
-    figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in panels])
-    style, named = styles(frame), set()
-    for (_, rows), cell in zip(panels, cells, strict=True):
-        for arm, points in rows.groupby("arm", sort=False):
-            look = style[str(arm)]
-            trace = go.Scatter(
-                x=points["test"], y=points["score"], mode="lines+markers", name=str(arm),
-                legendgroup=str(arm), showlegend=arm not in named,
-                line={"color": look["color"], "dash": look["dash"]},
-                marker={"symbol": look["symbol"], "size": 8},
-                error_y={"type": "data", "array": points["half_width"], "thickness": 1},
-                hovertemplate=f"{arm}, %{{x}}: %{{y:.4f}}<extra></extra>",
-            )  # fmt: skip
-            figure.add_trace(trace, **cell)
-            named.add(arm)
-        figure.update_xaxes(automargin=True, **cell)
-    return figure
-
-
 def make_panels(titles: list[str]) -> tuple[go.Figure, list[dict[str, int]]]:
     """A figure with a panel for each title, two in a row, and where each panel stands."""
     columns = min(2, len(titles))
@@ -226,3 +167,9 @@ def make_panels(titles: list[str]) -> tuple[go.Figure, list[dict[str, int]]]:
         legend={"orientation": "h", "yanchor": "bottom", "y": 1 + 0.13 / lines},
     )  # fmt: skip
     return figure, [{"row": i // columns + 1, "col": i % columns + 1} for i in range(len(titles))]
+
+
+def faint(colour: str) -> str:
+    """A colour of ``PALETTE`` for the area of a band."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.15)"

@@ -7,6 +7,7 @@ the score on the task as it was trained on stands first.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import pandas as pd
 
@@ -50,7 +51,7 @@ def further_scores(frame: pd.DataFrame) -> pd.DataFrame:
 def further_grid(scores: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Header and rows of text of one task's further tests: an arm a row, a test a column."""
     tests, arms = scores["test"].unique(), scores["arm"].unique()
-    shared = _shared_setting([test for test in tests if test != TRAINED])
+    shared = shared_setting(tests)
     head = [shared or "arm", *(test.removeprefix(f"{shared}=") for test in tests)]
     cells = scores.set_index(["arm", "test"])
     return head, [[arm, *(_text(cells.loc[(arm, test)]) for test in tests)] for arm in arms]
@@ -60,10 +61,16 @@ def _text(row: pd.Series) -> str:
     return f"{row['score']:.3f}" + ("" if pd.isna(row["half_width"]) else f" ± {row['half_width']:.3f}")
 
 
-def _shared_setting(tests: list[str]) -> str:
-    """The setting, where all tests differ in the same one."""
-    names = {test.partition("=")[0] for test in tests}
-    return names.pop() if len(names) == 1 and all(" " not in test for test in tests) else ""
+def shared_setting(tests: Iterable[str]) -> str:
+    """The setting in which all further tests differ; empty where they differ in several, or in others."""
+    names = {tuple(settings(test)) for test in tests if test != TRAINED}
+    return names.pop()[0] if len(names) == 1 and all(len(name) == 1 for name in names) else ""
+
+
+def settings(test: str) -> dict[str, str]:
+    """The settings that a further test changes, in order of their names."""
+    pairs = [word.partition("=") for word in test.split()]
+    return {name: value for name, _, value in sorted(pairs)}
 
 
 def published(frame: pd.DataFrame) -> list[str]:

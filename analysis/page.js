@@ -13,13 +13,18 @@ async function start() {
   document.head.append(script);
   for (const div of document.querySelectorAll(".figure[data-plot]")) {
     const plot = JSON.parse(div.querySelector("script").textContent);
-    await Plotly.newPlot(div, plot.data, plot.layout, {displaylogo: false, responsive: true});
+    await Plotly.newPlot(div, plot.data, plot.layout, {
+      displaylogo: false, responsive: true,
+      modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
+    });
   }
   paint(dark.matches, {});
   dark.addEventListener("change", () => paint(dark.matches, {}));
   addEventListener("beforeprint", () => paint(false, {autosize: false, width: 680}));
   addEventListener("afterprint", () => paint(dark.matches, {autosize: true, width: null}));
-  for (const input of document.querySelectorAll(".curves input")) input.addEventListener("change", redraw);
+  for (const input of document.querySelectorAll(".curves input:not(#seeds)"))
+    input.addEventListener("change", redraw);
+  document.getElementById("seeds")?.addEventListener("change", () => show(t => t.meta === "seed"));
   for (const input of document.querySelectorAll(".arms input")) input.addEventListener("change", toggle);
   document.body.dataset.ready = "yes";
 }
@@ -49,10 +54,20 @@ function redraw() {
 
 // Shows or hides an arm in every figure at once.
 function toggle(event) {
-  const arm = event.target.value, shown = event.target.checked;
+  show(t => t.legendgroup === event.target.value || t.name === event.target.value);
+}
+
+// Brings the traces that are meant up to date with the switches: those of arms, and that of single seeds.
+function show(meant) {
+  const off = new Set([...document.querySelectorAll(".arms input:not(:checked)")].map(input => input.value));
+  const seeds = document.getElementById("seeds")?.checked;
   for (const div of figures()) {
-    const own = div.data.map((t, i) => t.legendgroup === arm || t.name === arm ? i : -1).filter(i => i >= 0);
-    if (own.length) Plotly.restyle(div, {visible: shown}, own);
+    const own = div.data.map((t, i) => meant(t) ? i : -1).filter(i => i >= 0);
+    const visible = own.map(i => {
+      const trace = div.data[i];
+      return !off.has(trace.legendgroup || trace.name) && (trace.meta !== "seed" || seeds);
+    });
+    if (own.length) Plotly.restyle(div, {visible}, own);
   }
 }
 

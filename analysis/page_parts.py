@@ -42,3 +42,8 @@ def bullets(items: list[str], css: str) -> str:
 def dot(colour: str) -> str:
     """An arm's colour."""
     return f'<span class="dot" style="background:{colour}"></span>'
+
+
+def code(text: str) -> str:
+    """A command."""
+    return f"<code>{escape(text)}</code>"

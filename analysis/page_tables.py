@@ -9,7 +9,8 @@ import pandas as pd
 from analysis.arm_names import config_differences
 from analysis.figures import styles
 from analysis.page_parts import bullets, dot, grid, text_row
-from analysis.report_data import COST_HEAD, cost_rows, ranks
+from analysis.report_data import ranks
+from analysis.run_costs import COST_HEAD, COST_NOTE, cost_rows
 from analysis.summary import LIKELIHOODS, PLACE, arm_table, comparisons, row_class
 from analysis.table import HEADERS, cells, flops, seconds, si, size, title, verdict, verdicts
 from analysis.task_profile import NOTE, across_tasks, profile_grid
@@ -28,13 +29,13 @@ def verdict_tables(frame: pd.DataFrame) -> str:
             here = row_class(row)
             css = "reference " * (here == "reference") + "class" * (before not in (None, here))
             before = here
-            text = [escape(c) for c in cells(row)]
-            text[0] = dot(style.get(row["arm"], {}).get("color", "transparent")) + text[0]
-            text.append(place.get(row["arm"], ""))
+            arm, *text = (escape(c) for c in cells(row))
+            arm = dot(style.get(row["arm"], {}).get("color", "transparent")) + arm
+            text = [arm, place.get(row["arm"], ""), *text]
             note = escape(row["message"]) if isinstance(row["message"], str) else ""
             line = "".join(f"<td>{c}</td>" for c in text) + f'<td class="wide">{note}</td>'
             lines.append(f'<tr class="{css}">{line}</tr>')
-        table = grid([*HEADERS, "place", "note"], lines, "sortable")
+        table = grid([HEADERS[0], "place", *HEADERS[1:], "note"], lines, "sortable")
         parts.append(f"<h3>{escape(title(rows))}</h3>{table}")
         parts.append(bullets(verdicts(rows, here_pairs), "verdicts"))
     return "".join(parts)
@@ -135,4 +136,5 @@ def over_tasks(frame: pd.DataFrame) -> str:
 
 def costs(frame: pd.DataFrame) -> str:
     """What became of the runs and what they took."""
-    return grid(COST_HEAD, [text_row(row) for row in cost_rows(frame)], "sortable")
+    table = grid(COST_HEAD, [text_row(row) for row in cost_rows(frame)], "sortable")
+    return f"{table}<p>{escape(COST_NOTE)}</p>"

@@ -1,6 +1,7 @@
 """The report's figures for papers: drawn anew by Matplotlib, as SVG, PDF or PNG, in one style.
 
-Every figure of the report is made of lines and markers on panels; that, and no more of Plotly, is drawn.
+Every figure of the report is made of lines and markers, or of a map of numbers, on panels; that, and no more
+of Plotly, is drawn.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from typing import Any
 
 import matplotlib
+import numpy as np
 import plotly.graph_objects as go
 from matplotlib.figure import Figure
 
@@ -27,7 +29,8 @@ def printed(figure: go.Figure, kind: str) -> bytes:
     drawn, panels = _panels(figure)
     for trace in figure.data:
         if trace.visible is not False and trace.x is not None and len(trace.x):
-            _draw(panels[str(trace.xaxis or "x")], trace)
+            draw = _draw_map if trace.type == "heatmap" else _draw
+            draw(panels[str(trace.xaxis or "x")], trace)
     handles: dict[str, Any] = {}
     for panel in panels.values():
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
@@ -62,6 +65,9 @@ def _panels(figure: go.Figure) -> tuple[Figure, dict[str, Any]]:
         panel.set_xlabel(across.title.text or "")
         panel.set_ylabel(up.title.text or "")
         panel.set_xscale("log" if across.type == "log" else "linear")
+        if across.tickvals:
+            panel.set_xticks(across.tickvals, across.ticktext)
+            panel.set_xticks([], minor=True)
         panel.set_yscale("log" if up.type == "log" else "linear")
         if up.autorange == "reversed":
             panel.invert_yaxis()
@@ -107,3 +113,17 @@ def _draw(panel: Any, trace: go.Scatter) -> None:
         marker=MARKERS[symbol.removesuffix("-open")] if "markers" in mode else "none",
         markersize=size * 0.6, markerfacecolor="none" if hollow else colour,
     )  # fmt: skip
+
+
+def _draw_map(panel: Any, trace: go.Heatmap) -> None:
+    """A map of numbers, each written in its field."""
+    field = np.array(trace.z, dtype=float)
+    panel.pcolormesh(field, cmap="cividis", vmin=trace.zmin, vmax=trace.zmax, edgecolors="white")
+    panel.grid(False)
+    for axis, names in ((panel.xaxis, trace.x), (panel.yaxis, trace.y)):
+        axis.set_ticks([place + 0.5 for place in range(len(names))], names)
+    middle = (trace.zmin + trace.zmax) / 2
+    for (row, column), value in np.ndenumerate(field):
+        if np.isfinite(value):
+            colour = "white" if value < middle else "black"
+            panel.text(column + 0.5, row + 0.5, f"{value:.2f}", color=colour, ha="center", va="center")

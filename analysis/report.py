@@ -14,7 +14,7 @@ import pandas as pd
 
 from analysis.arguments import read_arguments, run_command
 from analysis.load import load_history, load_study
-from analysis.page import find, render_page
+from analysis.page import Findings, find, render_page
 from analysis.print_figures import KINDS, printed
 from analysis.speed import MODES, load_speed
 from analysis.steps_to_loss import with_steps
@@ -71,20 +71,18 @@ def read_speed(path: Path) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True)
 
 
-def prepare(arguments: Sequence[str]) -> tuple[ReportConfig, pd.DataFrame, pd.DataFrame, pd.DataFrame | None]:
-    """The frame, the history and the speeds of a study. Raises ValueError."""
+def prepare(arguments: Sequence[str]) -> tuple[ReportConfig, pd.DataFrame, pd.DataFrame, Findings]:
+    """The frame and the history of a study, and what its page shows. Raises ValueError."""
     config = ReportConfig(**read_arguments(arguments, ReportConfig))
     frame = load_study(Path(config.runs), config.study)
     history = load_history(Path(config.runs), config.study)
+    frame = with_steps(frame, history)
     speed = read_speed(Path(config.speed)) if config.speed else None
-    return config, with_steps(frame, history), history, speed
+    return config, frame, history, find(frame, history, speed)
 
 
-def publish(
-    config: ReportConfig, frame: pd.DataFrame, history: pd.DataFrame, speed: pd.DataFrame | None
-) -> None:
+def publish(config: ReportConfig, frame: pd.DataFrame, history: pd.DataFrame, found: Findings) -> None:
     """Writes the page and its figures."""
-    found = find(frame, history, speed)
     path = write(config.folder / "report.html", render_page(frame, history, found))
     print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
     for name, figure in found.figures.items():

@@ -1,14 +1,12 @@
-"""What the report needs beside the frame: levels reached, gains, places, costs."""
+"""What the report needs beside the frame: levels reached, gains, places."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from analysis.statistics import mean_interval
 from analysis.steps_to_loss import first_reached, validation_curve
 from analysis.summary import PLACE, arm_table, asked, comparisons, row_class, usable
 
@@ -107,30 +105,3 @@ def ranks(rows: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, str]:
             first, last = 1 + len(above), len(names) - len(below)
             found[str(name)] = f"{first}" if first == last else f"{first}-{last}"
     return found
-
-
-def cost_rows(frame: pd.DataFrame) -> list[list[str]]:
-    """What became of the runs of each arm, and what they took: rows of text."""
-    rows = []
-    for (task, scale, arm), runs in frame.groupby([*PLACE, "arm"], sort=True):
-        counts = runs["status"].value_counts()
-        seconds = runs["training_seconds"]
-        estimate = mean_interval(runs["training_data_share"].dropna().tolist())
-        rows.append(
-            [
-                str(arm), f"{task}, {scale}",
-                *(str(int(counts.get(fate, 0))) for fate in FATES),
-                f"{seconds.sum() / 3600:.3f}", f"{runs['training_flops'].sum():.2e}".replace("e+", "e"),
-                "-" if math.isnan(estimate.mean) else f"{estimate.mean:.1%}",
-                *(str(int(runs[c].fillna(0).sum())) for c in ("loss_spikes", "skipped_steps")),
-                str(int((runs["changed"] != "[]").sum())),
-            ]
-        )  # fmt: skip
-    return rows
-
-
-FATES = ("complete", "diverged", "oom", "failed", "incomplete")
-COST_HEAD = [
-    "arm", "task", "complete", "diverged", "out of memory", "failed", "unfinished", "hours", "FLOPs",
-    "waiting for data", "loss spikes", "steps left out", "inexactly continued",
-]  # fmt: skip

@@ -9,14 +9,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures import PALETTE, SYMBOLS, make_panels, places, styles
+from analysis.figures import MOST_PANELS, PALETTE, SYMBOLS, faint, make_panels, places, styles
 from analysis.isoflop import isoflop_profiles, with_budgets
 from analysis.scaling_laws import band
 from analysis.scaling_tables import Fit
 from analysis.summary import PLACE
 
-MOST_PANELS = 8
-"""A figure with a panel for each task shows no more of them; the tables have all."""
 MOST_POINTS = 200
 """Points of a training curve, so that a report of a hundred runs stays small."""
 
@@ -36,16 +34,16 @@ def compute_to_target(reached: pd.DataFrame, frame: pd.DataFrame) -> go.Figure |
                 customdata=own["fewer_seconds"].tolist(),
                 mode="lines+markers", name=str(arm), legendgroup=str(arm), showlegend=arm not in named,
                 line={"color": style["color"], "dash": style["dash"]}, marker={"symbol": style["symbol"]},
-                hovertemplate=f"<b>{arm}</b> to %{{x:.4f}}<br>FLOPs: %{{y:.2f}} times fewer"
-                "<br>time: %{customdata:.2f} times less<extra></extra>",
+                hovertemplate=f"<b>{arm}</b> to %{{x:.4f}}, against {own['baseline'].iloc[0]}"
+                "<br>FLOPs: %{y:.2f} times fewer<br>time: %{customdata:.2f} times less<extra></extra>",
             )  # fmt: skip
             figure.add_trace(trace, **cell)
             named.add(arm)
         metric = str(rows["metric"].iloc[0]).replace("_", " ")
         figure.update_xaxes(title_text=f"validation {metric}", **cell)
-        figure.update_yaxes(
-            title_text=f"times fewer FLOPs than {rows['baseline'].iloc[0]}", type="log", **cell
-        )
+        baselines = rows["baseline"].unique()  # each likelihood class has its own
+        other = str(baselines[0]) if len(baselines) == 1 else "the baseline"
+        figure.update_yaxes(title_text=f"times fewer FLOPs than {other}", type="log", dtick="D2", **cell)
     return figure
 
 
@@ -126,7 +124,7 @@ def scaling_curves(fits: Mapping[str, Fit]) -> go.Figure | None:
         figure.add_trace(go.Scatter(x=flops.tolist(), y=[low for low, _ in bands], **edge), **right)
         figure.add_trace(
             go.Scatter(x=flops.tolist(), y=[high for _, high in bands], fill="tonexty",
-                       fillcolor=_faint(colour),                       **edge), **right,
+                       fillcolor=faint(colour), **edge), **right,
         )  # fmt: skip
         figure.add_trace(
             go.Scatter(
@@ -138,35 +136,6 @@ def scaling_curves(fits: Mapping[str, Fit]) -> go.Figure | None:
     figure.update_xaxes(title_text="active body parameters", type="log", **left)
     figure.update_xaxes(title_text="training FLOPs", type="log", **right)
     figure.update_yaxes(title_text="validation loss", **left)
-    return figure
-
-
-def _faint(colour: str) -> str:
-    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.15)"
-
-
-def speed_curves(speed: pd.DataFrame) -> go.Figure | None:
-    """Tokens per second against context, a panel for each mode and batch size."""
-    groups = list(speed.groupby(["mode", "batch_size"], sort=True))[:MOST_PANELS]
-    if not groups:
-        return None
-    figure, cells = make_panels([f"{mode}, batch {batch}" for (mode, batch), _ in groups])
-    place, named = places([str(b) for b in speed["backbone"].unique()]), set()
-    for (_, rows), cell in zip(groups, cells, strict=True):
-        for backbone, own in rows.sort_values("context").groupby("backbone", sort=True):
-            index = place[str(backbone)]
-            figure.add_trace(
-                go.Scatter(
-                    x=own["context"].tolist(), y=own["tokens_per_second"].tolist(), mode="lines+markers",
-                    name=str(backbone), legendgroup=str(backbone), showlegend=backbone not in named,
-                    line={"color": PALETTE[index]}, marker={"symbol": SYMBOLS[index]},
-                    hovertemplate=f"<b>{backbone}</b> at %{{x}}: %{{y:.4s}} tokens/s<extra></extra>",
-                ), **cell,
-            )  # fmt: skip
-            named.add(backbone)
-        figure.update_xaxes(title_text="context, tokens", type="log", **cell)
-        figure.update_yaxes(title_text="tokens per second", type="log", **cell)
     return figure
 
 
@@ -188,8 +157,8 @@ def gradient_norms(frame: pd.DataFrame, history: pd.DataFrame) -> go.Figure | No
             figure.add_trace(
                 go.Scatter(
                     x=own["tokens"].tolist(), y=own["grad_norm"].tolist(), mode="lines", name=str(arm),
-                    legendgroup=str(arm), showlegend=arm not in named, opacity=0.7,
-                    line={"color": style["color"], "dash": style["dash"], "width": 1},
+                    legendgroup=str(arm), showlegend=arm not in named, opacity=0.8,
+                    line={"color": style["color"], "dash": style["dash"], "width": 1.3},
                 ), **cell,
             )  # fmt: skip
             named.add(arm)

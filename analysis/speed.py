@@ -22,7 +22,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis.arguments import read_arguments, run_command
-from analysis.figures import PALETTE
+from analysis.figures import PALETTE, places
 from analysis.writing import write
 
 MODES = ("train", "prefill", "decode")
@@ -102,12 +102,13 @@ def load_speed(path: Path, mode: str) -> pd.DataFrame:
 def draw(frame: pd.DataFrame) -> Figure:
     """Tokens per second above, milliseconds below, a column for each batch size; bars are quartiles."""
     backbones, batches = sorted(frame["backbone"].unique()), sorted(frame["batch_size"].unique())
+    place = places([str(name) for name in backbones])
     figure = Figure(figsize=(1.2 + 4.4 * len(batches), 7.0), facecolor="white", layout="constrained")
     panels = figure.subplots(2, len(batches), sharex=True, sharey="row", squeeze=False)
     for column, batch in enumerate(batches):
-        for index, backbone in enumerate(backbones):
+        for backbone in backbones:
             rows = frame[(frame["batch_size"] == batch) & (frame["backbone"] == backbone)]
-            look = {"color": PALETTE[index % len(PALETTE)], "marker": MARKERS[index % len(MARKERS)]}
+            look = {"color": PALETTE[place[backbone]], "marker": MARKERS[place[backbone]]}
             low, middle, high = (
                 1000 * rows[f"seconds_{name}"] for name in ("first_quartile", "median", "third_quartile")
             )

@@ -1,59 +1,92 @@
-"""Figures of the report that weigh scores: against cost, against a baseline, over all tasks."""
+"""Scores against what they cost: training speed, decoding speed, memory, decoding state."""
 
 from __future__ import annotations
 
-import numpy as np
+import math
+
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.aggregates import performance_profile
-from analysis.figures import PALETTE, PANEL_HEIGHT, REFERENCE_COLOUR, make_panels, places, styles
-from analysis.report_figures import MOST_PANELS
+from analysis.figures import MOST_PANELS, REFERENCE_COLOUR, make_panels, styles
 from analysis.summary import PLACE, arm_table
-from analysis.task_profile import task_scores
 
 COSTS = {
-    "training_tokens_per_second": ("training tokens per second", "higher"),
-    "training_peak_memory_bytes": ("peak memory in training, bytes", "lower"),
-    "state_bytes_2k": ("decoding state at 2048 tokens, bytes", "lower"),
+    "training_tokens_per_second": ("training tokens per second", 1.0, "higher"),
+    "decoded_per_second": ("decoded tokens per second, one sequence", 1.0, "higher"),
+    "training_peak_memory_bytes": ("peak memory in training, MiB", 2.0**20, "lower"),
+    "state_bytes_2k": ("decoding state at 2048 tokens, KiB", 2.0**10, "lower"),
 }
-"""What quality is set against: column, label, and whether more of it is better."""
+"""What quality is set against: column, label, unit, and whether more of it is better."""
 
 
-def pareto_fronts(frame: pd.DataFrame) -> go.Figure | None:
-    """Score against each cost of ``COSTS``, for each task and likelihood class; dominated arms are open."""
-    arms = arm_table(frame).query("kind == 'arm' and seeds > 0")
+def decoding_context(speed: pd.DataFrame) -> int | None:
+    """The longest context after which every backbone decoded for one sequence; None where there is none."""
+    rows = speed[(speed["mode"] == "decode") & (speed["batch_size"] == 1)]
+    measured = rows.groupby("context")["backbone"].nunique()
+    common = measured[measured == rows["backbone"].nunique()]
+    return None if common.empty else int(common.index.max())
+
+
+def with_costs(arms: pd.DataFrame, speed: pd.DataFrame | None) -> pd.DataFrame:
+    """``arms`` with ``decoded_per_second`` of their backbone, and no state for those that keep none.
+
+    An arm without a decoding state writes no tokens one by one, whatever its backbone can: both are NaN.
+    """
+    found: dict[str, float] = {}
+    if speed is not None and (context := decoding_context(speed)) is not None:
+        rows = speed[(speed["mode"] == "decode") & (speed["batch_size"] == 1) & (speed["context"] == context)]
+        found = dict(zip(rows["backbone"], rows["tokens_per_second"], strict=True))
+    keeps = arms["state_bytes_2k"] > 0
+    return arms.assign(
+        decoded_per_second=arms["backbone"].map(found).astype(float).where(keeps),
+        state_bytes_2k=arms["state_bytes_2k"].where(keeps),
+    )
+
+
+def pareto_fronts(frame: pd.DataFrame, speed: pd.DataFrame | None = None) -> go.Figure | None:
+    """Score against each cost of ``COSTS``, for each task and likelihood class; dominated arms are open.
+
+    ``speed`` holds rows of ``experiments.benchmark``; without any there is no speed of decoding.
+    """
+    arms = with_costs(arm_table(frame).query("kind == 'arm' and seeds > 0"), speed)
     groups = list(arms.groupby([*PLACE, "likelihood"], dropna=False, sort=True))
-    wanted = [(key, rows, cost) for key, rows in groups for cost in COSTS if rows[cost].notna().any()]
-    wanted = [(key, rows, cost) for key, rows, cost in wanted if len(rows) > 1][: 3 * MOST_PANELS // 2]
+    wanted = [(key, rows, cost) for key, rows in groups for cost in COSTS if rows[cost].notna().sum() > 1]
+    wanted = wanted[: len(COSTS) * MOST_PANELS // 2]
     if not wanted:
         return None
-    titles = [", ".join(str(k) for k in key if isinstance(k, str)) for key, _, _ in wanted]
-    figure, cells = make_panels(titles)
-    look, named = styles(frame), set()
+    figure, cells = make_panels([", ".join(k for k in key if isinstance(k, str)) for key, _, _ in wanted])
+    look = styles(frame)
     for (_, rows, cost), cell in zip(wanted, cells, strict=True):
-        label, better = COSTS[cost]
+        label, unit, better = COSTS[cost]
         open_arms = dominated(rows, cost, better)
         for _, row in rows[rows[cost].notna()].iterrows():
             arm, style = str(row["arm"]), look[str(row["arm"])]
-            symbol = style["symbol"] + "-open" * (arm in open_arms)
             marker = {
                 "color": REFERENCE_COLOUR if arm in open_arms else style["color"],
-                "symbol": symbol,
+                "symbol": style["symbol"] + "-open" * (arm in open_arms),
                 "size": 11,
             }
             trace = go.Scatter(
-                x=[row[cost]], y=[row["score"]], mode="markers", name=arm, legendgroup=arm, marker=marker,
-                showlegend=arm not in named,
+                x=[row[cost] / unit], y=[row["score"]], mode="markers", name=arm, legendgroup=arm,
+                marker=marker, showlegend=False,
                 hovertemplate=f"<b>{arm}</b> %{{x:.4s}}, %{{y:.4f}}<extra></extra>",
             )  # fmt: skip
             figure.add_trace(trace, **cell)
-            named.add(arm)
-        figure.update_xaxes(
-            title_text=label, type="log" if (rows[cost].dropna() > 0).all() else "linear", **cell
-        )
+        shown = rows[cost].dropna()
+        wide = shown.max() > 10 * shown.min() > 0
+        figure.update_xaxes(title_text=label, type="log" if wide else "linear", **cell)
         figure.update_yaxes(title_text=str(rows["metric"].iloc[0]).replace("_", " "), **cell)
+    for arm in sorted({str(arm) for _, rows, _ in wanted for arm in rows["arm"]}):  # grey ones too
+        figure.add_trace(_legend_entry(arm, look[arm]), **cells[0])
     return figure
+
+
+def _legend_entry(arm: str, style: dict[str, str]) -> go.Scatter:
+    """An arm in its colour for the legend, and no point."""
+    return go.Scatter(
+        x=[math.nan], y=[math.nan], mode="markers", name=arm, legendgroup=arm,
+        marker={"color": style["color"], "symbol": style["symbol"], "size": 11},
+    )  # fmt: skip
 
 
 def dominated(rows: pd.DataFrame, cost: str, better: str) -> set[str]:
@@ -68,43 +101,14 @@ def dominated(rows: pd.DataFrame, cost: str, better: str) -> set[str]:
     return found
 
 
-def forest(gains: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
-    """Difference from the baseline on each task, to the right where better; from ``baseline_gains``."""
-    if gains.empty:
-        return None
-    figure, [cell] = make_panels(["better than the baseline, in units of the score; 95% t-intervals"])
-    look = styles(frame)
-    for arm, own in gains.groupby("arm", sort=True):
-        style = look[str(arm)]
-        figure.add_trace(
-            go.Scatter(
-                x=own["gain"].tolist(), y=(own["task"] + ", " + own["scale"]).tolist(), mode="markers",
-                name=str(arm),
-                error_x={"type": "data", "array": own["half_width"].tolist(), "color": style["color"]},
-                marker={"color": style["color"], "symbol": style["symbol"], "size": 9},
-                hovertemplate=f"<b>{arm}</b> %{{x:.4f}}<extra></extra>",
-            ), **cell,
-        )  # fmt: skip
-    figure.update_yaxes(automargin=True, **cell)
-    figure.update_layout(height=max(PANEL_HEIGHT, 120 + 24 * gains["task"].nunique()))
-    return figure
-
-
-def profiles(frame: pd.DataFrame) -> go.Figure | None:
-    """Share of runs above each score, as the mean over tasks; None below three tasks of shares."""
-    scores = task_scores(frame)
-    if not scores:
-        return None
-    figure, cells = make_panels([f"performance profile, {scale}" for scale in scores])
-    thresholds = np.linspace(0, 1, 101)
-    for (_, by_line), cell in zip(scores.items(), cells, strict=True):
-        place = places([line.split(" ")[0] for line in by_line])
-        for line, tasks in by_line.items():
-            share = performance_profile(list(tasks.values()), thresholds.tolist())
-            figure.add_trace(
-                go.Scatter(x=thresholds.tolist(), y=share.tolist(), mode="lines", name=line, legendgroup=line,
-                           line={"color": PALETTE[place[line.split(" ")[0]]], "shape": "hv"}), **cell,
-            )  # fmt: skip
-        figure.update_xaxes(title_text="score", **cell)
-        figure.update_yaxes(title_text="share of runs above", **cell)
-    return figure
+def decoding_note(frame: pd.DataFrame, speed: pd.DataFrame | None) -> str:
+    """Of which models the speed of decoding is, in words; empty where none is shown."""
+    if speed is None or (context := decoding_context(speed)) is None:
+        return ""
+    rows = speed[(speed["mode"] == "decode") & speed["backbone"].isin(frame["backbone"])]
+    sizes = rows.groupby("backbone")["parameters_body"].last()
+    listed = ", ".join(f"{name} {body:,.0f}" for name, body in sizes.items() if math.isfinite(body))
+    return (
+        f"Decoding was measured after {context:,} tokens, by experiments.benchmark, with models of these "
+        f"body parameters: {listed}."
+    ) * bool(listed)

@@ -25,7 +25,7 @@ from experiments.schema import (
     Schema,
     TrainerConfig,
 )
-from experiments.tracking import TrackingConfig
+from experiments.tracking.tracker import TrackingConfig
 from experiments.validation import check_file_name, first_line, typed
 
 CONF = Path(__file__).resolve().parents[1] / "conf"

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from analysis.figures import PALETTE, PANEL_HEIGHT, final_scores, learning_curves, places, styles
+from analysis.figures import AXES, PALETTE, PANEL_HEIGHT, SEED, learning_curves, places, styles
 from analysis.load import load_history, load_study
 from analysis.page_parts import drawn
+from analysis.score_figures import final_scores
 
 
 def test_an_architecture_has_one_colour_and_its_arms_differ_in_dash(write_run: Any, tmp_path: Path) -> None:
@@ -34,8 +35,13 @@ def test_curves_show_every_seed_and_their_mean(study: Path) -> None:
     figure = learning_curves(frame, history)
     assert figure is not None
     lines = [t for t in figure.data if t.name == "decoder" and t.yaxis == "y2"]
-    assert len(lines) == 4
-    mean = lines[-1]
+    low, high, *seeds, mean = lines
+    assert low.y == pytest.approx([2.392 * (1 + 1 / s) for s in (10, 20, 30, 40, 50)])
+    assert high.y == pytest.approx([2.41 * (1 + 1 / s) for s in (10, 20, 30, 40, 50)])
+    assert (low.line.width, high.line.width, high.fill) == (0, 0, "tonexty")
+    assert low.x == high.x == mean.x
+    assert [(t.visible, t.meta) for t in seeds] == [(False, SEED)] * 3  # until the switch shows them
+    assert mean.visible is None
     assert mean.y == pytest.approx([(2.40 + 2.41 + 2.392) / 3 * (1 + 1 / s) for s in (10, 20, 30, 40, 50)])
     assert mean.x == pytest.approx([s * 4096 for s in (10, 20, 30, 40, 50)])
     # tokens, FLOPs, seconds: what the switch of the page puts on the other axes
@@ -53,7 +59,17 @@ def test_the_mean_ends_where_the_first_seed_ends(write_run: Any, tmp_path: Path)
     figure = learning_curves(load_study(runs, "compare"), load_history(runs, "compare"))
     assert figure is not None
     lines = [t for t in figure.data if t.name == "mamba"]
-    assert [len(t.x) for t in lines] == [5, 5, 2, 2]
+    assert [len(t.x) for t in lines] == [2, 2, 5, 5, 2, 2]  # the band's edges, the seeds, the mean
+
+
+def test_one_seed_has_no_band(write_run: Any, tmp_path: Path) -> None:
+    write_run("mamba", 0)
+    runs = tmp_path / "runs"
+    figure = learning_curves(load_study(runs, "compare"), load_history(runs, "compare"))
+    assert figure is not None
+    [line] = [t for t in figure.data if t.name == "mamba"]
+    assert line.meta is None
+    assert len(line.customdata[0]) == len(AXES)
 
 
 def test_references_cross_the_panel_of_their_task(study: Path) -> None:
@@ -76,26 +92,6 @@ def test_nan_leaves_no_point(write_run: Any, tmp_path: Path) -> None:
     figure = learning_curves(load_study(runs, "compare"), load_history(runs, "compare"))
     assert figure is not None
     assert all(len(t.y) == 1 for t in figure.data if t.name == "mamba")
-
-
-def test_scores_are_those_of_the_frame(study: Path) -> None:
-    frame = load_study(study, "compare")
-    figure = final_scores(frame)
-    assert figure is not None
-    seeds, mean = (t for t in figure.data if t.name == "mamba" and t.xaxis == "x2")
-    scores = frame[(frame["task"] == "text") & (frame["arm"] == "mamba")]["score"]
-    assert list(seeds.x) == scores.tolist()
-    assert mean.x[0] == pytest.approx(scores.mean())
-    assert mean.error_x.array[0] == pytest.approx(4.3027 * scores.std() / 3**0.5, rel=1e-4)
-    assert mean.y == ("mamba, exact",)
-
-
-def test_one_seed_has_no_bar_and_failures_no_point(study: Path) -> None:
-    figure = final_scores(load_study(study, "compare"))
-    assert figure is not None
-    moe = [t for t in figure.data if t.name == "moe"]
-    assert moe[-1].error_x.array is None
-    assert not [t for t in figure.data if t.name == "s4" and t.xaxis == "x"]
 
 
 def test_many_arms_make_a_taller_panel_and_no_legend(write_run: Any, tmp_path: Path) -> None:

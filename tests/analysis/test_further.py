@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.figures import further_curves
-from analysis.further import TRAINED, further_grid, further_scores, published
+from analysis.context_figures import further_curves
+from analysis.further import TRAINED, further_grid, further_scores, published, settings, shared_setting
 from analysis.load import load_history, load_study
 from analysis.page import render_page
 from analysis.table import render_markdown, render_tables
@@ -55,6 +55,14 @@ def test_the_grid_names_the_setting_once(longer: Path) -> None:
     assert further_grid(scores)[0] == ["arm", TRAINED, "sequence_length=32", "num_pairs=9 power=0.1"]
 
 
+def test_settings_are_told_apart() -> None:
+    assert settings("sequence_length=64 depth=0.5") == {"depth": "0.5", "sequence_length": "64"}
+    assert shared_setting([TRAINED, "a=1", "a=2"]) == "a"
+    assert (
+        shared_setting(["a=1", "b=2"]) == shared_setting(["a=1 b=2", "a=1 b=3"]) == shared_setting([]) == ""
+    )
+
+
 def test_tables_page_and_figure_show_them(longer: Path) -> None:
     frame, history = load_study(longer, "longer"), load_history(longer, "longer")
     for text in (render_tables(frame), render_markdown(frame), render_page(frame, history)):
@@ -64,6 +72,9 @@ def test_tables_page_and_figure_show_them(longer: Path) -> None:
     assert figure is not None
     assert [trace.name for trace in figure.data] == ["mamba", "decoder"]
     assert list(figure.data[0].y) == pytest.approx([0.9, 0.61, 0.21])
+    assert figure.data[0].x == ("as<br>trained", "32", "64")  # the setting is named once, below
+    assert figure.layout.xaxis.title.text == "sequence length"
+    assert figure.layout.yaxis.title.text == "answer accuracy"
     assert published(frame) == ["Someone 2020: 12.5"]
 
 

@@ -53,8 +53,10 @@ def test_every_part_is_there_and_says_what_to_run_where_it_has_no_data(pair: Pat
     assert titles == [str(i) for i in range(1, 13)]
     for command in ("compare_rates", "ladder", "probes"):
         assert f"<code>python -m experiments.train study={command}</code>" in text
-    assert "<code>python -m experiments.benchmark</code>" in text
+    assert text.count("<code>python -m experiments.benchmark -m backbone=decoder,mamba output=") == 1
     assert "trainer.tests=[sequence_length=256]" in text
+    assert "sequence_length=256 depth=0" in text
+    assert "stretches=8 output=runs/compare/CELL/sSEED/evaluate.json" in text
 
 
 @pytest.mark.full
@@ -77,7 +79,9 @@ def test_tables_equal_the_frame(study: Path) -> None:
     frame = load_study(study, "compare")
     text = re.sub(r'<span class="dot"[^>]*></span>', "", without_scripts(page(study)))
     for _, row in arm_table(frame).iterrows():
-        assert "".join(f"<td>{escape(c)}</td>" for c in cells(row)) in text
+        arm, *rest = cells(row)
+        line = re.escape("".join(f"<td>{escape(c)}</td>" for c in rest))
+        assert re.search(rf"<td>{re.escape(escape(arm))}</td><td>[\d-]*</td>{line}", text), arm
     for _, run in frame[frame["status"] == "complete"].iterrows():
         assert f"<td>{run['score']:.6f}</td>" in text
     for warning in study_warnings(frame):

@@ -7,19 +7,16 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from analysis.arm_names import config_differences
 from analysis.load import load_history, load_study
 from analysis.report_data import (
     baseline_gains,
-    cost_rows,
     levels_reached,
     ranks,
 )
 from analysis.summary import arm_table, comparisons
-from analysis.tradeoff_figures import dominated
 
 WriteRun = Callable[..., Path]
 
@@ -84,19 +81,6 @@ def test_gains_are_signed_towards_better(write_run: WriteRun, tmp_path: Path) ->
     assert gains.loc["text", "half_width"] == pytest.approx(4.3027 * 0.01 / math.sqrt(3), rel=1e-4)
 
 
-def test_an_arm_is_dominated_by_one_as_good_in_both() -> None:
-    rows = pd.DataFrame(
-        {
-            "arm": list("abcd"),
-            "score": [2.0, 2.1, 2.0, 1.9],
-            "cost": [10.0, 20.0, 12.0, 5.0],
-            "direction": "lower",
-        }
-    )
-    assert dominated(rows, "cost", "higher") == {"a"}  # c is as good and faster
-    assert dominated(rows, "cost", "lower") == {"a", "b", "c"}  # d is better and cheaper
-
-
 def test_configurations_are_shown_where_they_differ(write_run: WriteRun, tmp_path: Path) -> None:
     for backbone, width in (("decoder", 64), ("mamba", 48)):
         folder = write_run(backbone, 0, 2.4)
@@ -105,9 +89,3 @@ def test_configurations_are_shown_where_they_differ(write_run: WriteRun, tmp_pat
         )
     [row] = config_differences(load_study(tmp_path / "runs", "compare")).to_dict("records")
     assert (row["setting"], row["decoder"], row["mamba"]) == ("backbone.d_model", 64, 48)
-
-
-def test_failures_are_counted(study: Path) -> None:
-    rows = {(row[0], row[1]): row[2:7] for row in cost_rows(load_study(study, "compare"))}
-    assert rows["moe", "text, nano"] == ["1", "0", "1", "0", "1"]
-    assert rows["s4", "recall, nano"] == ["0", "3", "0", "0", "0"]

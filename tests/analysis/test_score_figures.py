@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from analysis.load import load_study
+from analysis.score_figures import final_scores
+
+
+def test_scores_are_those_of_the_frame(study: Path) -> None:
+    frame = load_study(study, "compare")
+    figure = final_scores(frame)
+    assert figure is not None
+    seeds, mean = (t for t in figure.data if t.name == "mamba" and t.xaxis == "x2")
+    scores = frame[(frame["task"] == "text") & (frame["arm"] == "mamba")]["score"]
+    assert list(seeds.x) == scores.tolist()
+    assert mean.x[0] == pytest.approx(scores.mean())
+    assert mean.error_x.array[0] == pytest.approx(4.3027 * scores.std() / 3**0.5, rel=1e-4)
+    assert mean.y == ("mamba, exact",)
+
+
+def test_one_seed_has_no_bar_and_failures_no_point(study: Path) -> None:
+    figure = final_scores(load_study(study, "compare"))
+    assert figure is not None
+    moe = [t for t in figure.data if t.name == "moe"]
+    assert moe[-1].error_x.array is None
+    assert not [t for t in figure.data if t.name == "s4" and t.xaxis == "x"]

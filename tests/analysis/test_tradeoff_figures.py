@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.figures import REFERENCE_COLOUR, styles
+from analysis.load import load_study
+from analysis.summary import arm_table
+from analysis.tradeoff_figures import decoding_context, decoding_note, dominated, pareto_fronts, with_costs
+
+
+def decoding(
+    backbone: str, context: int, rate: float, batch: int = 1, mode: str = "decode"
+) -> dict[str, Any]:
+    return {
+        "backbone": backbone, "mode": mode, "context": context, "batch_size": batch,
+        "tokens_per_second": rate, "parameters_body": 200_000,
+    }  # fmt: skip
+
+
+SPEED = pd.DataFrame(
+    [
+        decoding("decoder", 512, 900.0), decoding("decoder", 2048, 500.0), decoding("mamba", 512, 700.0),
+        decoding("mamba", 512, 4000.0, batch=8), decoding("mamba", 512, 9000.0, mode="prefill"),
+        decoding("encoder", 512, 800.0),
+    ]
+)  # fmt: skip
+
+
+def test_an_arm_is_dominated_by_one_as_good_in_both() -> None:
+    rows = pd.DataFrame(
+        {
+            "arm": list("abcd"),
+            "score": [2.0, 2.1, 2.0, 1.9],
+            "cost": [10.0, 20.0, 12.0, 5.0],
+            "direction": "lower",
+        }
+    )
+    assert dominated(rows, "cost", "higher") == {"a"}  # c is as good and faster
+    assert dominated(rows, "cost", "lower") == {"a", "b", "c"}  # d is better and cheaper
+
+
+def test_decoding_is_compared_after_the_longest_common_context(study: Path) -> None:
+    assert decoding_context(SPEED) == 512
+    assert decoding_context(SPEED[SPEED["context"] == 2048]) == 2048
+    assert decoding_context(SPEED[SPEED["mode"] == "prefill"]) is None
+    arms = arm_table(load_study(study, "compare")).query("kind == 'arm' and task == 'text'")
+    found = with_costs(arms, SPEED).set_index("arm")
+    assert found["decoded_per_second"].dropna().to_dict() == {"decoder": 900.0, "mamba": 700.0}
+    # An encoder keeps no state: that is no cheap state, and it writes nothing token by token.
+    assert math.isnan(found.loc["encoder", "state_bytes_2k"])
+    assert found.loc["decoder", "state_bytes_2k"] == 65536
+
+
+def test_scores_stand_against_the_speed_of_decoding(study: Path) -> None:
+    frame = load_study(study, "compare")
+    without, figure = pareto_fronts(frame), pareto_fronts(frame, SPEED)
+    assert without is not None
+    assert figure is not None
+    axes = {figure.layout[name].title.text: name for name in figure.layout if name.startswith("xaxis")}
+    label = "decoded tokens per second, one sequence"
+    assert label in axes
+    assert label not in {without.layout[n].title.text for n in without.layout if n.startswith("xaxis")}
+    here = [t for t in figure.data if t.xaxis == axes[label].replace("axis", "")]
+    shown = {t.name: (t.x[0], t.marker.color, t.marker.symbol) for t in here if t.x[0] == t.x[0]}
+    look = styles(frame)
+    assert shown["decoder"] == (900.0, look["decoder"]["color"], look["decoder"]["symbol"])
+    assert shown["mamba"] == (700.0, REFERENCE_COLOUR, f"{look['mamba']['symbol']}-open")  # slower and worse
+
+
+def test_the_legend_shows_dominated_arms_in_their_own_colour(study: Path) -> None:
+    frame = load_study(study, "compare")
+    figure = pareto_fronts(frame)
+    assert figure is not None
+    look = styles(frame)
+    entries = {t.name: t.marker.color for t in figure.data if t.showlegend is None}
+    assert entries == {arm: look[arm]["color"] for arm in entries}
+    assert {"decoder", "mamba", "s4"} <= set(entries)
+
+
+def test_the_note_says_what_was_measured(study: Path) -> None:
+    frame = load_study(study, "compare")
+    assert decoding_note(frame, None) == ""
+    note = decoding_note(frame, SPEED)
+    assert "after 512 tokens" in note
+    assert "decoder 200,000, encoder 200,000, mamba 200,000" in note
