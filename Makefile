@@ -4,13 +4,14 @@ JOBS ?= 2
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help install compare test test-full test-slurm lint clean
+.PHONY: help install compare test test-full test-slurm test-browser lint clean
 
 help:
 	@echo "make compare      train all six families on a CPU, print the table, write the report"
 	@echo "make test         run the tests"
 	@echo "make test-full    run the tests that do all of what the others do a choice of: ten minutes"
 	@echo "make test-slurm   run jobs on a SLURM started on this machine; needs root, see docs/slurm.md"
+	@echo "make test-browser open the report in Chromium, where it is installed"
 	@echo "make lint         ruff and mypy"
 	@echo "make clean        remove .venv and caches; runs and prepared data stay"
 
@@ -36,6 +37,9 @@ test-full: $(INSTALLED)
 
 test-slurm: $(INSTALLED)
 	@$(BIN)/python -m pytest -m slurm -rs tests/slurm
+
+test-browser: $(INSTALLED)
+	@$(BIN)/python -m pytest -m browser -rs tests/analysis
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .

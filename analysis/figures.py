@@ -8,6 +8,7 @@ share a backbone share its colour and differ in the dash of their lines.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -173,3 +174,26 @@ def faint(colour: str) -> str:
     """A colour of ``PALETTE`` for the area of a band."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.15)"
+
+
+def log_axis(values: Iterable[float]) -> dict[str, object]:
+    """Settings of a logarithmic axis for these values: ticks at 1, 2 and 5, over three decades at 1 alone.
+
+    Plotly's own ticks between decades say 5 where they mean 0.5.
+    """
+    known = [value for value in values if value > 0 and math.isfinite(value)]
+    if not known:
+        return {"type": "log"}
+    low, high = min(known), max(known)
+    steps = (1, 2, 5) if high < 1000 * low else (1,)
+    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    ticks = [step * 10.0**decade for decade in decades for step in steps]
+    ticks = [tick for tick in ticks if low / 2 <= tick <= 2 * high]
+    return {"type": "log", "tickvals": ticks, "ticktext": [_tick(tick) for tick in ticks]}
+
+
+def _tick(value: float) -> str:
+    for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= unit:
+            return f"{value / unit:g}{name}"
+    return f"{value:g}"

@@ -72,8 +72,8 @@ function show(meant) {
 }
 
 // Numbers as the tables write them: 1.23e15, 45.2k, 400 MiB, 2.115 ± 0.014.
-function value(cell) {
-  const found = /^[≤\s]*(-?[\d.]+(?:e[+-]?\d+)?)\s*([kMGT]?)(i?)/.exec(cell.textContent);
+function value(text) {
+  const found = /^[≤\s]*(-?[\d.]+(?:e[+-]?\d+)?)\s*([kMGT]?)(i?)/.exec(text);
   if (!found) return NaN;
   return Number(found[1]) * Math.pow(found[3] ? 1024 : 1000, " kMGT".indexOf(found[2] || " "));
 }
@@ -83,9 +83,9 @@ for (const table of document.querySelectorAll("table.sortable")) {
     const sign = event.target.dataset.sign === "1" ? -1 : 1;
     event.target.dataset.sign = sign;
     const compare = (a, b) => {
-      const [p, q] = [value(a.cells[column]), value(b.cells[column])];
-      if (isNaN(p) && isNaN(q))
-        return a.cells[column].textContent.localeCompare(b.cells[column].textContent);
+      const [s, t] = [a, b].map(row => row.cells[column]?.textContent ?? "");  // a reference has fewer
+      const [p, q] = [value(s), value(t)];
+      if (isNaN(p) && isNaN(q)) return s.localeCompare(t);
       return isNaN(p) ? sign : isNaN(q) ? -sign : p - q;  // what has no number stands last
     };
     body.append(...rows.sort((a, b) => sign * compare(a, b)));

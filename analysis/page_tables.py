@@ -25,17 +25,21 @@ def verdict_tables(frame: pd.DataFrame) -> str:
     for (task, scale), rows in arms.groupby(PLACE, sort=True):
         here_pairs = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
         place, lines, before = ranks(rows, here_pairs), [], None
+        noted = bool(rows[rows["kind"] == "arm"]["message"].notna().any())
         for _, row in rows.iterrows():
             here = row_class(row)
             css = "reference " * (here == "reference") + "class" * (before not in (None, here))
             before = here
-            arm, *text = (escape(c) for c in cells(row))
-            arm = dot(style.get(row["arm"], {}).get("color", "transparent")) + arm
-            text = [arm, place.get(row["arm"], ""), *text]
+            name, *text = (escape(c) for c in cells(row))
+            name = dot(style.get(row["arm"], {}).get("color", "transparent")) + name
             note = escape(row["message"]) if isinstance(row["message"], str) else ""
-            line = "".join(f"<td>{c}</td>" for c in text) + f'<td class="wide">{note}</td>'
-            lines.append(f'<tr class="{css}">{line}</tr>')
-        table = grid([HEADERS[0], "place", *HEADERS[1:], "note"], lines, "sortable")
+            last = f'<td class="wide">{note}</td>' * noted
+            if here == "reference":  # it has a score and no more: what it is stands in the empty cells
+                text, empty = text[:2], len(text) - 2 + noted
+                last = f'<td class="spread" colspan="{empty}">{note}</td>'
+            line = "".join(f"<td>{c}</td>" for c in (name, place.get(row["arm"], ""), *text))
+            lines.append(f'<tr class="{css}">{line}{last}</tr>')
+        table = grid([HEADERS[0], "place", *HEADERS[1:], *["note"] * noted], lines, "sortable")
         parts.append(f"<h3>{escape(title(rows))}</h3>{table}")
         parts.append(bullets(verdicts(rows, here_pairs), "verdicts"))
     return "".join(parts)

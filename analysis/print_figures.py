@@ -65,10 +65,11 @@ def _panels(figure: go.Figure) -> tuple[Figure, dict[str, Any]]:
         panel.set_xlabel(across.title.text or "")
         panel.set_ylabel(up.title.text or "")
         panel.set_xscale("log" if across.type == "log" else "linear")
-        if across.tickvals:
-            panel.set_xticks(across.tickvals, across.ticktext)
-            panel.set_xticks([], minor=True)
         panel.set_yscale("log" if up.type == "log" else "linear")
+        for axis, wanted in ((panel.xaxis, across), (panel.yaxis, up)):
+            if wanted.tickvals is not None:
+                axis.set_ticks(wanted.tickvals, wanted.ticktext)
+                axis.set_ticks([], minor=True)
         if up.autorange == "reversed":
             panel.invert_yaxis()
         panel.set_title(titles[index] if index < len(titles) else "", fontsize=10)

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures import MOST_PANELS, PALETTE, SYMBOLS, faint, make_panels, places, styles
+from analysis.figures import MOST_PANELS, PALETTE, SYMBOLS, faint, log_axis, make_panels, places, styles
 from analysis.isoflop import isoflop_profiles, with_budgets
 from analysis.scaling_laws import band
 from analysis.scaling_tables import Fit
@@ -43,7 +43,9 @@ def compute_to_target(reached: pd.DataFrame, frame: pd.DataFrame) -> go.Figure |
         figure.update_xaxes(title_text=f"validation {metric}", **cell)
         baselines = rows["baseline"].unique()  # each likelihood class has its own
         other = str(baselines[0]) if len(baselines) == 1 else "the baseline"
-        figure.update_yaxes(title_text=f"times fewer FLOPs than {other}", type="log", dtick="D2", **cell)
+        figure.update_yaxes(
+            title_text=f"times fewer FLOPs than {other}", **log_axis(rows["fewer_flops"]), **cell
+        )
     return figure
 
 
@@ -163,5 +165,5 @@ def gradient_norms(frame: pd.DataFrame, history: pd.DataFrame) -> go.Figure | No
             )  # fmt: skip
             named.add(arm)
         figure.update_xaxes(title_text="training tokens", **cell)
-        figure.update_yaxes(title_text="gradient norm before clipping", type="log", **cell)
+        figure.update_yaxes(title_text="gradient norm before clipping", **log_axis(runs["grad_norm"]), **cell)
     return figure

@@ -37,7 +37,7 @@ def final_scores(frame: pd.DataFrame) -> go.Figure | None:
         # Top to bottom in the order of the table.
         figure.update_yaxes(autorange="reversed", automargin=True, **cell)
     most = max(len(rows) for _, rows in groups)
-    figure.update_layout(height=figure.layout.height * max(1, most / ROWS))
+    figure.update_layout(height=figure.layout.height * max(1, most / ROWS), margin_t=40)  # it has no legend
     return figure
 
 
@@ -65,24 +65,34 @@ def _point(row: pd.Series, values: list[float], label: str, marker: dict[str, ob
 
 
 def forest(gains: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
-    """Difference from the baseline on each task, to the right where better; from ``baseline_gains``."""
+    """Difference from the baseline on each task, to the right where better; from ``baseline_gains``.
+
+    A task has a line for each arm, in the order of the arms, around its name.
+    """
     if gains.empty:
         return None
     figure, [cell] = make_panels(["better than the baseline, in units of the score; 95% t-intervals"])
     look = styles(frame)
-    for arm, own in gains.groupby("arm", sort=True):
-        style = look[str(arm)]
+    names = list(dict.fromkeys(gains["task"] + ", " + gains["scale"]))
+    arms = sorted(gains["arm"].unique())
+    for number, arm in enumerate(arms):
+        own, style = gains[gains["arm"] == arm], look[str(arm)]
+        height = (number + 0.5) / len(arms) - 0.5
         figure.add_trace(
             go.Scatter(
-                x=own["gain"].tolist(), y=(own["task"] + ", " + own["scale"]).tolist(), mode="markers",
-                name=str(arm),
+                x=own["gain"].tolist(),
+                y=[names.index(name) + 0.8 * height for name in own["task"] + ", " + own["scale"]],
+                mode="markers", name=str(arm), customdata=own["task"].tolist(),
                 error_x={"type": "data", "array": own["half_width"].tolist(), "color": style["color"]},
                 marker={"color": style["color"], "symbol": style["symbol"], "size": 9},
-                hovertemplate=f"<b>{arm}</b> %{{x:.4f}}<extra></extra>",
+                hovertemplate=f"<b>{arm}</b>, %{{customdata}}: %{{x:.4f}}<extra></extra>",
             ), **cell,
         )  # fmt: skip
-    figure.update_yaxes(automargin=True, **cell)
-    figure.update_layout(height=max(PANEL_HEIGHT, 120 + 24 * gains["task"].nunique()))
+    figure.update_yaxes(
+        tickvals=list(range(len(names))), ticktext=names, range=[len(names) - 0.5, -0.5], automargin=True,
+        zeroline=False, **cell,
+    )  # fmt: skip
+    figure.update_layout(height=max(PANEL_HEIGHT, 120 + 14 * len(names) * len(arms)))
     return figure
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures import MOST_PANELS, PALETTE, SYMBOLS, make_panels, places
+from analysis.figures import MOST_PANELS, PALETTE, SYMBOLS, log_axis, make_panels, places
 from analysis.table import si
 
 RATES = ("flops", "matmul_flops_per_second", "least_bytes", "memory_bytes_per_second")
@@ -62,7 +62,8 @@ def speed_curves(speed: pd.DataFrame) -> go.Figure | None:
             title_text="context, tokens", type="log", tickvals=contexts,
             ticktext=[f"{context:,}" for context in contexts], **cell,
         )  # fmt: skip
-        figure.update_yaxes(title_text="tokens per second", type="log", **cell)
+        rates = [*shown["tokens_per_second"], *shown["roof"]]
+        figure.update_yaxes(title_text="tokens per second", **log_axis(rates), **cell)
     return figure
 
 

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures import MOST_PANELS, REFERENCE_COLOUR, make_panels, styles
+from analysis.figures import MOST_PANELS, REFERENCE_COLOUR, log_axis, make_panels, styles
 from analysis.summary import PLACE, arm_table
 
 COSTS = {
@@ -72,9 +72,9 @@ def pareto_fronts(frame: pd.DataFrame, speed: pd.DataFrame | None = None) -> go.
                 hovertemplate=f"<b>{arm}</b> %{{x:.4s}}, %{{y:.4f}}<extra></extra>",
             )  # fmt: skip
             figure.add_trace(trace, **cell)
-        shown = rows[cost].dropna()
+        shown = rows[cost].dropna() / unit
         wide = shown.max() > 10 * shown.min() > 0
-        figure.update_xaxes(title_text=label, type="log" if wide else "linear", **cell)
+        figure.update_xaxes(title_text=label, **(log_axis(shown) if wide else {}), **cell)
         figure.update_yaxes(title_text=str(rows["metric"].iloc[0]).replace("_", " "), **cell)
     for arm in sorted({str(arm) for _, rows, _ in wanted for arm in rows["arm"]}):  # grey ones too
         figure.add_trace(_legend_entry(arm, look[arm]), **cells[0])

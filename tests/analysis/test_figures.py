@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analysis.figures import AXES, PALETTE, PANEL_HEIGHT, SEED, learning_curves, places, styles
+from analysis.figures import AXES, PALETTE, PANEL_HEIGHT, SEED, learning_curves, log_axis, places, styles
 from analysis.load import load_history, load_study
 from analysis.page_parts import drawn
 from analysis.score_figures import final_scores
@@ -113,3 +113,19 @@ def test_no_figures_without_results(write_run: Any, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     assert learning_curves(load_study(runs, "compare"), load_history(runs, "compare")) is None
     assert final_scores(load_study(runs, "compare")) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([0.4, 3.0], ["0.2", "0.5", "1", "2", "5"]),
+        ([1500, 90_000, float("nan"), 0], ["1k", "2k", "5k", "10k", "20k", "50k", "100k"]),
+        ([1e-4, 3.0], ["0.0001", "0.001", "0.01", "0.1", "1"]),
+        ([2e6], ["1M", "2M"]),
+    ],
+)
+def test_ticks_of_a_logarithmic_axis_are_whole_numbers(values: list[float], ticks: list[str]) -> None:
+    found = log_axis(values)
+    assert found["ticktext"] == ticks
+    assert found["type"] == "log"
+    assert log_axis([0.0]) == {"type": "log"}

@@ -80,6 +80,7 @@ def test_tables_equal_the_frame(study: Path) -> None:
     text = re.sub(r'<span class="dot"[^>]*></span>', "", without_scripts(page(study)))
     for _, row in arm_table(frame).iterrows():
         arm, *rest = cells(row)
+        rest = rest[: 2 if row["kind"] == "reference" else None]  # the note takes the place of what is empty
         line = re.escape("".join(f"<td>{escape(c)}</td>" for c in rest))
         assert re.search(rf"<td>{re.escape(escape(arm))}</td><td>[\d-]*</td>{line}", text), arm
     for _, run in frame[frame["status"] == "complete"].iterrows():

@@ -1,23 +1,13 @@
-"""The report command: its files, its mistakes, and the page in a real browser."""
+"""The report command: its files and its mistakes. The page in a browser: test_browser.py."""
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-import subprocess
-from html import unescape
 from pathlib import Path
 
 import matplotlib.image
 import pytest
 
-from analysis.load import load_study
 from analysis.report import main
-from analysis.summary import arm_table
-from analysis.table import cells
-
-CHROMIUM = shutil.which("chromium")
 
 
 def test_the_command_writes_the_page_and_its_figures(
@@ -82,76 +72,3 @@ def test_mistakes_are_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
-
-
-CLICKS = """
-<script>
-const problems = [];
-addEventListener("error", e => problems.push(e.message));
-addEventListener("unhandledrejection", e => problems.push(String(e.reason)));
-const wait = setInterval(async () => {
-  if (document.body.dataset.ready !== "yes") return;
-  clearInterval(wait);
-  const curves = document.querySelector("#curves .js-plotly-plot");
-  const tokens = [...curves.data[0].x];
-  document.querySelectorAll("input[name=axis]")[1].click();
-  document.getElementById("log").click();
-  document.querySelector(".arms input[value=mamba]").click();
-  const table = document.querySelector("table.sortable");
-  table.tHead.rows[0].cells[0].click();
-  await new Promise(done => setTimeout(done, 500));
-  const found = {
-    problems, tokens, flops: curves.data[0].x, kind: curves.layout.xaxis.type,
-    title: curves.layout.xaxis.title.text,
-    mamba: curves.data.filter(t => t.name === "mamba").map(t => t.visible),
-    drawn: document.querySelectorAll(".js-plotly-plot .main-svg").length,
-    first: [...table.tBodies[0].rows].map(r => r.cells[0].textContent),
-  };
-  document.body.insertAdjacentHTML("beforeend", `<pre id="found">${JSON.stringify(found)}</pre>`);
-}, 50);
-</script>
-"""
-
-
-@pytest.mark.full
-@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: apt-get install chromium")
-def test_the_page_works_in_a_browser(study: Path, tmp_path: Path) -> None:
-    assert main([f"runs={study}", f"out={tmp_path}"]) == 0
-    html = (tmp_path / "report.html").read_text()
-    (tmp_path / "clicked.html").write_text(html.replace("<h1>", CLICKS + "<h1>", 1))
-    words = [
-        str(CHROMIUM),
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--user-data-dir={tmp_path / 'profile'}",
-    ]
-    words += [
-        "--window-size=1280,900",
-        "--virtual-time-budget=60000",
-        "--enable-logging=stderr",
-        "--dump-dom",
-    ]
-    ended = subprocess.run(
-        [*words, f"file://{tmp_path / 'clicked.html'}"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-    )
-    assert "CONSOLE" not in ended.stderr
-    [text] = re.findall(r'<pre id="found">({.*?})</pre>', ended.stdout)
-    found = json.loads(unescape(text))
-    assert found["problems"] == []
-    assert found["drawn"] > 0
-    assert found["title"] == "training FLOPs"
-    assert found["kind"] == "log"
-    assert found["flops"] == pytest.approx([1e11, 2e11, 3e11, 4e11, 5e11])
-    assert found["tokens"] == pytest.approx([40960 * i for i in range(1, 6)])
-    assert set(found["mamba"]) == {False}
-    named = [name for name in found["first"] if name]
-    assert named == sorted(named)
-    frame = load_study(study, "compare")
-    shown = re.sub(r'<span class="dot"[^>]*></span>', "", ended.stdout)
-    for _, row in arm_table(frame).iterrows():
-        assert "".join(f"<td>{c}</td>" for c in cells(row)) in shown

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from analysis.load import load_study
-from analysis.score_figures import final_scores
+from analysis.score_figures import final_scores, forest
 
 
 def test_scores_are_those_of_the_frame(study: Path) -> None:
@@ -26,3 +27,19 @@ def test_one_seed_has_no_bar_and_failures_no_point(study: Path) -> None:
     moe = [t for t in figure.data if t.name == "moe"]
     assert moe[-1].error_x.array is None
     assert not [t for t in figure.data if t.name == "s4" and t.xaxis == "x"]
+
+
+def test_arms_of_a_forest_stand_apart_around_their_task(study: Path) -> None:
+    gains = pd.DataFrame(
+        [
+            {"task": task, "scale": "nano", "arm": arm, "gain": 0.1, "half_width": 0.2}
+            for task in ("text", "recall")
+            for arm in ("s4", "mamba")
+        ]
+    )
+    figure = forest(gains, load_study(study, "compare"))
+    assert figure is not None
+    assert figure.layout.yaxis.ticktext == ("text, nano", "recall, nano")
+    assert figure.layout.yaxis.tickvals == (0, 1)
+    assert {t.name: t.y for t in figure.data} == {"mamba": (-0.2, 0.8), "s4": (0.2, 1.2)}
+    assert figure.layout.yaxis.range == (1.5, -0.5)  # the first task on top

@@ -1,0 +1,44 @@
+"""Chromium without a window: what a page's document is once its scripts have run, and pictures of it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+CHROMIUM = shutil.which("chromium")
+REMEDY = "needs a browser: apt-get install chromium"
+SCHEMES = {"dark": 0, "light": 1}
+"""Chromium's numbers of what a reader's system prefers."""
+
+
+def visit(page: Path, *words: str, scheme: str = "light", width: int = 1280, height: int = 900) -> str:
+    """What Chromium prints of a page when its scripts have run; ``words`` say what it shall do."""
+    assert CHROMIUM is not None, REMEDY
+    with tempfile.TemporaryDirectory() as profile:
+        command = [
+            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+            f"--user-data-dir={profile}", f"--window-size={width},{height}", "--virtual-time-budget=60000",
+            f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}", "--enable-logging=stderr",
+            *words, page.resolve().as_uri(),
+        ]  # fmt: skip
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    # What a page logs, and what it may not load, stands in Chromium's log as CONSOLE.
+    assert "CONSOLE" not in ended.stderr, ended.stderr
+    return ended.stdout
+
+
+def document(page: Path, scheme: str = "light", width: int = 1280) -> str:
+    """The HTML of a page after its scripts have run."""
+    return visit(page, "--dump-dom", scheme=scheme, width=width)
+
+
+def picture(page: Path, path: Path, scheme: str, width: int, height: int) -> None:
+    """A PNG of the top of a page."""
+    visit(page, f"--screenshot={path.resolve()}", scheme=scheme, width=width, height=height)
+
+
+def on_paper(page: Path, path: Path) -> None:
+    """The page as a PDF."""
+    visit(page, f"--print-to-pdf={path.resolve()}", "--no-pdf-header-footer")
