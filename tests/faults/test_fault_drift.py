@@ -15,8 +15,8 @@ import torch
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
 
+from analysis.flags import study_warnings
 from analysis.load import load_study
-from analysis.summary import study_warnings
 from experiments.drift import check_config, flat
 from experiments.errors import ConfigError, DataError
 from experiments.settings import deciding
