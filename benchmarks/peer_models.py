@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,9 @@ def make_pair(family: str, shape: Shape, *, extra: bool = True, silent: int = 0)
     theirs = list(of_transformers(family, module, shape))
     check_equal(family, ours, theirs[0], shape)
     if extra and family in EXTRA:
-        theirs += EXTRA[family](shape)
+        package, make = EXTRA[family]
+        if find_spec(package) is not None:
+            theirs += make(shape)
     return Pair(ours=ours, theirs=theirs)
 
 
@@ -286,8 +289,11 @@ def of_mambapy(shape: Shape) -> list[Peer]:
     return [Peer(name="mambapy", module=module, logits=module)]
 
 
-EXTRA: dict[str, Callable[[Shape], list[Peer]]] = {"decoder": x_transformers, "mamba": of_mambapy}
-"""Peers whose weights cannot be read here: models of the same shape."""
+EXTRA: dict[str, tuple[str, Callable[[Shape], list[Peer]]]] = {
+    "decoder": ("x_transformers", x_transformers),
+    "mamba": ("mambapy", of_mambapy),
+}
+"""Packages whose weights cannot be read here: models of the same shape. They run where they are installed."""
 
 
 @torch.no_grad()

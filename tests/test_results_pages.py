@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis import task_grid
 from analysis.table import render_markdown
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
@@ -41,3 +42,12 @@ def test_the_table_of_tuning_is_its_frame() -> None:
     rendered = render_markdown(frame)
     for line in rendered[rendered.index("## ") :].splitlines():
         assert line.lstrip("#") in page, line
+
+
+def test_the_table_of_probes_is_its_frame_and_holds_every_task_and_family() -> None:
+    frame = pd.read_parquet(RESULTS / "probes.parquet")
+    page = (RESULTS / "probes.md").read_text()
+    table = task_grid.task_grid(frame)
+    assert task_grid.render_markdown(table, []).strip() in page
+    assert table.groupby("arm")["task"].nunique().tolist() == [37] * 8
+    assert (table["runs"] == 3).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import subprocess
@@ -144,3 +145,85 @@ def test_mistakes_end_before_anything_is_timed(
         scan.parse()
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_same_model_of_another_library_gives_the_same_logits_and_takes_turns(tmp_path: Path) -> None:
+    numbers = tmp_path / "numbers.json"
+    small = (
+        "--d-model",
+        "64",
+        "--layers",
+        "1",
+        "--lengths",
+        "16",
+        "--tokens",
+        "16",
+        "--rounds",
+        "2",
+        "--vocab",
+        "32",
+    )
+    done = subprocess.run(
+        [
+            sys.executable, str(FOLDER / "training.py"), "--threads", "1", "--json", str(numbers), *small,
+            "--families", "gpt2", "encoder", "encoder_decoder", "moe",
+        ],
+        cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(numbers.read_text())["training"]
+    assert [row["family"] for row in rows] == ["gpt2", "encoder", "encoder_decoder", "moe"]
+    for row in rows:
+        assert row["seconds"] > 0
+        assert 0 < row["matmul_share"] < 1
+        for peer in row["peers"].values():
+            assert peer["ratio"] == pytest.approx(peer["seconds"] / row["seconds"])
+            assert peer["rounds"] == 2
+
+
+def test_models_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import peer_models
+
+    shape = peer_models.Shape(d_model=64, layers=1, vocab_size=32, length=16)
+    pair = peer_models.make_pair("gpt2", shape)
+    with torch.no_grad():
+        next(pair.theirs[0].module.parameters()).add_(1.0)
+    with pytest.raises(ValueError, match="gpt2: our logits differ from those of transformers"):
+        peer_models.check_equal("gpt2", pair.ours, pair.theirs[0], shape)
+
+
+def test_both_write_the_same_tokens_and_a_goal_counts_what_reaches_it(tmp_path: Path) -> None:
+    numbers = tmp_path / "numbers.json"
+    small = (
+        "--d-model",
+        "64",
+        "--layers",
+        "1",
+        "--prompt",
+        "4",
+        "--tokens",
+        "4",
+        "--rounds",
+        "2",
+        "--vocab",
+        "32",
+    )
+    done = subprocess.run(
+        [
+            sys.executable, str(FOLDER / "decoding.py"), "--threads", "1", "--json", str(numbers), *small,
+            "--families", "decoder", "encoder_decoder", "--batches", "2", "--context", "32",
+        ],
+        cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(numbers.read_text())
+    assert [row["family"] for row in found["generation"]] == ["decoder", "encoder_decoder"]
+    assert 0 < found["bandwidth"]["share"] < 1
+
+    from goals import Goal, decoding_goals
+
+    goals = list(decoding_goals({"generation": found}))
+    assert len(goals) == 4
+    half = Goal(what="x", limit=3.0, cells={"a": 2.0, "b": 4.0})
+    assert half.row() == ["x", "at least 3.00", "3.00 (2.00 to 4.00)", "in part, 1 of 2"]
+    assert Goal(what="x", limit=0.02, most=True, percent=True, cells={"a": 0.01}).row()[2:] == ["1.0%", "met"]
