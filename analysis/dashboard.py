@@ -163,10 +163,10 @@ def main(arguments: Sequence[str]) -> int:
         frame = load_study(Path(config.runs), config.study)
         history = load_history(Path(config.runs), config.study)
         frame = with_steps(frame, history)
+        sent = contents(frame, find(frame, history))
     except (ValueError, RunError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    sent = contents(frame, find(frame, history))
     if not dry:
         try:
             return int(send(frame, sent, config) > 0)

@@ -33,7 +33,7 @@ def _sections(text: str) -> dict[str, str]:
     """
     starts = [match.start() for match in re.finditer(r"^\w+:", text, flags=re.MULTILINE)]
     if text[: starts[0] if starts else None].strip():  # something else stands first, such as flow style
-        config = yaml.load(text, yaml.CSafeLoader)
+        config = yaml.CSafeLoader(text).get_single_data()
         if not isinstance(config, dict):
             raise ValueError("it has no sections")
         return {key: yaml.safe_dump({key: value}) for key, value in config.items()}
@@ -54,5 +54,5 @@ def _flat(section: str) -> dict[str, Any]:
         else:
             flat[prefix[:-1]] = value
 
-    collect("", yaml.load(section, yaml.CSafeLoader) or {})
+    collect("", yaml.CSafeLoader(section).get_single_data() or {})
     return flat

@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from analysis import task_grid
+from analysis.scaling_tables import fit
 from analysis.table import render_markdown
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
@@ -51,3 +53,17 @@ def test_the_table_of_probes_is_its_frame_and_holds_every_task_and_family() -> N
     assert task_grid.render_markdown(table, []).strip() in page
     assert table.groupby("arm")["task"].nunique().tolist() == [37] * 8
     assert (table["runs"] == 3).all()
+
+
+def test_the_laws_of_the_ladder_are_those_of_its_points() -> None:
+    points = pd.read_parquet(RESULTS / "ladder.parquet")
+    page = (RESULTS.parent / "scaling.md").read_text()
+    assert points.groupby("line")["run"].nunique().tolist() == [6] * 4
+    for line, own in points.groupby("line"):
+        [row] = [row for row in page.splitlines() if row.startswith(f"| {line} |")]
+        cells = [cell.strip() for cell in row.split("|")[1:-1]]
+        found = fit(own, drop=0, bootstraps=0, seed=0)
+        assert int(cells[1]) == len(own)
+        for cell, value in zip(cells[2:5], (found.law.E, found.law.alpha, found.law.beta), strict=True):
+            assert float(cell.split()[0]) == pytest.approx(value, abs=6e-4)
+        assert cells[7] == found.held_out_text()

@@ -14,11 +14,13 @@ import wandb_file
 
 from analysis import dashboard
 from analysis.dashboard_run import contents, rows, upload_analysis
+from analysis.differences import difference_cells, with_differences
 from analysis.figures import learning_curves
+from analysis.flags import study_warnings
 from analysis.load import load_history, load_study
 from analysis.page import Findings
-from analysis.summary import arm_table, comparisons, study_warnings
-from analysis.table import cells, verdicts
+from analysis.summary import arm_table
+from analysis.table import cells
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +41,8 @@ def one_figure(monkeypatch: pytest.MonkeyPatch) -> None:
     """A study's figures take seconds to draw; most tests need no more than one."""
 
     def learning(frame: pd.DataFrame, history: pd.DataFrame) -> Findings:
-        return Findings(figures={"learning_curves": learning_curves(frame, history), "speed": None}, laws={})
+        figures = {"learning_curves": learning_curves(frame, history), "speed": None}
+        return Findings(figures=figures, laws={}, speed=None)
 
     monkeypatch.setattr(dashboard, "find", learning)
 
@@ -104,12 +107,9 @@ def test_the_verdict_s_numbers_are_the_frame_s(study: Path, tmp_path: Path) -> N
     assert found["analysis"]["warnings"] == study_warnings(frame) != []
     blocks = found["report"]["view"]["spec"]["blocks"]
     (text,) = [b["content"] for b in blocks if b["type"] == "markdown-block" and "## recall" in b["content"]]
-    for _, arm in arms.iterrows():
-        assert "| " + " | ".join(cells(arm)) + " |" in text
-    pairs = comparisons(frame)
-    for (task, scale), group in arms.groupby(["task", "scale"]):
-        here = (pairs["task"] == task) & (pairs["scale"] == scale)
-        assert all(line in text for line in verdicts(group, pairs[here]))
+    for _, arm in with_differences(frame).iterrows():
+        row = [*cells(arm), *(difference_cells(arm) if arm["kind"] == "arm" else [])]
+        assert "| " + " | ".join(row) in text
     for warning in study_warnings(frame):
         assert warning in text
 

@@ -34,6 +34,7 @@ RECORD = {
     *(
         "parameters",
         "flops_per_token",
+        "planned",
         "state_bytes_2k",
         "matched",
         "widths",
