@@ -29,7 +29,8 @@ from overhead import compose
 
 from analysis.frame_cache import NAME
 from analysis.load import load_history, load_study
-from experiments.results import RunFolder, provenance, write_json
+from experiments.provenance import provenance
+from experiments.results import RunFolder, write_json
 
 STUDY = "many"
 BACKBONES = ("decoder", "mamba", "s4", "moe")
