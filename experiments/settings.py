@@ -19,18 +19,9 @@ from omegaconf import DictConfig, OmegaConf
 from architectures.backbone import Backbone, BackboneConfig
 from experiments.errors import ConfigError
 from experiments.objectives.objective import Objective
-from experiments.parallel.config import ParallelConfig
-from experiments.schema import (
-    BudgetConfig,
-    DeviceConfig,
-    Names,
-    OptimizerConfig,
-    ScaleConfig,
-    TrainerConfig,
-)
-from experiments.sections import CONF, read_sections, read_tree
+from experiments.schema import TrainerConfig
+from experiments.sections import CONF, Sections, read_sections, read_tree
 from experiments.tasks.task import Task
-from experiments.tracking.tracker import TrackingConfig
 from experiments.tuning import adopt_rate
 from experiments.validation import load_class, typed
 from experiments.weights import ModelRecord, fingerprint, is_run, read_record
@@ -52,10 +43,9 @@ class Initial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(Sections):
     """Everything about one run, typed and checked."""
 
-    names: Names
     backbone_class: type[Backbone]
     backbone: BackboneConfig
     objective_class: type[Objective]
@@ -64,14 +54,6 @@ class Settings:
     task: Any
     tests: dict[str, Any]
     """The settings of the task in each further test, by the words that ask for it."""
-    scale: ScaleConfig
-    budget: BudgetConfig
-    optimizer: OptimizerConfig
-    device: DeviceConfig
-    parallel: ParallelConfig
-    trainer: TrainerConfig
-    tracking: TrackingConfig
-    study: str
     initial: Initial | None
     """What training starts from; None where it starts from random weights."""
     fork: Initial | None
