@@ -129,6 +129,8 @@ class DecodingState:
     layers: list[Any]
     """One entry for each layer, made and read by that layer alone: tensors with the batch first, dicts
     and lists of them, or objects with ``select`` and ``num_bytes``."""
+    native: list[Any] | None = None
+    """The step of each layer by C++ kernels, for one token of a few rows; None where it has none."""
 
     @property
     def length(self) -> int:

@@ -29,6 +29,8 @@ from architectures.backbone import (
 from architectures.layers.attention import CrossAttention
 from architectures.layers.block import Auxiliary, Block, Residual, add_losses, feedforwards
 from architectures.layers.context import Context
+from architectures.layers.native_decode import Description, Step
+from architectures.layers.stepping import decoding_path, native_steps, steps
 from architectures.layers.embedding import Embedding
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.normalization import make_norm
@@ -116,10 +118,26 @@ class DecoderBlock(Block):
         mixed_BTD = self.mixer(self.mixer_residual.enter(x_BTD), context)
         return self._after(x_BTD, mixed_BTD, source, context.valid_BT)
 
-    def read_step(self, x_BTD: Tensor, state: dict[str, Any], context: Context) -> Tensor:
-        """The block over the next tokens."""
+    def step(self, x_BTD: Tensor, state: dict[str, Any], context: Context) -> Tensor:
         mixed_BTD = self.mixer.step(self.mixer_residual.enter(x_BTD), state["self"], context)
         return self._after(x_BTD, mixed_BTD, state["source"], None)[0]
+
+    def native_step(self, about: Description) -> Step:
+        residuals = (self.mixer_residual, self.cross_residual, self.feedforward_residual)
+        parts = (self.mixer, self.cross, self.feedforward)
+        mixer, cross, feedforward = (
+            part.native_branch(about, residual.described(about, residual.before))  # type: ignore[union-attr]
+            for part, residual in zip(parts, residuals, strict=True)
+        )
+
+        def step(x_B1D: Tensor, state: dict[str, Any], context: Context) -> Tensor:
+            stream_BD = x_B1D[:, 0].clone(memory_format=torch.contiguous_format)
+            mixer(stream_BD, stream_BD, state["self"], context)
+            cross(stream_BD, stream_BD, state["source"], context)
+            feedforward(stream_BD, stream_BD, None, context)
+            return stream_BD[:, None]
+
+        return step
 
     def _after(
         self, x_BTD: Tensor, mixed_BTD: Tensor, source: dict[str, Any], valid_BT: Tensor | None
@@ -258,14 +276,15 @@ class EncoderDecoder(Backbone):
             }
             for block in self._decoder()
         ]
-        return DecodingState(lengths=[0] * batch_size, layers=layers)
+        native = None if self.training else native_steps(self._decoder(), max_length, self.decoder_bias)
+        return DecodingState(lengths=[0] * batch_size, layers=layers, native=native)
 
     @torch.no_grad()
     def step(self, tokens_BT: Tensor, state: DecodingState, valid_BT: Tensor | None = None) -> Tensor:
         context = Context.next(tokens_BT, state.lengths, valid_BT, self.decoder_bias)
         x_BTD = self.embedding(tokens_BT, context.positions_BT, source=False)
-        for block, layer_state in zip(self._decoder(), state.layers, strict=True):
-            x_BTD = block.read_step(x_BTD, layer_state, context)
+        for step, layer in zip(steps(self._decoder(), state, x_BTD, context), state.layers, strict=True):
+            x_BTD = step(x_BTD, layer, context)
         state.lengths = advance(state.lengths, tokens_BT, valid_BT)
         return finish_logits(self.head, self.decoder_norm(x_BTD), self.config)
 
@@ -287,7 +306,8 @@ class EncoderDecoder(Backbone):
     def kernels(self) -> dict[str, str]:
         cuda = next(self.parameters()).is_cuda
         attention = self._decoder()[0].cross.kernel(masked=False, cuda=cuda)
-        return {"attention": attention} | expert_kernels(self)
+        decoding = decoding_path(native_steps(self._decoder(), 1, self.decoder_bias))
+        return {"attention": attention, "decoding": decoding} | expert_kernels(self)
 
     def after_step(self) -> None:
         for part in feedforwards(self):

@@ -203,7 +203,7 @@ class LinearAttention(Stack):
 
     def kernels(self) -> dict[str, str]:
         paths = {block.mixer.path for block in self._blocks() if isinstance(block.mixer, LinearMixer)}
-        return {"scan": ", ".join(sorted(paths))}
+        return {"scan": ", ".join(sorted(paths))} | super().kernels()
 
 
 @dataclass(frozen=True, kw_only=True)

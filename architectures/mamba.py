@@ -22,6 +22,8 @@ from architectures.layers.block import Mixer
 from architectures.layers.context import Context
 from architectures.layers.convolution import CausalConvolution
 from architectures.layers.fused import check_installed, check_path, convolution_unable, settle_path
+from architectures.layers.native_decode import Branch, Description, Residual, Unable
+from architectures.layers.native_decode_ssm import mamba_branch
 from architectures.layers.native_pointwise import native_finish
 from architectures.layers.recurrent import (
     RecurrentMixer,
@@ -178,6 +180,19 @@ class SelectiveSSM(RecurrentMixer):
             unable = "packed documents" if packed else "a state to continue"
         return settle_path(self.config.scan, operand, unable)
 
+    def native_branch(self, about: Description, residual: Residual) -> Branch:
+        if self.config.scan not in ("auto", "native") or self.config.negative_eigenvalues:
+            raise Unable("the path of the scan")
+        return mamba_branch(
+            about,
+            residual,
+            linears=(self.input, self.select, self.dt, self.out),
+            convolution=self.convolution,
+            norms=[None] * 3 if self.norms is None else list(self.norms),
+            A_CN=-self.A_log_CN.detach().exp(),
+            D_C=self.D_C,
+        )
+
     def start(self, batch_size: int, max_length: int) -> State:
         wide = torch.promote_types(self.A_log_CN.dtype, torch.float32)
         ssm = self.A_log_CN.new_zeros(batch_size, *self.A_log_CN.shape, dtype=wide)
@@ -235,4 +250,4 @@ class Mamba(RecurrentStack):
 
     def kernels(self) -> dict[str, str]:
         mixer = next(part for part in self.modules() if isinstance(part, SelectiveSSM))
-        return {"scan": mixer.path(mixer.D_C)}
+        return {"scan": mixer.path(mixer.D_C)} | super().kernels()

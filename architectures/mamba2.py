@@ -29,6 +29,8 @@ from architectures.layers.fused import (
     convolution_unable,
     settle_path,
 )
+from architectures.layers.native_decode import Branch, Description, Residual, Unable
+from architectures.layers.native_decode_ssm import mamba2_branch
 from architectures.layers.native_pointwise import native_finish
 from architectures.layers.recurrent import (
     RecurrentMixer,
@@ -246,6 +248,22 @@ class SSD(RecurrentMixer):
             unable = "eigenvalues below zero"
         return settle_path(self.config.scan, operand, unable)
 
+    def native_branch(self, about: Description, residual: Residual) -> Branch:
+        c = self.config
+        if c.scan not in ("auto", "native") or c.negative_eigenvalues:
+            raise Unable("the path of the scan")
+        return mamba2_branch(
+            about,
+            residual,
+            linears=(self.input, self.out),
+            convolution=self.convolution,
+            norm=None if self.norm is None else (self.norm.weight, self.norm.eps),
+            before_gate=c.norm == "before_gate",
+            numbers_H=(-self.A_log_H.detach().exp(), self.D_H, self.dt_bias_H),
+            sizes=(c.num_heads, self.channels // c.num_heads, c.num_groups, self.d_state),
+            steps=(c.dt_floor, c.dt_ceiling),
+        )
+
     def start(self, batch_size: int, max_length: int) -> State:
         wide = torch.promote_types(self.A_log_H.dtype, torch.float32)
         shape = (batch_size, self.config.num_heads, self.channels // self.config.num_heads, self.d_state)
@@ -304,4 +322,4 @@ class Mamba2(RecurrentStack):
 
     def kernels(self) -> dict[str, str]:
         mixer = next(part for part in self.modules() if isinstance(part, SSD))
-        return {"scan": mixer.path(mixer.D_H)}
+        return {"scan": mixer.path(mixer.D_H)} | super().kernels()

@@ -168,7 +168,8 @@ def write(
         return written
     logits_BV = read(model, opening)
     forbidden_V = ~writable(vocabulary, stop, logits_BV.device)
-    seen_BV = _seen(opening, logits_BV.shape[-1])
+    penalised = sampling.repetition_penalty != 1
+    seen_BV = _seen(opening, logits_BV.shape[-1]) if penalised else None
     while True:
         logits_BV = logits_BV.masked_fill(forbidden_V, -torch.inf)
         token_B = next_tokens(logits_BV, sampling, [generators[row] for row in alive], seen_BV)
@@ -181,8 +182,10 @@ def write(
             return written
         if len(going) < len(alive):
             opening.state.select(going)
-            token_B, seen_BV, alive = token_B[going], seen_BV[going], [alive[i] for i in going]
-        seen_BV = seen_BV.scatter(1, token_B[:, None], True)
+            token_B, alive = token_B[going], [alive[i] for i in going]
+            seen_BV = None if seen_BV is None else seen_BV[going]
+        if seen_BV is not None:
+            seen_BV = seen_BV.scatter(1, token_B[:, None], True)
         logits_BV = model.step(token_B[:, None], opening.state)[:, -1]
 
 

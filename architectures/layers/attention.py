@@ -15,6 +15,8 @@ from architectures.backbone import Flops, linear_flops
 from architectures.layers.attention_config import AttentionConfig
 from architectures.layers.cache import Cache
 from architectures.layers.context import Context
+from architectures.layers.native_branches import AttentionBranch, SourceBranch
+from architectures.layers.native_decode import Branch, Description, Residual, Unable
 from architectures.layers.normalization import make_norm
 from architectures.layers.positions import PositionsConfig, Rotary
 from architectures.layers.softmax_attention import SoftmaxAttention
@@ -98,6 +100,22 @@ class Attention(SoftmaxAttention):
         widths = [self.head_dim, self.head_dim]
         return self.make_cache(batch_size, max_length, self.num_kv_heads, widths, self.k.weight)
 
+    def native_branch(self, about: Description, residual: Residual) -> Branch:
+        if self.config.cache != "contiguous" or not self.causal or self.window is not None:
+            raise Unable("what the cache keeps")
+        k, v = self.k, self.v
+        return AttentionBranch(
+            about, residual, k=k, v=v, rotary=self.rotary, biased=self.positional, **self._natively()
+        )
+
+    def _natively(self) -> dict[str, Any]:
+        """What attention to a cache and to a source have in common. Raises Unable for what is not plain."""
+        c = self.config
+        if c.kernel != "auto" or c.qk_norm != "none" or c.softcap is not None or c.sinks:
+            raise Unable("what is done to the scores")
+        heads = {"heads": self.num_heads, "kv_heads": self.num_kv_heads, "head_dim": self.head_dim}
+        return {"q": self.q, "out": self.out, "scale": self.scale(), **heads}
+
     def state_bytes(self, length: int, bytes_per_element: int) -> int:
         return self.cache_bytes(length, self.num_kv_heads, [self.head_dim] * 2, bytes_per_element)
 
@@ -133,6 +151,9 @@ class CrossAttention(Attention):
         mask = None if valid_BS is None else valid_BS[:, None, None, :]
         q_BHTE = self._project(x_BTD, self.q, "q_norm")
         return self.out(self._attend(q_BHTE, k_BGSE, v_BGSE, mask=mask).transpose(1, 2).flatten(2))
+
+    def native_branch(self, about: Description, residual: Residual) -> Branch:
+        return SourceBranch(about, residual, k=None, v=None, **self._natively())
 
     def cross_flops(self, length: int, source_length: int) -> Flops:
         """Queries and outputs for each target token, keys and values for each source token."""

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
+from architectures.layers import native_decode
 from architectures.layers.context import Context
+from architectures.layers.native_decode import Branch, Description, Step, Unable
 from architectures.layers.normalization import NORMS, MakeNorm
 
 Auxiliary = dict[str, Tensor]
@@ -83,6 +85,10 @@ class Mixer(nn.Module, ABC):
         """The next T positions, which ``context`` places; advances ``state`` in place."""
         raise ValueError(f"{type(self).__name__} cannot decode step by step")
 
+    def native_branch(self, about: Description, residual: native_decode.Residual) -> Branch:
+        """The next position of each row, by the C++ kernels. Raises Unable where there are none for it."""
+        raise Unable(type(self).__name__)
+
     def state_bytes(self, length: int, bytes_per_element: int) -> int:
         """Bytes of this layer's state for one sequence after ``length`` tokens."""
         return 0
@@ -98,6 +104,10 @@ class FeedForward(nn.Module, ABC):
     @abstractmethod
     def forward(self, x_BTD: Tensor, valid_BT: Tensor | None = None) -> tuple[Tensor, Auxiliary]:
         """The transformed positions, same shape, and losses summed over sequences."""
+
+    def native_branch(self, about: Description, residual: native_decode.Residual) -> Branch:
+        """One position of each row, by the C++ kernels. Raises Unable where there are none for it."""
+        raise Unable(type(self).__name__)
 
     def flops(self, length: int) -> Flops:
         """Forward FLOPs of one sequence."""
@@ -148,6 +158,11 @@ class Residual(nn.Module):
         if self.after is None:
             return x_BTD + y_BTD
         return self.after(x_BTD + y_BTD) if self.placement == "post" else x_BTD + self.after(y_BTD)
+
+    def described(self, about: Description, before: nn.Module | None) -> native_decode.Residual:
+        """What the C++ kernels know of it in evaluation, entered by the norm ``before``."""
+        post = self.placement == "post"
+        return native_decode.Residual(about.norm(before), about.norm(self.after), post)
 
     def _skipped(self, y_BTD: Tensor) -> Tensor:
         """Stochastic depth: whole sequences lose this branch; the others make up for it."""
@@ -201,6 +216,24 @@ class Block(nn.Module):
     def step(self, x_BTD: Tensor, state: Any, context: Context) -> Tensor:
         entered_BTD = self.mixer_residual.enter(x_BTD)
         return self._rest(x_BTD, entered_BTD, self.mixer.step(entered_BTD, state, context), None)[0]
+
+    def native_step(self, about: Description) -> Step:
+        """``step`` for one token of each row by the C++ kernels, in evaluation. Raises Unable where it cannot."""
+        before = self.mixer_residual.before
+        branches = [self.mixer.native_branch(about, self.mixer_residual.described(about, before))]
+        if self.feedforward is not None and self.feedforward_residual is not None:
+            before = before if self.shared_norm else self.feedforward_residual.before
+            residual = self.feedforward_residual.described(about, before)
+            branches.append(self.feedforward.native_branch(about, residual))
+
+        def step(x_B1D: Tensor, state: Any, context: Context) -> Tensor:
+            read_BD = x_B1D[:, 0].contiguous()
+            stream_BD = read_BD.clone()
+            for branch in branches:
+                branch(read_BD if self.parallel else stream_BD, stream_BD, state, context)
+            return stream_BD[:, None]
+
+        return step
 
     def _rest(
         self, x_BTD: Tensor, entered_BTD: Tensor, mixed_BTD: Tensor, valid_BT: Tensor | None

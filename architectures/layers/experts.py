@@ -26,6 +26,8 @@ from architectures.layers.dispatch import (
 )
 from architectures.layers.experts_config import ExpertsConfig
 from architectures.layers.feedforward import ACTIVATIONS, DenseFeedForward, FeedForwardConfig
+from architectures.layers.native_decode import Branch, Description, Residual, Unable
+from architectures.layers.native_decode_experts import ExpertsBranch
 from architectures.layers.router import Router, Routing
 
 RUNS: dict[str, Run] = {"loop": run_loop, "grouped": run_grouped, "padded": run_padded}
@@ -59,6 +61,7 @@ class Experts(FeedForward):
         feedforward = feedforward or FeedForwardConfig()
         X = config.num_experts
         self.config = config
+        self.activation_name = feedforward.activation
         self.activation = ACTIVATIONS[feedforward.activation]
         self.router = Router(d_model, config)
         gate_XFD = nn.Parameter(torch.empty(X, d_ff, d_model)) if feedforward.gated else None
@@ -86,6 +89,27 @@ class Experts(FeedForward):
                 shared_BTD = self.shared_gate(x_BTD).sigmoid() * shared_BTD
             y_BTD = y_BTD + shared_BTD
         return y_BTD, self._losses(routing, valid_BT)
+
+    def native_branch(self, about: Description, residual: Residual) -> Branch:
+        c = self.config
+        limited = c.choice == "expert" or c.capacity is not None or c.num_groups > 1
+        if limited or c.dispatch != "auto" or self.exchange is not None or self.watcher is not None:
+            raise Unable("the choice of experts")
+        shared = self.shared
+        matrices = (None,) * 3 if shared is None else (shared.gate, shared.up, shared.down)
+        return ExpertsBranch(
+            about,
+            residual,
+            router_XD=self.router.weight,
+            selection_X=None if c.bias_rate is None else self.router.selection_X,
+            choices=c.experts_per_token,
+            sigmoid=c.score == "sigmoid",
+            renormalise=c.renormalise,
+            scaling=c.scaling,
+            stacks=(self.gate_XFD, self.up_XFD, self.down_XDF),
+            shared=(*matrices, self.shared_gate),
+            activation=self.activation_name,
+        )
 
     def _routed(self, x_BTD: Tensor, routing: Routing) -> Tensor:
         x_ND = x_BTD.flatten(0, 1)

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.layers.block import Auxiliary, FeedForward
+from architectures.layers.native_branches import DenseBranch
+from architectures.layers.native_decode import Branch, Description, Residual
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -61,6 +63,7 @@ class DenseFeedForward(FeedForward):
     def __init__(self, d_model: int, d_ff: int, config: FeedForwardConfig | None = None) -> None:
         super().__init__()
         config = config or FeedForwardConfig()
+        self.config = config
         self.activation = ACTIVATIONS[config.activation]
         self.gate = nn.Linear(d_model, d_ff, bias=config.bias) if config.gated else None
         self.up = nn.Linear(d_model, d_ff, bias=config.bias)
@@ -70,6 +73,16 @@ class DenseFeedForward(FeedForward):
         if self.gate is None:
             return self.down(self.activation(self.up(x_BTD))), {}
         return self.down(self.activation(self.gate(x_BTD)) * self.up(x_BTD)), {}
+
+    def native_branch(self, about: Description, residual: Residual) -> Branch:
+        return DenseBranch(
+            about,
+            residual,
+            gate=self.gate,
+            up=self.up,
+            down=self.down,
+            activation=self.config.activation,
+        )
 
     @torch.no_grad()
     def initialise(self, num_branches: int) -> None:

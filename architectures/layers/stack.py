@@ -27,6 +27,8 @@ from architectures.backbone import (
 )
 from architectures.layers.block import Block, FeedForward, Mixer, add_losses, feedforwards
 from architectures.layers.context import Context
+from architectures.layers.native_decode import Step
+from architectures.layers.stepping import decoding_path, native_steps, steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,14 +181,24 @@ class Stack(Backbone):
         if not self.capabilities.decodes:
             return super().start(batch_size, max_length)
         layers: list[Any] = [block.mixer.start(batch_size, max_length) for block in self._blocks()]
-        return DecodingState(lengths=[0] * batch_size, layers=layers)
+        native = None if self.training else self.native_steps(max_length)
+        return DecodingState(lengths=[0] * batch_size, layers=layers, native=native)
+
+    def native_steps(self, room: int) -> list[Step | None]:
+        """The step of each block by the C++ kernels, in evaluation; None where it has none."""
+        if self.capabilities.blockwise:
+            return [None for _ in self._blocks()]
+        return native_steps(self._blocks(), room, self.score_bias)
+
+    def kernels(self) -> dict[str, str]:
+        return {"decoding": decoding_path(self.native_steps(1))} if self.capabilities.decodes else {}
 
     @torch.no_grad()
     def step(self, tokens_BT: Tensor, state: DecodingState, valid_BT: Tensor | None = None) -> Tensor:
         context = self.next_context(tokens_BT, state.lengths, valid_BT)
         x_BTD = self.embed(tokens_BT, context, None)
-        for block, layer_state in zip(self._blocks(), state.layers, strict=True):
-            x_BTD = block.step(x_BTD, layer_state, context)
+        for step, layer in zip(steps(self._blocks(), state, x_BTD, context), state.layers, strict=True):
+            x_BTD = step(x_BTD, layer, context)
         state.lengths = advance(state.lengths, tokens_BT, valid_BT)
         return self.predict(self.final(x_BTD))
 

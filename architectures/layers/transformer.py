@@ -173,7 +173,7 @@ class Transformer(Stack):
     def kernels(self) -> dict[str, str]:
         """The kernel of each kind of attention layer, on the device of the parameters."""
         cuda = next(self.parameters()).is_cuda
-        paths = {}
+        paths = super().kernels()
         for mixer in self.modules():
             if isinstance(mixer, Attention | LatentAttention):
                 kind = "attention" if mixer.window is None else "local attention"
