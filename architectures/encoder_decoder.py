@@ -29,14 +29,14 @@ from architectures.backbone import (
 from architectures.layers.attention import CrossAttention
 from architectures.layers.block import Auxiliary, Block, Residual, add_losses, feedforwards
 from architectures.layers.context import Context
-from architectures.layers.native_decode import Description, Step
-from architectures.layers.stepping import decoding_path, native_steps, steps
 from architectures.layers.embedding import Embedding
 from architectures.layers.feedforward import FeedForwardConfig
+from architectures.layers.native_decode import Description, Step
 from architectures.layers.normalization import make_norm
 from architectures.layers.pattern import check_pattern, spread
 from architectures.layers.positions import PositionsConfig
 from architectures.layers.stack import advance
+from architectures.layers.stepping import decoding_path, native_steps, steps
 from architectures.layers.transformer import (
     TransformerConfig,
     check_vocabulary,

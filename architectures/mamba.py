@@ -22,7 +22,7 @@ from architectures.layers.block import Mixer
 from architectures.layers.context import Context
 from architectures.layers.convolution import CausalConvolution
 from architectures.layers.fused import check_installed, check_path, convolution_unable, settle_path
-from architectures.layers.native_decode import Branch, Description, Residual, Unable
+from architectures.layers.native_decode import Branch, Description, Residual, UnableError
 from architectures.layers.native_decode_ssm import mamba_branch
 from architectures.layers.native_pointwise import native_finish
 from architectures.layers.recurrent import (
@@ -182,7 +182,7 @@ class SelectiveSSM(RecurrentMixer):
 
     def native_branch(self, about: Description, residual: Residual) -> Branch:
         if self.config.scan not in ("auto", "native") or self.config.negative_eigenvalues:
-            raise Unable("the path of the scan")
+            raise UnableError("the path of the scan")
         return mamba_branch(
             about,
             residual,

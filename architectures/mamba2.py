@@ -29,7 +29,7 @@ from architectures.layers.fused import (
     convolution_unable,
     settle_path,
 )
-from architectures.layers.native_decode import Branch, Description, Residual, Unable
+from architectures.layers.native_decode import Branch, Description, Residual, UnableError
 from architectures.layers.native_decode_ssm import mamba2_branch
 from architectures.layers.native_pointwise import native_finish
 from architectures.layers.recurrent import (
@@ -251,7 +251,7 @@ class SSD(RecurrentMixer):
     def native_branch(self, about: Description, residual: Residual) -> Branch:
         c = self.config
         if c.scan not in ("auto", "native") or c.negative_eigenvalues:
-            raise Unable("the path of the scan")
+            raise UnableError("the path of the scan")
         return mamba2_branch(
             about,
             residual,

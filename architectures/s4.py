@@ -46,7 +46,7 @@ class S4(Stack):
                 part.rate = rate
 
     def kernels(self) -> dict[str, str]:
-        return {"convolution": LAYERS[self.config.parametrisation].path}
+        return {"convolution": LAYERS[self.config.parametrisation].path} | super().kernels()
 
 
 class BidirectionalS4(S4):

@@ -16,7 +16,7 @@ from architectures.layers.attention_config import AttentionConfig
 from architectures.layers.cache import Cache
 from architectures.layers.context import Context
 from architectures.layers.native_branches import AttentionBranch, SourceBranch
-from architectures.layers.native_decode import Branch, Description, Residual, Unable
+from architectures.layers.native_decode import Branch, Description, Residual, UnableError
 from architectures.layers.normalization import make_norm
 from architectures.layers.positions import PositionsConfig, Rotary
 from architectures.layers.softmax_attention import SoftmaxAttention
@@ -102,17 +102,17 @@ class Attention(SoftmaxAttention):
 
     def native_branch(self, about: Description, residual: Residual) -> Branch:
         if self.config.cache != "contiguous" or not self.causal or self.window is not None:
-            raise Unable("what the cache keeps")
+            raise UnableError("what the cache keeps")
         k, v = self.k, self.v
         return AttentionBranch(
             about, residual, k=k, v=v, rotary=self.rotary, biased=self.positional, **self._natively()
         )
 
     def _natively(self) -> dict[str, Any]:
-        """What attention to a cache and to a source have in common. Raises Unable for what is not plain."""
+        """What attention to a cache and to a source share. Raises UnableError for what is not plain."""
         c = self.config
         if c.kernel != "auto" or c.qk_norm != "none" or c.softcap is not None or c.sinks:
-            raise Unable("what is done to the scores")
+            raise UnableError("what is done to the scores")
         heads = {"heads": self.num_heads, "kv_heads": self.num_kv_heads, "head_dim": self.head_dim}
         return {"q": self.q, "out": self.out, "scale": self.scale(), **heads}
 

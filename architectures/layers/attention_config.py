@@ -65,7 +65,8 @@ class AttentionConfig:
     """Share of the attention weights dropped in training."""
     kernel: str = "auto"
     """``reference`` (plain), ``sdpa`` (PyTorch's fused attention), ``flex`` (FlexAttention, compiled on a
-    GPU), or ``auto``: sdpa, but flex on a GPU for windows and documents, and for soft caps there."""
+    GPU), or ``auto``: sdpa, but flex on a GPU for windows and documents, and for soft caps there; on a CPU
+    single tokens by C++ kernels, where they know the layer."""
     cache: str = "contiguous"
     """Where decoding keeps keys and values: ``contiguous`` (local layers: a ring), ``paged``, ``int8``."""
     block_size: int = 16

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from architectures.backbone import Flops, linear_flops
 from architectures.layers import native_decode
 from architectures.layers.context import Context
-from architectures.layers.native_decode import Branch, Description, Step, Unable
+from architectures.layers.native_decode import Branch, Description, Step, UnableError
 from architectures.layers.normalization import NORMS, MakeNorm
 
 Auxiliary = dict[str, Tensor]
@@ -86,8 +86,8 @@ class Mixer(nn.Module, ABC):
         raise ValueError(f"{type(self).__name__} cannot decode step by step")
 
     def native_branch(self, about: Description, residual: native_decode.Residual) -> Branch:
-        """The next position of each row, by the C++ kernels. Raises Unable where there are none for it."""
-        raise Unable(type(self).__name__)
+        """The next position of each row, by C++ kernels. Raises UnableError where there are none."""
+        raise UnableError(type(self).__name__)
 
     def state_bytes(self, length: int, bytes_per_element: int) -> int:
         """Bytes of this layer's state for one sequence after ``length`` tokens."""
@@ -106,8 +106,8 @@ class FeedForward(nn.Module, ABC):
         """The transformed positions, same shape, and losses summed over sequences."""
 
     def native_branch(self, about: Description, residual: native_decode.Residual) -> Branch:
-        """One position of each row, by the C++ kernels. Raises Unable where there are none for it."""
-        raise Unable(type(self).__name__)
+        """One position of each row, by C++ kernels. Raises UnableError where there are none."""
+        raise UnableError(type(self).__name__)
 
     def flops(self, length: int) -> Flops:
         """Forward FLOPs of one sequence."""
@@ -218,7 +218,7 @@ class Block(nn.Module):
         return self._rest(x_BTD, entered_BTD, self.mixer.step(entered_BTD, state, context), None)[0]
 
     def native_step(self, about: Description) -> Step:
-        """``step`` for one token of each row by the C++ kernels, in evaluation. Raises Unable where it cannot."""
+        """``step`` for one token of each row by C++ kernels, in evaluation. Raises UnableError."""
         before = self.mixer_residual.before
         branches = [self.mixer.native_branch(about, self.mixer_residual.described(about, before))]
         if self.feedforward is not None and self.feedforward_residual is not None:

@@ -26,7 +26,7 @@ from architectures.layers.dispatch import (
 )
 from architectures.layers.experts_config import ExpertsConfig
 from architectures.layers.feedforward import ACTIVATIONS, DenseFeedForward, FeedForwardConfig
-from architectures.layers.native_decode import Branch, Description, Residual, Unable
+from architectures.layers.native_decode import Branch, Description, Residual, UnableError
 from architectures.layers.native_decode_experts import ExpertsBranch
 from architectures.layers.router import Router, Routing
 
@@ -94,7 +94,7 @@ class Experts(FeedForward):
         c = self.config
         limited = c.choice == "expert" or c.capacity is not None or c.num_groups > 1
         if limited or c.dispatch != "auto" or self.exchange is not None or self.watcher is not None:
-            raise Unable("the choice of experts")
+            raise UnableError("the choice of experts")
         shared = self.shared
         matrices = (None,) * 3 if shared is None else (shared.gate, shared.up, shared.down)
         return ExpertsBranch(

@@ -73,7 +73,7 @@ class AttentionBranch:
         rotary: Rotary | None = None,
         biased: bool = False,
     ) -> None:
-        """Without ``k`` and ``v`` nothing is added to what is attended to; ``biased`` takes the score bias."""
+        """Without ``k`` and ``v`` nothing is added to what is read; ``biased`` takes the score bias."""
         self.about = about
         fields = self.fields = _Attention(residual, *map(about.linear, (q, k, v, out)))
         fields.heads, fields.kv_heads, fields.head_dim = heads, kv_heads, head_dim
@@ -94,7 +94,8 @@ class AttentionBranch:
             return context.positions_BT[:, 0].expand(rows).contiguous()
 
         positions_B = context.once("native positions", new_positions)
-        self.attend(read_BD, stream_BD, *state.streams, positions_B, None)
+        k_BGSE, v_BGSE = state.streams
+        self.attend(read_BD, stream_BD, k_BGSE, v_BGSE, positions_B, None)
 
     def attend(
         self,
@@ -108,11 +109,21 @@ class AttentionBranch:
         """Each row sees the slots up to its position, but not those where ``visible_BS`` is False."""
         slots = k_BGSE.shape[2]
         keys, values = (part for x in (k_BGSE, v_BGSE) for part in ((x, *x.stride()[:3]),))
-        call("decode_attention", self.fields, read_BD, stream_BD, positions_B, visible_BS, slots, *keys, *values)
+        call(
+            "decode_attention",
+            self.fields,
+            read_BD,
+            stream_BD,
+            positions_B,
+            visible_BS,
+            slots,
+            *keys,
+            *values,
+        )
 
 
 class SourceBranch(AttentionBranch):
-    """Attention to keys and values of a source, made before; the state is what ``CrossAttention.read`` gives."""
+    """Attention to keys and values of a source; the state is what ``CrossAttention.read`` gives."""
 
     def __call__(self, read_BD: Tensor, stream_BD: Tensor, state: Any, context: Context) -> None:
         k_BGSE, valid_BS = state["k"], state["valid"]

@@ -53,11 +53,41 @@ static inline float folded(Vector lanes) {
     return (quarter[0] + quarter[2]) + (quarter[1] + quarter[3]);
 }
 
+#ifdef __clang__
+#define SHUFFLED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLED(a, b, ...) __builtin_shuffle(a, b, Integers{__VA_ARGS__})
+#endif
+
+// `folded` of up to 16 vectors at once, to the same bits: each step adds the halves of two vectors' parts. The sum of
+// vector m comes to stand in lane 4 (m % 4) + m / 4.
+template <int COUNT> static inline Vector folded_together(const Vector *from) {
+    Vector v[LANES];
+    for (int m = 0; m < LANES; m++) v[m] = m < COUNT ? from[m] : Vector{};
+    for (int m = 0; m < 8; m++) {
+        const Vector a = v[2 * m], b = v[2 * m + 1];
+        v[m] = SHUFFLED(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
+               SHUFFLED(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+    }
+    for (int m = 0; m < 4; m++) {
+        const Vector a = v[2 * m], b = v[2 * m + 1];
+        v[m] = SHUFFLED(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+               SHUFFLED(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    }
+    for (int m = 0; m < 2; m++) {
+        const Vector a = v[2 * m], b = v[2 * m + 1];
+        v[m] = SHUFFLED(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+               SHUFFLED(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+    }
+    return SHUFFLED(v[0], v[1], 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30) +
+           SHUFFLED(v[0], v[1], 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31);
+}
+
 // R rows of a matrix times N vectors.
 template <int R, int N>
 static inline void tile(const float *w, int64_t w_stride, int64_t inputs, const float *x, int64_t x_stride, float *y,
                         int64_t y_stride) {
-    Vector sum[R][N] = {}, v[N];
+    Vector sum[R * N] = {}, v[N];
     int64_t i = 0;
     for (; i + LANES <= inputs; i += LANES) {
         for (int n = 0; n < N; n++) v[n] = whole(x + n * x_stride + i);
@@ -65,18 +95,20 @@ static inline void tile(const float *w, int64_t w_stride, int64_t inputs, const 
             const float *from = w + r * w_stride + i;
             __builtin_prefetch(from + R * w_stride);  // the next tile; beyond the matrix it does no harm
             const Vector row = whole(from);
-            for (int n = 0; n < N; n++) sum[r][n] += row * v[n];
+            for (int n = 0; n < N; n++) sum[r * N + n] += row * v[n];
         }
     }
     if (i < inputs) {
         for (int n = 0; n < N; n++) v[n] = load(x + n * x_stride + i, inputs - i);
         for (int r = 0; r < R; r++) {
             const Vector row = load(w + r * w_stride + i, inputs - i);
-            for (int n = 0; n < N; n++) sum[r][n] += row * v[n];
+            for (int n = 0; n < N; n++) sum[r * N + n] += row * v[n];
         }
     }
+    float sums[LANES];
+    store(sums, folded_together<R * N>(sum), LANES);
     for (int r = 0; r < R; r++)
-        for (int n = 0; n < N; n++) y[n * y_stride + r] = folded(sum[r][n]);
+        for (int n = 0; n < N; n++) y[n * y_stride + r] = sums[4 * ((r * N + n) % 4) + (r * N + n) / 4];
 }
 
 // Some rows of a matrix times N vectors; what comes next is fetched meanwhile.

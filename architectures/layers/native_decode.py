@@ -3,7 +3,8 @@
 A layer that can be decoded so describes itself once for a decoding state: the numbers and addresses of its
 weights, as the kernels want them. A step is then one call for each branch, whatever the layer is made of.
 
-The result does not depend on the number of threads, nor on the other rows, to the last bit.
+The result does not depend on the number of threads, nor on the other rows, to the last bit. A text can
+differ from one written by PyTorch where two tokens are almost equally likely: sums have another order.
 
 Shapes: B batch, D d_model, H query heads, R rotated dimensions.
 """
@@ -11,6 +12,7 @@ Shapes: B batch, D d_model, H query heads, R rotated dimensions.
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol, TypeVar
 
@@ -29,7 +31,7 @@ Step = Callable[[Tensor, Any, Context], Tensor]
 """The stream (B, T, D) after a block, given that before it, the state of the layer and the context."""
 
 
-class Unable(Exception):
+class UnableError(Exception):
     """A layer cannot be decoded by these kernels; the reason."""
 
 
@@ -91,7 +93,7 @@ class Description:
             return None
         plain = type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu"
         if not plain or tensor.dtype != torch.float32 or not tensor.is_contiguous():
-            raise Unable("weights that are not plain float32 on a CPU")
+            raise UnableError("weights that are not plain float32 on a CPU")
         self._kept.append(tensor.detach())
         return tensor.data_ptr()
 
@@ -104,7 +106,7 @@ class Description:
         if type(module) is OffsetRMSNorm:
             return Norm(self.address(1 + module.weight.detach()), None, module.eps, 1)
         if type(module) is not nn.RMSNorm or module.eps is None:
-            raise Unable(f"the norm {type(module).__name__}")
+            raise UnableError(f"the norm {type(module).__name__}")
         return Norm(self.address(module.weight), None, module.eps, 1)
 
     def linear(self, module: nn.Module | None) -> Linear:
@@ -112,7 +114,7 @@ class Description:
         if module is None:
             return Linear()
         if type(module) is not nn.Linear:
-            raise Unable(f"the layer {type(module).__name__}")
+            raise UnableError(f"the layer {type(module).__name__}")
         weight, bias = self.address(module.weight), self.address(module.bias)
         return Linear(weight, bias, module.out_features, module.in_features)
 
@@ -123,5 +125,16 @@ class Description:
 
 def call(name: str, fields: ctypes.Structure, read_BD: Tensor, stream_BD: Tensor, *more: Any) -> None:
     """Calls the kernel of a branch."""
-    batch = read_BD.shape[0]
-    native.call(name, ctypes.addressof(fields), batch, torch.get_num_threads(), read_BD, stream_BD, *more)
+    arguments = [
+        part.data_ptr() if isinstance(part, Tensor) else part for part in (read_BD, stream_BD, *more)
+    ]
+    kernel = _kernel(name, 3 + len(arguments))
+    kernel(ctypes.addressof(fields), read_BD.shape[0], torch.get_num_threads(), *arguments)
+
+
+@functools.cache
+def _kernel(name: str, arguments: int) -> Callable[..., Any]:
+    """A kernel whose arguments are all addresses or integers of 64 bits, which ctypes need not be told."""
+    kernel = getattr(native.library(), name)
+    kernel.argtypes = [ctypes.c_void_p] * arguments
+    return kernel

@@ -87,7 +87,7 @@ def mamba_branch(
     A_CN: Tensor,
     D_C: Tensor,
 ) -> RecurrentBranch:
-    """``linears`` project in, select, make the time step and project out; ``norms`` are of what is selected."""
+    """``linears`` project in, select, make the time step, project out; ``norms`` are of what is selected."""
     fields = _Mamba(residual, *map(about.linear, linears), _described(about, convolution))
     fields.norms = (Norm * 3)(*map(about.norm, norms))
     fields.A, fields.D, fields.state = about.address(A_CN), about.address(D_C), A_CN.shape[1]

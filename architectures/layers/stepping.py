@@ -15,7 +15,7 @@ from architectures.backbone import DecodingState
 from architectures.layers import native
 from architectures.layers.block import Block
 from architectures.layers.context import Context
-from architectures.layers.native_decode import ROWS, Description, Step, Unable
+from architectures.layers.native_decode import ROWS, Description, Step, UnableError
 
 
 def native_steps(
@@ -29,7 +29,7 @@ def native_steps(
 def _native_step(block: Block, about: Description) -> Step | None:
     try:
         step = block.native_step(about)
-    except Unable:
+    except UnableError:
         return None
     return None if native.problem() else step
 

@@ -283,10 +283,12 @@ def test_kernels_name_every_kind_of_layer() -> None:
         "mamba scan": "portable",
         "gated_deltanet scan": "portable",
         "experts": "sorted loop",
+        "decoding": "portable",
     }
     assert hybrid(layers="LG", attention=AttentionConfig(window=3)).kernels() == {
         "local attention": "sdpa",
         "gla scan": "portable",
+        "decoding": "portable",
     }
 
 

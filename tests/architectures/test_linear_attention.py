@@ -256,7 +256,7 @@ def test_the_state_does_not_grow(cls):
 @pytest.mark.parametrize("cls", FAMILIES)
 def test_kernels_say_which_path_runs(cls):
     for scan, expected in {"auto": "portable", "portable": "portable", "reference": "reference"}.items():
-        assert model(cls, scan=scan).kernels() == {"scan": expected}
+        assert model(cls, scan=scan).kernels() == {"scan": expected, "decoding": "portable"}
 
 
 @pytest.mark.parametrize(

@@ -205,4 +205,5 @@ def test_a_vocabulary_too_small_is_named():
 def test_kernels_say_which_scan_runs():
     auto = "portable" if native.problem() else "native"
     for scan, expected in {"auto": auto, "portable": "portable", "reference": "reference"}.items():
-        assert model(scan=scan).kernels() == {"scan": expected}
+        decoding = auto if scan == "auto" else "portable"
+        assert model(scan=scan).kernels() == {"scan": expected, "decoding": decoding}
