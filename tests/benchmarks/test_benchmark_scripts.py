@@ -227,3 +227,15 @@ def test_both_write_the_same_tokens_and_a_goal_counts_what_reaches_it(tmp_path: 
     half = Goal(what="x", limit=3.0, cells={"a": 2.0, "b": 4.0})
     assert half.row() == ["x", "at least 3.00", "3.00 (2.00 to 4.00)", "in part, 1 of 2"]
     assert Goal(what="x", limit=0.02, most=True, percent=True, cells={"a": 0.01}).row()[2:] == ["1.0%", "met"]
+
+
+def test_losses_are_held_against_those_of_before() -> None:
+    from losses import FAMILIES, LIMIT, difference, train
+
+    before = json.loads((FOLDER / "results" / "losses_before.json").read_text())
+    assert tuple(before) == FAMILIES
+    assert {len(losses) for losses in before.values()} == {50}
+    assert difference([3.0, 2.5], [3.0, 2.25]) == 0.25
+    with pytest.raises(ValueError, match="shorter"):
+        difference([3.0, 2.0], [3.0])
+    assert difference(train("decoder", 2), train("decoder", 2)) <= LIMIT
