@@ -111,6 +111,7 @@ class Output:
     """What a forward pass returns."""
 
     logits_BTV: Tensor
+    """At every position, or (1, N, V) at the N that ``scored_BT`` asked for."""
     hidden_BTD: Tensor
     """The last hidden states, after the final norm and before whatever predicts tokens from them."""
     readout: Tensor | None = None
@@ -235,8 +236,9 @@ class Backbone(nn.Module, ABC):
         segments_BT: Tensor | None = None,
         source_BS: Tensor | None = None,
         source_valid_BS: Tensor | None = None,
+        scored_BT: Tensor | None = None,
     ) -> Output:
-        """Logits for every position of ``tokens_BT``.
+        """Logits for every position of ``tokens_BT``, or for those of ``scored_BT`` alone.
 
         Args:
             tokens_BT: token ids, int64.
@@ -246,6 +248,8 @@ class Backbone(nn.Module, ABC):
                 after another: they do not see each other, and positions begin anew in each.
             segments_BT: the segment (0, 1, ...) of each token, for backbones with segment tables.
             source_BS, source_valid_BS: the encoder's side; only for encoder-decoders.
+            scored_BT: True where logits are wanted, at N valid positions; None for all. The others are not
+                computed: the logits are one row (1, N, V) then, in the order of the positions.
         """
 
     @abstractmethod
@@ -341,6 +345,13 @@ class Backbone(nn.Module, ABC):
     def bytes_per_element(self) -> int:
         """Bytes of one number of the decoding state: the precision of the parameters."""
         return next(self.parameters()).element_size()
+
+
+def at_scored(x_BTD: Tensor, scored_BT: Tensor | None) -> Tensor:
+    """The positions where logits are wanted, in one row (1, N, D); all where that is None."""
+    if scored_BT is None:
+        return x_BTD
+    return x_BTD.flatten(0, 1).index_select(0, scored_BT.flatten().nonzero().squeeze(1))[None]
 
 
 def _read_out(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Output) -> None:

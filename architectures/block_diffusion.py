@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from architectures.backbone import Capabilities, DecodingState, Flops, Output, no_source
+from architectures.backbone import Capabilities, DecodingState, Flops, Output, at_scored, no_source
 from architectures.diffusion import Diffusion, DiffusionConfig
 from architectures.layers.context import Context
 
@@ -56,6 +56,7 @@ class BlockDiffusion(Diffusion):
         segments_BT: Tensor | None = None,
         source_BS: Tensor | None = None,
         source_valid_BS: Tensor | None = None,
+        scored_BT: Tensor | None = None,
         time_B: Tensor | None = None,
         clean_BT: Tensor | None = None,
     ) -> Output:
@@ -84,7 +85,8 @@ class BlockDiffusion(Diffusion):
         )
         x_BTD, auxiliary = self.run_blocks(self.embed(read_BT, context, segments_BT), context)
         hidden_BTD = self.final(x_BTD[:, :T])
-        return Output(logits_BTV=self.predict(hidden_BTD), hidden_BTD=hidden_BTD, auxiliary=auxiliary)
+        logits_BTV = self.predict(at_scored(hidden_BTD, scored_BT))
+        return Output(logits_BTV=logits_BTV, hidden_BTD=hidden_BTD, auxiliary=auxiliary)
 
     def sequence_flops(self, length: int, source_length: int = 0) -> Flops:
         """Of one copy; a noisy sequence beside its clean one costs twice as much, but for the head."""

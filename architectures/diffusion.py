@@ -16,7 +16,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Capabilities, Flops, Output, init_normal, linear_flops, no_source
+from architectures.backbone import (
+    Capabilities,
+    Flops,
+    Output,
+    at_scored,
+    init_normal,
+    linear_flops,
+    no_source,
+)
 from architectures.decoder import Decoder, DecoderConfig
 from architectures.layers.context import Context
 
@@ -78,6 +86,7 @@ class Diffusion(Decoder):
         segments_BT: Tensor | None = None,
         source_BS: Tensor | None = None,
         source_valid_BS: Tensor | None = None,
+        scored_BT: Tensor | None = None,
         time_B: Tensor | None = None,
     ) -> Output:
         """As every backbone; ``time_B`` is the share of each sequence's tokens that is masked.
@@ -87,11 +96,12 @@ class Diffusion(Decoder):
         no_source(source_BS, type(self).__name__)
         context = Context.whole(tokens_BT, valid_BT, documents_BT, self.score_bias)
         x_BTD = self._with_time(self.embed(tokens_BT, context, segments_BT), time_B)
-        output = self.run(x_BTD, context)
+        output = self.run(x_BTD, context, None if self.config.shifted else scored_BT)
         if self.config.shifted:
             before_BTV = torch.cat([output.logits_BTV[:, :1], output.logits_BTV[:, :-1]], dim=1)
             first_BT1 = (context.positions_BT == 0)[..., None]
-            output.logits_BTV = torch.where(first_BT1, output.logits_BTV, before_BTV)
+            shifted_BTV = torch.where(first_BT1, output.logits_BTV, before_BTV)
+            output.logits_BTV = at_scored(shifted_BTV, scored_BT)
         return output
 
     def _with_time(self, x_BTD: Tensor, time_B: Tensor | None) -> Tensor:

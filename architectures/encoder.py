@@ -20,7 +20,8 @@ from architectures.layers.attention_config import AttentionConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.context import Context
 from architectures.layers.embedding import EmbeddingConfig
-from architectures.layers.feedforward import ACTIVATIONS, FeedForwardConfig
+from architectures.layers.feedforward import FeedForwardConfig
+from architectures.layers.pointwise import ACTIVATIONS
 from architectures.layers.positions import PositionsConfig
 from architectures.layers.transformer import Transformer, TransformerConfig, finish_logits
 
@@ -104,6 +105,7 @@ class Encoder(Transformer):
         segments_BT: Tensor | None = None,
         source_BS: Tensor | None = None,
         source_valid_BS: Tensor | None = None,
+        scored_BT: Tensor | None = None,
     ) -> Output:
         if not self.config.unpad or valid_BT is None:
             return super().forward(
@@ -112,13 +114,16 @@ class Encoder(Transformer):
                 documents_BT=documents_BT,
                 segments_BT=segments_BT,
                 source_BS=source_BS,
+                scored_BT=scored_BT,
             )
         no_source(source_BS, type(self).__name__)
         if documents_BT is not None:
             raise ValueError("unpad=true takes padded sequences of one document each, not packed ones")
-        return self._unpadded(tokens_BT, valid_BT, segments_BT)
+        return self._unpadded(tokens_BT, valid_BT, segments_BT, scored_BT)
 
-    def _unpadded(self, tokens_BT: Tensor, valid_BT: Tensor, segments_BT: Tensor | None) -> Output:
+    def _unpadded(
+        self, tokens_BT: Tensor, valid_BT: Tensor, segments_BT: Tensor | None, scored_BT: Tensor | None
+    ) -> Output:
         """One row of all valid tokens; zeros at padding in what is returned."""
         positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device).expand_as(tokens_BT)
         context = Context(
@@ -128,14 +133,15 @@ class Encoder(Transformer):
             score_bias=self.score_bias,
         )
         segments_1N = None if segments_BT is None else segments_BT[valid_BT][None]
-        output = self.run(self.embed(tokens_BT[valid_BT][None], context, segments_1N), context)
+        scored_1N = None if scored_BT is None else scored_BT[valid_BT][None]
+        output = self.run(self.embed(tokens_BT[valid_BT][None], context, segments_1N), context, scored_1N)
 
         def padded(x_1ND: Tensor) -> Tensor:
             x_BTD = x_1ND.new_zeros(*valid_BT.shape, x_1ND.shape[-1])
             return x_BTD.masked_scatter(valid_BT[..., None], x_1ND)
 
         return Output(
-            logits_BTV=padded(output.logits_BTV),
+            logits_BTV=padded(output.logits_BTV) if scored_BT is None else output.logits_BTV,
             hidden_BTD=padded(output.hidden_BTD),
             auxiliary=output.auxiliary,
         )

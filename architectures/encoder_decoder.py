@@ -23,6 +23,7 @@ from architectures.backbone import (
     DecodingState,
     Flops,
     Output,
+    at_scored,
     init_normal,
     linear_flops,
 )
@@ -32,7 +33,7 @@ from architectures.layers.context import Context
 from architectures.layers.embedding import Embedding
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.native_decode import Description, Step
-from architectures.layers.normalization import make_norm
+from architectures.layers.normalization import for_products, make_norm
 from architectures.layers.pattern import check_pattern, spread
 from architectures.layers.positions import PositionsConfig
 from architectures.layers.stack import advance
@@ -40,11 +41,11 @@ from architectures.layers.stepping import decoding_path, native_steps, steps
 from architectures.layers.transformer import (
     TransformerConfig,
     check_vocabulary,
-    expert_kernels,
     finish_logits,
     make_attention,
     make_feedforward,
     score_bias,
+    shared_kernels,
 )
 
 
@@ -115,11 +116,11 @@ class DecoderBlock(Block):
     ) -> tuple[Tensor, Auxiliary]:
         """The block over whole targets, and its losses."""
         source = self.cross.read(source_BSD, source_valid_BS)
-        mixed_BTD = self.mixer(self.mixer_residual.enter(x_BTD), context)
+        mixed_BTD = self.mixer(self.mixer_residual.enter(x_BTD, rounds=True), context)
         return self._after(x_BTD, mixed_BTD, source, context.valid_BT)
 
     def step(self, x_BTD: Tensor, state: dict[str, Any], context: Context) -> Tensor:
-        mixed_BTD = self.mixer.step(self.mixer_residual.enter(x_BTD), state["self"], context)
+        mixed_BTD = self.mixer.step(self.mixer_residual.enter(x_BTD, rounds=True), state["self"], context)
         return self._after(x_BTD, mixed_BTD, state["source"], None)[0]
 
     def native_step(self, about: Description) -> Step:
@@ -143,10 +144,11 @@ class DecoderBlock(Block):
         self, x_BTD: Tensor, mixed_BTD: Tensor, source: dict[str, Any], valid_BT: Tensor | None
     ) -> tuple[Tensor, Auxiliary]:
         x_BTD = self.mixer_residual.leave(x_BTD, mixed_BTD)
-        x_BTD = self.cross_residual.leave(x_BTD, self.cross.cross(self.cross_residual.enter(x_BTD), source))
+        entered_BTD = self.cross_residual.enter(x_BTD, rounds=True)
+        x_BTD = self.cross_residual.leave(x_BTD, self.cross.cross(entered_BTD, source))
         assert self.feedforward is not None
         assert self.feedforward_residual is not None
-        z_BTD, auxiliary = self.feedforward(self.feedforward_residual.enter(x_BTD), valid_BT)
+        z_BTD, auxiliary = self.feedforward(self.feedforward_residual.enter(x_BTD, rounds=True), valid_BT)
         return self.feedforward_residual.leave(x_BTD, z_BTD), auxiliary
 
 
@@ -231,7 +233,7 @@ class EncoderDecoder(Backbone):
         for block in self._encoder():
             x_BSD, extra = block(x_BSD, context)
             add_losses(auxiliary, extra)
-        return self.encoder_norm(x_BSD), auxiliary
+        return for_products(self.encoder_norm, x_BSD), auxiliary  # keys and values of every layer read it
 
     def forward(
         self,
@@ -242,6 +244,7 @@ class EncoderDecoder(Backbone):
         segments_BT: Tensor | None = None,
         source_BS: Tensor | None = None,
         source_valid_BS: Tensor | None = None,
+        scored_BT: Tensor | None = None,
     ) -> Output:
         if source_BS is None:
             raise ValueError("an encoder-decoder needs source_BS, the tokens its encoder reads")
@@ -254,7 +257,7 @@ class EncoderDecoder(Backbone):
             x_BTD, extra = block(x_BTD, context, source_BSD, source_valid_BS)
             add_losses(auxiliary, extra)
         x_BTD = self.decoder_norm(x_BTD)
-        logits_BTV = finish_logits(self.head, x_BTD, self.config)
+        logits_BTV = finish_logits(self.head, at_scored(x_BTD, scored_BT), self.config)
         return Output(logits_BTV=logits_BTV, hidden_BTD=x_BTD, auxiliary=auxiliary)
 
     @torch.no_grad()
@@ -307,7 +310,7 @@ class EncoderDecoder(Backbone):
         cuda = next(self.parameters()).is_cuda
         attention = self._decoder()[0].cross.kernel(masked=False, cuda=cuda)
         decoding = decoding_path(native_steps(self._decoder(), 1, self.decoder_bias))
-        return {"attention": attention, "decoding": decoding} | expert_kernels(self)
+        return {"attention": attention, "decoding": decoding} | shared_kernels(self)
 
     def after_step(self) -> None:
         for part in feedforwards(self):

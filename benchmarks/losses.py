@@ -23,18 +23,18 @@ from experiments.parallel.strategy import Loss
 from experiments.run import plan
 
 FAMILIES = ("decoder", "encoder", "encoder_decoder", "s4", "mamba", "mamba2", "moe", "diffusion", "hybrid")
-BATCH, LENGTH = 8, 128
+BATCH, LENGTH, STEPS = 8, 128, 50
 LIMIT = 1e-5
 """Losses that differ by more than this are not the same."""
 
 
 def train(family: str, steps: int) -> list[float]:
-    """The loss of every step."""
+    """The losses of the first steps of a run of ``STEPS``, whose schedule they follow."""
     settings = compose(
         f"backbone={family}",
         f"task.sequence_length={LENGTH}",
         f"budget.batch_size={BATCH}",
-        f"budget.tokens={steps * BATCH * LENGTH}",
+        f"budget.tokens={STEPS * BATCH * LENGTH}",
         "device=cpu",
     )
     planned = plan(settings)
@@ -45,7 +45,7 @@ def train(family: str, steps: int) -> list[float]:
     for step in range(steps):
         batch = planned.task.batch("train", settings.seed, step * BATCH, BATCH)
         view = planned.objective.view(batch, torch.Generator().manual_seed(step))
-        set_rate(optimizer, step, steps, settings.optimizer)
+        set_rate(optimizer, step, STEPS, settings.optimizer)
         loss = loss_of(view, view.count_B.sum(), BATCH)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.optimizer.clip_norm)
@@ -84,13 +84,13 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
-    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=STEPS, help="the first of them only")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--write", type=Path, help="JSON file to write the losses to")
     parser.add_argument("--against", type=Path, help="JSON file of losses to compare with")
     args = parser.parse_args()
-    if args.steps < 1:
-        parser.error(f"--steps {args.steps}: at least 1")
+    if not 1 <= args.steps <= STEPS:
+        parser.error(f"--steps {args.steps}: from 1 to {STEPS}")
     if args.write is not None and not args.write.parent.is_dir():
         parser.error(f"--write {args.write}: there is no folder {args.write.parent}; make it first")
     if args.against is not None and not args.against.is_file():

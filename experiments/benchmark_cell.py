@@ -206,8 +206,7 @@ def measure(tree: dict[str, Any]) -> dict[str, Any]:
     cls, config = part(tree, "backbone", Backbone)  # type: ignore[type-abstract]
     chosen, cell = typed(DeviceConfig, tree["device"], "device"), typed(CellConfig, tree["cell"], "")
     device = chosen.torch_device()
-    if chosen.threads is not None:
-        torch.set_num_threads(chosen.threads)
+    chosen.apply()
     dtype = torch.bfloat16 if chosen.precision == "bf16" else torch.float32
     base = peak_memory(device)
     torch.manual_seed(0)

@@ -87,8 +87,7 @@ def _one_writer(folder: Path) -> Iterator[RunLock]:
 
 def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid, lock: RunLock) -> None:
     """The part of ``execute`` that only one command at a time may do."""
-    if settings.device.threads is not None:
-        torch.set_num_threads(settings.device.threads)
+    settings.device.apply()
     planned = world.leader_first(lambda: plan(settings))
     record = {**recording.identity(settings), **planned.cost, "fingerprint": planned.task.fingerprint}
     if settings.initial is not None:

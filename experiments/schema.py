@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-from experiments.errors import nearest
+from experiments.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     import torch
@@ -126,6 +126,10 @@ class OptimizerConfig:
                 raise ValueError(f"{name}={getattr(self, name)} is a share: it must lie in [0, 1]")
 
 
+KERNELS = ("auto", "portable", "native")
+"""Ways to compute what stands between matrix products; see ``architectures.layers.pointwise``."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DeviceConfig:
     """Where and in which precision to compute."""
@@ -136,10 +140,15 @@ class DeviceConfig:
     """``fp32``, or ``bf16`` for mixed precision with float32 weights."""
     threads: int | None = None
     """CPU threads; null leaves PyTorch's choice."""
+    kernels: str = "auto"
+    """Norms, activations, rotary positions and cross-entropy on a CPU: ``native`` (C++, one pass each),
+    ``portable`` (PyTorch's own), ``auto`` for native where there is a compiler."""
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise ValueError(f"precision={self.precision!r}{nearest(self.precision, PRECISIONS)}")
+        if self.kernels not in KERNELS:
+            raise ValueError(f"kernels={self.kernels!r}{nearest(self.kernels, KERNELS)}")
         if self.threads is not None and self.threads < 1:
             raise ValueError(f"threads={self.threads} must be positive, or null")
         found = re.fullmatch(r"auto|cpu|cuda(?::(\d+))?", self.name)
@@ -157,6 +166,19 @@ class DeviceConfig:
 
         auto = "cuda" if torch.cuda.is_available() else "cpu"
         return torch.device(auto if self.name == "auto" else self.name)
+
+    def apply(self) -> None:
+        """Sets what holds for the whole process: threads and kernels. Raises ConfigError."""
+        import torch  # only now: a mistyped word is answered without it
+
+        from architectures.layers import pointwise
+
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        try:
+            pointwise.choose(self.kernels)
+        except ValueError as error:
+            raise ConfigError(f"device.{error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from architectures.backbone import Flops, linear_flops
 from architectures.layers import native_decode
 from architectures.layers.context import Context
 from architectures.layers.native_decode import Branch, Description, Step, UnableError
-from architectures.layers.normalization import NORMS, MakeNorm
+from architectures.layers.normalization import NORMS, MakeNorm, for_products
 
 Auxiliary = dict[str, Tensor]
 
@@ -65,6 +65,9 @@ class BlockConfig:
 class Mixer(nn.Module, ABC):
     """Mixes information across positions: attention, a state-space model, ..."""
 
+    rounds: ClassVar[bool] = False
+    """Whether only matrix products read the input, so that under autocast it may come rounded."""
+
     @abstractmethod
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         """The mixed sequence, same shape."""
@@ -100,6 +103,9 @@ class Mixer(nn.Module, ABC):
 
 class FeedForward(nn.Module, ABC):
     """Works on each position alone. Returns auxiliary losses, empty where there are none."""
+
+    rounds: ClassVar[bool] = False
+    """As of a mixer."""
 
     @abstractmethod
     def forward(self, x_BTD: Tensor, valid_BT: Tensor | None = None) -> tuple[Tensor, Auxiliary]:
@@ -148,9 +154,11 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.skip = skip
 
-    def enter(self, x_BTD: Tensor) -> Tensor:
-        """What the sublayer reads."""
-        return x_BTD if self.before is None else self.before(x_BTD)
+    def enter(self, x_BTD: Tensor, *, rounds: bool = False) -> Tensor:
+        """What the sublayer reads; ``rounds`` is the sublayer's."""
+        if self.before is None:
+            return x_BTD
+        return for_products(self.before, x_BTD) if rounds else self.before(x_BTD)
 
     def leave(self, x_BTD: Tensor, y_BTD: Tensor) -> Tensor:
         """The stream after the sublayer's output is added."""
@@ -210,11 +218,11 @@ class Block(nn.Module):
             self.shared_norm = False
 
     def forward(self, x_BTD: Tensor, context: Context) -> tuple[Tensor, Auxiliary]:
-        entered_BTD = self.mixer_residual.enter(x_BTD)
+        entered_BTD = self.mixer_residual.enter(x_BTD, rounds=self.mixer.rounds)
         return self._rest(x_BTD, entered_BTD, self.mixer(entered_BTD, context), context.valid_BT)
 
     def step(self, x_BTD: Tensor, state: Any, context: Context) -> Tensor:
-        entered_BTD = self.mixer_residual.enter(x_BTD)
+        entered_BTD = self.mixer_residual.enter(x_BTD, rounds=self.mixer.rounds)
         return self._rest(x_BTD, entered_BTD, self.mixer.step(entered_BTD, state, context), None)[0]
 
     def native_step(self, about: Description) -> Step:
@@ -242,11 +250,11 @@ class Block(nn.Module):
         y_BTD = self.mixer_residual.leave(x_BTD, mixed_BTD)
         if self.feedforward is None or self.feedforward_residual is None:
             return y_BTD, {}
-        read_BTD = (
-            entered_BTD
-            if self.shared_norm
-            else self.feedforward_residual.enter(x_BTD if self.parallel else y_BTD)
-        )
+        read_BTD = entered_BTD
+        if not self.shared_norm:
+            read_BTD = self.feedforward_residual.enter(
+                x_BTD if self.parallel else y_BTD, rounds=self.feedforward.rounds
+            )
         z_BTD, auxiliary = self.feedforward(read_BTD, valid_BT)
         return self.feedforward_residual.leave(y_BTD, z_BTD), auxiliary
 

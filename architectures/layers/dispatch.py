@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from architectures.layers.pointwise import Activation
+
 
 class Weights(NamedTuple):
     """The matrices of all experts of a layer."""
@@ -21,7 +23,7 @@ class Weights(NamedTuple):
     gate_XFD: Tensor | None
     up_XFD: Tensor
     down_XDF: Tensor
-    activation: Callable[[Tensor], Tensor]
+    activation: Activation
 
 
 Run = Callable[[Tensor, Tensor, Weights], Tensor]
@@ -69,7 +71,7 @@ def run_loop(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
         if gate_FD is None:
             hidden_IF = weights.activation(F.linear(x_ID, up_FD))
         else:
-            hidden_IF = weights.activation(F.linear(x_ID, gate_FD)) * F.linear(x_ID, up_FD)
+            hidden_IF = weights.activation.times(F.linear(x_ID, gate_FD), F.linear(x_ID, up_FD))
         results.append(F.linear(hidden_IF, down_DF))
     return torch.cat(results)
 
@@ -89,7 +91,7 @@ def run_grouped(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
     if weights.gate_XFD is None:
         hidden_MF = weights.activation(hidden_MF)
     else:
-        hidden_MF = weights.activation(product(x_MD, weights.gate_XFD)) * hidden_MF
+        hidden_MF = weights.activation.times(product(x_MD, weights.gate_XFD), hidden_MF)
     return product(hidden_MF, weights.down_XDF)
 
 
@@ -104,7 +106,7 @@ def run_padded(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
     if weights.gate_XFD is None:
         hidden_XCF = weights.activation(hidden_XCF)
     else:
-        hidden_XCF = weights.activation(x_XCD @ weights.gate_XFD.mT) * hidden_XCF
+        hidden_XCF = weights.activation.times(x_XCD @ weights.gate_XFD.mT, hidden_XCF)
     return (hidden_XCF @ weights.down_XDF.mT).flatten(0, 1)[place_M]
 
 
@@ -116,7 +118,7 @@ def run_all(x_ND: Tensor, expert_NK: Tensor, gate_NK: Tensor, kept_NK: Tensor | 
     if w.gate_XFD is None:
         hidden_NXF = w.activation(hidden_NXF)
     else:
-        hidden_NXF = w.activation(torch.einsum("nd,xfd->nxf", x_ND, w.gate_XFD)) * hidden_NXF
+        hidden_NXF = w.activation.times(torch.einsum("nd,xfd->nxf", x_ND, w.gate_XFD), hidden_NXF)
     return torch.einsum("nxf,xdf,nx->nd", hidden_NXF, w.down_XDF, gate_NX.to(hidden_NXF.dtype))
 
 

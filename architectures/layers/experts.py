@@ -25,9 +25,10 @@ from architectures.layers.dispatch import (
     run_padded,
 )
 from architectures.layers.experts_config import ExpertsConfig
-from architectures.layers.feedforward import ACTIVATIONS, DenseFeedForward, FeedForwardConfig
+from architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
 from architectures.layers.native_decode import Branch, Description, Residual, UnableError
 from architectures.layers.native_decode_experts import ExpertsBranch
+from architectures.layers.pointwise import ACTIVATIONS
 from architectures.layers.router import Router, Routing
 
 RUNS: dict[str, Run] = {"loop": run_loop, "grouped": run_grouped, "padded": run_padded}
@@ -52,6 +53,7 @@ class Experts(FeedForward):
     reproduce: each then has its own, and the mean of those is what is trained.
     """
 
+    rounds = True  # the router reads what is rounded, and goes on in float32, as in Switch (section 2.4)
     gate_XFD: nn.Parameter | None
 
     def __init__(

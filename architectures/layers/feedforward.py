@@ -5,25 +5,15 @@ Shapes: B batch, T length, D d_model, F d_ff.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.layers.block import Auxiliary, FeedForward
 from architectures.layers.native_branches import DenseBranch
 from architectures.layers.native_decode import Branch, Description, Residual
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "relu_squared": lambda x: F.relu(x).square(),
-    "gelu": F.gelu,
-    "gelu_tanh": partial(F.gelu, approximate="tanh"),
-    "silu": F.silu,
-}
+from architectures.layers.pointwise import ACTIVATIONS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +50,8 @@ def swiglu_width(d_model: int, multiple_of: int = 8) -> int:
 class DenseFeedForward(FeedForward):
     """``down(activation(up(x)))``, or with a gate (Shazeer 2020, arXiv 2002.05202)."""
 
+    rounds = True
+
     def __init__(self, d_model: int, d_ff: int, config: FeedForwardConfig | None = None) -> None:
         super().__init__()
         config = config or FeedForwardConfig()
@@ -72,7 +64,7 @@ class DenseFeedForward(FeedForward):
     def forward(self, x_BTD: Tensor, valid_BT: Tensor | None = None) -> tuple[Tensor, Auxiliary]:
         if self.gate is None:
             return self.down(self.activation(self.up(x_BTD))), {}
-        return self.down(self.activation(self.gate(x_BTD)) * self.up(x_BTD)), {}
+        return self.down(self.activation.times(self.gate(x_BTD), self.up(x_BTD))), {}
 
     def native_branch(self, about: Description, residual: Residual) -> Branch:
         return DenseBranch(

@@ -12,7 +12,7 @@ typedef float Vector __attribute__((vector_size(4 * LANES)));
 typedef int32_t Integers __attribute__((vector_size(4 * LANES)));
 
 // `count` numbers from memory (at most LANES); the lanes beyond them are zero.
-static inline Vector load(const float *from, int64_t count) {
+[[gnu::always_inline]] static inline Vector load(const float *from, int64_t count) {
     Vector lanes = {};
     if (count >= LANES)
         std::memcpy(&lanes, from, sizeof(lanes));
@@ -21,8 +21,30 @@ static inline Vector load(const float *from, int64_t count) {
     return lanes;
 }
 
-static inline void store(float *to, Vector lanes, int64_t count) {
+[[gnu::always_inline]] static inline void store(float *to, Vector lanes, int64_t count) {
     std::memcpy(to, &lanes, (count >= LANES ? LANES : count) * sizeof(float));
+}
+
+// bfloat16 in memory: the upper half of a float32's bits. Computing is always in float32.
+typedef uint16_t Half;
+typedef Half Halves __attribute__((vector_size(2 * LANES)));
+
+[[gnu::always_inline]] static inline Vector load(const Half *from, int64_t count) {
+    Halves lanes = {};
+    if (count >= LANES)
+        std::memcpy(&lanes, from, sizeof(lanes));
+    else
+        std::memcpy(&lanes, from, count * sizeof(Half));
+    return (Vector)(__builtin_convertvector(lanes, Integers) << 16);
+}
+
+// Rounds to the nearest, to even between two; NaN stays NaN.
+[[gnu::always_inline]] static inline void store(Half *to, Vector lanes, int64_t count) {
+    const Integers bits = (Integers)lanes;
+    Integers rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
+    rounded = lanes == lanes ? rounded : 0x7FC0;
+    const Halves halves = __builtin_convertvector(rounded, Halves);
+    std::memcpy(to, &halves, (count >= LANES ? LANES : count) * sizeof(Half));
 }
 
 static inline float total(Vector lanes) {
@@ -33,7 +55,7 @@ static inline float total(Vector lanes) {
 
 // e^x within 2 units in the last place: x = n ln 2 + r, a polynomial in r, and 2^n by its bits. A result below
 // the smallest normal number is 0, NaN stays NaN. Written out, so that no -ffast-math is needed to vectorise it.
-static inline Vector exponential(Vector x) {
+[[gnu::always_inline]] static inline Vector exponential(Vector x) {
     const float shift = 12582912.0f;  // adding 1.5 * 2^23 rounds to a whole number, in the lowest bits
     const Integers below = x < -87.3f;
     x = x > 89.0f ? Vector{} + 89.0f : x;
@@ -76,8 +98,9 @@ template <class Task> static void parallel(int64_t count, int64_t threads, const
     for (std::thread &other : others) other.join();
 }
 
-// sums[i] = parts[0][i] + parts[1][i] + ..., always in this order.
+// sums[i] = parts[0][i] + parts[1][i] + ..., always in this order; 0 where there are none.
 static inline void add_parts(const float *parts, int64_t count, int64_t size, float *sums) {
+    if (count == 0) return std::fill(sums, sums + size, 0.0f);
     std::memcpy(sums, parts, size * sizeof(float));
     for (int64_t part = 1; part < count; part++)
         for (int64_t i = 0; i < size; i++) sums[i] += parts[part * size + i];

@@ -8,16 +8,28 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from architectures.layers.pointwise import rms_norm
 
 NORMS = ("rmsnorm", "rmsnorm_offset", "layernorm", "layernorm_no_bias")
 
 MakeNorm = Callable[[], nn.Module]
 
 
+class RMSNorm(nn.RMSNorm):
+    """RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467), by the faster path where there is one."""
+
+    weight: nn.Parameter
+    eps: float
+
+    def forward(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """``dtype`` is that of the result; None for that of x."""
+        return rms_norm(x, self.weight, self.eps, dtype)
+
+
 class OffsetRMSNorm(nn.Module):
-    """RMSNorm (Zhang and Sennrich 2019, arXiv 1910.07467) times one plus its weight, as in Gemma.
+    """RMSNorm times one plus its weight, as in Gemma.
 
     Weight decay then pulls the factor towards one, not zero. The product is taken
     in at least float32, before the result goes back to the precision of the input.
@@ -28,15 +40,28 @@ class OffsetRMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.zeros(width))
         self.eps = eps
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """``dtype`` is that of the result; None for that of x."""
         wide = torch.promote_types(x.dtype, torch.float32)
-        return F.rms_norm(x.to(wide), self.weight.shape, 1 + self.weight.to(wide), self.eps).to(x.dtype)
+        return rms_norm(x.to(wide), 1 + self.weight.to(wide), self.eps, dtype or x.dtype)
 
 
 def make_norm(kind: str, width: int, eps: float) -> nn.Module:
     """A norm of one of the kinds in ``NORMS``."""
     if kind == "rmsnorm":
-        return nn.RMSNorm(width, eps=eps)
+        return RMSNorm(width, eps=eps)
     if kind == "rmsnorm_offset":
         return OffsetRMSNorm(width, eps)
     return nn.LayerNorm(width, eps=eps, bias=kind == "layernorm")
+
+
+def for_products(norm: nn.Module, x: Tensor) -> Tensor:
+    """``norm(x)`` for readers that are matrix products, which under autocast on a CPU round what they read.
+
+    It is rounded once, for all of them and their gradients, instead of once for each. On a GPU this is left
+    to autocast.
+    """
+    if x.device.type != "cpu" or not torch.is_autocast_enabled("cpu") or x.dtype != torch.float32:
+        return norm(x)
+    dtype = torch.get_autocast_dtype("cpu")
+    return norm(x, dtype) if isinstance(norm, RMSNorm | OffsetRMSNorm) else norm(x).to(dtype)

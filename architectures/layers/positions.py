@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from architectures.layers.native_transformer import native_rotate
+from architectures.layers.pointwise import path
+
 KINDS = ("rope", "alibi", "relative", "learned", "sinusoidal", "none")
 SCALINGS = ("none", "linear", "ntk", "yarn", "llama3")
 
@@ -122,6 +125,10 @@ class Rotary:
 
     def rotate(self, x_BHTE: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
         """Turns the first R dimensions of queries or keys; the rest passes."""
+        x_BTHE = x_BHTE.transpose(1, 2)  # as a projection leaves it
+        if path(x_BHTE, *tables) == "native" and x_BTHE.is_contiguous():
+            cos_PR, sin_PR = (table.flatten(0, 2) for table in tables)
+            return native_rotate(x_BTHE, cos_PR, sin_PR, interleaved=self.interleaved).transpose(1, 2)
         cos, sin = (table.to(x_BHTE.dtype) for table in tables)
         turned, rest = x_BHTE.split([self.dim, x_BHTE.shape[-1] - self.dim], dim=-1)
         if self.interleaved:

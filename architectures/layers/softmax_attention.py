@@ -22,6 +22,7 @@ from architectures.layers.paged_cache import PagedCache
 class SoftmaxAttention(Mixer):
     """What every kind of attention shares: masks, kernels, caches."""
 
+    rounds = True
     causal: bool
     window: int | None
     head_dim: int

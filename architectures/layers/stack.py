@@ -21,6 +21,7 @@ from architectures.backbone import (
     DecodingState,
     Flops,
     Output,
+    at_scored,
     init_normal,
     linear_flops,
     no_source,
@@ -129,18 +130,20 @@ class Stack(Backbone):
         segments_BT: Tensor | None = None,
         source_BS: Tensor | None = None,
         source_valid_BS: Tensor | None = None,
+        scored_BT: Tensor | None = None,
     ) -> Output:
         no_source(source_BS, type(self).__name__)
         if documents_BT is not None and not self.capabilities.packs:
             raise ValueError(f"{type(self).__name__} cannot keep packed documents apart")
         context = Context.whole(tokens_BT, valid_BT, documents_BT, self.score_bias)
-        return self.run(self.embed(tokens_BT, context, segments_BT), context)
+        return self.run(self.embed(tokens_BT, context, segments_BT), context, scored_BT)
 
-    def run(self, x_BTD: Tensor, context: Context) -> Output:
+    def run(self, x_BTD: Tensor, context: Context, scored_BT: Tensor | None = None) -> Output:
         """The blocks, and what is predicted after the last."""
         x_BTD, auxiliary = self.run_blocks(x_BTD, context)
         hidden_BTD = self.final(x_BTD)
-        return Output(logits_BTV=self.predict(hidden_BTD), hidden_BTD=hidden_BTD, auxiliary=auxiliary)
+        logits_BTV = self.predict(at_scored(hidden_BTD, scored_BT))
+        return Output(logits_BTV=logits_BTV, hidden_BTD=hidden_BTD, auxiliary=auxiliary)
 
     def run_blocks(self, x_BTD: Tensor, context: Context) -> tuple[Tensor, dict[str, Tensor]]:
         """What the last block gives, before the final norm, and auxiliary losses."""

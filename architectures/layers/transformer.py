@@ -25,6 +25,7 @@ from architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
 from architectures.layers.latent_attention import LatentAttention
 from architectures.layers.normalization import make_norm
 from architectures.layers.pattern import check_pattern, spread
+from architectures.layers.pointwise import path
 from architectures.layers.positions import ALiBi, PositionsConfig, RelativePositionBias
 from architectures.layers.stack import Stack, StackConfig
 
@@ -178,7 +179,7 @@ class Transformer(Stack):
             if isinstance(mixer, Attention | LatentAttention):
                 kind = "attention" if mixer.window is None else "local attention"
                 paths[kind] = mixer.kernel(masked=mixer.window is not None, cuda=cuda)
-        return paths | expert_kernels(self)
+        return paths | shared_kernels(self)
 
 
 def check_vocabulary(config: TransformerConfig, vocab_size: int) -> None:
@@ -251,10 +252,10 @@ def refuse_choosing_experts(config: TransformerConfig) -> None:
         )
 
 
-def expert_kernels(model: nn.Module) -> dict[str, str]:
-    """How the experts of a model run, if it has any."""
+def shared_kernels(model: nn.Module) -> dict[str, str]:
+    """How what stands between the matrix products runs, and the experts, if there are any."""
     paths = [part.kernel() for part in model.modules() if isinstance(part, Experts)]
-    return {"experts": paths[0]} if paths else {}
+    return {"pointwise": path(next(model.parameters()))} | ({"experts": paths[0]} if paths else {})
 
 
 def score_bias(config: TransformerConfig, *, bidirectional: bool) -> nn.Module | None:

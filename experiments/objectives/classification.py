@@ -61,7 +61,7 @@ class Classification(Objective):
 
     def logits(self, output: Output, view: View) -> Tensor:
         """At the answer, only the labels compete: in training and in the final accuracy alike."""
-        logits_BTV = output.logits_BTV.float()
+        logits_BTV = output.logits_BTV
         other_V = torch.ones(logits_BTV.shape[-1], dtype=torch.bool, device=logits_BTV.device)
         other_V[list(self.task.labels)] = False
         # Positions without an answer have targets outside the labels; only the scored rows may be masked.

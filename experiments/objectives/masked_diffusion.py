@@ -27,7 +27,13 @@ from experiments.metrics import Metric, jackknife
 from experiments.objectives.diffusion_bound import by_time, fixed_count
 from experiments.objectives.filling import FillingConfig
 from experiments.objectives.noise_schedules import NoiseConfig, draw_times, inverse_weight, masked_share
-from experiments.objectives.objective import Likelihood, Score, View, scored_bytes
+from experiments.objectives.objective import (
+    Likelihood,
+    Score,
+    View,
+    scored_bytes,
+    weighted_cross_entropy,
+)
 from experiments.objectives.unmasking import FillsBlanks
 from experiments.objectives.written import as_written, ended_answers, source_prompts, written_metrics
 from experiments.sampling import GREEDY, SamplingConfig
@@ -155,9 +161,12 @@ class MaskedDiffusion(FillsBlanks):
 
         What is shown is carried over without being predicted: its weight is zero.
         """
-        logits_BTV = output.logits_BTV.float()
+        logits_BTV = output.logits_BTV
         never_V = torch.arange(logits_BTV.shape[-1], device=logits_BTV.device) == self.vocabulary.mask
         return logits_BTV.masked_fill(never_V, -torch.inf)
+
+    def nats(self, output: Output, view: View) -> Tensor:
+        return weighted_cross_entropy(output.logits_BTV, view, never=self.vocabulary.mask)
 
     @torch.no_grad()
     def evaluate(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:

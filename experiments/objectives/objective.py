@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.backbone import Backbone, Capabilities, Output
+from architectures.layers.pointwise import cross_entropy
 from experiments.errors import DataError
 from experiments.metrics import Metric
 from experiments.sampling import Opening, SamplingConfig, write
@@ -51,6 +51,8 @@ class View:
     block alone; None where there is one copy only."""
     label_B: Tensor | None = None
     """What is to be said of each sequence as a whole, where the objective asks for that."""
+    scored_BT: Tensor | None = None
+    """True where the model is asked for logits; None where it gives them everywhere."""
 
     def rows(self, start: int, stop: int) -> View:
         """The view of a micro-batch."""
@@ -81,9 +83,17 @@ class View:
         """Sequences the model reads for each example."""
         return 1 if self.clean_BT is None else 2
 
+    def scored(self) -> View:
+        """Targets and weights in one row (1, N), as the logits are where ``scored_BT`` asks for N."""
+        if self.scored_BT is None:
+            return self
+        target_1N, weight_1N = (x[self.scored_BT][None] for x in (self.target_BT, self.weight_BT))
+        return replace(self, target_BT=target_1N, weight_BT=weight_1N)
+
     def run(self, model: Backbone) -> Output:
         """The model's output on this view."""
-        optional = ("documents_BT", "segments_BT", "time_B", "clean_BT", "source_BS", "source_valid_BS")
+        places = ("documents_BT", "segments_BT", "time_B", "clean_BT", "scored_BT")
+        optional = (*places, "source_BS", "source_valid_BS")
         given = {name: value for name in optional if (value := getattr(self, name)) is not None}
         if "segments_BT" in given and not model.takes_segments:
             del given["segments_BT"]
@@ -172,8 +182,8 @@ class Objective(ABC):
         """A view that hides every answer and scores exactly the answers, each once, nothing drawn."""
 
     def logits(self, output: Output, view: View) -> Tensor:
-        """The logits (B, T, V), float32, with -inf where a token can never be the answer."""
-        return output.logits_BTV.float()
+        """The logits (B, T, V), with -inf where a token can never be the answer."""
+        return output.logits_BTV
 
     def nats(self, output: Output, view: View) -> Tensor:
         """Weighted cross-entropy of each position, (B, T), float32 whatever the model."""
@@ -181,7 +191,12 @@ class Objective(ABC):
 
     def loss(self, output: Output, view: View) -> tuple[Tensor, Tensor]:
         """Sum of weighted cross-entropies (nats) and the count to divide by."""
-        return self.nats(output, view).sum(), view.count_B.sum()
+        return self.nats(output, view.scored()).sum(), view.count_B.sum()
+
+    def asking(self, view: View) -> View:
+        """The view, asking for logits only where ``loss`` reads them."""
+        scored_BT = view.weight_BT > 0
+        return view if scored_BT.all() else replace(view, scored_BT=scored_BT)
 
     def auxiliary(self, output: Output, view: View) -> dict[str, Tensor]:
         """Losses beside it, each *summed over the sequences*, to be divided by their number."""
@@ -253,9 +268,12 @@ class Objective(ABC):
         )
 
 
-def weighted_cross_entropy(logits_BTV: Tensor, view: View) -> Tensor:
-    """Cross-entropy at each position times its weight, shape (B, T), in float32."""
-    nats = F.cross_entropy(logits_BTV.float().flatten(0, 1), view.target_BT.flatten(), reduction="none")
+def weighted_cross_entropy(logits_BTV: Tensor, view: View, never: int | None = None) -> Tensor:
+    """Cross-entropy at each position times its weight, shape (B, T), in float32 whatever the logits.
+
+    The logit of ``never`` counts as minus infinity.
+    """
+    nats = cross_entropy(logits_BTV.flatten(0, 1), view.target_BT.flatten(), never)
     return nats.view_as(view.weight_BT) * view.weight_BT
 
 

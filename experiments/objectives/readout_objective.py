@@ -32,6 +32,9 @@ class ReadoutObjective(Objective):
     def view(self, batch: Batch, generator: torch.Generator) -> View:
         return self.answer_view(batch)
 
+    def asking(self, view: View) -> View:
+        return view
+
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
         raise DataError(f"{type(self).__name__} learns {self.targets}, it gives no likelihood of a text")
 

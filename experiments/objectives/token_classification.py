@@ -62,7 +62,7 @@ class TokenClassification(ReadoutObjective):
     def logits(self, output: Output, view: View) -> Tensor:
         """The scores of the tags, (B, T, C)."""
         assert output.readout is not None
-        return output.readout.float()
+        return output.readout
 
     @torch.no_grad()
     def evaluate(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:

@@ -138,6 +138,21 @@ def check_batch_invariance(model: Backbone, length: int) -> None:
         check_close(together[row], alone[0], f"logits of row {row} in a batch")
 
 
+def check_scored(model: Backbone, length: int) -> None:
+    """Logits asked for at some valid positions are those of all positions, in one row."""
+    inputs = random_inputs(model, 3, length)
+    valid_BT = torch.arange(length) < torch.tensor([[length], [length // 2], [1]])
+    scored_BT = valid_BT & (torch.rand(3, length, generator=torch.Generator().manual_seed(3)) < 0.4)
+    whole, some = (
+        model(inputs.tokens_BT, valid_BT=valid_BT, source_BS=inputs.source_BS, scored_BT=asked)
+        for asked in (None, scored_BT)
+    )
+    check_close(some.logits_BTV, whole.logits_BTV[scored_BT][None], "logits at the scored positions")
+    check_close(some.hidden_BTD, whole.hidden_BTD, "hidden states")
+    none = model(inputs.tokens_BT, source_BS=inputs.source_BS, scored_BT=torch.zeros_like(scored_BT))
+    assert none.logits_BTV.shape == (1, 0, model.vocab_size)
+
+
 def check_decoding(model: Backbone, length: int) -> None:
     """``step`` gives the logits of the full forward pass, however the tokens are cut into pieces."""
     inputs = random_inputs(model, 2, length)

@@ -17,6 +17,7 @@ from conformance import (
     check_packed,
     check_padding,
     check_prompts_together,
+    check_scored,
     check_sees_everything,
     enliven,
     random_inputs,
@@ -100,6 +101,11 @@ def test_padding_changes_nothing(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", BACKBONES)
 def test_neighbours_in_the_batch_change_nothing(name: str, dtype: torch.dtype) -> None:
     check_batch_invariance(lively(name, dtype), 17)
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_logits_only_where_they_are_scored(name: str) -> None:
+    check_scored(lively(name, torch.float32), 17)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

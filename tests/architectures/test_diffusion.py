@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conformance import check_gradients, check_packed, check_padding, enliven, random_inputs
+from conformance import check_gradients, check_packed, check_padding, check_scored, enliven, random_inputs
 from torch.utils.flop_counter import FlopCounterMode
 
 from architectures.block_diffusion import BlockDiffusion, BlockDiffusionConfig, two_copies
@@ -71,6 +71,7 @@ def test_shifted_predictions_stand_one_position_before():
     torch.testing.assert_close(after[:, 1:], before[:, :-1])
     torch.testing.assert_close(after[:, 0], before[:, 0])
     check_packed(shifted)
+    check_scored(shifted, 11)
     check_padding(shifted, 11)
     check_gradients(
         Diffusion(DiffusionConfig(d_model=16, shifted=True), vocab_size=29, max_length=40), 9, autocast=True

@@ -33,6 +33,7 @@ from architectures.layers.attention_config import AttentionConfig, LatentConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.context import Context
 from architectures.layers.experts_config import ExpertsConfig
+from architectures.layers.pointwise import path
 from architectures.layers.positions import PositionsConfig
 from architectures.layers.ssm_config import S4Config, S4LayerConfig
 from architectures.layers.transformer import FEEDFORWARDS, TransformerConfig
@@ -282,6 +283,7 @@ def test_kernels_name_every_kind_of_layer() -> None:
         "mamba2 scan": "reference",
         "mamba scan": "portable",
         "gated_deltanet scan": "portable",
+        "pointwise": path(model.head.weight),
         "experts": "sorted loop",
         "decoding": "portable",
     }
@@ -289,6 +291,7 @@ def test_kernels_name_every_kind_of_layer() -> None:
         "local attention": "sdpa",
         "gla scan": "portable",
         "decoding": "portable",
+        "pointwise": path(model.head.weight),
     }
 
 

@@ -185,7 +185,7 @@ def test_the_number_of_masks_is_uniform():
 def test_the_mask_token_is_never_predicted():
     output = MODEL(torch.full((2, L), JOINT.task.vocabulary.mask))
     view = objective().view(toys.whole(JOINT.sequences_NT[:2]), torch.Generator().manual_seed(0))
-    p_BTV = objective().logits(output, view).softmax(-1)
+    p_BTV = objective().logits(output, view).float().softmax(-1)
     assert output.logits_BTV.argmax(-1).eq(JOINT.task.vocabulary.mask).all()
     assert (p_BTV[..., JOINT.task.vocabulary.mask] == 0).all()
     torch.testing.assert_close(p_BTV[..., :3].sum(-1), torch.ones(2, L))

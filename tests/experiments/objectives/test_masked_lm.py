@@ -1,9 +1,11 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import toys
 
+from architectures.encoder import Encoder, EncoderConfig
 from experiments.objectives.masked_lm import MaskedLM, MaskedLMConfig
 from experiments.tasks.recall import Recall, RecallConfig
 
@@ -198,3 +200,18 @@ def test_a_uniform_model_pays_the_log_of_the_vocabulary_for_each_real_token():
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         MaskedLMConfig(**settings)
+
+
+def test_the_loss_of_the_scored_positions_alone_is_that_of_all():
+    model = Encoder(EncoderConfig(d_model=16, num_layers=1), vocab_size=TASK.vocabulary.size, max_length=40)
+    view = objective().view(toys.random_text(3, 40, 20), generator())
+    asking = objective().asking(view)
+    assert torch.equal(asking.scored_BT, view.weight_BT > 0)
+    found = []
+    for each in (view, asking):
+        total, count = objective().loss(each.run(model), each)
+        found.append((total.detach(), *torch.autograd.grad(total / count, list(model.parameters()))))
+    for whole, alone in zip(*found, strict=True):
+        torch.testing.assert_close(alone, whole, rtol=1e-4, atol=1e-6)
+    everything = replace(view, weight_BT=torch.ones_like(view.weight_BT))
+    assert objective().asking(everything) is everything
