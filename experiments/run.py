@@ -10,8 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from experiments import checkpoint, drift, recording
 from experiments.console import Console, clock
 from experiments.errors import (

@@ -29,6 +29,7 @@ from architectures.backbone import (
 from architectures.layers.block import Block, FeedForward, Mixer, add_losses, feedforwards
 from architectures.layers.context import Context
 from architectures.layers.native_decode import Step
+from architectures.layers.normalization import RMSNorm
 from architectures.layers.stepping import decoding_path, native_steps, steps
 
 
@@ -86,7 +87,7 @@ class Stack(Backbone):
 
     def make_norm(self) -> nn.Module:
         """A new norm, of the kind this family uses."""
-        return nn.RMSNorm(self.config.width, eps=self.config.norm_eps)
+        return RMSNorm(self.config.width, eps=self.config.norm_eps)
 
     def make_embedding(self) -> nn.Module:
         """The module that turns tokens (B, T) into vectors (B, T, D)."""
