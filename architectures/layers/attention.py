@@ -105,16 +105,24 @@ class Attention(SoftmaxAttention):
             raise UnableError("what the cache keeps")
         k, v = self.k, self.v
         return AttentionBranch(
-            about, residual, k=k, v=v, rotary=self.rotary, biased=self.positional, **self._natively()
+            about,
+            residual,
+            k=k,
+            v=v,
+            k_norm=getattr(self, "k_norm", None),
+            rotary=self.rotary,
+            biased=self.positional,
+            **self._natively(),
         )
 
     def _natively(self) -> dict[str, Any]:
         """What attention to a cache and to a source share. Raises UnableError for what is not plain."""
         c = self.config
-        if c.kernel != "auto" or c.qk_norm != "none" or c.softcap is not None or c.sinks:
+        if c.kernel != "auto" or c.softcap is not None or c.sinks:
             raise UnableError("what is done to the scores")
         heads = {"heads": self.num_heads, "kv_heads": self.num_kv_heads, "head_dim": self.head_dim}
-        return {"q": self.q, "out": self.out, "scale": self.scale(), **heads}
+        norm = {"q_norm": getattr(self, "q_norm", None), "norm_by_head": c.qk_norm == "head"}
+        return {"q": self.q, "out": self.out, "scale": self.scale(), **heads, **norm}
 
     def state_bytes(self, length: int, bytes_per_element: int) -> int:
         return self.cache_bytes(length, self.num_kv_heads, [self.head_dim] * 2, bytes_per_element)

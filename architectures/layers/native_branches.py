@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from architectures.layers.cache import ContiguousCache, check_room
 from architectures.layers.context import Context
-from architectures.layers.native_decode import Description, Linear, Residual, call
+from architectures.layers.native_decode import Description, Linear, Norm, Residual, call
 from architectures.layers.positions import Rotary
 
 ACTIVATIONS = ("relu", "relu_squared", "gelu", "gelu_tanh", "silu")
@@ -29,6 +29,9 @@ class _Attention(ctypes.Structure):
         ("k", Linear),
         ("v", Linear),
         ("out", Linear),
+        ("q_norm", Norm),
+        ("k_norm", Norm),
+        ("by_head", ctypes.c_int64),
         ("heads", ctypes.c_int64),
         ("kv_heads", ctypes.c_int64),
         ("head_dim", ctypes.c_int64),
@@ -70,12 +73,16 @@ class AttentionBranch:
         kv_heads: int,
         head_dim: int,
         scale: float,
+        q_norm: nn.Module | None = None,
+        k_norm: nn.Module | None = None,
+        norm_by_head: bool = False,
         rotary: Rotary | None = None,
         biased: bool = False,
     ) -> None:
         """Without ``k`` and ``v`` nothing is added to what is read; ``biased`` takes the score bias."""
         self.about = about
         fields = self.fields = _Attention(residual, *map(about.linear, (q, k, v, out)))
+        fields.q_norm, fields.k_norm, fields.by_head = about.norm(q_norm), about.norm(k_norm), norm_by_head
         fields.heads, fields.kv_heads, fields.head_dim = heads, kv_heads, head_dim
         fields.room, fields.scale = about.room, scale
         if rotary is not None:

@@ -9,6 +9,8 @@ namespace {
 struct Attention {
     Residual residual;
     Linear q, k, v, out;  // without k and v the slots are read as they are (cross-attention)
+    Norm q_norm, k_norm;
+    int64_t by_head;  // whether a norm is of each head, not of all together
     int64_t heads, kv_heads, head_dim;
     int64_t rotated, interleaved;  // dimensions of a head that are turned, the first
     const float *cos, *sin;        // (positions, rotated / 2)
@@ -105,6 +107,8 @@ void decode_attention(const Attention *attention, int64_t B, int64_t threads, co
     if (KV) products.push_back({&a.k, entered.data(), D, k.data(), KV, B});
     if (KV) products.push_back({&a.v, entered.data(), D, v.data(), KV, B});
     multiply(products, threads);
+    for (int64_t n = 0, width = a.by_head ? E : Q; n < B * Q; n += width) normalise(a.q_norm, width, &q[n], &q[n]);
+    for (int64_t n = 0, width = a.by_head ? E : KV; n < B * KV; n += width) normalise(a.k_norm, width, &k[n], &k[n]);
     int64_t longest = 0;
     for (int64_t b = 0; b < B; b++) {
         const int64_t position = positions[b];
@@ -144,12 +148,5 @@ void decode_dense(const Dense *dense, int64_t B, int64_t threads, const float *r
     activate(d.activation, B * F, d.gate.outputs ? gate.data() : nullptr, up.data());
     multiply({{&d.down, up.data(), F, y.data(), D, B}}, threads);
     leave(d.residual, B, D, y.data(), stream);
-}
-
-// A norm and a product: the last norm and the projection to the vocabulary.
-void decode_product(const Norm *norm, const Linear *linear, int64_t B, int64_t threads, const float *x, float *y) {
-    std::vector<float> entered(B * linear->inputs);
-    normalise_rows(*norm, B, linear->inputs, x, entered.data());
-    multiply({{linear, entered.data(), linear->inputs, y, linear->outputs, B}}, threads);
 }
 }

@@ -71,6 +71,14 @@ MODELS = {
         feedforward=FeedForwardConfig(activation="gelu_tanh"),
         block=BlockConfig(norm="rmsnorm_offset", placement="sandwich"),
     ),
+    "norms of heads": lambda: build(
+        Decoder, attention=attention(num_heads=6, num_kv_heads=2, qk_norm="head"), positions=positions()
+    ),
+    "norms of queries and keys": lambda: build(
+        Decoder,
+        attention=attention(num_heads=6, num_kv_heads=3, qk_norm="full"),
+        block=BlockConfig(norm="layernorm"),
+    ),
     "learned positions": lambda: build(
         Decoder,
         attention=attention(),
@@ -118,7 +126,7 @@ MODELS = {
     ),
     "grouped source": lambda: build(
         EncoderDecoder,
-        attention=attention(num_heads=6, num_kv_heads=3, bias=True),
+        attention=attention(num_heads=6, num_kv_heads=3, bias=True, qk_norm="head"),
         block=BlockConfig(norm="layernorm", placement="post"),
     ),
     "mixed": lambda: build(Hybrid, layers="AG", attention=attention()),
@@ -209,7 +217,6 @@ def test_what_is_not_plain_keeps_to_pytorch(monkeypatch):
     plain = {"attention": attention()}
     assert build(Decoder, **plain).kernels()["decoding"] == "native"
     others = [
-        {"attention": attention(qk_norm="head")},
         {"attention": attention(sinks=True)},
         {"attention": attention(softcap=3.0)},
         {"attention": attention(window=4, layers="L")},
