@@ -134,11 +134,10 @@ def overhead(cells: list[dict[str, Any]]) -> list[list[float]]:
 
 
 def main() -> None:
-    import torch
-    from machine import Page, as_markdown, machine_line
+    from machine import Page, as_markdown, machine_line, settle
 
     args = parse()
-    torch.set_num_threads(args.threads)
+    settle(args.threads)
     page = Page(args.output)
     page.say(f"{machine_line()}, load average {os.getloadavg()[0]:.1f}.")
     page.say(

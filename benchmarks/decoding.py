@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from machine import Page, add_outputs, as_markdown, machine_line, read_arguments
+from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
 from peer_models import Shape, make_pair
 from torch import Tensor
 
@@ -154,7 +154,7 @@ def share_of_bandwidth(context: int, tokens: int) -> dict[str, Any]:
 
 def main() -> None:
     args = parse()
-    torch.set_num_threads(args.threads)
+    settle(args.threads)
     page = Page(args.output, args.json)
     page.say(machine_line() + ".")
     page.say(

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import torch
-from machine import as_markdown, machine_line
+from machine import as_markdown, machine_line, settle
 from overhead import build, compose
 
 from experiments.optimizer import make_optimizer, set_rate
@@ -62,7 +62,7 @@ def difference(found: list[float], before: list[float]) -> float:
 
 def main() -> None:
     args = parse()
-    torch.set_num_threads(args.threads)
+    settle(args.threads)
     print(machine_line(), flush=True)
     found = {}
     for family in args.families:

@@ -13,6 +13,14 @@ from typing import Any
 
 import torch
 
+from experiments.memory import keep_heap
+
+
+def settle(threads: int) -> None:
+    """Sets for all that is timed in this process, ours and others', what a run sets for itself."""
+    torch.set_num_threads(threads)
+    keep_heap()
+
 
 def machine_line() -> str:
     """Processor, threads, versions, date and commit."""

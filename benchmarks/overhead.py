@@ -33,7 +33,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from hydra.core.hydra_config import HydraConfig
-from machine import Page, add_outputs, as_markdown, machine_line, read_arguments
+from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
 from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone
@@ -240,7 +240,7 @@ def measure(
 
 def main() -> None:
     args = parse()
-    torch.set_num_threads(args.threads)
+    settle(args.threads)
     page = Page(args.output, args.json)
     page.say(f"{machine_line()}, load average {os.getloadavg()[0]:.1f}.")
     columns = ("compared", "ms, least", "beside it", "more", "more by the clock")

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.backbone import Backbone
+from architectures.layers.pointwise import cross_entropy
 from architectures.pretrained import load_folder
 
 TOLERANCE = 1e-4
@@ -45,6 +47,16 @@ class Shape:
         return -(-8 * self.d_model // 3 // 8) * 8
 
 
+def torch_loss(logits_NV: Tensor, target_N: Tensor) -> Tensor:
+    """PyTorch's cross entropy, in float32 as the others advise."""
+    return F.cross_entropy(logits_NV.float(), target_N)
+
+
+def own_loss(logits_NV: Tensor, target_N: Tensor) -> Tensor:
+    """The cross entropy of the harness."""
+    return cross_entropy(logits_NV, target_N).mean()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Peer:
     """A model to run beside another."""
@@ -53,6 +65,8 @@ class Peer:
     module: nn.Module
     logits: Callable[[Tensor], Tensor]
     """Tokens (B, T) to logits (B, T, V)."""
+    loss: Callable[[Tensor, Tensor], Tensor] = torch_loss
+    """The mean cross entropy of logits (N, V), given targets (N,)."""
     once: bool = False
     """Too slow for more than one round."""
 
@@ -207,7 +221,7 @@ def make_pair(family: str, shape: Shape, *, extra: bool = True, silent: int = 0)
     with tempfile.TemporaryDirectory() as folder:
         module.save_pretrained(folder)  # type: ignore[operator]
         model = load_folder(Path(folder))
-    ours = Peer(name="ours", module=model, logits=lambda tokens: run_ours(model, tokens))
+    ours = Peer(name="ours", module=model, logits=lambda tokens: run_ours(model, tokens), loss=own_loss)
     theirs = list(of_transformers(family, module, shape))
     check_equal(family, ours, theirs[0], shape)
     if extra and family in EXTRA:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 import torch
 from growth import CONTEXTS, FAMILIES, GROWTH_LENGTHS, report_growth
-from machine import Page, add_outputs, as_markdown, machine_line, read_arguments
+from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
 from torch import Tensor, nn
 
 from architectures.layers.context import Context
@@ -117,7 +117,7 @@ def _quartiles(times: list[float]) -> tuple[float, float]:
 
 def main() -> None:
     args = parse()
-    torch.set_num_threads(args.threads)
+    settle(args.threads)
     page = Page(args.output, args.json)
     page.say(machine_line() + ".")
     if args.growth:

@@ -4,7 +4,8 @@ python benchmarks/training.py --families decoder encoder --d-model 256 512 --len
 python benchmarks/training.py --vocab 256 8192 --precision fp32 bf16 --output benchmarks/results/training.md
 
 A step is forward, cross entropy at every position, backward, clipping and fused AdamW, on random tokens,
-the same for all; bf16 is autocast over float32 weights. Nobody has dropout. All models of a row live in one
+the same for all; bf16 is autocast over float32 weights. The cross entropy is the harness's for ours, and
+PyTorch's for the others. Nobody has dropout. All models of a row live in one
 process and take turns step by step, in an order that rotates, so that a machine that slows down slows all;
 the first two rounds are not counted. Printed are the medians, and how many times as fast ours is as each
 peer, with the quartiles of that ratio over the rounds; and the share that our model's FLOPs have of the rate
@@ -21,8 +22,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from machine import Page, add_outputs, as_markdown, machine_line, read_arguments
+from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
 from peer_models import FAMILIES, SLOW, Pair, Peer, Shape, make_pair
 from torch import Tensor
 
@@ -46,12 +46,10 @@ class Trained:
         begin = time.perf_counter()
         with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
             logits_BTV = self.peer.logits(tokens_BT)
-        loss = F.cross_entropy(logits_BTV.flatten(0, 1).float(), target_BT.flatten())
-        loss.backward()
+        self.peer.loss(logits_BTV.flatten(0, 1), target_BT.flatten()).backward()
         torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        loss.item()
         self.seconds.append(time.perf_counter() - begin)
 
 
@@ -122,7 +120,7 @@ def line(found: dict[str, Any]) -> list[str]:
 
 def main() -> None:
     args = parse()
-    torch.set_num_threads(args.threads)
+    settle(args.threads)
     page = Page(args.output, args.json)
     page.say(machine_line() + ".")
     page.say(

@@ -6,6 +6,7 @@ import ctypes
 import ctypes.util
 import functools
 import gc
+import platform
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,11 @@ import torch
 from experiments.errors import OutOfMemoryError
 
 T = TypeVar("T")
+
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+"""Names of settings of the C library (malloc.h)."""
+LARGE = 2**25
+"""Bytes from which a block is a mapping of its own: as high as glibc raises this limit by itself."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -76,6 +82,17 @@ class Fitting:
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
+
+
+def keep_heap() -> None:
+    """Lets this process keep the memory that it frees, for its next tensors, until ``reset_peak_memory``.
+
+    By standard the C library gives the free end of its heap back, and each step has it paged in anew. Blocks
+    of ``LARGE`` bytes are still given back: kept, they would not fit when they are wanted again.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        _libc().mallopt(MMAP_THRESHOLD, LARGE)
+        _libc().mallopt(TRIM_THRESHOLD, 2**31 - 1)
 
 
 def reset_peak_memory() -> None:

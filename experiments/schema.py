@@ -168,13 +168,15 @@ class DeviceConfig:
         return torch.device(auto if self.name == "auto" else self.name)
 
     def apply(self) -> None:
-        """Sets what holds for the whole process: threads and kernels. Raises ConfigError."""
+        """Sets what holds for the whole process: threads, kernels, the heap. Raises ConfigError."""
         import torch  # only now: a mistyped word is answered without it
 
         from architectures.layers import pointwise
+        from experiments.memory import keep_heap
 
         if self.threads is not None:
             torch.set_num_threads(self.threads)
+        keep_heap()
         try:
             pointwise.choose(self.kernels)
         except ValueError as error:

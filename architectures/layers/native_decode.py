@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from architectures.layers import native
 from architectures.layers.context import Context
-from architectures.layers.normalization import OffsetRMSNorm, RMSNorm
+from architectures.layers.normalization import OffsetRMSNorm
 
 ROWS = 16
 """With more sequences than this the matrix products of PyTorch are faster."""
@@ -105,7 +105,7 @@ class Description:
             return Norm(self.address(module.weight), self.address(module.bias), module.eps, 2)
         if type(module) is OffsetRMSNorm:
             return Norm(self.address(1 + module.weight.detach()), None, module.eps, 1)
-        if type(module) not in (RMSNorm, nn.RMSNorm) or module.eps is None:
+        if not isinstance(module, nn.RMSNorm) or module.eps is None:
             raise UnableError(f"the norm {type(module).__name__}")
         return Norm(self.address(module.weight), None, module.eps, 1)
 
