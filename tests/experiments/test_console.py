@@ -10,6 +10,7 @@ import commands
 import pytest
 import rich.console
 
+from architectures.layers import native
 from experiments.console import Console, clock, count
 
 ROW = {
@@ -76,7 +77,8 @@ def test_a_run_prints_its_steps(tmp_path, capsys: pytest.CaptureFixture[str]) ->
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("[decoder-recall-nano s0] ") for line in lines)
     assert "19,936 body parameters (-0.32% of the target)" in lines[0]
-    assert lines[1].endswith("kernels: attention: sdpa")
+    way = "portable" if native.problem() else "native"
+    assert lines[1].endswith(f"kernels: decoding: {way}, attention: sdpa, pointwise: {way}")
     pattern = (
         r"step (\d+)/31 \(\d+%\) \| loss [\d.]+ \| lr [\d.e+-]+ \| grad [\d.]+ \| "
         r"[\d.]+[kMG]? tokens/s \| data [\d.]+% \| ETA \d+:\d\d$"

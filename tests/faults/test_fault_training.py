@@ -218,7 +218,7 @@ def test_f21_auto_goes_on_with_what_fits(
 
 def test_f21_memory_that_really_runs_out(tmp_path: Path, record: Any) -> None:
     """The system refuses to give the process more: what PyTorch then raises is recognised."""
-    words = (*commands.TINY, *commands.RECALL, "budget.batch_size=2048", "budget.tokens=100000")
+    words = (*commands.TINY, *commands.RECALL, "budget.batch_size=16384", "budget.tokens=800000")
     words += ("trainer.validation_examples=2", "trainer.test_examples=2", f"runs={tmp_path}")
 
     def work() -> None:

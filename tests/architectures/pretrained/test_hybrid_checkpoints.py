@@ -100,8 +100,9 @@ def oracle(name: str) -> Any:
 @pytest.mark.parametrize("name", CASES)
 def test_reads_and_generates_as_theirs(name: str, tmp_path: Path) -> None:
     theirs = oracle(name)
-    # Jamba normalises what its scan selects by, which magnifies rounding: 1.1e-5 here.
-    ours = check_read(theirs, tmp_path, torch.float32, LENGTH, 2 * FLOAT32 if name == "jamba" else FLOAT32)
+    # Norms behind the scan magnify rounding: 1.1e-5 for Jamba, 1.5e-5 for Bamba with groups.
+    tolerance = 2 * FLOAT32 if name in ("jamba", "bamba groups") else FLOAT32
+    ours = check_read(theirs, tmp_path, torch.float32, LENGTH, tolerance)
     check_generate(ours, theirs, length=7, new=16)
 
 

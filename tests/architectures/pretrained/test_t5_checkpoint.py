@@ -63,7 +63,8 @@ def exact_norm(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_reads_t5(name: str, tmp_path: Path) -> None:
     theirs = t5(name)
     ours = load_folder(save_theirs(theirs, tmp_path / "theirs")).eval()
-    check_seq2seq_logits(ours, theirs, (23, 19), FLOAT32)
+    # From float64, 1.1's logits are 1.9e-5 away in their library, 1.0e-5 in ours.
+    check_seq2seq_logits(ours, theirs, (23, 19), 3 * FLOAT32 if name == "v1.1" else FLOAT32)
 
 
 @pytest.mark.usefixtures("exact_norm")
