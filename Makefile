@@ -4,7 +4,7 @@ JOBS ?= 2
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help install compare test test-full test-slurm test-browser lint clean
+.PHONY: help install compare test test-full test-slurm test-browser bench lint clean
 
 help:
 	@echo "make compare      train all six families on a CPU, print the table, write the report"
@@ -12,6 +12,7 @@ help:
 	@echo "make test-full    run the tests that do all of what the others do a choice of: ten minutes"
 	@echo "make test-slurm   run jobs on a SLURM started on this machine; needs root, see docs/slurm.md"
 	@echo "make test-browser open the report in Chromium, where it is installed"
+	@echo "make bench        measure what has a goal beside other libraries: twenty minutes, nothing else running"
 	@echo "make lint         ruff and mypy"
 	@echo "make clean        remove .venv and caches; runs and prepared data stay"
 
@@ -40,6 +41,10 @@ test-slurm: $(INSTALLED)
 
 test-browser: $(INSTALLED)
 	@$(BIN)/python -m pytest -m browser -rs tests/analysis
+
+bench: $(INSTALLED)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'
+	@$(BIN)/python benchmarks/goals.py
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from machine import Page, add_outputs, as_markdown, machine_line, read_arguments
+from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
 
 MARGIN = 0.1
 """Bits per byte, under the judge, that texts may be worse and still count as equally good."""
@@ -62,7 +62,7 @@ def sample(run: Path, judge: Path, args: argparse.Namespace, threshold: float | 
             f"num_samples={args.samples}",
             "batch_size=1",
             f"length={args.length}",
-            "sampling.temperature=0.7",
+            f"sampling.temperature={args.temperature}",
             f"device.threads={args.threads}",
             f"output={folder}",
             *(() if threshold is None else (f"filling.threshold={threshold}",)),
@@ -93,10 +93,11 @@ def best(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 def main() -> None:
     args = parse()
+    settle(args.threads)
     page = Page(args.output, args.json)
     page.say(machine_line() + ".")
     page.say(
-        f"{args.samples} texts of {args.length} tokens, one at a time, temperature 0.7, scale {args.scale}, "
+        f"{args.samples} texts of {args.length} tokens, one at a time, temperature {args.temperature:g}, scale {args.scale}, "
         f"{args.budget:,} tokens of training."
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -138,6 +139,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--budget", type=int, default=600_000, help="tokens of training of each model")
     parser.add_argument("--samples", type=int, default=6)
     parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
         "--runs", type=Path, help="where the runs are kept; a folder for the moment if not given"
