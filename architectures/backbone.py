@@ -249,7 +249,8 @@ class Backbone(nn.Module, ABC):
             segments_BT: the segment (0, 1, ...) of each token, for backbones with segment tables.
             source_BS, source_valid_BS: the encoder's side; only for encoder-decoders.
             scored_BT: True where logits are wanted, at N valid positions; None for all. The others are not
-                computed: the logits are one row (1, N, V) then, in the order of the positions.
+                computed: the logits are one row (1, N, V) then, in the order of the positions. It may be in
+                CPU memory whatever the device, which spares a GPU a wait.
         """
 
     @abstractmethod
@@ -279,6 +280,13 @@ class Backbone(nn.Module, ABC):
 
         ``valid_BT`` is False at padding on the right, so that prompts of different lengths can be
         read together; each sequence advances by its own valid tokens.
+        """
+        raise ValueError(f"{type(self).__name__} keeps no decoding state: it cannot decode step by step")
+
+    def step_at(self, tokens_B1: Tensor, state: DecodingState, slot_1: Tensor) -> Tensor:
+        """``step`` for one token of every row, at a position (1,) that is in a tensor; ``state.lengths`` stays.
+
+        No shape depends on the position: see ``architectures.layers.fixed_step``, which alone calls it.
         """
         raise ValueError(f"{type(self).__name__} keeps no decoding state: it cannot decode step by step")
 
@@ -351,7 +359,23 @@ def at_scored(x_BTD: Tensor, scored_BT: Tensor | None) -> Tensor:
     """The positions where logits are wanted, in one row (1, N, D); all where that is None."""
     if scored_BT is None:
         return x_BTD
-    return x_BTD.flatten(0, 1).index_select(0, scored_BT.flatten().nonzero().squeeze(1))[None]
+    return x_BTD.flatten(0, 1).index_select(0, places(scored_BT, x_BTD.device))[None]
+
+
+def places(scored_BT: Tensor, device: torch.device) -> Tensor:
+    """Where ``scored_BT``, laid out as one row, is True: (N,), on ``device``.
+
+    Their number decides a shape, so that the host must know it: it does where ``scored_BT`` is in CPU
+    memory, and otherwise waits for the device.
+    """
+    return to_device(scored_BT.flatten().nonzero().squeeze(1), device)
+
+
+def to_device(x: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device. A GPU fetches it from CPU memory while the host goes on."""
+    if device.type == "cuda" and x.device.type == "cpu":
+        x = x.pin_memory()
+    return x.to(device, non_blocking=True)
 
 
 def _read_out(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Output) -> None:

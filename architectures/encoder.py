@@ -133,7 +133,7 @@ class Encoder(Transformer):
             score_bias=self.score_bias,
         )
         segments_1N = None if segments_BT is None else segments_BT[valid_BT][None]
-        scored_1N = None if scored_BT is None else scored_BT[valid_BT][None]
+        scored_1N = None if scored_BT is None else scored_BT.to(valid_BT.device)[valid_BT][None]
         output = self.run(self.embed(tokens_BT[valid_BT][None], context, segments_1N), context, scored_1N)
 
         def padded(x_1ND: Tensor) -> Tensor:

@@ -285,10 +285,18 @@ class EncoderDecoder(Backbone):
     @torch.no_grad()
     def step(self, tokens_BT: Tensor, state: DecodingState, valid_BT: Tensor | None = None) -> Tensor:
         context = Context.next(tokens_BT, state.lengths, valid_BT, self.decoder_bias)
+        logits_BTV = self._step(tokens_BT, state, context)
+        state.lengths = advance(state.lengths, tokens_BT, valid_BT)
+        return logits_BTV
+
+    @torch.no_grad()
+    def step_at(self, tokens_B1: Tensor, state: DecodingState, slot_1: Tensor) -> Tensor:
+        return self._step(tokens_B1, state, Context.at(slot_1, self.decoder_bias))
+
+    def _step(self, tokens_BT: Tensor, state: DecodingState, context: Context) -> Tensor:
         x_BTD = self.embedding(tokens_BT, context.positions_BT, source=False)
         for step, layer in zip(steps(self._decoder(), state, x_BTD, context), state.layers, strict=True):
             x_BTD = step(x_BTD, layer, context)
-        state.lengths = advance(state.lengths, tokens_BT, valid_BT)
         return finish_logits(self.head, self.decoder_norm(x_BTD), self.config)
 
     def sequence_flops(self, length: int, source_length: int = 0) -> Flops:

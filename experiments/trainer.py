@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from architectures.backbone import Backbone
 from experiments import checkpoint
@@ -193,13 +194,18 @@ class Trainer:
         batch = self.batches.batch(state.step)
         # The noise of the whole batch is drawn at once, so micro-batches do not change it.
         generator = torch.Generator().manual_seed(stream(seed, "noise", state.step) >> 1)
-        view = self.objective.view(batch, generator).to(self.device)
+        view = self.objective.asking(self.objective.view(batch, generator))
+        if not view.count_B.any():
+            raise DataError(f"nothing is scored in the batch of step {state.step + 1}")
+        view = view.to(self.device)
         data_seconds = time.perf_counter() - started
 
         rate = set_rate(self.optimizer, state.step, self.total_steps, self.settings.optimizer)
-        loss = self.fitting.run(lambda size: self._gradients(view, size))
+        total = self.fitting.run(lambda size: self._gradients(view, size))
         total_norm = gradient_norm(self.parameters)
-        norm = total_norm.item()
+        # Here, and nowhere else in a step, the host waits for a GPU: what is no number must not be learnt.
+        own, norm = torch.stack([total, total_norm.double()]).tolist()
+        loss = self.strategy.total(own)
         if what := not_finite(loss, norm):
             self._refuse(what, loss, norm)
         else:
@@ -255,10 +261,11 @@ class Trainer:
         for name, buffer in self.model.named_buffers():
             buffer.copy_(buffers[name])
 
-    def _gradients(self, view: View, size: int) -> float:
+    def _gradients(self, view: View, size: int) -> Tensor:
         """Adds up gradients of the loss: a sum over the batch divided by the batch's own count.
 
-        ``size`` sequences are computed at once. Repeating it starts from nothing.
+        ``size`` sequences are computed at once. Repeating it starts from nothing. The loss of this
+        process comes back as a float64 on its device.
         """
         self.optimizer.zero_grad(set_to_none=True)
         # Each part of a batch has a dropout of its own; the first has that of one process.
@@ -271,16 +278,14 @@ class Trainer:
         rows, count = len(view.tokens_BT), view.count_B.sum()
         view = self.strategy.rows(view)
         own = len(view.tokens_BT)
-        if count == 0:
-            raise DataError(f"nothing is scored in the batch of step {self.state.step + 1}")
-        total = 0.0
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
         for start in range(0, own, size):
             with self.strategy.accumulating(last=start + size >= own):
                 loss = self.strategy.loss(view.rows(start, start + size), count, rows)
                 loss.backward()
-            total += loss.item()
+            total += loss.detach()
         self.strategy.finish_gradients()
-        return self.strategy.total(total)
+        return total
 
     def _log(self, row: dict[str, float]) -> None:
         """A row of metrics.jsonl and a console line, on the means since the last one."""

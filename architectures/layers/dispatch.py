@@ -53,13 +53,18 @@ def dispatch(
         # What is left out comes after all experts, and is cut off.
         left_out = expert_NK.masked_fill(~kept_NK, num_experts)
         order_M = left_out.flatten().argsort(stable=True)[: int(kept_NK.sum())]
-    counts_X = torch.bincount(expert_NK.flatten()[order_M], minlength=num_experts)
+    counts_X = count_visits(expert_NK.flatten()[order_M], num_experts)
     result_MD = run(x_ND[order_M // K], counts_X)
     if kept_NK is None:
         back = torch.empty_like(order_M).scatter_(0, order_M, torch.arange(N * K, device=order_M.device))
         return (result_MD[back].unflatten(0, (-1, K)) * gate_NK[..., None]).sum(1)
     gated_MD = result_MD * gate_NK.flatten()[order_M, None]
     return gated_MD.new_zeros(x_ND.shape).index_add(0, order_M // K, gated_MD)
+
+
+def count_visits(expert_M: Tensor, num_experts: int) -> Tensor:
+    """How many of the pairs are each expert's. ``torch.bincount`` would make the host wait for a GPU."""
+    return expert_M.new_zeros(num_experts).scatter_add_(0, expert_M, torch.ones_like(expert_M))
 
 
 def run_loop(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:

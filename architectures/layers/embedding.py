@@ -65,7 +65,7 @@ class Embedding(nn.Module):
     def forward(self, tokens_BT: Tensor, positions_BT: Tensor, segments_BT: Tensor | None = None) -> Tensor:
         x_BTD = self.tokens(tokens_BT)
         if self.scale is not None:
-            x_BTD = x_BTD * torch.tensor(self.scale, dtype=x_BTD.dtype, device=x_BTD.device)
+            x_BTD = x_BTD * torch.full((), self.scale, dtype=x_BTD.dtype, device=x_BTD.device)
         if hasattr(self, "positions"):
             self._check_length(positions_BT)
             x_BTD = x_BTD + self.positions[positions_BT]

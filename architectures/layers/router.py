@@ -14,6 +14,7 @@ import torch.distributed
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from architectures.layers.dispatch import count_visits
 from architectures.layers.experts_config import ExpertsConfig
 
 
@@ -144,7 +145,7 @@ class Router(nn.Linear):
         does not count twice, and one without a backward pass does not count.
         """
         chosen = expert_BTK.flatten() if valid_BT is None else expert_BTK[valid_BT].flatten()
-        new_X = torch.bincount(chosen, minlength=self.config.num_experts)
+        new_X = count_visits(chosen, self.config.num_experts)
 
         def add(gradient: Tensor) -> None:
             self.counts_X = new_X if self.counts_X is None else self.counts_X + new_X

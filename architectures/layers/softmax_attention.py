@@ -99,7 +99,8 @@ class SoftmaxAttention(Mixer):
             softcap=c.softcap,
             dropout=c.dropout if self.training else 0.0,
         )
-        kernel = self.kernel(masked=mask is not None, cuda=q_BHTE.is_cuda)
+        # The mask of a single query is small, and a block mask would be made anew for each.
+        kernel = self.kernel(masked=mask is not None and q_BHTE.shape[2] > 1, cuda=q_BHTE.is_cuda)
         return attend(
             q_BHTE,
             k_BGSE,

@@ -200,10 +200,18 @@ class Stack(Backbone):
     @torch.no_grad()
     def step(self, tokens_BT: Tensor, state: DecodingState, valid_BT: Tensor | None = None) -> Tensor:
         context = self.next_context(tokens_BT, state.lengths, valid_BT)
+        logits_BTV = self._step(tokens_BT, state, context)
+        state.lengths = advance(state.lengths, tokens_BT, valid_BT)
+        return logits_BTV
+
+    @torch.no_grad()
+    def step_at(self, tokens_B1: Tensor, state: DecodingState, slot_1: Tensor) -> Tensor:
+        return self._step(tokens_B1, state, Context.at(slot_1, self.score_bias))
+
+    def _step(self, tokens_BT: Tensor, state: DecodingState, context: Context) -> Tensor:
         x_BTD = self.embed(tokens_BT, context, None)
         for step, layer in zip(steps(self._blocks(), state, x_BTD, context), state.layers, strict=True):
             x_BTD = step(x_BTD, layer, context)
-        state.lengths = advance(state.lengths, tokens_BT, valid_BT)
         return self.predict(self.final(x_BTD))
 
     def next_context(self, tokens_BT: Tensor, lengths: list[int], valid_BT: Tensor | None) -> Context:

@@ -37,7 +37,8 @@ def _native_step(block: Block, about: Description) -> Step | None:
 def steps(blocks: Sequence[Block], state: DecodingState, x_BTD: Tensor, context: Context) -> list[Step]:
     """What takes each block on from ``state``."""
     batch, length, _ = x_BTD.shape
-    plain = context.valid_BT is None and context.reach_BT is None and x_BTD.dtype == torch.float32
+    unmasked = context.valid_BT is None and context.reach_BT is None and context.slot is None
+    plain = unmasked and x_BTD.dtype == torch.float32
     portable: list[Step] = [block.step for block in blocks]
     if length > 1 or batch > ROWS or not plain or torch.is_autocast_enabled(x_BTD.device.type):
         return portable

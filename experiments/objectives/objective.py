@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Backbone, Capabilities, Output
+from architectures.backbone import Backbone, Capabilities, Output, places, to_device
 from architectures.layers.pointwise import cross_entropy
 from experiments.errors import DataError
 from experiments.metrics import Metric
@@ -52,7 +52,7 @@ class View:
     label_B: Tensor | None = None
     """What is to be said of each sequence as a whole, where the objective asks for that."""
     scored_BT: Tensor | None = None
-    """True where the model is asked for logits; None where it gives them everywhere."""
+    """True where the model is asked for logits; None where it gives them everywhere. In CPU memory."""
 
     def rows(self, start: int, stop: int) -> View:
         """The view of a micro-batch."""
@@ -60,8 +60,9 @@ class View:
         return type(self)(**parts)
 
     def to(self, device: torch.device) -> View:
+        """The view on a device, but for ``scored_BT``: shapes depend on it, and these the host makes."""
         parts: dict[str, Any] = {
-            n: v if v is None else v.to(device, non_blocking=True) for n, v in vars(self).items()
+            n: v if v is None or n == "scored_BT" else to_device(v, device) for n, v in vars(self).items()
         }
         return type(self)(**parts)
 
@@ -87,7 +88,8 @@ class View:
         """Targets and weights in one row (1, N), as the logits are where ``scored_BT`` asks for N."""
         if self.scored_BT is None:
             return self
-        target_1N, weight_1N = (x[self.scored_BT][None] for x in (self.target_BT, self.weight_BT))
+        place_N = places(self.scored_BT, self.target_BT.device)
+        target_1N, weight_1N = (x.flatten()[place_N][None] for x in (self.target_BT, self.weight_BT))
         return replace(self, target_BT=target_1N, weight_BT=weight_1N)
 
     def run(self, model: Backbone) -> Output:
@@ -194,7 +196,7 @@ class Objective(ABC):
         return self.nats(output, view.scored()).sum(), view.count_B.sum()
 
     def asking(self, view: View) -> View:
-        """The view, asking for logits only where ``loss`` reads them."""
+        """The view, asking for logits only where ``loss`` reads them. To be asked of it in CPU memory."""
         scored_BT = view.weight_BT > 0
         return view if scored_BT.all() else replace(view, scored_BT=scored_BT)
 

@@ -39,7 +39,6 @@ class Loss(nn.Module):
 
     def forward(self, part: View, count: Tensor, rows: int) -> Tensor:
         """The loss of some rows: their share of the mean over ``count``, and over all ``rows``."""
-        part = self.objective.asking(part)
         with autocast(part.tokens_BT.device, self.precision):
             output = part.run(self.model)
         loss = self.objective.loss(output, part)[0] / count

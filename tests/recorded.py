@@ -1,0 +1,85 @@
+"""What a GPU would be told to do, recorded on a CPU: kernels with their shapes, and what the host waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from architectures.layers import native
+
+READING = {Tensor.tolist, Tensor.numpy, Tensor.cpu}
+"""Ways to read a tensor that on a CPU are no operation, and so are seen as they are called."""
+ANSWERING = {
+    "_local_scalar_dense",
+    "bincount",
+    "equal",
+    "masked_select",
+    "nonzero",
+    "_unique2",
+    "unique_dim",
+    "unique_consecutive",
+}
+"""Operations whose result is a number for the host, or has a shape that their values decide."""
+INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
+"""These make ``nonzero`` of an index of True and False."""
+
+
+def without_native_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on nothing runs in C++ kernels, which there are on a CPU only: PyTorch's operations remain."""
+    monkeypatch.setattr(native, "problem", lambda: "a test wants to see every operation")
+
+
+class Recorded(TorchDispatchMode):
+    """Within it every operation is recorded, and whatever would make the host wait for a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: list[tuple[Any, ...]] = []
+        """Each with the shapes and types of the tensors it is given."""
+        self.waits: list[str] = []
+        self._calls = _Calls(self.waits)
+
+    def __enter__(self) -> Recorded:
+        self._calls.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        self._calls.__exit__(*raised)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        flat = torch.utils._pytree.tree_leaves((args, kwargs))
+        tensors = [each for each in flat if isinstance(each, Tensor)]
+        self.kernels.append((str(func), *((tuple(each.shape), each.dtype) for each in tensors)))
+        masked = name in INDEXING and any(each.dtype == torch.bool for each in _indices(args[1]))
+        # repeat_interleave by a tensor of repeats adds them up, unless it is told the sum.
+        repeated = name == "repeat_interleave" and not (kwargs or {}).get("output_size")
+        if name in ANSWERING or masked or repeated:
+            self.waits.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+class _Calls(TorchFunctionMode):
+    def __init__(self, waits: list[str]) -> None:
+        super().__init__()
+        self.waits = waits
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in READING:
+            self.waits.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def _indices(index: Any) -> list[Tensor]:
+    return [each for each in index if isinstance(each, Tensor)]
