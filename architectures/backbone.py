@@ -284,7 +284,7 @@ class Backbone(nn.Module, ABC):
         raise ValueError(f"{type(self).__name__} keeps no decoding state: it cannot decode step by step")
 
     def step_at(self, tokens_B1: Tensor, state: DecodingState, slot_1: Tensor) -> Tensor:
-        """``step`` for one token of every row, at a position (1,) that is in a tensor; ``state.lengths`` stays.
+        """``step`` for one token of every row, at a position (1,) in a tensor; ``state.lengths`` stays.
 
         No shape depends on the position: see ``architectures.layers.fixed_step``, which alone calls it.
         """

@@ -27,7 +27,7 @@ def machine_line() -> str:
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     return (
         f"{_processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
-        f"Python {platform.python_version()}, {date}, commit {_commit()}"
+        f"Python {platform.python_version()}, {date}, commit {commit()}"
     )
 
 
@@ -39,7 +39,7 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def _commit() -> str:
+def commit() -> str:
     """Short name of the commit, with a + where the code was changed since."""
 
     def ask(*words: str) -> str:

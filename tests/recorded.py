@@ -1,4 +1,4 @@
-"""What a GPU would be told to do, recorded on a CPU: kernels with their shapes, and what the host waits for."""
+"""What a GPU would be told to do, recorded on a CPU: kernels and shapes, and what the host waits for."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_what_has_no_fixed_shapes_is_refused() -> None:
         vocab_size=VOCABULARY,
         max_length=ROOM,
     )
-    with pytest.raises(ValueError, match="attention.cache=contiguous"):
+    with pytest.raises(ValueError, match=r"attention\.cache=contiguous"):
         FixedStep(paged, paged.start(1, ROOM), ROOM)
     full = model.start(1, 1)
     step = FixedStep(model, full, 1)

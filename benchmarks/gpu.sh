@@ -1,0 +1,14 @@
+#!/bin/sh
+# The whole set of GPU measurements: at most 24 minutes, one JSON file. docs/gpu.md says what is in it.
+#
+#   benchmarks/gpu.sh                              on the first CUDA device
+#   benchmarks/gpu.sh --device cpu --tiny          in miniature on a CPU, in under a minute: the script works
+#   ARCHBENCH_GPU_DEVICE=cpu benchmarks/gpu.sh     the same
+#
+# It needs PyTorch, and this checkout; PYTHON names the interpreter (.venv/bin/python where there is one).
+set -eu
+cd "$(dirname "$0")/.."
+if [ -z "${PYTHON:-}" ]; then
+    if [ -x .venv/bin/python ]; then PYTHON=.venv/bin/python; else PYTHON=python3; fi
+fi
+PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" exec "$PYTHON" benchmarks/gpu_set.py "$@"

@@ -1,0 +1,156 @@
+"""Runs every GPU measurement, each part in a process of its own, and gathers them in one JSON file.
+
+benchmarks/gpu.sh --output benchmarks/results/gpu.json
+benchmarks/gpu.sh --parts mfu decode
+benchmarks/gpu.sh --device cpu --tiny
+
+A part that fails, or takes longer than it may, leaves its error beside the rows it had; the others go on.
+The file is written anew, in one piece, after each part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from gpu_cards import bandwidth_shares, card_named, flops_shares
+from machine import as_markdown, commit
+
+PARTS = {"rates": 90, "mfu": 600, "moe": 120, "scan": 210, "decode": 300}
+"""Seconds that each part may take: 22 minutes together."""
+GRACE = 15
+"""Seconds that a part has, beyond those it plans with, before it is killed."""
+FOLDER = Path(__file__).resolve().parent
+
+
+def main() -> None:
+    args = parse()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("gpu.sh: no CUDA device here; --device cpu --tiny runs the set in miniature")
+    found: dict[str, Any] = {"machine": machine(args.device), "tiny": args.tiny, "parts": {}}
+    write(args.output, found)
+    for part in ("rates", *(name for name in args.parts if name != "rates")):
+        print(f"{part}, at most {PARTS[part]} s ...", flush=True)
+        found["parts"][part] = run(part, args)
+        add_shares(found)
+        write(args.output, found)
+        print(table(part, found["parts"][part]) + "\n", flush=True)
+    print(f"written to {args.output}")
+    if failed := [name for name, each in found["parts"].items() if each["error"]]:
+        sys.exit(f"gpu.sh: not whole: {', '.join(failed)}")
+
+
+def run(part: str, args: argparse.Namespace) -> dict[str, Any]:
+    """The rows of a part, its seconds, and what went wrong; None where nothing did."""
+    command = [sys.executable, str(FOLDER / "gpu_part.py"), part, args.device, str(PARTS[part])]
+    began, error = time.perf_counter(), None
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        try:
+            done = subprocess.run(
+                [*command, *(["--tiny"] if args.tiny else [])],
+                stdout=out,
+                stderr=err,
+                timeout=PARTS[part] + GRACE,
+            )
+            if done.returncode:
+                err.seek(0)
+                lines = err.read().strip().splitlines()
+                error = lines[-1] if lines else f"ended with status {done.returncode}"
+        except subprocess.TimeoutExpired:
+            error = f"killed after {PARTS[part] + GRACE} s"
+        out.seek(0)
+        rows = [json.loads(line) for line in out.read().splitlines() if line.startswith("{")]
+    return {"rows": rows, "error": error, "seconds": round(time.perf_counter() - began, 1)}
+
+
+def add_shares(found: dict[str, Any]) -> None:
+    """Fills in what share of the possible each row reaches, once the rates are known."""
+    parts = found["parts"]
+    measured = parts["rates"]["rows"][0] if parts["rates"]["rows"] else {}
+    card = card_named(found["machine"]["device"])
+    for part in parts.values():
+        for row in part["rows"]:
+            if "flops" in row and "seconds" in row:
+                row |= flops_shares(row["flops"] / row["seconds"], measured, card)
+            elif "bytes" in row and "seconds" in row:
+                row |= bandwidth_shares(row["bytes"] / row["seconds"], measured, card)
+
+
+def table(name: str, part: dict[str, Any]) -> str:
+    """What a part found, for people."""
+    rows = part["rows"]
+    columns = list(dict.fromkeys(key for row in rows for key in row if key != "kernels"))
+    cells = [[shown(row.get(column)) for column in columns] for row in rows]
+    text = as_markdown(columns, cells) if rows else ""
+    return f"{text}\n{name}: {part['error'] or 'done'}, {part['seconds']} s".lstrip()
+
+
+def shown(value: Any) -> str:
+    """A cell; nothing where nothing is known."""
+    if value is None:
+        return ""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What the numbers are of."""
+    cuda = device == "cuda"
+    return {
+        "device": torch.cuda.get_device_name() if cuda else "CPU",
+        "host": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
+        "driver": driver() if cuda else None,
+        "cuda": torch.version.cuda,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+    }
+
+
+def driver() -> str | None:
+    """The version of the NVIDIA driver; None where nvidia-smi does not say."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.split()
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return said[0] if said else None
+
+
+def write(path: Path, found: dict[str, Any]) -> None:
+    """In one piece: whoever reads the file sees it before or after."""
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    beside.replace(path)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="gpu.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    default = os.environ.get("ARCHBENCH_GPU_DEVICE", "cuda")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default=default, help="cpu is always tiny")
+    parser.add_argument("--tiny", action="store_true", help="models of a few thousand parameters")
+    parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS))
+    parser.add_argument("--output", type=Path, default=Path("gpu.json"), help="JSON file; default gpu.json")
+    args = parser.parse_args()
+    if args.device not in ("cuda", "cpu"):
+        parser.error(f"ARCHBENCH_GPU_DEVICE={args.device}: options: cuda, cpu")
+    if not args.output.parent.is_dir():
+        parser.error(f"--output {args.output}: there is no folder {args.output.parent}; make it first")
+    args.tiny = args.tiny or args.device == "cpu"
+    return args
+
+
+if __name__ == "__main__":
+    main()
