@@ -14,6 +14,8 @@ from architectures.layers import native
 
 READING = {Tensor.tolist, Tensor.numpy, Tensor.cpu}
 """Ways to read a tensor that on a CPU are no operation, and so are seen as they are called."""
+WRITING = {torch.tensor, torch.as_tensor, torch.from_numpy, Tensor.new_tensor}
+"""Ways to bring numbers of the host to a device, which wait for it where the memory is not pinned."""
 ANSWERING = {
     "_local_scalar_dense",
     "bincount",
@@ -76,7 +78,7 @@ class _Calls(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in READING:
+        if func in READING | WRITING:
             self.waits.append(func.__name__)
         return func(*args, **(kwargs or {}))
 

@@ -207,7 +207,9 @@ class ALiBi(nn.Module):
     def forward(self, query_BT: Tensor, key_BS: Tensor) -> Tensor:
         """Bias (B, H, T, S): minus slope times distance, in float32."""
         distance_BTS = (query_BT[:, :, None] - key_BS[:, None, :]).abs()
-        slope_H11 = torch.tensor(self.slopes, device=query_BT.device)[:, None, None]
+        # Filled in on the device: for a copy from its own memory the host would wait.
+        slopes = [torch.full((), slope, device=query_BT.device) for slope in self.slopes]
+        slope_H11 = torch.stack(slopes)[:, None, None]
         return -slope_H11 * distance_BTS[:, None]
 
 

@@ -141,13 +141,16 @@ def test_a_wait_is_recorded_however_it_comes_about() -> None:
         lambda: torch.bincount(x.long()),
         lambda: torch.repeat_interleave(x, x.long()),
         lambda: torch.equal(x, x),
+        lambda: torch.tensor([1.0, 2.0]),
+        lambda: x.new_tensor([1.0]),
     )
     for way in ways:
         with Recorded() as recorded:
             way()
         assert recorded.waits
+    index = torch.tensor([1, 2])
     with Recorded() as recorded:
-        (x[torch.tensor([1, 2])] * 2).sum()
+        (x[index] * 2).sum()
         torch.where(mask, x, 0.0).masked_fill(mask, 1.0)
         x.repeat_interleave(2)
     assert not recorded.waits
