@@ -62,9 +62,10 @@ def dispatch(
     return gated_MD.new_zeros(x_ND.shape).index_add(0, order_M // K, gated_MD)
 
 
-def count_visits(expert_M: Tensor, num_experts: int) -> Tensor:
-    """How many of the pairs are each expert's. ``torch.bincount`` would make the host wait for a GPU."""
-    return expert_M.new_zeros(num_experts).scatter_add_(0, expert_M, torch.ones_like(expert_M))
+def count_visits(expert_M: Tensor, num_experts: int, valid_M: Tensor | None = None) -> Tensor:
+    """How many of the valid pairs are each expert's. On a GPU ``torch.bincount`` would make the host wait."""
+    one_M = torch.ones_like(expert_M) if valid_M is None else valid_M.to(expert_M.dtype)
+    return expert_M.new_zeros(num_experts).scatter_add_(0, expert_M, one_M)
 
 
 def run_loop(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:

@@ -144,8 +144,8 @@ class Router(nn.Linear):
         That is once for every forward pass that trains: one that is run again to save memory
         does not count twice, and one without a backward pass does not count.
         """
-        chosen = expert_BTK.flatten() if valid_BT is None else expert_BTK[valid_BT].flatten()
-        new_X = count_visits(chosen, self.config.num_experts)
+        valid_M = None if valid_BT is None else valid_BT[..., None].expand_as(expert_BTK).flatten()
+        new_X = count_visits(expert_BTK.flatten(), self.config.num_experts, valid_M)
 
         def add(gradient: Tensor) -> None:
             self.counts_X = new_X if self.counts_X is None else self.counts_X + new_X
