@@ -22,11 +22,11 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
 
 
-def gpu(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def gpu(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
         [str(FOLDER / "gpu.sh"), *words],
-        cwd=ROOT.parent,
+        cwd=folder,
         env=inherited | {"PYTHON": sys.executable} | environment,
         capture_output=True,
         text=True,
@@ -140,10 +140,9 @@ def test_without_a_device_there_is_one_clear_line(
 
 
 def test_the_whole_set_in_miniature(tmp_path: Path) -> None:
-    output = tmp_path / "gpu.json"
-    done = gpu("--output", str(output), ARCHBENCH_GPU_DEVICE="cpu")
+    done = gpu(tmp_path, ARCHBENCH_GPU_DEVICE="cpu")
     assert done.returncode == 0, done.stderr
-    found = json.loads(output.read_text())
+    found = json.loads((tmp_path / "gpu.json").read_text())
     assert found["tiny"]
     assert found["machine"]["device"] == "CPU"
     assert all(found["machine"][key] for key in ("torch", "date", "commit"))
