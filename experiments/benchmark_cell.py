@@ -1,204 +1,31 @@
 """One cell of a benchmark, measured in a process of its own.
 
 ``python -m experiments.benchmark_cell`` reads a JSON object from its standard input (``backbone``,
-``device`` and ``cell``, as ``experiments.benchmark`` writes them) and prints what it measured as the
-last line of its standard output.
-
-A training step is forward, backward, clipping and AdamW on random tokens, every position scored.
-Prefill reads a prompt into an empty decoding state. Decoding reads one more token after a context,
-no sampling and no text around it. All three run as the harness runs them: eagerly, in the precision
-of ``device``, with float32 weights.
-
-Shapes: B batch, T length, S length of the source, V vocabulary.
+``objective``, ``device`` and ``cell``, as ``experiments.benchmark`` writes them) and prints what it measured
+as the last line of its standard output.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
-from architectures.backbone import Backbone, DecodingState
-from experiments.benchmark_timing import Stopwatch, is_stable, matmul_rate, memory_rate, quartiles
-from experiments.evaluation import autocast, inference
+from architectures.backbone import Backbone
+from architectures.layers import native
+from experiments.benchmark_memory import limited
+from experiments.benchmark_sampling import Blanks, Sampler
+from experiments.benchmark_timing import matmul_rate, memory_rate, quartiles
+from experiments.benchmark_work import Cell, CellConfig, Measured
 from experiments.memory import peak_memory
-from experiments.optimizer import make_optimizer
+from experiments.objectives.unmasking import FillsBlanks
 from experiments.provenance import provenance
-from experiments.schema import DeviceConfig, OptimizerConfig
+from experiments.schema import DeviceConfig
 from experiments.settings import part
 from experiments.validation import typed
-
-MODES = ("train", "prefill", "decode")
-APPROACH = 64
-"""Tokens before the context that are read one at a time: the warm-up of decoding."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellConfig:
-    """What one process measures."""
-
-    mode: str
-    """``train``, ``prefill`` or ``decode``."""
-    context: int
-    """Tokens of a training sequence or a prompt; tokens read before the first one that is decoded."""
-    batch_size: int
-    """Sequences side by side."""
-    source_length: int
-    """Tokens an encoder-decoder reads; 0 for the others."""
-    vocab_size: int
-    """Rows of the token table."""
-    max_length: int
-    """Longest sequence the model is built for."""
-    repeats: int
-    """Repetitions timed at least."""
-    seconds: float
-    """Seconds timed at least."""
-    warmup_seconds: float
-    """Seconds after which the warm-up ends, stable or not."""
-    decode_tokens: int
-    """Tokens decoded and timed, one by one."""
-    piece: int
-    """Tokens of a prompt read at once at most."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """Times of one repetition, and what a repetition does."""
-
-    times: list[float]
-    """Seconds of each repetition."""
-    warmup: list[float]
-    """Seconds of each repetition of the warm-up."""
-    stable: bool
-    """Whether the times of the warm-up stood still at its end."""
-    tokens: int
-    """Tokens of one repetition, over the whole batch."""
-    flops: float
-    """FLOPs of one repetition by the backbone's formula, the mean over the repetitions."""
-    least_bytes: int
-    """Bytes that one repetition moves at least: the weights once, and in decoding the state."""
-    state_bytes: int | None = None
-    """Bytes of the decoding state, as it lies in memory at the end."""
-    state_formula_bytes: int | None = None
-    """The same by the backbone's formula."""
-
-
-class Cell:
-    """A model and what is done with it."""
-
-    def __init__(self, model: Backbone, cell: CellConfig, device: torch.device, precision: str) -> None:
-        self.model, self.cell, self.device, self.precision = model, cell, device, precision
-        self.watch = Stopwatch(device)
-        self.source_BS = self._tokens(cell.source_length) if cell.source_length else None
-
-    def measure(self) -> Measured:
-        if self.cell.mode == "train":
-            return self.train()
-        with inference(self.model, self.device, self.precision):
-            return self.prefill() if self.cell.mode == "prefill" else self.decode()
-
-    def train(self) -> Measured:
-        """Training steps."""
-        cell, model = self.cell, self.model.train()
-        tokens_BT, target_BT = self._tokens(cell.context), self._tokens(cell.context)
-        optimizer = make_optimizer(model, OptimizerConfig())
-
-        def step() -> None:
-            with autocast(self.device, self.precision):
-                output = model(tokens_BT, source_BS=self.source_BS)
-            loss = F.cross_entropy(output.logits_BTV.flatten(0, 1).float(), target_BT.flatten())
-            for extra in output.auxiliary.values():
-                loss = loss + extra / cell.batch_size
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), OptimizerConfig().clip_norm).item()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
-        warmup = self.watch.until_stable(step, cell.warmup_seconds)
-        return Measured(
-            warmup=warmup,
-            stable=is_stable(warmup),
-            times=self.watch.repeat(step, cell.repeats, cell.seconds),
-            tokens=cell.batch_size * cell.context,
-            flops=3 * cell.batch_size * model.sequence_flops(cell.context, cell.source_length).total,
-            least_bytes=self._weight_bytes(),
-        )
-
-    def prefill(self) -> Measured:
-        """Prompts read, each into a new state."""
-        cell = self.cell
-        tokens_BT = self._tokens(cell.context)
-        states: list[DecodingState] = []
-
-        def read() -> None:
-            states[:] = [self._read(tokens_BT, cell.context)]
-
-        warmup = self.watch.until_stable(read, cell.warmup_seconds)
-        return Measured(
-            warmup=warmup,
-            stable=is_stable(warmup),
-            times=self.watch.repeat(read, cell.repeats, cell.seconds),
-            tokens=cell.batch_size * cell.context,
-            flops=cell.batch_size * self.model.sequence_flops(cell.context, cell.source_length).total,
-            least_bytes=self._weight_bytes(),
-            state_bytes=states[0].num_bytes(),
-            state_formula_bytes=cell.batch_size * self.model.state_bytes(cell.context, cell.source_length),
-        )
-
-    def decode(self) -> Measured:
-        """Single tokens behind the context; those just before it are the warm-up."""
-        cell = self.cell
-        room = cell.context + cell.decode_tokens
-        approach = min(APPROACH, cell.context - 1)
-        state = self._read(self._tokens(cell.context - approach)[:1], room)
-        state.select([0] * cell.batch_size)  # one prompt for all: reading it is not what is timed
-        token_B1 = self._tokens(1)
-
-        def step() -> None:
-            self.model.step(token_B1, state)
-
-        warmup = self.watch.repeat(step, approach)
-        times = self.watch.repeat(step, cell.decode_tokens)
-        flops = [
-            self.model.step_flops(length, cell.source_length).total for length in range(cell.context, room)
-        ]
-        return Measured(
-            warmup=warmup,
-            stable=is_stable(warmup, window=approach // 2),
-            times=times,
-            tokens=cell.batch_size,
-            flops=cell.batch_size * sum(flops) / len(flops),
-            least_bytes=self._weight_bytes()
-            + cell.batch_size * self.model.state_bytes(cell.context, cell.source_length),
-            state_bytes=state.num_bytes(),
-            state_formula_bytes=cell.batch_size * self.model.state_bytes(room, cell.source_length),
-        )
-
-    def _read(self, tokens_BT: Tensor, room: int) -> DecodingState:
-        """The state after a prompt, read in pieces, with room for ``room`` tokens."""
-        rows = tokens_BT.shape[0]
-        source_BS = None if self.source_BS is None else self.source_BS[:rows]
-        state = self.model.start(rows, room, source_BS=source_BS)
-        for tokens_BP in tokens_BT.split(self.cell.piece, dim=1):
-            self.model.step(tokens_BP, state)
-        return state
-
-    def _weight_bytes(self) -> int:
-        """Bytes of the weights that one more token is multiplied with, in the precision of the products."""
-        shorter, longer = (
-            self.model.sequence_flops(length, self.cell.source_length)
-            for length in (self.cell.context, self.cell.context + 1)
-        )
-        return (longer - shorter).linear // 2 * (2 if self.precision == "bf16" else 4)
-
-    def _tokens(self, length: int) -> Tensor:
-        shape = (self.cell.batch_size, length)
-        return torch.randint(self.cell.vocab_size, shape).to(self.device)
 
 
 def measure(tree: dict[str, Any]) -> dict[str, Any]:
@@ -207,31 +34,26 @@ def measure(tree: dict[str, Any]) -> dict[str, Any]:
     chosen, cell = typed(DeviceConfig, tree["device"], "device"), typed(CellConfig, tree["cell"], "")
     device = chosen.torch_device()
     chosen.apply()
-    dtype = torch.bfloat16 if chosen.precision == "bf16" else torch.float32
+    native.problem()  # builds the kernels where that is due: a compiler needs memory of its own
     base = peak_memory(device)
-    torch.manual_seed(0)
-    model = cls(config, vocab_size=cell.vocab_size, max_length=cell.max_length).to(device)
-    found = Cell(model, cell, device, chosen.precision).measure()
+    with limited(device, cell.memory_limit):
+        torch.manual_seed(0)
+        model = cls(config, vocab_size=cell.vocab_size, max_length=cell.max_length).to(device)
+        work = Cell(model, cell, device, chosen.precision)
+        if cell.mode == "sample":
+            form, settings = part(tree, "objective", FillsBlanks)  # type: ignore[type-abstract]
+            objective = form(settings, Blanks(cell.vocab_size))
+            work = Sampler(model, cell, device, chosen.precision, objective)
+        found = work.measure()
     peak = peak_memory(device)
+    if cell.trial:
+        return {"peak_memory_bytes": peak}
     # Last, so that what they need is not in the peak.
-    rate, memory = matmul_rate(device, dtype), memory_rate(device, found.least_bytes)
-    first, median, third = quartiles(found.times)
-    record = provenance(device, chosen.precision, {}, model.kernels())
+    dtype = torch.bfloat16 if chosen.precision == "bf16" else torch.float32
+    rates = matmul_rate(device, dtype), memory_rate(device, found.least_bytes)
+    record = provenance(device, chosen.precision, {}, work.kernels())
     return {
-        "seconds_median": median,
-        "seconds_first_quartile": first,
-        "seconds_third_quartile": third,
-        "repeats": len(found.times),
-        "warmup_repeats": len(found.warmup),
-        "stable": found.stable,
-        "tokens": found.tokens,
-        "tokens_per_second": found.tokens / median,
-        "flops": found.flops,
-        "flops_per_second": found.flops / median,
-        "matmul_flops_per_second": rate,
-        "matmul_share": found.flops / median / rate,
-        "least_bytes": found.least_bytes,
-        "memory_bytes_per_second": memory,
+        **speeds(found, cell, *rates),
         "state_bytes": found.state_bytes,
         "state_formula_bytes": found.state_formula_bytes,
         "peak_memory_bytes": peak,
@@ -244,6 +66,39 @@ def measure(tree: dict[str, Any]) -> dict[str, Any]:
         "commit": record["git"]["commit"],
         "dirty": record["git"]["dirty"],
     } | {f"parameters_{k}": v for k, v in asdict(model.parameters_by_part()).items() if k != "inactive"}
+
+
+def speeds(found: Measured, cell: CellConfig, matmul: float, memory: float) -> dict[str, Any]:
+    """Times, and what was reached of ``matmul`` FLOP/s and, where the least bytes are most of all, of
+    ``memory`` bytes/s."""
+    first, median, third = quartiles(found.times)
+    moved = found.least_bytes if cell.mode in ("decode", "sample") else None
+    return {
+        "seconds_median": median,
+        "seconds_first_quartile": first,
+        "seconds_third_quartile": third,
+        "repeats": len(found.times),
+        "warmup_repeats": len(found.warmup),
+        "stable": found.stable,
+        "tokens": found.tokens,
+        "tokens_per_second": found.tokens / median,
+        "passes": found.passes,
+        "committed_tokens": found.tokens if cell.mode == "sample" else None,
+        "seconds_per_text": median / cell.batch_size if cell.mode == "sample" else None,
+        "flops": found.flops,
+        "flops_per_second": found.flops / median,
+        "matmul_flops_per_second": matmul,
+        "matmul_share": share(found.flops / median, matmul),
+        "least_bytes": found.least_bytes,
+        "bytes_per_token": None if moved is None else moved / found.tokens,
+        "memory_bytes_per_second": memory,
+        "memory_share": None if moved is None else share(moved / median, memory),
+    }
+
+
+def share(reached: float, rate: float) -> float | None:
+    """None above 1: then other work disturbed the measurement of the rate."""
+    return reached / rate if reached <= rate else None
 
 
 if __name__ == "__main__":

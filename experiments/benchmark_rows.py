@@ -19,6 +19,12 @@ from experiments.errors import ConfigError, DataError
 from experiments.results import write_json
 
 SUFFIXES = (".parquet", ".json")
+HEADS = (
+    "context", "batch", "steps", "passes", "ms, median", "quartiles", "tokens/s", "FLOPs", "share of\nmatmul",
+    "bytes/\ntoken", "share of\nmemory", "state", "peak memory", "of it\nthe model's",
+)  # fmt: skip
+ALWAYS = ("context", "batch", "ms, median", "quartiles", "tokens/s", "share of\nmatmul")
+"""Columns that are shown even where they are empty."""
 
 Row = dict[str, Any]
 
@@ -61,29 +67,34 @@ def append(path: Path, row: Row) -> None:
 
 
 def render(rows: list[Row]) -> RenderableType:
-    """A table of the rows of one backbone, for a Rich console."""
+    """A table of the rows of one backbone, for a Rich console; columns that no row fills are left out."""
     done = [row for row in rows if row["status"] == "complete"]
+    cells = [_cells(row) for row in rows]
     table = Table(box=box.SIMPLE, pad_edge=False)
     table.add_column("mode", no_wrap=True)
-    heads = (
-        "context", "batch", "ms, median", "quartiles", "tokens/s", "FLOPs",
-        "share of\nmatmul", "state", "peak memory", "of it\nthe model's",
-    )  # fmt: skip
-    for head in heads:
+    kept = [head for head in HEADS if head in ALWAYS or any(cell[head] != "-" for cell in cells)]
+    for head in kept:
         table.add_column(head, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(row["mode"], f"{row['context']:,}", str(row["batch_size"]), *_cells(row))
-    parts: list[RenderableType] = [Text(heading(done[0] if done else rows[0]), style="bold"), table]
+    for row, cell in zip(rows, cells, strict=True):
+        table.add_row(row["mode"], *(cell[head] for head in kept))
+    parts: list[RenderableType] = [Text(heading(done or rows), style="bold"), table]
+    if any(row.get("batch_choice") == "largest" for row in rows):
+        parts.append(Text("max: the largest batch that fits into memory_limit"))
     if not all(row["stable"] for row in done):
         parts.append(Text("* the times of the warm-up did not stand still; other work may have disturbed it"))
     return Group(*parts)
 
 
-def heading(row: Row) -> str:
-    """What was measured, on which machine."""
+def heading(rows: list[Row]) -> str:
+    """What was measured, on which machine, and which kernels ran in any of the rows."""
+    row = rows[0]
     if row["status"] != "complete":
         return f"{row['backbone']}: nothing was measured"
-    kernels = ", ".join(f"{part}: {path}" for part, path in json.loads(row["kernels"]).items())
+    paths: dict[str, dict[str, None]] = {}
+    for one in rows:
+        for part, path in json.loads(one["kernels"]).items():
+            paths.setdefault(part, {})[path] = None
+    kernels = ", ".join(f"{part}: {' or '.join(found)}" for part, found in paths.items())
     return (
         f"{row['backbone']}: {row['parameters_body']:,} body parameters, vocabulary of {row['vocab_size']:,},"
         f" {row['precision']}, {row['threads']} threads, {row['processor']}, torch {row['torch']}\n"
@@ -92,19 +103,38 @@ def heading(row: Row) -> str:
     )
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row) -> dict[str, str]:
+    """The text of each of ``HEADS``."""
+    largest = row.get("batch_choice") == "largest"
+    found = dict.fromkeys(HEADS, "-") | {
+        "context": f"{row['context']:,}",
+        "batch": f"{row['batch_size']}" + " max" * largest,
+    }
     if row["status"] != "complete":
-        return [str(row["status"]), *["-"] * 7]
+        none = largest and row["status"] == "oom"
+        return found | ({"batch": "none fits"} if none else {}) | {"ms, median": str(row["status"])}
     low, median, high = (
         1000 * row[f"seconds_{name}"] for name in ("first_quartile", "median", "third_quartile")
     )
-    return [
-        f"{median:.4g}" + ("" if row["stable"] else " *"),
-        f"{low:.4g} to {high:.4g}",
-        count(row["tokens_per_second"]),
-        count(row["flops"]),
-        f"{row['matmul_share']:.1%}",
-        size(row["state_bytes"]) if row["state_bytes"] is not None else "-",
-        size(row["peak_memory_bytes"]),
-        size(row["peak_memory_bytes"] - row["base_memory_bytes"]),
-    ]
+    return found | {
+        "steps": _shown(row.get("steps"), "{:,}"),
+        "passes": _shown(row.get("passes"), "{:,}"),
+        "ms, median": f"{median:.4g}" + ("" if row["stable"] else " *"),
+        "quartiles": f"{low:.4g} to {high:.4g}",
+        "tokens/s": count(row["tokens_per_second"]),
+        "FLOPs": count(row["flops"]),
+        "share of\nmatmul": _shown(row["matmul_share"], "{:.1%}"),
+        "bytes/\ntoken": _size(row.get("bytes_per_token")),
+        "share of\nmemory": _shown(row.get("memory_share"), "{:.1%}"),
+        "state": _size(row["state_bytes"]),
+        "peak memory": size(row["peak_memory_bytes"]),
+        "of it\nthe model's": size(row["peak_memory_bytes"] - row["base_memory_bytes"]),
+    }
+
+
+def _shown(value: float | None, pattern: str) -> str:
+    return "-" if value is None else pattern.format(value)
+
+
+def _size(value: float | None) -> str:
+    return "-" if value is None else size(value)

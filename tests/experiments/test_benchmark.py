@@ -12,11 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from architectures.layers import native_branches
 from experiments import benchmark_timing
-from experiments.benchmark import BYTES, Benchmark, failure, read
-from experiments.benchmark_cell import Cell, CellConfig, measure
+from experiments.benchmark import read
+from experiments.benchmark_cell import measure, share
+from experiments.benchmark_cells import BYTES, Benchmark
 from experiments.benchmark_rows import append
-from experiments.errors import ConfigError
+from experiments.benchmark_work import Cell, CellConfig
 
 TINY = (
     "scale.target=20000", "contexts=[12]", "batch_size=3", "repeats=2", "seconds=0", "warmup_seconds=0",
@@ -39,18 +41,31 @@ def small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark_timing, "PASSED_BYTES", 0)
 
 
-def test_cells_are_modes_by_batches_by_contexts() -> None:
-    cells = list(chosen("contexts=[12,20]").cells())
-    assert [(cell.mode, cell.batch_size, cell.context) for cell in cells] == [
-        ("train", 3, 12), ("train", 3, 20),
-        ("prefill", 1, 12), ("prefill", 1, 20), ("prefill", 3, 12), ("prefill", 3, 20),
-        ("decode", 1, 12), ("decode", 1, 20), ("decode", 3, 12), ("decode", 3, 20),
-    ]  # fmt: skip
-    assert {(cell.vocab_size, cell.max_length, cell.source_length) for cell in cells} == {(BYTES, 25, 0)}
+def test_a_share_above_one_is_blank() -> None:
+    assert share(2.0, 8.0) == 0.25
+    assert share(8.0, 8.0) == 1.0
+    assert share(8.1, 8.0) is None
 
 
-def test_batches_of_one_are_measured_once() -> None:
-    assert [cell.batch_size for cell in chosen("batch_size=1").cells()] == [1, 1, 1]
+@pytest.mark.usefixtures("small_matrices")
+@pytest.mark.parametrize(("rows", "precision"), [(16, "fp32"), (17, "fp32"), (1, "bf16")])
+def test_the_decoding_path_is_the_one_that_ran(
+    rows: int, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LayerNorm, so that there are native steps wherever there is a compiler."""
+    ran: list[int] = []
+    real = native_branches.call
+
+    def spy(name: str, fields: Any, read_BD: Tensor, *more: Any) -> None:
+        ran.append(len(read_BD))
+        real(name, fields, read_BD, *more)
+
+    monkeypatch.setattr(native_branches, "call", spy)
+    words = ("mode=[decode]", f"batch_size={rows}", f"device.precision={precision}")
+    asked = chosen(*words, "backbone.block.norm=layernorm")
+    row = measure(trees(asked)[-1])
+    assert row["tokens"] == rows
+    assert (json.loads(row["kernels"])["decoding"] == "native") == (rows in ran)
 
 
 @pytest.mark.usefixtures("small_matrices")
@@ -74,10 +89,16 @@ def test_flops_tokens_and_state_are_those_of_the_backbone(name: str) -> None:
             expected = None if cell["mode"] == "train" else batch * model.state_bytes(12, source)
         assert row["state_bytes"] == row["state_formula_bytes"] == expected
         assert row["kernels"] == json.dumps(model.kernels())
-        assert row["matmul_share"] == pytest.approx(
-            row["flops"] / row["seconds_median"] / row["matmul_flops_per_second"]
-        )
+        reached = row["flops"] / row["seconds_median"]
+        assert row["matmul_share"] == share(reached, row["matmul_flops_per_second"])
         assert row["memory_bytes_per_second"] > 0
+        if cell["mode"] == "decode":
+            moved = row["least_bytes"]
+            assert row["bytes_per_token"] == moved / batch
+            assert row["memory_share"] == share(moved / row["seconds_median"], row["memory_bytes_per_second"])
+        else:
+            assert row["bytes_per_token"] is row["memory_share"] is None
+        assert row["passes"] is row["committed_tokens"] is None
         # The state lies beside the weights in decoding alone.
         beside = batch * model.state_bytes(12, source) if cell["mode"] == "decode" else 0
         assert 0 < row["least_bytes"] - beside <= 4 * model.parameters_by_part().active
@@ -177,35 +198,3 @@ def test_a_cell_without_enough_memory_is_a_row(tmp_path: Path) -> None:
     assert ended.stderr.startswith("error: 1 of 1 cells failed, the first mode=train context=100000")
     (row,) = json.loads(path.read_text())
     assert (row["status"], row["backbone"], row["batch_size"]) == ("oom", "decoder", 10**9)
-
-
-def test_how_a_process_ended_is_told_from_its_last_words() -> None:
-    assert failure(-9, "") == {"status": "oom", "message": "out of memory"}
-    trace = "Traceback\n  File\ntorch.OutOfMemoryError: CUDA out of memory\n\n"
-    assert failure(1, trace)["status"] == "oom"
-    assert failure(1, "Traceback\nKeyError: 'x'\n") == {"status": "failed", "message": "KeyError: 'x'"}
-    assert failure(-11, "") == {"status": "failed", "message": "exit code -11"}
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("mode=[trian]",), "mode='trian'; did you mean 'train'?"),
-        (("mode=[]",), "mode=[] measures nothing"),
-        (("contexts=[]",), "contexts=[] must be lengths"),
-        (("contexts=[12,0]",), "contexts=[12, 0] must be lengths"),
-        (("batch_size=0",), "batch_size=0 must be at least 1"),
-        (("seconds=-1",), "seconds=-1.0 must not be negative"),
-        (("backbone=encoder",), "backbone=encoder keeps no decoding state; set mode=[train]"),
-        (("backbone=mamba", "source_length=9"), "source_length=9: Mamba reads no source"),
-        (("backbone=gpt2", "contexts=[1020]"), "the model has 1024 positions and would need 1025"),
-        (("scale.target=null",), "backbone.d_model and scale.target are both null"),
-        (("backbone.d_model=30",), "backbone: "),
-        (("device.threads=0",), "device: threads=0"),
-    ],
-)
-def test_mistakes_are_named(words: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        chosen(*words)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)

@@ -56,6 +56,32 @@ def test_the_table_shows_times_shares_and_failures() -> None:
     assert "nothing was measured" in text([FAILED])
 
 
+def test_the_table_shows_only_columns_that_some_row_fills() -> None:
+    plain = text([row()])
+    assert "passes" not in plain
+    assert "bytes/" not in plain
+    filled = row(
+        mode="sample", steps=16, passes=20, state_bytes=None, bytes_per_token=2048.0, memory_share=0.5
+    )
+    lines = [" ".join(line.split()) for line in text([filled, row(matmul_share=None)]).splitlines()]
+    assert "sample 2,048 8 16 20 4 3 to 5 2k 4M 12.5% 2 KiB 50.0% - 3 MiB 1 MiB" in lines
+    assert "decode 2,048 8 - - 4 3 to 5 2k 4M - - - 2 KiB 3 MiB 1 MiB" in lines
+
+
+def test_the_table_says_which_rows_are_of_the_largest_batch() -> None:
+    lines = [" ".join(line.split()) for line in text([row(batch_choice="largest")]).splitlines()]
+    assert "decode 2,048 8 max 4 3 to 5 2k 4M 12.5% 2 KiB 3 MiB 1 MiB" in lines
+    assert any(line.startswith("max: the largest batch") for line in lines)
+    none = text([row(), FAILED | {"batch_choice": "largest"}])
+    assert "none fits" in none
+    assert "max: " not in text([row(), FAILED])
+
+
+def test_the_heading_names_the_kernels_of_all_rows() -> None:
+    other = row(kernels='{"scan": "native"}')
+    assert "kernels: scan: portable or native;" in text([row(), other])
+
+
 def test_files_that_cannot_take_rows_are_refused(tmp_path: Path) -> None:
     for name, message in (("rows.csv", "ends in .parquet or .json"), ("no/rows.json", "there is no folder")):
         with pytest.raises(ConfigError, match=message):

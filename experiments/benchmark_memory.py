@@ -1,0 +1,70 @@
+"""A limit on memory, and the largest batch that fits into it."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+STATUS = Path("/proc/self/status")
+MOST = 2**16
+"""No more sequences than this are tried."""
+FINENESS = 32
+"""The search ends when it knows the largest batch to this part of it; up to so many sequences, exactly."""
+
+
+@contextmanager
+def limited(device: torch.device, num_bytes: int | None) -> Iterator[None]:
+    """Lets the process take ``num_bytes`` more inside the block: beyond that, allocations fail.
+
+    On a GPU this is of PyTorch's allocator; on a CPU, where only Linux can do it, of all private memory of
+    the process (``RLIMIT_DATA``) beyond what it has now. None sets no limit.
+    """
+    if num_bytes is None:
+        yield
+    elif device.type == "cuda":
+        whole = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, num_bytes / whole), device)
+        try:
+            yield
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0, device)
+    else:
+        torch.ones(2**20).exp_()  # starts the threads: their stacks are not the model's
+        before = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (_data_bytes() + num_bytes, before[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def can_limit(device: torch.device) -> bool:
+    """Whether ``limited`` works here."""
+    return device.type == "cuda" or STATUS.exists()
+
+
+def _data_bytes() -> int:
+    """Private memory of this process, whether it was touched or not: what ``RLIMIT_DATA`` counts."""
+    line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmData"))
+    return 1024 * int(line.split()[1])
+
+
+def largest(fits: Callable[[int], bool]) -> tuple[int, int | None]:
+    """The largest batch that fits, 0 for none, and the smallest that was tried and does not.
+
+    The batch is doubled until it does not fit, and what lies between is halved again and again. The second
+    is None where even ``MOST`` fit.
+    """
+    low, high = 0, 1
+    while fits(high):
+        if high >= MOST:
+            return high, None
+        low, high = high, 2 * high
+    while high - low > max(1, low // FINENESS):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low, high
