@@ -36,7 +36,7 @@ from analysis.routing_tables import (
     vocabulary_frame,
     vocabulary_grid,
 )
-from analysis.speed import svg
+from analysis.speed_drawing import svg
 from analysis.table import WIDTH
 from analysis.writing import parquet, write
 from experiments.schema import DeviceConfig

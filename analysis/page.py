@@ -42,6 +42,8 @@ from analysis.scaling_points import study_points
 from analysis.scaling_tables import Fit, fit
 from analysis.score_figures import final_scores, forest, profiles
 from analysis.speed_figures import speed_curves
+from analysis.speed_panels import largest_curves, memory_curves, sampling_curves
+from analysis.speed_rows import given
 from analysis.summary import matched_line
 from analysis.table import counts_line
 from analysis.tradeoff_figures import pareto_fronts
@@ -68,7 +70,7 @@ def find(frame: pd.DataFrame, history: pd.DataFrame, speed: pd.DataFrame | None 
     Args:
         frame: from ``load_study``.
         history: from ``load_history``, of the same study.
-        speed: rows of ``experiments.benchmark``, from ``analysis.speed.load_speed``.
+        speed: rows of ``experiments.benchmark``, from ``analysis.speed_rows.load_speed``.
 
     Raises ValueError where a run's evaluation by position cannot be read.
     """
@@ -79,13 +81,16 @@ def find(frame: pd.DataFrame, history: pd.DataFrame, speed: pd.DataFrame | None 
         "compute_to_target": compute_to_target(levels_reached(frame, history), frame),
         "learning_rates": rate_curves(rate_runs(frame)),
         "scaling_laws": scaling_curves(laws),
-        "pareto_fronts": pareto_fronts(frame, speed),
+        "pareto_fronts": pareto_fronts(frame, None if speed is None else given(speed)),
         "further_tests": further_curves(frame),
         "recall_maps": recall_maps(frame),
         "positions": position_curves(read_positions(frame), frame),
         "gains": forest(baseline_gains(frame), frame),
         "performance_profiles": profiles(frame),
         "speed": None if speed is None else speed_curves(speed),
+        "memory": None if speed is None else memory_curves(speed),
+        "sampling": None if speed is None else sampling_curves(speed),
+        "largest_batches": None if speed is None else largest_curves(speed),
         "gradient_norms": gradient_norms(frame, history),
     }
     return Findings(figures=figures, laws=laws, speed=speed)

@@ -18,6 +18,8 @@ from analysis.rate_sensitivity import rate_notes
 from analysis.run_costs import STABILITY_HEAD, STABILITY_NOTE, stability_rows
 from analysis.scaling_tables import Fit, checks
 from analysis.speed_figures import SHARE_HEAD, roof_notes, share_rows
+from analysis.speed_panels import LARGEST_HEAD, largest_rows
+from analysis.speed_rows import given
 from analysis.summary import PLACE
 from analysis.table import more_tables
 from analysis.tradeoff_figures import decoding_note
@@ -88,7 +90,11 @@ def tradeoffs(figures: Figures, frame: pd.DataFrame, speed: pd.DataFrame | None,
         train = f"python -m experiments.train study={study}"
         return drawn(None, f"Takes two arms of one class with a score: {code(train)}.")
     text = "Open and grey: another arm of its class is as good in both and better in one. "
-    more = f"{measured(study)} adds the speed of decoding." if speed is None else decoding_note(frame, speed)
+    more = (
+        f"{measured(study)} adds the speed of decoding."
+        if speed is None
+        else decoding_note(frame, given(speed))
+    )
     return f"<p>{text}<span class='soft'>{more}</span></p>" + drawn(figure, "")
 
 
@@ -135,16 +141,26 @@ def tasks(figures: Figures, frame: pd.DataFrame) -> str:
 
 
 def speeds(figures: Figures, frame: pd.DataFrame, speed: pd.DataFrame | None, study: str) -> str:
-    if speed is None or figures["speed"] is None:
+    if speed is None:
         return speed_table(frame) + drawn(None, f"Speed against length: {measured(study)}.")
-    text = (
-        "<h3>Against length</h3><p>Dotted: the roof, what the rate of matrix products and that of memory, "
-        "both measured beside each cell, would allow at most.</p>"
-    )
-    shares = grid(SHARE_HEAD, [text_row(row) for row in share_rows(speed)], "sortable")
-    return (
-        speed_table(frame) + text + drawn(figures["speed"], "") + bullets(roof_notes(speed), "roof") + shares
-    )
+    parts = [speed_table(frame)]
+    if figures["speed"] is not None:
+        parts += [
+            "<h3>Against length</h3><p>Dotted: the roof, what the rate of matrix products and that of "
+            "memory, both measured beside each cell, would allow at most.</p>",
+            drawn(figures["speed"], ""),
+            bullets(roof_notes(speed), "roof"),
+            grid(SHARE_HEAD, [text_row(row) for row in share_rows(speed)], "sortable"),
+        ]
+    if figures["memory"] is not None:
+        parts += ["<h3>Memory against length</h3>" + drawn(figures["memory"], "")]
+    if figures["sampling"] is not None:
+        text = "Committed tokens per second; places that a pass looks at again do not count."
+        parts += [f"<h3>Filling in texts</h3><p>{text}</p>" + drawn(figures["sampling"], "")]
+    if figures["largest_batches"] is not None:
+        table = grid(LARGEST_HEAD, [text_row(row) for row in largest_rows(speed)], "sortable")
+        parts += ["<h3>The largest batch that fits</h3>" + drawn(figures["largest_batches"], "") + table]
+    return "".join(parts)
 
 
 def measured(study: str) -> str:

@@ -16,7 +16,7 @@ from analysis.arguments import read_arguments, run_command
 from analysis.load import load_history, load_study
 from analysis.page import Findings, find, render_page
 from analysis.print_figures import KINDS, printed
-from analysis.speed import MODES, load_speed
+from analysis.speed_rows import MODES, load_speed
 from analysis.steps_to_loss import with_steps
 from analysis.writing import write
 

@@ -1,35 +1,28 @@
-"""Draws speed against length from the rows of ``experiments.benchmark``.
+"""Draws speed and memory against length from the rows of ``experiments.benchmark``.
 
     python -m analysis.speed rows=rows.parquet out=FOLDER [mode=decode] [baseline=decoder]
 
-Tokens per second and milliseconds, both axes logarithmic, a panel for each batch size; one colour for
-each backbone, that of the other figures. Writes ``speed_MODE.svg`` and ``speed_MODE.md``. Where a cell was
-measured several times, the last one counts.
+Tokens per second, milliseconds and the peak of memory, all axes logarithmic, a column of panels for each
+number of sequences, each number of tokens of a training step and each limit on memory; one colour for each
+backbone, that of the other figures. mode=sample is drawn against denoising steps. Writes ``speed_MODE.svg``
+and ``speed_MODE.md``. Where a cell was measured several times, the last one counts.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import matplotlib
 import pandas as pd
-from matplotlib.figure import Figure
 
 from analysis.arguments import read_arguments, run_command
-from analysis.figures import PALETTE, places
+from analysis.speed_drawing import draw, svg
+from analysis.speed_rows import MODES, load_speed, milliseconds, mixtures
+from analysis.table import si
 from analysis.writing import write
 
-MODES = ("train", "prefill", "decode")
-MARKERS = ("o", "s", "D", "^", "P", "X", "*", "p")
-"""Matplotlib's names for ``analysis.figures.SYMBOLS``."""
-SETTINGS = ("device", "processor", "threads", "precision", "vocab_size", "torch")
-"""What all rows of a figure must have in common."""
 S4_CLAIM = (
     "For orientation: Gu et al. 2021 (arXiv 2111.00396, abstract) report generation 60 times as fast as a "
     "transformer's, with far larger models on a GPU."
@@ -45,7 +38,7 @@ class SpeedConfig:
     out: str = ""
     """Folder of the figure and the table; empty for that of the rows."""
     mode: str = "decode"
-    """``decode``, ``prefill`` or ``train``."""
+    """``decode``, ``prefill``, ``train`` or ``sample``."""
     baseline: str = "decoder"
     """Backbone that the others are compared with, where it is among them."""
 
@@ -67,104 +60,28 @@ def parse(arguments: Sequence[str]) -> SpeedConfig:
     return SpeedConfig(**read_arguments(arguments, SpeedConfig))
 
 
-def load_speed(path: Path, mode: str) -> pd.DataFrame:
-    """The complete cells of a mode, one row each, the last where there are several.
-
-    Raises:
-        ValueError: there are none, or they were not measured under the same settings.
-    """
-    if not path.is_file():
-        raise ValueError(f"rows={path}: there is no such file; write it with experiments.benchmark output=")
-    try:
-        if path.suffix == ".json":
-            frame = pd.DataFrame(json.loads(path.read_text(encoding="utf-8")))
-        else:
-            frame = pd.read_parquet(path)
-    except (ValueError, OSError) as error:  # what json and pyarrow raise
-        raise ValueError(f"rows={path} cannot be read: {str(error).splitlines()[0]}") from None
-    if not {"mode", "status", "seconds_median"} <= set(frame):
-        raise ValueError(f"rows={path} holds no rows of experiments.benchmark")
-    frame = frame[(frame["mode"] == mode) & (frame["status"] == "complete")]
-    if frame.empty:
-        raise ValueError(
-            f"rows={path} has no complete row with mode={mode}: measure it, or name another mode"
-        )
-    frame = frame.drop_duplicates(["backbone", "context", "batch_size", *SETTINGS], keep="last")
-    for setting in SETTINGS:
-        found = sorted(frame[setting].unique())
-        if len(found) > 1:
-            raise ValueError(
-                f"rows={path} mixes {setting}: {', '.join(map(str, found))}; keep one file for each"
-            )
-    return frame.sort_values(["batch_size", "backbone", "context"], ignore_index=True)
-
-
-def draw(frame: pd.DataFrame) -> Figure:
-    """Tokens per second above, milliseconds below, a column for each batch size; bars are quartiles."""
-    backbones, batches = sorted(frame["backbone"].unique()), sorted(frame["batch_size"].unique())
-    place = places([str(name) for name in backbones])
-    figure = Figure(figsize=(1.2 + 4.4 * len(batches), 7.0), facecolor="white", layout="constrained")
-    panels = figure.subplots(2, len(batches), sharex=True, sharey="row", squeeze=False)
-    for column, batch in enumerate(batches):
-        for backbone in backbones:
-            rows = frame[(frame["batch_size"] == batch) & (frame["backbone"] == backbone)]
-            look = {"color": PALETTE[place[backbone]], "marker": MARKERS[place[backbone]]}
-            low, middle, high = (
-                1000 * rows[f"seconds_{name}"] for name in ("first_quartile", "median", "third_quartile")
-            )
-            panels[0][column].plot(rows["context"], rows["tokens_per_second"], label=backbone, **look)
-            panels[1][column].errorbar(
-                rows["context"], middle, yerr=[middle - low, high - middle], capsize=2, **look
-            )
-        panels[0][column].set_title("one sequence" if batch == 1 else f"{batch} sequences", fontsize=11)
-        panels[1][column].set_xlabel("context, tokens")
-        for panel in (panels[0][column], panels[1][column]):
-            _axes(panel, sorted(frame["context"].unique()))
-    panels[0][0].set_ylabel("tokens per second")
-    panels[1][0].set_ylabel(_milliseconds(frame))
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
-    return figure
-
-
-def _axes(panel: Any, contexts: list[int]) -> None:
-    panel.set_xscale("log", base=2)
-    panel.set_yscale("log")
-    panel.set_xticks(contexts, [f"{context:,}" for context in contexts])
-    panel.grid(which="both", color="#E4E4E4", linewidth=0.6)
-    panel.set_axisbelow(True)
-    panel.spines[["top", "right"]].set_visible(False)
-
-
-def _milliseconds(frame: pd.DataFrame) -> str:
-    """What the milliseconds are of."""
-    unit = {"decode": "token", "prefill": "prompt", "train": "training step"}
-    return f"milliseconds per {unit[frame['mode'].iloc[0]]}"
-
-
 def render(frame: pd.DataFrame, baseline: str) -> str:
-    """Title and table in Markdown; ratios are of tokens per second at the same context and batch."""
+    """Title and tables in Markdown; ratios are of tokens per second in the same column and group."""
     one = frame.iloc[0]
     sizes = ", ".join(
         f"{name} {body:,.0f}" for name, body in frame.groupby("backbone")["parameters_body"].last().items()
     )
-    contexts = sorted(frame["context"].unique())
     lines = [
         f"mode={one['mode']}, {one['precision']}, {one['threads']:.0f} threads, {one['processor']}, torch "
         f"{one['torch']}, {str(one['measured_at'])[:10]}, commit {str(one['commit'])[:7]}. "
-        f"Body parameters: {sizes}.",
-        "",
-        f"Medians of {_milliseconds(frame)}; in brackets how many times as fast as {baseline}.",
-        "",
-        "| backbone | sequences | " + " | ".join(f"{context:,}" for context in contexts) + " |",
-        "| --- | --: |" + " --: |" * len(contexts),
+        f"Body parameters: {sizes}."
     ]
-    for (batch, backbone), rows in frame.groupby(["batch_size", "backbone"], sort=True):
-        own = rows.set_index("context")["seconds_median"]
-        beside = frame[(frame["backbone"] == baseline) & (frame["batch_size"] == batch)]
-        base = beside.set_index("context")["seconds_median"]
-        shown = [_cell(own.get(c), None if backbone == baseline else base.get(c)) for c in contexts]
-        lines.append(f"| {backbone} | {batch} | " + " | ".join(shown) + " |")
+    compared = f"; in brackets how many times as fast as {baseline}" * (baseline in set(frame["backbone"]))
+    sought = frame["batch_choice"] == "largest"
+    if one["mode"] == "sample":
+        lines += ["", f"Committed tokens per second and forward passes{compared}. Columns: denoising steps."]
+        lines += ["", *_table(frame, "steps", baseline)]
+    elif not sought.all():
+        lines += ["", f"Medians of {milliseconds(one['mode'])}{compared}."]
+        lines += ["", *_table(frame[~sought], "context", baseline)]
+    if sought.any():
+        lines += ["", f"The largest batch that fits, and its tokens per second{compared}."]
+        lines += ["", *_table(frame[sought], "context", baseline)]
     lines += ["", *(f"Warning: {warning}." for warning in mixtures(frame))] * bool(mixtures(frame))
     restless = int((~frame["stable"].astype(bool)).sum())
     if restless:
@@ -174,29 +91,52 @@ def render(frame: pd.DataFrame, baseline: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def mixtures(frame: pd.DataFrame) -> list[str]:
-    """What the rows of a figure do not have in common, though they may."""
-    commits = sorted(frame["commit"].dropna().astype(str).str[:7].unique())
-    found = [f"mixed commits of the code ({', '.join(commits)})"] * (len(commits) > 1)
-    for backbone, rows in frame.groupby("backbone"):
-        if rows["kernels"].nunique() > 1:
-            found.append(f"mixed kernels of {backbone}: {'; '.join(sorted(rows['kernels'].unique()))}")
-    return found
+def _table(frame: pd.DataFrame, across: str, baseline: str) -> list[str]:
+    """A row for each group and backbone, a column for each context or number of steps."""
+    columns = sorted(int(value) for value in frame[across].unique())
+    lengths = ["context"] if across == "steps" else []
+    heads = ["backbone", "sequences", *["tokens"] * len(lengths)]
+    rules = ["---", *["--:"] * (len(heads) - 1 + len(columns))]
+    lines = [_line([*heads, *(f"{value:,}" for value in columns)]), _line(rules)]
+    for key, own in frame.groupby(["order", "group", *lengths], sort=True):
+        by = own.set_index(["backbone", across])
+        for backbone in sorted(own["backbone"].unique()):
+            shown = []
+            for value in columns:
+                row, base = (
+                    by.loc[(b, value)] if (b, value) in by.index else None for b in (backbone, baseline)
+                )
+                shown.append(_cell(row, None if backbone == baseline else base))
+            lines.append(
+                _line([backbone, _named(own.iloc[0]), *(f"{length:,}" for length in key[2:]), *shown])
+            )
+    return lines
 
 
-def _cell(seconds: float | None, baseline: float | None) -> str:
-    """Milliseconds, and the ratio to the baseline where there is one."""
-    if seconds is None:
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _named(row: pd.Series) -> str:
+    """The group of a row: a number of sequences, where that is what its rows have in common."""
+    if row["batch_choice"] == "given" and pd.isna(row["tokens_per_step"]):
+        return str(row["batch_size"])
+    return str(row["group"])
+
+
+def _cell(row: pd.Series | None, baseline: pd.Series | None) -> str:
+    """What was measured, and the ratio to the baseline where there is one."""
+    if row is None:
         return "-"
-    return f"{1000 * seconds:.3g}" + ("" if baseline is None else f" ({baseline / seconds:.2f})")
-
-
-def svg(figure: Figure) -> bytes:
-    """The figure as SVG, the same bytes for the same figure."""
-    buffer = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "archbench", "svg.fonttype": "none"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()
+    if row["mode"] == "sample":
+        text = f"{si(row['tokens_per_second'])}, {row['passes']:,.0f} passes"
+    elif row["batch_choice"] == "largest":
+        text = f"{row['batch_size']:,}: {si(row['tokens_per_second'])}"
+    else:
+        text = f"{1000 * row['seconds_median']:.3g}"
+    return text + (
+        "" if baseline is None else f" ({row['tokens_per_second'] / baseline['tokens_per_second']:.2f})"
+    )
 
 
 def prepare(arguments: Sequence[str]) -> tuple[SpeedConfig, pd.DataFrame]:

@@ -14,6 +14,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.figures import MOST_PANELS, PALETTE, SYMBOLS, log_axis, make_panels, places
+from analysis.speed_rows import extremes
 from analysis.table import si
 
 RATES = ("flops", "matmul_flops_per_second", "least_bytes", "memory_bytes_per_second")
@@ -34,23 +35,16 @@ def with_roof(speed: pd.DataFrame) -> pd.DataFrame:
     return speed.assign(roof=roof.where(share <= 1), share=share.where(share <= 1), over=share > 1)
 
 
-def extremes(speed: pd.DataFrame) -> pd.DataFrame:
-    """Of each mode the rows of one sequence and of the largest batch."""
-    largest = speed.groupby("mode")["batch_size"].transform("max")
-    return speed[(speed["batch_size"] == 1) | (speed["batch_size"] == largest)]
-
-
 def speed_curves(speed: pd.DataFrame) -> go.Figure | None:
-    """Tokens per second against context, a panel for each mode and batch size; dotted: the roof of each.
+    """Tokens per second against context, a panel for each mode and group of rows; dotted: the roof of each.
 
     Panels stand in the order of the rows, which is that of ``analysis.report.read_speed``.
     """
     rows = extremes(with_roof(speed))
-    groups = list(rows.groupby(["mode", "batch_size"], sort=False))[:MOST_PANELS]
+    groups = list(rows.groupby(["mode", "group"], sort=False))[:MOST_PANELS]
     if not groups:
         return None
-    titles = [f"{mode}, " + ("one sequence" if n == 1 else f"{n} sequences") for (mode, n), _ in groups]
-    figure, cells = make_panels(titles)
+    figure, cells = make_panels([f"{mode}, {group}" for (mode, group), _ in groups])
     place, named = places([str(b) for b in speed["backbone"].unique()]), set()
     for (_, shown), cell in zip(groups, cells, strict=True):
         for backbone, own in shown.sort_values("context").groupby("backbone", sort=True):
@@ -93,7 +87,7 @@ SHARE_HEAD = ["backbone", "what", "context", "tokens/s", "roof, tokens/s", "of i
 def share_rows(speed: pd.DataFrame) -> list[list[str]]:
     """At the longest context of each panel of ``speed_curves``, what is reached of the roof: rows of text."""
     rows = extremes(with_roof(speed))
-    longest = rows.groupby(["mode", "batch_size", "backbone"])["context"].transform("max")
+    longest = rows.groupby(["mode", "group", "backbone"])["context"].transform("max")
     return [
         [
             str(row.backbone), f"{row.mode}, {row.batch_size} at once", f"{row.context:,}",

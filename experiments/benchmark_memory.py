@@ -13,7 +13,7 @@ STATUS = Path("/proc/self/status")
 MOST = 2**16
 """No more sequences than this are tried."""
 FINENESS = 32
-"""The search ends when it knows the largest batch to this part of it; up to so many sequences, exactly."""
+"""The search ends when it knows the largest batch to this part of it; below twice so many, exactly."""
 
 
 @contextmanager
@@ -21,7 +21,8 @@ def limited(device: torch.device, num_bytes: int | None) -> Iterator[None]:
     """Lets the process take ``num_bytes`` more inside the block: beyond that, allocations fail.
 
     On a GPU this is of PyTorch's allocator; on a CPU, where only Linux can do it, of all private memory of
-    the process (``RLIMIT_DATA``) beyond what it has now. None sets no limit.
+    the process (``RLIMIT_DATA``) beyond what it has now, which includes what Python loads meanwhile, some
+    80 MiB in training. None sets no limit.
     """
     if num_bytes is None:
         yield

@@ -78,7 +78,7 @@ def render(rows: list[Row]) -> RenderableType:
     for row, cell in zip(rows, cells, strict=True):
         table.add_row(row["mode"], *(cell[head] for head in kept))
     parts: list[RenderableType] = [Text(heading(done or rows), style="bold"), table]
-    if any(row.get("batch_choice") == "largest" for row in rows):
+    if any(row.get("batch_choice") == "largest" for row in done):
         parts.append(Text("max: the largest batch that fits into memory_limit"))
     if not all(row["stable"] for row in done):
         parts.append(Text("* the times of the warm-up did not stand still; other work may have disturbed it"))

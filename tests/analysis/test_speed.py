@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from analysis.figures import PALETTE
-from analysis.speed import draw, load_speed, main, render, svg
+from analysis.speed import draw, main, render, svg
+from analysis.speed_rows import load_speed
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 
@@ -23,6 +24,7 @@ def row(backbone: str, context: int, batch: int, seconds: float, **changes: Any)
         "measured_at": "2026-11-20T10:00:00+00:00", "parameters_body": 3_000_000,
         "seconds_median": seconds, "seconds_first_quartile": 0.9 * seconds,
         "seconds_third_quartile": 1.2 * seconds, "tokens_per_second": batch / seconds,
+        "peak_memory_bytes": 300 * 2**20 + batch * context, "base_memory_bytes": 300 * 2**20,
     } | changes  # fmt: skip
 
 
@@ -88,7 +90,7 @@ def test_cells_that_did_not_settle_are_counted(tmp_path: Path) -> None:
 def test_the_figure_shows_what_was_measured(rows: Path) -> None:
     figure = draw(load_speed(rows, "decode"))
     panels = figure.axes
-    assert len(panels) == 4
+    assert len(panels) == 6
     assert all((p.get_xscale(), p.get_yscale()) == ("log", "log") for p in panels)
     drawn = {line.get_label(): line for line in panels[0].get_lines()}
     assert set(drawn) == {"decoder", "s4"}
@@ -98,6 +100,7 @@ def test_the_figure_shows_what_was_measured(rows: Path) -> None:
         PALETTE[2],
     ]  # as everywhere
     assert panels[1].get_lines()[0].get_ydata().tolist() == [100.0]  # 8 tokens in 80 ms
+    assert panels[4].get_lines()[0].get_ydata().tolist() == [512 / 2**20, 2048 / 2**20]
     text = svg(figure).decode()
     assert text.startswith("<?xml")
     assert {"decoder", "s4", "tokens per second", "8 sequences"} <= set(re.findall(r">([^<>\n]+)<", text))
@@ -119,7 +122,7 @@ def test_the_command_writes_the_figure_and_the_table(rows: Path, capsys: pytest.
         ([], "rows= is empty"),
         (["rows=absent.parquet"], "rows=absent.parquet: there is no such file"),
         (["mod=train"], "did you mean 'mode='?"),
-        (["rows=x", "mode=sample"], "mode=sample must be one of train, prefill, decode"),
+        (["rows=x", "mode=write"], "mode=write must be one of train, prefill, decode, sample"),
     ],
 )
 def test_mistakes_are_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,6 +141,72 @@ def test_mixed_commits_and_kernels_are_said(rows: Path) -> None:
     assert "Warning: mixed commits of the code (0123456, fedcba9)." in text
     assert 'Warning: mixed kernels of decoder: {"attention": "eager"}; {}.' in text
     assert "kernels of s4" not in text
+
+
+SOUGHT = {"batch_choice": "largest", "memory_limit_bytes": 2**31}
+
+
+def test_equal_tokens_and_largest_batches_are_groups_of_their_own(tmp_path: Path) -> None:
+    """The largest batch differs from backbone to backbone, and is compared by tokens per second."""
+    train = {"mode": "train", "tokens_per_step": 2048}
+    path = write(
+        tmp_path / "rows.json",
+        [
+            row("decoder", 512, 4, 0.1, **train),
+            row("decoder", 2048, 1, 0.3, **train),
+            row("s4", 512, 4, 0.2, **train),
+            row("s4", 512, 8, 0.5, mode="train"),
+            row("decoder", 512, 10, 0.01, mode="train", **SOUGHT),
+            row("s4", 512, 200, 0.1, mode="train", **SOUGHT),
+            row("s4", 512, 300, 0.1, mode="train", **SOUGHT),
+        ],
+    )
+    frame = load_speed(path, "train")
+    table = [line for line in render(frame, "decoder").splitlines() if line.startswith("|")]
+    assert table == [
+        "| backbone | sequences | 512 | 2,048 |",
+        "| --- | --: | --: | --: |",
+        "| s4 | 8 | 500 | - |",
+        "| decoder | 2,048 tokens a step | 100 | 300 |",
+        "| s4 | 2,048 tokens a step | 200 (0.50) | - |",
+        "| backbone | sequences | 512 |",
+        "| --- | --: | --: |",
+        "| decoder | the largest batch in 2 GiB | 10: 1k |",
+        "| s4 | the largest batch in 2 GiB | 300: 3k (3.00) |",
+    ]
+    titles = [panel.get_title() for panel in draw(frame).axes[:3]]
+    assert titles == ["8 sequences", "2,048 tokens a step", "the largest batch in 2 GiB"]
+
+
+def test_texts_are_drawn_against_steps(tmp_path: Path) -> None:
+    def text(backbone: str, context: int, steps: int, seconds: float) -> dict[str, Any]:
+        more = {"steps": steps, "passes": steps + 4, "filling": "{}", "tokens_per_second": context / seconds}
+        return row(backbone, context, 1, seconds, mode="sample", **more)
+
+    cells = [
+        text("diffusion", 128, 8, 0.1),
+        text("diffusion", 128, 32, 0.4),
+        text("block_diffusion", 128, 32, 0.2),
+        text("diffusion", 256, 32, 1.0),
+    ]
+    frame = load_speed(write(tmp_path / "rows.json", cells), "sample")
+    table = [line for line in render(frame, "diffusion").splitlines() if line.startswith("|")]
+    assert table[0] == "| backbone | sequences | tokens | 8 | 32 |"
+    assert table[2:] == [
+        "| block_diffusion | 1 | 128 | - | 640, 36 passes (2.00) |",
+        "| diffusion | 1 | 128 | 1.28k, 12 passes | 320, 36 passes |",
+        "| diffusion | 1 | 256 | - | 256, 36 passes |",
+    ]
+    panels = draw(frame).axes
+    assert [panel.get_title() for panel in panels[:2]] == [
+        "one sequence, 128 tokens",
+        "one sequence, 256 tokens",
+    ]
+    assert panels[0].get_lines()[1].get_xdata().tolist() == [8, 32]
+    assert "in brackets" not in render(frame, "decoder")
+    other = cells[0] | {"filling": '{"method": "ancestral"}', "backbone": "encoder"}
+    with pytest.raises(ValueError, match="mixes filling"):
+        load_speed(write(tmp_path / "mixed.json", [*cells, other]), "sample")
 
 
 def test_files_without_the_rows_asked_for_are_refused(tmp_path: Path, rows: Path) -> None:

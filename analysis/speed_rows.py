@@ -1,0 +1,121 @@
+"""The rows of ``experiments.benchmark``: read from a file, and put into groups that may be compared.
+
+Rows of a group have equally many sequences, or equal tokens of a training step, or each its own largest
+batch within one limit on memory. Older rows know the first kind only, and lack the columns of the others.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+MODES = ("train", "prefill", "decode", "sample")
+SETTINGS = ("device", "processor", "threads", "precision", "vocab_size", "torch")
+"""What all rows of a figure must have in common; where texts are filled in, how as well."""
+KEYS = ("backbone", "mode", "context", "group", "steps")
+"""What a cell is, settings aside."""
+
+
+def load_speed(path: Path, mode: str) -> pd.DataFrame:
+    """The complete cells of a mode, one row each, the last where there are several.
+
+    Raises:
+        ValueError: there are none, or they were not measured under the same settings.
+    """
+    if not path.is_file():
+        raise ValueError(f"rows={path}: there is no such file; write it with experiments.benchmark output=")
+    try:
+        if path.suffix == ".json":
+            frame = pd.DataFrame(json.loads(path.read_text(encoding="utf-8")))
+        else:
+            frame = pd.read_parquet(path)
+    except (ValueError, OSError) as error:  # what json and pyarrow raise
+        raise ValueError(f"rows={path} cannot be read: {str(error).splitlines()[0]}") from None
+    if not {"mode", "status", "seconds_median"} <= set(frame):
+        raise ValueError(f"rows={path} holds no rows of experiments.benchmark")
+    frame = frame[(frame["mode"] == mode) & (frame["status"] == "complete")]
+    if frame.empty:
+        raise ValueError(
+            f"rows={path} has no complete row with mode={mode}: measure it, or name another mode"
+        )
+    frame = with_groups(frame)
+    settings = [*SETTINGS, *["filling"] * (mode == "sample")]
+    frame = frame.drop_duplicates([*KEYS, *settings], keep="last")
+    for setting in settings:
+        found = sorted(frame[setting].unique())
+        if len(found) > 1:
+            raise ValueError(
+                f"rows={path} mixes {setting}: {', '.join(map(str, found))}; keep one file for each"
+            )
+    return frame.sort_values(["order", "backbone", "context", "steps"], ignore_index=True)
+
+
+def with_groups(frame: pd.DataFrame) -> pd.DataFrame:
+    """``frame`` with the columns that older rows lack, ``group`` and ``order``, by which groups stand.
+
+    A group is what its rows have in common, in words: "one sequence", "8 sequences", "4,096 tokens a step",
+    "the largest batch in 2 GiB".
+    """
+    missing = ("tokens_per_step", "memory_limit_bytes", "steps", "passes", "filling", "batch_too_large")
+    frame = frame.assign(**{name: np.nan for name in missing if name not in frame})
+    if "batch_choice" not in frame:
+        frame = frame.assign(batch_choice="given")
+    frame = frame.assign(batch_choice=frame["batch_choice"].fillna("given"))
+    groups = [_group(*row) for row in zip(*(frame[name] for name in COMPARED), strict=True)]
+    return frame.assign(group=[words for _, words in groups], order=[order for order, _ in groups])
+
+
+COMPARED = ("batch_choice", "batch_size", "tokens_per_step", "memory_limit_bytes")
+
+
+def _group(choice: str, batch: int, tokens: float | None, limit: float | None) -> tuple[float, str]:
+    """Where a group stands among the others, and what it is called."""
+    if choice == "largest" and limit is not None:
+        return 2e18 + limit, f"the largest batch in {limit / 2**30:.4g} GiB"
+    if tokens is not None and not np.isnan(tokens):
+        return 1e18 + tokens, f"{tokens:,.0f} tokens a step"
+    return batch, "one sequence" if batch == 1 else f"{batch} sequences"
+
+
+def given(speed: pd.DataFrame) -> pd.DataFrame:
+    """The rows whose batch was given, not looked for."""
+    return speed[with_groups(speed)["batch_choice"] == "given"]
+
+
+def extremes(speed: pd.DataFrame) -> pd.DataFrame:
+    """With groups: of each mode the rows of one sequence, of the most that were given, of equal tokens.
+
+    Texts that are filled in are left out: what they depend on is steps, not length.
+    """
+    rows = given(with_groups(speed))
+    rows = rows[rows["mode"] != "sample"]
+    counted = rows["batch_size"].where(rows["tokens_per_step"].isna())
+    most = counted.groupby(rows["mode"]).transform("max")
+    return rows[(rows["batch_size"] == 1) | (counted == most) | rows["tokens_per_step"].notna()]
+
+
+def model_memory(speed: pd.DataFrame) -> pd.Series:
+    """Bytes at the peak beyond those of the process before there was a model; NaN where there is none."""
+    if "peak_memory_bytes" not in speed:
+        return pd.Series(np.nan, index=speed.index)
+    taken = speed["peak_memory_bytes"] - speed["base_memory_bytes"]
+    return taken.where(taken > 0)
+
+
+def milliseconds(mode: str) -> str:
+    """What the milliseconds of a mode are of."""
+    unit = {"decode": "token", "prefill": "prompt", "train": "training step", "sample": "batch of texts"}
+    return f"milliseconds per {unit[mode]}"
+
+
+def mixtures(frame: pd.DataFrame) -> list[str]:
+    """What the rows of a figure do not have in common, though they may."""
+    commits = sorted(frame["commit"].dropna().astype(str).str[:7].unique())
+    found = [f"mixed commits of the code ({', '.join(commits)})"] * (len(commits) > 1)
+    for backbone, rows in frame.groupby("backbone"):
+        if rows["kernels"].nunique() > 1:
+            found.append(f"mixed kernels of {backbone}: {'; '.join(sorted(rows['kernels'].unique()))}")
+    return found
