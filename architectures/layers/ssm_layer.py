@@ -141,9 +141,11 @@ class S4Layer(Mixer):
             x_BTD = x_BTD * context.valid_BT[..., None]
         with torch.autocast(x_BTD.device.type, enabled=False):
             wide = torch.promote_types(x_BTD.dtype, torch.float32)
-            x_BDT = x_BTD.transpose(1, 2).to(wide)
-            y_BDT = self._convolved(x_BDT, context) + self.D_D[:, None] * x_BDT
-        return self._mix(y_BDT.transpose(1, 2).to(x_BTD.dtype))
+            wide_BTD = x_BTD.to(wide)
+            y_BDT = self._convolved(wide_BTD.transpose(1, 2), context)
+            # Turned round once, before anything else reads it: what follows goes over whole rows.
+            y_BTD = y_BDT.transpose(1, 2).contiguous() + self.D_D * wide_BTD
+        return self._mix(y_BTD.to(x_BTD.dtype))
 
     def _convolved(self, x_BDT: Tensor, context: Context) -> Tensor:
         if context.documents_BT is None:

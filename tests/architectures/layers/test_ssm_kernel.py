@@ -9,6 +9,7 @@ from architectures.layers.ssm_kernel import (
     convolve,
     fft_size,
     like_lengths,
+    powers,
     powers_reference,
     vandermonde,
     vandermonde_reference,
@@ -31,6 +32,16 @@ def test_two_level_powers_are_the_powers(length):
     torch.testing.assert_close(kernel, vandermonde_reference(log_A_DM, CB_DM, length))
     by_hand = sum(CB_DM[1, m] * log_A_DM[1, m].exp() ** (length - 1) for m in range(4)).real
     torch.testing.assert_close(kernel[1, -1], by_hand)
+
+
+def test_powers_are_the_exponential_of_the_logarithm_with_its_derivatives():
+    log_A_DM = torch.complex(-torch.rand(2, 3), 30 * torch.randn(2, 3))
+    steps_K = torch.tensor([0, 1, 5, 64])
+    torch.testing.assert_close(powers(log_A_DM, steps_K), (log_A_DM[..., None] * steps_K).exp())
+    assert (powers(log_A_DM, steps_K)[..., 0] == 1).all()
+    wide_DM = log_A_DM.to(torch.complex128).requires_grad_()
+    assert torch.autograd.gradcheck(powers, (wide_DM, steps_K))
+    assert torch.autograd.gradgradcheck(powers, (wide_DM, steps_K))
 
 
 def test_powers_of_a_matrix():
