@@ -97,8 +97,8 @@ def main() -> None:
     page = Page(args.output, args.json)
     page.say(machine_line() + ".")
     page.say(
-        f"{args.samples} texts of {args.length} tokens, one at a time, temperature {args.temperature:g}, scale {args.scale}, "
-        f"{args.budget:,} tokens of training."
+        f"{args.samples} texts of {args.length} tokens, one at a time, temperature {args.temperature:g}, "
+        f"scale {args.scale}, {args.budget:,} tokens of training."
     )
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(args, args.runs or Path(folder))
