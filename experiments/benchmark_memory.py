@@ -28,11 +28,11 @@ def limited(device: torch.device, num_bytes: int | None) -> Iterator[None]:
         yield
     elif device.type == "cuda":
         whole = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, num_bytes / whole), device)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, num_bytes / whole), device.index)
         try:
             yield
         finally:
-            torch.cuda.set_per_process_memory_fraction(1.0, device)
+            torch.cuda.set_per_process_memory_fraction(1.0, device.index)
     else:
         torch.ones(2**20).exp_()  # starts the threads: their stacks are not the model's
         before = resource.getrlimit(resource.RLIMIT_DATA)

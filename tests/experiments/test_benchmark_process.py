@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import commands
@@ -110,6 +111,19 @@ def test_allocations_beyond_the_limit_fail_and_only_inside() -> None:
     torch.empty(4 * floats)
     with limited(cpu, None):
         torch.empty(4 * floats)
+
+
+@pytest.mark.parametrize(("name", "index"), [("cuda", None), ("cuda:1", 1)])
+def test_the_limit_of_a_gpu_is_a_share_of_its_memory(
+    name: str, index: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch takes an index here, or None for the current device, but no device without an index."""
+    shares: list[tuple[float, int | None]] = []
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda d: SimpleNamespace(total_memory=2**33))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *a: shares.append(a))
+    with limited(torch.device(name), 2**31), limited(torch.device(name), 2**40):
+        pass
+    assert shares == [(0.25, index), (1.0, index), (1.0, index), (1.0, index)]
 
 
 def test_a_process_keeps_to_its_limit() -> None:
