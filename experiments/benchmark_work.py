@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from architectures.backbone import Backbone, DecodingState
 from architectures.layers.native_decode import ROWS
+from architectures.layers.pointwise import cross_entropy
 from experiments.benchmark_timing import Stopwatch, is_stable
 from experiments.evaluation import autocast, inference
 from experiments.optimizer import make_optimizer
@@ -116,7 +116,7 @@ class Cell:
         def step() -> None:
             with autocast(self.device, self.precision):
                 output = model(tokens_BT, **given)
-            loss = F.cross_entropy(output.logits_BTV.flatten(0, 1).float(), target_BT.flatten())
+            loss = cross_entropy(output.logits_BTV.flatten(0, 1), target_BT.flatten()).mean()
             for extra in output.auxiliary.values():
                 loss = loss + extra / cell.batch_size
             loss.backward()
