@@ -23,8 +23,8 @@ from typing import Any
 from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
 
 MARGIN = 0.1
-"""Bits per byte under the judge, and nats of entropy, that texts may be worse and still count as equally good:
-texts that repeat themselves are likely, and have little entropy."""
+"""Bits per byte under the judge, and nats of entropy, that texts may be worse and still count as equally
+good: texts that repeat themselves are likely, and have little entropy."""
 THRESHOLDS = (None, 0.95, 0.9, 0.8, 0.6, 0.4, 0.2)
 """Likelihoods from which on a token is committed at once; None commits one a pass."""
 
@@ -133,7 +133,8 @@ def main() -> None:
     speedup = chosen["tokens_per_second"] / rows[0]["tokens_per_second"]
     page.note("speedup", speedup)
     page.say(
-        f"The fastest that is as good, within {MARGIN} bits per byte and nats: {chosen['how']}, {speedup:.2f} times."
+        f"The fastest that is as good, within {MARGIN} bits per byte and nats of entropy: {chosen['how']}, "
+        f"{speedup:.2f} times."
     )
 
 
