@@ -66,7 +66,7 @@ def attend(
     """The weighted sums of the values, (B, H, T, F).
 
     Args:
-        kernel: ``reference``, ``sdpa`` or ``flex``; see ``choose_kernel``.
+        kernel: ``reference``, ``sdpa`` (PyTorch's, or plain products where it has none) or ``flex``.
         causal: the plain causal mask over a whole sequence; then ``mask`` and ``bias`` are None.
         mask: True where a query may look, broadcastable to (B, H, T, S). A query that may look
             nowhere gets zeros.
@@ -83,6 +83,8 @@ def attend(
         return _with_sink(q_BHTE, k_BGSE, v_BGSF, scores, causal, mask, bias, sink_H)
     if bias is not None:
         bias = bias.to(q_BHTE.dtype)
+        if _by_products(q_BHTE, k_BGSE, scores, mask, bias):
+            return _products(q_BHTE, k_BGSE, v_BGSF, scores, mask, bias)
         mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)
     return F.scaled_dot_product_attention(
         q_BHTE,
@@ -125,6 +127,29 @@ def reference(
             weight_BHTS = weight_BHTS.masked_fill(~mask, 0.0)
         weight_BHTS = F.dropout(weight_BHTS, scores.dropout)
         return (weight_BHTS @ v_BHSF).to(q_BHTE.dtype)
+
+
+def _by_products(q_BHTE: Tensor, k_BGSE: Tensor, scores: Scores, mask: Tensor | None, bias: Tensor) -> bool:
+    """Whether a bias learns on a CPU. No fused kernel of PyTorch can do that there.
+
+    What it does instead allows for queries that may look nowhere, by more passes over all scores. Where there
+    are none, plain products are faster.
+    """
+    if torch.compiler.is_compiling() or q_BHTE.device.type != "cpu" or q_BHTE.dtype != torch.float32:
+        return False
+    if not bias.requires_grad or scores.dropout or q_BHTE.shape[1] != k_BGSE.shape[1]:
+        return False
+    return mask is None or bool(mask.any(-1).all())
+
+
+def _products(
+    q_BHTE: Tensor, k_BGSE: Tensor, v_BGSF: Tensor, scores: Scores, mask: Tensor | None, bias: Tensor
+) -> Tensor:
+    """Attention of queries that may all look somewhere."""
+    if mask is not None:
+        bias = bias.masked_fill(~mask, -math.inf)
+    score_BHTS = ((scores.scale * q_BHTE) @ k_BGSE.transpose(-2, -1)).add_(bias)
+    return score_BHTS.softmax(-1) @ v_BGSF
 
 
 def _with_sink(

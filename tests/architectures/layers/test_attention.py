@@ -1,6 +1,8 @@
 """Shapes: B batch, H heads, G key/value heads, T queries, S keys, E head_dim."""
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -282,3 +284,34 @@ def test_heads_must_divide(heads, kv_heads):
 def test_wrong_settings_are_named(wrong, message):
     with pytest.raises(ValueError, match=message):
         AttentionConfig(**wrong)
+
+
+@pytest.mark.parametrize("hidden", ["none", "later keys", "all of a query"])
+def test_a_bias_that_learns_changes_no_number_and_has_its_gradient(hidden: str) -> None:
+    """In float32 on a CPU it takes plain products, where every query sees something."""
+    T = 7
+    mask = None if hidden == "none" else torch.ones(1, 1, T, T, dtype=torch.bool).tril()
+    if hidden == "all of a query":
+        mask[..., 3, :] = False
+    parts = [torch.randn(2, 3, T, 4) for _ in range(3)]
+    found = []
+    for kernel in ("sdpa", "reference"):
+        q, k, v, bias = (part.clone().requires_grad_() for part in (*parts, torch.ones(1, 3, T, T) / 2))
+        y = attend(q, k, v, Scores(scale=0.3), kernel=kernel, mask=mask, bias=bias)
+        names = {type(step).__name__ for step in graph(y)}
+        if kernel == "sdpa":
+            assert ("SafeSoftmaxBackward0" in names) == (hidden == "all of a query"), names
+        found.append([y, *torch.autograd.grad(y.square().sum(), [q, k, v, bias])])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+    if hidden == "all of a query":
+        assert not found[0][0][:, :, 3].any()
+
+
+def graph(y: Tensor) -> Iterator[Any]:
+    """The steps of the backward pass of y."""
+    waiting = [y.grad_fn]
+    while waiting:
+        step = waiting.pop()
+        yield step
+        waiting += [before for before, _ in step.next_functions if before is not None]
