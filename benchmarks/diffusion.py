@@ -1,13 +1,13 @@
-"""Times texts of masked diffusion: blocks with a cache and many tokens a pass, beside one token a full pass.
+"""Times texts of masked diffusion: blocks with a cache and few steps, beside one token a full pass.
 
 python benchmarks/diffusion.py --runs /tmp/diffusion --output benchmarks/results/diffusion.md
 
 Three models of one size are trained on the embedded text for ``--budget`` tokens each, unless their runs are
-there already: ``diffusion``, which writes one token in each forward pass over the whole text;
-``block_diffusion``, which keeps what it has written in a cache and commits every token of a block that is at
-least so likely; and a decoder, which judges both. Speed means nothing without quality: the speed-up is of
-the fastest threshold whose texts the judge finds no less likely than those of one token a pass, and which
-repeat themselves no more, within ``MARGIN``.
+there already: ``diffusion``, which writes one token in each forward pass over the whole text (first hitting,
+an exact sampler); ``block_diffusion``, which keeps what it has written in a cache and commits several tokens
+of a block in a pass (ancestral, the fewer steps the further from exact); and a decoder, which judges both.
+Speed means nothing without quality: the speed-up is that of the fewest steps whose texts the judge finds no
+less likely than those of one token a pass, and which repeat themselves no more, within ``MARGIN``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from machine import Page, add_outputs, as_markdown, machine_line, read_arguments
 MARGIN = 0.1
 """Bits per byte under the judge, and nats of entropy, that texts may be worse and still count as equally
 good: texts that repeat themselves are likely, and have little entropy."""
-THRESHOLDS = (None, 0.95, 0.9, 0.8, 0.6, 0.4, 0.2)
-"""Likelihoods from which on a token is committed at once; None commits one a pass."""
+BLOCK = 16
+"""Tokens of a block."""
+STEPS = (16, 8, 4, 2, 1)
+"""Passes over a block, but for the one that puts it into the cache."""
 
 
 def command(module: str, *words: str) -> None:
@@ -46,27 +48,26 @@ def train(backbone: str, args: argparse.Namespace, runs: Path) -> Path:
         "device=cpu",
         f"device.threads={args.threads}",
         f"runs={runs}",
-        *(("objective.block_length=16",) if backbone == "block_diffusion" else ()),
+        *((f"objective.block_length={BLOCK}",) if backbone == "block_diffusion" else ()),
     )
     command("train", *words)
     return next(path.parent for path in runs.glob(f"diffusion-{backbone}/*/s0/result.json"))
 
 
-def sample(run: Path, judge: Path, args: argparse.Namespace, threshold: float | None) -> dict[str, float]:
+def sample(run: Path, judge: Path, args: argparse.Namespace, method: str, steps: int) -> dict[str, float]:
     """Tokens a second, passes, and what the judge says of the texts."""
     with tempfile.TemporaryDirectory() as folder:
         command(
             "sample_quality",
             f"run={run}",
             f"judge={judge}",
-            f"steps=[{args.length}]",
+            f"filling.method={method}",
+            f"steps=[{steps}]",
             f"num_samples={args.samples}",
             "batch_size=1",
             f"length={args.length}",
-            f"sampling.temperature={args.temperature}",
             f"device.threads={args.threads}",
             f"output={folder}",
-            *(() if threshold is None else (f"filling.threshold={threshold}",)),
         )
         with (Path(folder) / "quality.csv").open(encoding="utf-8") as file:
             row = next(each for each in csv.DictReader(file) if each["text"] == "samples")
@@ -78,10 +79,11 @@ def measure(args: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
     """One row for each way of writing; the first is one token a full pass."""
     judge = train("decoder", args, runs)
     whole, blocks = train("diffusion", args, runs), train("block_diffusion", args, runs)
-    rows = [{"how": "one token a full pass", **sample(whole, judge, args, None)}]
-    for threshold in THRESHOLDS:
-        how = "blocks, one token a pass" if threshold is None else f"blocks, all above {threshold:g}"
-        rows.append({"how": how, **sample(blocks, judge, args, threshold)})
+    first = sample(whole, judge, args, "first_hitting", args.length)
+    rows = [{"how": "one token a full pass", **first}]
+    for steps in STEPS:
+        found = sample(blocks, judge, args, "ancestral", steps * args.length // BLOCK)
+        rows.append({"how": f"blocks of {BLOCK} in {steps} steps", **found})
     return rows
 
 
@@ -103,7 +105,7 @@ def main() -> None:
     page = Page(args.output, args.json)
     page.say(machine_line() + ".")
     page.say(
-        f"{args.samples} texts of {args.length} tokens, one at a time, temperature {args.temperature:g}, "
+        f"{args.samples} texts of {args.length} tokens, one at a time, "
         f"scale {args.scale}, {args.budget:,} tokens of training."
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -146,7 +148,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--budget", type=int, default=600_000, help="tokens of training of each model")
     parser.add_argument("--samples", type=int, default=6)
     parser.add_argument("--length", type=int, default=256)
-    parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
         "--runs", type=Path, help="where the runs are kept; a folder for the moment if not given"

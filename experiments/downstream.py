@@ -95,6 +95,7 @@ def downstream(cfg: DictConfig) -> None:
             "tasks=[] names no task: give some, such as tasks=[words_choice], or task=sentences"
         )
     check_installed()
+    config.device.apply()
     saved = open_saved(Path(config.run), config.device.torch_device())
     refill(saved, config.filling)
     rows = evaluate(saved, config, [] if section is None else [_own(section, config.seed)])

@@ -71,6 +71,7 @@ def evaluate(cfg: DictConfig) -> None:
     tree = {str(key): value for key, value in resolved.items()}
     section = tree.pop("task", None)
     config = typed(EvaluateConfig, tree, "")
+    config.device.apply()
     path = Path(config.run)
     saved = open_saved(path, config.device.torch_device(), task=_task(path, section))
     metrics = measure(

@@ -87,6 +87,7 @@ def generate(cfg: DictConfig) -> None:
     prompt = tree.pop("prompt")  # any text at all, so it is not read as a setting
     texts = [str(text) for text in (prompt if isinstance(prompt, list) else [prompt])]
     config = typed(GenerateConfig, {str(key): value for key, value in tree.items()}, "")
+    config.device.apply()
     device = config.device.torch_device()
     saved = open_saved(Path(config.run), device)
     refill(saved, config.filling)

@@ -93,6 +93,7 @@ def sample_quality(cfg: DictConfig) -> None:
     tree = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(tree, dict)
     config = typed(SampleQualityConfig, {str(key): value for key, value in tree.items()}, "")
+    config.device.apply()
     device = config.device.torch_device()
     saved, judge = open_saved(Path(config.run), device), open_saved(Path(config.judge), device)
     if not judge.model.capabilities.causal:
