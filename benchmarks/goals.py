@@ -131,7 +131,7 @@ def decoding_goals(found: dict[str, Any]) -> Iterator[Goal]:
     for family in dict.fromkeys(row["family"] for row in rows):
         own = {f"{row['batch_size']} sequences": row["ratio"] for row in rows if row["family"] == family}
         yield Goal(what=f"greedy writing, {family}: times transformers", limit=3.0, cells=own)
-    if "bandwidth" in part:
+    if part.get("bandwidth", {}).get("share") is not None:
         own = {"1 sequence": part["bandwidth"]["share"]}
         what = "decoding, 100 million parameters: share of the memory's bandwidth"
         yield Goal(what=what, limit=0.6, percent=True, cells=own)

@@ -20,11 +20,10 @@ from typing import Any
 
 import matplotlib as mpl
 import torch
-import torch.nn.functional as F
-from machine import Page, add_outputs, as_markdown, machine_line, read_arguments
+from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
 from operator_kinds import KINDS, PHASES, Spent, spent
 from peer_models import FAMILIES as PEERS
-from peer_models import Shape, make_pair, run_ours
+from peer_models import Shape, make_pair, own_loss, run_ours
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -67,7 +66,7 @@ class Training:
         with record_function("forward"), torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
             logits_BTV = run_ours(self.model, tokens_BT)
         with record_function("cross entropy"):
-            loss = F.cross_entropy(logits_BTV.flatten(0, 1).float(), target_BT.flatten())
+            loss = own_loss(logits_BTV.flatten(0, 1), target_BT.flatten())
         with record_function("backward"):
             loss.backward()
         with record_function("clipping"):
@@ -149,7 +148,7 @@ def _percent(share: float) -> str:
 
 def main() -> None:
     args = parse()
-    torch.set_num_threads(args.threads)
+    settle(args.threads)
     page = Page(args.output, args.json)
     page.say(machine_line() + ".")
     batch = max(1, args.tokens // args.length)

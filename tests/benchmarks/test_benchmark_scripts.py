@@ -218,12 +218,13 @@ def test_both_write_the_same_tokens_and_a_goal_counts_what_reaches_it(tmp_path: 
     assert done.returncode == 0, done.stderr
     found = json.loads(numbers.read_text())
     assert [row["family"] for row in found["generation"]] == ["decoder", "encoder_decoder"]
-    assert 0 < found["bandwidth"]["share"] < 1
+    share = found["bandwidth"]["share"]
+    assert share is None or 0 < share <= 1
 
     from goals import Goal, decoding_goals
 
     goals = list(decoding_goals({"generation": found}))
-    assert len(goals) == 4
+    assert len(goals) == (3 if share is None else 4)
     half = Goal(what="x", limit=3.0, cells={"a": 2.0, "b": 4.0})
     assert half.row() == ["x", "at least 3.00", "3.00 (2.00 to 4.00)", "in part, 1 of 2"]
     assert Goal(what="x", limit=0.02, most=True, percent=True, cells={"a": 0.01}).row()[2:] == ["1.0%", "met"]

@@ -17,7 +17,7 @@ WORDS = {
 }
 
 
-class Applied(Exception):
+class AppliedError(Exception):
     """The command came to its device."""
 
 
@@ -27,12 +27,12 @@ def test_a_command_takes_the_threads_it_is_told(name: str, monkeypatch: pytest.M
 
     def apply(device: DeviceConfig) -> None:
         asked.append((device.threads, device.kernels))
-        raise Applied
+        raise AppliedError
 
     monkeypatch.setattr(DeviceConfig, "apply", apply)
     words = ("run=nowhere", "device.threads=3", "device.kernels=portable", *WORDS[name])
     command = getattr(importlib.import_module(f"experiments.{name}"), name)
-    with pytest.raises(Applied):
+    with pytest.raises(AppliedError):
         command(commands.compose(*words, root=name))
     assert asked == [(3, "portable")]
 
