@@ -23,7 +23,8 @@ from typing import Any
 
 import torch
 from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
-from peer_models import Shape, make_pair
+from peer_configs import Shape
+from peer_models import make_pair
 from torch import Tensor
 
 from architectures.decoder import Decoder, DecoderConfig

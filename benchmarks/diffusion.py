@@ -145,7 +145,7 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--scale", default="nano")
-    parser.add_argument("--budget", type=int, default=600_000, help="tokens of training of each model")
+    parser.add_argument("--budget", type=int, default=1_500_000, help="tokens of training of each model")
     parser.add_argument("--samples", type=int, default=6)
     parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2)

@@ -31,16 +31,19 @@ BOTH = ("--precision", "fp32", "bf16")
 PARTS: dict[str, tuple[str, ...]] = {
     "dense": (
         "training.py", "--families", *DENSE, "--d-model", "256", "512", "--lengths", "256", "512",
-        "--vocab", "256", "8192", *BOTH, "--rounds", "4",
+        "--vocab", "256", "8192", *BOTH, "--tokens", "1024", "--rounds", "3",
     ),
-    "others": ("training.py", "--families", "gpt2", "moe", "mamba2", "--lengths", "256", "512", *BOTH),
+    "others": (
+        "training.py", "--families", "gpt2", "moe", "mamba2", "--lengths", "256", "512", *BOTH,
+        "--tokens", "1024", "--rounds", "3",
+    ),
     "mamba": ("training.py", "--families", "mamba", "--layers", "1", "--rounds", "5"),
     "generation": ("decoding.py",),
     "growth": (
         "scan.py", "--growth", "--layers", "mamba", "mamba2", "s4", "--repeats", "3", "--threads", "1",
     ),
     "overhead": ("overhead.py", "--scales", "micro", "--batch", "4", "--rounds", "4", "--threads", "1"),
-    "diffusion": ("diffusion.py",),
+    "diffusion": ("diffusion.py", "--threads", "1"),
 }  # fmt: skip
 """What is run for each part."""
 
@@ -99,12 +102,13 @@ def training_goals(found: dict[str, Any]) -> Iterator[Goal]:
         }
 
     def fastest(row: dict[str, Any]) -> float:
-        return min(peer["ratio"] for peer in row["peers"].values())
+        same = [peer for peer in row["peers"].values() if peer["mixed"] or row["precision"] == "fp32"]
+        return min(peer["ratio"] for peer in same)
 
     for family, precision, limit in (
         *(
             (family, precision, limit)
-            for family in DENSE
+            for family in (*DENSE, "gpt2")
             for precision, limit in (("fp32", 1.1), ("bf16", 1.2))
         ),
         *(("moe", precision, 1.5) for precision in ("fp32", "bf16")),

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
+from peer_configs import FAMILIES, Shape
 from torch import Tensor, nn
 
 from architectures.backbone import Backbone
@@ -25,31 +25,15 @@ TOLERANCE = 1e-4
 """Largest difference of two logits that are meant to be equal, over the largest logit."""
 SLOW = 256
 """The Mamba of transformers is not run on longer sequences."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """The size of a model."""
-
-    d_model: int
-    layers: int
-    vocab_size: int
-    length: int
-    """Longest sequence."""
-
-    @property
-    def heads(self) -> int:
-        return max(1, self.d_model // 64)
-
-    @property
-    def gated_width(self) -> int:
-        """8/3 d_model, in multiples of 8."""
-        return -(-8 * self.d_model // 3 // 8) * 8
+UNSCORED = -100
+"""The target of a position that is not scored, as PyTorch and transformers have it."""
+SCORED = {"encoder": 0.15}
+"""Share of positions scored in training: a masked language model's (Devlin et al. 2019). The others': all."""
 
 
 def torch_loss(logits_NV: Tensor, target_N: Tensor) -> Tensor:
     """PyTorch's cross entropy, in float32 as the others advise."""
-    return F.cross_entropy(logits_NV.float(), target_N)
+    return F.cross_entropy(logits_NV.float(), target_N, ignore_index=UNSCORED)
 
 
 def own_loss(logits_NV: Tensor, target_N: Tensor) -> Tensor:
@@ -63,10 +47,14 @@ class Peer:
 
     name: str
     module: nn.Module
-    logits: Callable[[Tensor], Tensor]
-    """Tokens (B, T) to logits (B, T, V)."""
+    logits: Callable[..., Tensor]
+    """Tokens (B, T) to logits (B, T, V); (1, N, V) where it can leave out what is not in ``scored_BT``."""
+    sparse: bool = False
+    """Whether it can."""
     loss: Callable[[Tensor, Tensor], Tensor] = torch_loss
-    """The mean cross entropy of logits (N, V), given targets (N,)."""
+    """The mean cross entropy of logits (N, V), given targets (N,), over those that are not ``UNSCORED``."""
+    mixed: bool = True
+    """Whether it computes in bfloat16 under autocast; else a part of it stays in float32."""
     once: bool = False
     """Too slow for more than one round."""
 
@@ -82,127 +70,6 @@ class Pair:
     def backbone(self) -> Backbone:
         assert isinstance(self.ours.module, Backbone)
         return self.ours.module
-
-
-def dense_settings(shape: Shape) -> dict[str, Any]:
-    """What the configurations of transformers agree on."""
-    return {
-        "hidden_size": shape.d_model,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "vocab_size": shape.vocab_size,
-        "max_position_embeddings": shape.length,
-    }
-
-
-def llama(shape: Shape) -> nn.Module:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(LlamaConfig(**dense_settings(shape), intermediate_size=shape.gated_width))
-
-
-def gpt2(shape: Shape) -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    return GPT2LMHeadModel(
-        GPT2Config(
-            n_embd=shape.d_model,
-            n_layer=shape.layers,
-            n_head=shape.heads,
-            n_positions=shape.length,
-            vocab_size=shape.vocab_size,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-        )
-    )
-
-
-def bert(shape: Shape) -> nn.Module:
-    from transformers import BertConfig, BertForMaskedLM
-
-    return BertForMaskedLM(
-        BertConfig(
-            **dense_settings(shape),
-            intermediate_size=4 * shape.d_model,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-        )
-    )
-
-
-def t5(shape: Shape) -> nn.Module:
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    return T5ForConditionalGeneration(
-        T5Config(
-            d_model=shape.d_model,
-            d_kv=64,
-            d_ff=4 * shape.d_model,
-            num_layers=shape.layers,
-            num_heads=shape.heads,
-            vocab_size=shape.vocab_size,
-            dropout_rate=0.0,
-            decoder_start_token_id=0,
-        )
-    )
-
-
-def mixtral(shape: Shape) -> nn.Module:
-    """Eight experts, two for a token, which together are as wide as a dense layer."""
-    from transformers import MixtralConfig, MixtralForCausalLM
-
-    return MixtralForCausalLM(
-        MixtralConfig(
-            **dense_settings(shape),
-            num_key_value_heads=shape.heads,
-            intermediate_size=shape.gated_width // 16 * 8,
-            num_local_experts=8,
-            num_experts_per_tok=2,
-        )
-    )
-
-
-def mamba(shape: Shape) -> nn.Module:
-    from transformers import MambaConfig, MambaForCausalLM
-
-    return MambaForCausalLM(
-        MambaConfig(
-            hidden_size=shape.d_model,
-            num_hidden_layers=shape.layers,
-            vocab_size=shape.vocab_size,
-            residual_in_fp32=False,
-        )
-    )
-
-
-def mamba2(shape: Shape) -> nn.Module:
-    from transformers import Mamba2Config, Mamba2ForCausalLM
-
-    return Mamba2ForCausalLM(
-        Mamba2Config(
-            hidden_size=shape.d_model,
-            num_hidden_layers=shape.layers,
-            vocab_size=shape.vocab_size,
-            num_heads=2 * shape.d_model // 64,
-            head_dim=64,
-            state_size=64,
-            n_groups=1,
-            residual_in_fp32=False,
-        )
-    )
-
-
-FAMILIES: dict[str, Callable[[Shape], nn.Module]] = {
-    "decoder": llama,
-    "gpt2": gpt2,
-    "encoder": bert,
-    "encoder_decoder": t5,
-    "moe": mixtral,
-    "mamba": mamba,
-    "mamba2": mamba2,
-}
-"""Each family's model in transformers."""
 
 
 def make_pair(family: str, shape: Shape, *, extra: bool = True, silent: int = 0) -> Pair:
@@ -221,7 +88,11 @@ def make_pair(family: str, shape: Shape, *, extra: bool = True, silent: int = 0)
     with tempfile.TemporaryDirectory() as folder:
         module.save_pretrained(folder)  # type: ignore[operator]
         model = load_folder(Path(folder))
-    ours = Peer(name="ours", module=model, logits=lambda tokens: run_ours(model, tokens), loss=own_loss)
+
+    def run(tokens_BT: Tensor, scored_BT: Tensor | None = None) -> Tensor:
+        return run_ours(model, tokens_BT, scored_BT)
+
+    ours = Peer(name="ours", module=model, logits=run, loss=own_loss, sparse=True)
     theirs = list(of_transformers(family, module, shape))
     check_equal(family, ours, theirs[0], shape)
     if extra and family in EXTRA:
@@ -231,14 +102,18 @@ def make_pair(family: str, shape: Shape, *, extra: bool = True, silent: int = 0)
     return Pair(ours=ours, theirs=theirs)
 
 
-def run_ours(model: Backbone, tokens_BT: Tensor) -> Tensor:
+def run_ours(model: Backbone, tokens_BT: Tensor, scored_BT: Tensor | None = None) -> Tensor:
     """An encoder-decoder reads the tokens as its source too, as those of others do here."""
     source_BS = tokens_BT if model.capabilities.encoder_decoder else None
-    return model(tokens_BT, source_BS=source_BS).logits_BTV
+    return model(tokens_BT, source_BS=source_BS, scored_BT=scored_BT).logits_BTV
 
 
 def of_transformers(family: str, module: nn.Module, shape: Shape) -> Iterator[Peer]:
-    """The model of transformers; one of experts in each of the ways that it can run them in."""
+    """The model of transformers; one of experts in two of the three ways that it can run them in.
+
+    The third, ``batched_mm``, copies the weights of an expert for each token: on a CPU a step took ninety
+    times as long. Autocast passes over the product of ``grouped_mm``, whose experts stay in float32.
+    """
     if family == "encoder_decoder":
         yield Peer(
             name="transformers",
@@ -256,13 +131,13 @@ def of_transformers(family: str, module: nn.Module, shape: Shape) -> Iterator[Pe
     if family != "moe":
         yield Peer(name="transformers", module=module, logits=run, once=family == "mamba")
         return
-    for way in ("grouped_mm", "batched_mm", "eager"):
+    for way in ("grouped_mm", "eager"):
 
         def run_so(x: Tensor, way: str = way) -> Tensor:
             module.set_experts_implementation(way)  # type: ignore[operator]
             return run(x)
 
-        yield Peer(name=f"transformers, {way}", module=module, logits=run_so)
+        yield Peer(name=f"transformers, {way}", module=module, logits=run_so, mixed=way == "eager")
 
 
 def x_transformers(shape: Shape) -> list[Peer]:

@@ -22,8 +22,9 @@ import matplotlib as mpl
 import torch
 from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
 from operator_kinds import KINDS, PHASES, Spent, spent
-from peer_models import FAMILIES as PEERS
-from peer_models import Shape, make_pair, own_loss, run_ours
+from peer_configs import FAMILIES as PEERS
+from peer_configs import Shape
+from peer_models import make_pair, own_loss, run_ours
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 

@@ -3,9 +3,10 @@
 python benchmarks/training.py --families decoder encoder --d-model 256 512 --lengths 256 512
 python benchmarks/training.py --vocab 256 8192 --precision fp32 bf16 --output benchmarks/results/training.md
 
-A step is forward, cross entropy at every position, backward, clipping and fused AdamW, on random tokens,
-the same for all; bf16 is autocast over float32 weights. The cross entropy is the harness's for ours, and
-PyTorch's for the others. Nobody has dropout. All models of a row live in one
+A step is forward, cross entropy, backward, clipping and fused AdamW, on random tokens, the same for all; bf16
+is autocast over float32 weights. Every position is scored, of the encoder 15% of them, as a masked language
+model is trained: ours computes logits there alone, as in the harness, BERT's everywhere. The cross entropy is
+the harness's for ours, and PyTorch's for the others. Nobody has dropout. All models of a row live in one
 process and take turns step by step, in an order that rotates, so that a machine that slows down slows all;
 the first two rounds are not counted. Printed are the medians, and how many times as fast ours is as each
 peer, with the quartiles of that ratio over the rounds; and the share that our model's FLOPs have of the rate
@@ -23,9 +24,11 @@ from typing import Any
 
 import torch
 from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
-from peer_models import FAMILIES, SLOW, Pair, Peer, Shape, make_pair
+from peer_configs import FAMILIES, Shape
+from peer_models import SCORED, SLOW, UNSCORED, Pair, Peer, make_pair
 from torch import Tensor
 
+from architectures.layers.stack import Stack
 from experiments.benchmark_timing import matmul_rate, quartiles
 
 WARM = 2
@@ -44,13 +47,20 @@ class Trained:
 
     def step(self, tokens_BT: Tensor, target_BT: Tensor, bf16: bool) -> None:
         begin = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            logits_BTV = self.peer.logits(tokens_BT)
-        self.peer.loss(logits_BTV.flatten(0, 1), target_BT.flatten()).backward()
+        self.loss(tokens_BT, target_BT, bf16).backward()
         torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.seconds.append(time.perf_counter() - begin)
+
+    def loss(self, tokens_BT: Tensor, target_BT: Tensor, bf16: bool) -> Tensor:
+        """The mean over the positions that are scored; who can computes no logits at the others."""
+        scored_BT, target_N, wanted = target_BT != UNSCORED, target_BT.flatten(), {}
+        if self.peer.sparse and not scored_BT.all():
+            target_N, wanted = target_BT[scored_BT], {"scored_BT": scored_BT}
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            logits_BTV = self.peer.logits(tokens_BT, **wanted)
+        return self.peer.loss(logits_BTV.flatten(0, 1), target_N)
 
 
 def measure(family: str, shape: Shape, batch: int, bf16: bool, rounds: int) -> dict[str, Any]:
@@ -59,6 +69,8 @@ def measure(family: str, shape: Shape, batch: int, bf16: bool, rounds: int) -> d
     kept = [peer for peer in pair.theirs if not peer.once or shape.length <= SLOW]
     models = [Trained(peer) for peer in (pair.ours, *kept)]
     tokens_BT, target_BT = (torch.randint(shape.vocab_size, (batch, shape.length)) for _ in range(2))
+    if family in SCORED:
+        target_BT[torch.rand(target_BT.shape) >= SCORED[family]] = UNSCORED
     rates = []
     for turn in range(rounds + WARM):
         first = turn % len(models)
@@ -70,14 +82,23 @@ def measure(family: str, shape: Shape, batch: int, bf16: bool, rounds: int) -> d
     for model in models:
         if not model.peer.once:
             del model.seconds[:WARM]
-    return row(pair, models, max(rates), batch, shape)
+    flops = step_flops(pair, batch, shape.length, float((target_BT != UNSCORED).float().mean()))
+    return row(pair, models, max(rates), flops)
 
 
-def row(pair: Pair, models: list[Trained], rate: float, batch: int, shape: Shape) -> dict[str, Any]:
+def step_flops(pair: Pair, batch: int, length: int, scored: float) -> float:
+    """FLOPs of our step, with logits at the share ``scored`` of all positions."""
+    model = pair.backbone
+    flops = model.sequence_flops(length, length if model.capabilities.encoder_decoder else 0).total
+    if scored < 1:
+        assert isinstance(model, Stack)
+        flops -= (1 - scored) * model.prediction_flops(length)
+    return 3 * batch * flops
+
+
+def row(pair: Pair, models: list[Trained], rate: float, flops: float) -> dict[str, Any]:
     ours, *theirs = models
     median = statistics.median(ours.seconds)
-    source = shape.length if pair.backbone.capabilities.encoder_decoder else 0
-    flops = 3 * batch * pair.backbone.sequence_flops(shape.length, source).total
     peers = {}
     for other in theirs:
         ratios = [b / a for a, b in zip(ours.seconds, other.seconds, strict=False)]
@@ -87,6 +108,7 @@ def row(pair: Pair, models: list[Trained], rate: float, batch: int, shape: Shape
             "ratio": statistics.median(other.seconds) / median,
             "ratio_quartiles": [low, high],
             "rounds": len(other.seconds),
+            "mixed": other.peer.mixed,
         }
     first, _, third = quartiles(ours.seconds)
     return {

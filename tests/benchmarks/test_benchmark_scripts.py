@@ -183,13 +183,31 @@ def test_the_same_model_of_another_library_gives_the_same_logits_and_takes_turns
 
 def test_models_that_differ_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     import peer_models
+    from peer_configs import Shape
 
-    shape = peer_models.Shape(d_model=64, layers=1, vocab_size=32, length=16)
+    shape = Shape(d_model=64, layers=1, vocab_size=32, length=16)
     pair = peer_models.make_pair("gpt2", shape)
     with torch.no_grad():
         next(pair.theirs[0].module.parameters()).add_(1.0)
     with pytest.raises(ValueError, match="gpt2: our logits differ from those of transformers"):
         peer_models.check_equal("gpt2", pair.ours, pair.theirs[0], shape)
+
+
+def test_the_loss_of_masked_tokens_is_the_same_with_and_without_the_other_logits() -> None:
+    from peer_configs import Shape
+    from peer_models import UNSCORED, make_pair
+    from training import Trained, step_flops
+
+    pair = make_pair("encoder", Shape(d_model=64, layers=1, vocab_size=32, length=16))
+    ours, theirs = Trained(pair.ours), Trained(pair.theirs[0])
+    tokens_BT, target_BT = (torch.randint(32, (3, 16)) for _ in range(2))
+    for scored in (3 * 16, 5, 1):
+        target_BT.view(-1)[scored:] = UNSCORED
+        found, expected = (each.loss(tokens_BT, target_BT, bf16=False) for each in (ours, theirs))
+        torch.testing.assert_close(found, expected)
+    # A head of d_model 64, with BERT's transform before it: (64 x 64 + 64 x 32) products at every position.
+    saved = step_flops(pair, 3, 16, 1.0) - step_flops(pair, 3, 16, 0.25)
+    assert saved == 3 * 3 * 0.75 * 16 * 2 * (64 * 64 + 64 * 32)
 
 
 def test_both_write_the_same_tokens_and_a_goal_counts_what_reaches_it(tmp_path: Path) -> None:
