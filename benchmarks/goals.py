@@ -42,7 +42,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "growth": (
         "scan.py", "--growth", "--layers", "mamba", "mamba2", "s4", "--repeats", "3", "--threads", "1",
     ),
-    "overhead": ("overhead.py", "--scales", "micro", "--batch", "4", "--rounds", "4", "--threads", "1"),
+    "harness": ("overhead.py", "--scales", "micro", "--batch", "4", "--rounds", "4", "--threads", "1"),
     "diffusion": ("diffusion.py", "--threads", "1"),
 }  # fmt: skip
 """What is run for each part."""
@@ -151,7 +151,7 @@ def other_goals(found: dict[str, Any]) -> Iterator[Goal]:
         yield Goal(what=what, limit=1.05, most=True, cells=growth["exponents"])
         what = "their decoding cost after 512 to 32,768 tokens: largest deviation"
         yield Goal(what=what, limit=0.05, most=True, percent=True, cells=growth["deviations"])
-    shares = found.get("overhead", {}).get("micro", {}).get("shares", {})
+    shares = found.get("harness", {}).get("micro", {}).get("shares", {})
     for name, limit in (("harness", 0.02), ("with records", 0.01), ("checkpoint", 0.01)):
         if name in shares:
             what = {
