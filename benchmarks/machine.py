@@ -40,13 +40,15 @@ def _processor() -> str:
 
 
 def commit() -> str:
-    """Short name of the commit, with a + where the code was changed since."""
+    """Short name of the commit, with a + where the code was changed since; results are no code."""
 
     def ask(*words: str) -> str:
         folder = str(Path(__file__).parent)
         return subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True).stdout.strip()
 
-    changed = ask("status", "--porcelain", "--untracked-files=no")
+    changed = ask(
+        "status", "--porcelain", "--untracked-files=no", "--", ":/", ":(exclude,top)benchmarks/results"
+    )
     return (ask("rev-parse", "--short", "HEAD") or "unknown") + ("+" if changed else "")
 
 
