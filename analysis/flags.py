@@ -174,11 +174,14 @@ def _one_code(known: pd.DataFrame) -> bool:
 
 
 def _kernels(known: pd.DataFrame) -> dict[str, list[str]]:
-    """The paths that each part of a model took in the runs that have it."""
+    """The paths that each part of a model took in the runs that have it.
+
+    Decoding is each backbone's own part: some have no faster path there, and no training depends on it.
+    """
     found: dict[str, set[str]] = {}
-    for text in known["kernels"].dropna().unique():
+    for backbone, text in known[["backbone", "kernels"]].dropna().drop_duplicates().itertuples(index=False):
         for part, path in json.loads(text).items():
-            found.setdefault(part, set()).add(str(path))
+            found.setdefault(f"{part} of {backbone}" if part == "decoding" else part, set()).add(str(path))
     return {part: sorted(paths) for part, paths in sorted(found.items())}
 
 

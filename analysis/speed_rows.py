@@ -118,4 +118,17 @@ def mixtures(frame: pd.DataFrame) -> list[str]:
     for backbone, rows in frame.groupby("backbone"):
         if rows["kernels"].nunique() > 1:
             found.append(f"mixed kernels of {backbone}: {'; '.join(sorted(rows['kernels'].unique()))}")
+    ways = _ways(frame[frame["mode"] == "decode"])
+    if len(ways) > 1:
+        said = "; ".join(f"{way}: {', '.join(sorted(backbones))}" for way, backbones in sorted(ways.items()))
+        found.append(f"mixed kernels of decoding ({said}): a slower path is no property of a backbone")
+    return found
+
+
+def _ways(decoding: pd.DataFrame) -> dict[str, set[str]]:
+    """How tokens were decoded, where the rows say so, and by which backbones."""
+    found: dict[str, set[str]] = {}
+    for backbone, kernels in zip(decoding["backbone"], decoding["kernels"], strict=True):
+        if (way := json.loads(kernels).get("decoding")) is not None:
+            found.setdefault(str(way), set()).add(str(backbone))
     return found

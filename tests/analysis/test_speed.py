@@ -143,6 +143,15 @@ def test_mixed_commits_and_kernels_are_said(rows: Path) -> None:
     assert "kernels of s4" not in text
 
 
+def test_who_decodes_by_a_slower_path_is_said(rows: Path) -> None:
+    frame = load_speed(rows, "decode")
+    frame["kernels"] = '{"decoding": "native"}'
+    assert "kernels" not in render(frame, "decoder").partition("Warning")[2]
+    frame.loc[frame["backbone"] == "s4", "kernels"] = '{"decoding": "portable"}'
+    assert "Warning: mixed kernels of decoding (native: decoder" in render(frame, "decoder")
+    assert "; portable: s4): a slower path is no property of a backbone." in render(frame, "decoder")
+
+
 SOUGHT = {"batch_choice": "largest", "memory_limit_bytes": 2**31}
 
 

@@ -175,3 +175,24 @@ def test_a_clean_study_is_flagged_nowhere(clean: Path, capsys: pytest.CaptureFix
         for file, text in found.items():
             assert words not in text, file
             assert escape(words) not in text, file
+
+
+def test_decoding_is_held_together_within_a_backbone_alone(write_run: WriteRun) -> None:
+    """No training depends on it, and not every backbone has a faster path."""
+
+    def decoding(folder: Path, path: str) -> None:
+        record = json.loads((folder / "provenance.json").read_text())
+        record["kernels"]["decoding"] = path
+        (folder / "provenance.json").write_text(json.dumps(record))
+
+    def warnings() -> list[str]:
+        return study_warnings(load_study(study.parent, study.name))
+
+    for backbone, path in (("mamba", "native"), ("s4", "portable")):
+        for seed in range(3):
+            folder = write_run(backbone, seed, 0.9)
+            decoding(folder, path)
+    study = folder.parents[1]
+    assert not any("kernels" in warning for warning in warnings())
+    decoding(of(study, "mamba")[0], "portable")
+    assert any("mixed kernels of decoding of mamba (native, portable)" in warning for warning in warnings())
