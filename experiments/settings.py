@@ -99,7 +99,15 @@ def deciding(resolved: dict[str, Any]) -> dict[str, Any]:
         trainer["non_finite"] = kept["trainer"]["non_finite"]
     plain = {"mup_base_width": None, "decay_ends": [1.0]}  # as before there was a choice
     optimizer = {k: v for k, v in kept["optimizer"].items() if k not in plain or v != plain[k]}
-    return {**kept, "trainer": trainer, "optimizer": optimizer}
+    return _without_modules({**kept, "trainer": trainer, "optimizer": optimizer})
+
+
+def _without_modules(value: Any) -> Any:
+    """The same settings, with each class named by itself: the module it lives in may change."""
+    if isinstance(value, dict):
+        own = {k: _without_modules(v) for k, v in value.items()}
+        return {**own, "_target_": str(own["_target_"]).rpartition(".")[2]} if "_target_" in own else own
+    return [_without_modules(v) for v in value] if isinstance(value, list) else value
 
 
 def read_settings(cfg: DictConfig) -> Settings:

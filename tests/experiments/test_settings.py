@@ -182,3 +182,11 @@ def test_every_run_key_fits_wandb() -> None:
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         commands.settings().seed = 1  # type: ignore[misc]
+
+
+def test_the_digest_does_not_know_in_which_module_a_class_lives() -> None:
+    found = commands.settings("device=cpu")
+    moved = {**found.resolved["backbone"], "_target_": "elsewhere.decoder.Decoder"}
+    assert dataclasses.replace(found, resolved={**found.resolved, "backbone": moved}).digest == found.digest
+    other = {**moved, "_target_": "elsewhere.decoder.Encoder"}
+    assert dataclasses.replace(found, resolved={**found.resolved, "backbone": other}).digest != found.digest
