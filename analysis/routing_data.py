@@ -20,7 +20,7 @@ from torch import Tensor
 
 from analysis.routing_measures import Choices, saturation
 from analysis.token_kinds import SPECIAL, token_kinds
-from architectures.layers.routing import expert_layers
+from architectures.layers.moe.routing_record import expert_layers
 from experiments.errors import ConfigError
 from experiments.evaluation import EVALUATION_SEED
 from experiments.objectives.objective import View

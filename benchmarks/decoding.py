@@ -27,7 +27,7 @@ from peer_configs import Shape
 from peer_models import make_pair
 from torch import Tensor
 
-from architectures.decoder import Decoder, DecoderConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
 from experiments.benchmark_timing import memory_rate, quartiles
 from experiments.sampling import GREEDY, Opening, write
 from experiments.tasks.task import Vocabulary

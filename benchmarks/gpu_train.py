@@ -16,16 +16,16 @@ import torch
 import torch.nn.functional as F
 
 from architectures.backbone import Backbone
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.diffusion import Diffusion, DiffusionConfig
-from architectures.encoder import Encoder, EncoderConfig
-from architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.layers.attention_config import AttentionConfig
-from architectures.layers.experts_config import ExpertsConfig
-from architectures.layers.stack import Stack
-from architectures.mamba import Mamba, MambaConfig
-from architectures.mamba2 import Mamba2, Mamba2Config
-from architectures.moe import MoE, MoEConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.encoder import Encoder, EncoderConfig
+from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.backbones.mamba import Mamba, MambaConfig
+from architectures.backbones.mamba2 import Mamba2, Mamba2Config
+from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.backbones.moe import MoE, MoEConfig
+from architectures.backbones.stack import Stack
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.moe.config import ExpertsConfig
 from experiments.benchmark_timing import Stopwatch
 from experiments.parallel.blocks import check_compiler, compile_block
 

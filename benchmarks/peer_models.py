@@ -18,7 +18,7 @@ from peer_configs import FAMILIES, Shape
 from torch import Tensor, nn
 
 from architectures.backbone import Backbone
-from architectures.layers.pointwise import cross_entropy
+from architectures.kernels.pointwise import cross_entropy
 from architectures.pretrained import load_folder
 
 TOLERANCE = 1e-4

@@ -29,10 +29,10 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from architectures.backbone import Backbone
-from architectures.diffusion import Diffusion, DiffusionConfig
-from architectures.hybrid import Hybrid, HybridConfig
-from architectures.layers.attention_config import AttentionConfig
-from architectures.s4 import S4, S4Config
+from architectures.backbones.hybrid import Hybrid, HybridConfig
+from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.backbones.s4 import S4, S4Config
+from architectures.layers.attention.config import AttentionConfig
 
 FAMILIES = (*PEERS, "s4", "hybrid", "diffusion")
 WARM = 2

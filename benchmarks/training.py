@@ -28,7 +28,7 @@ from peer_configs import FAMILIES, Shape
 from peer_models import SCORED, SLOW, UNSCORED, Pair, Peer, make_pair
 from torch import Tensor
 
-from architectures.layers.stack import Stack
+from architectures.backbones.stack import Stack
 from experiments.benchmark_timing import matmul_rate, quartiles
 
 WARM = 2

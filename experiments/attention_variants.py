@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterator
 
 from architectures.backbone import BackboneConfig
-from architectures.layers.attention import head_dim
-from architectures.layers.attention_config import AttentionConfig, LatentConfig
-from architectures.layers.transformer import TransformerConfig
+from architectures.backbones.transformer import TransformerConfig
+from architectures.layers.attention.config import AttentionConfig, LatentConfig
+from architectures.layers.attention.multi_head import head_dim
 
 GROUPS = 8
 """Key/value heads of the grouped-query variant, where the model has no number of its own."""

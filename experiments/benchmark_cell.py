@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from architectures.backbone import Backbone
-from architectures.layers import native
+from architectures.kernels.cpu import build as native
 from experiments.benchmark_memory import limited
 from experiments.benchmark_sampling import Blanks, Sampler
 from experiments.benchmark_timing import matmul_rate, memory_rate, quartiles

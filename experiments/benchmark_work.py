@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone, DecodingState
-from architectures.layers.native_decode import ROWS
-from architectures.layers.pointwise import cross_entropy
+from architectures.kernels.cpu.decode.layer_spec import ROWS
+from architectures.kernels.pointwise import cross_entropy
 from experiments.benchmark_timing import Stopwatch, is_stable
 from experiments.evaluation import autocast, inference
 from experiments.optimizer import make_optimizer

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from architectures.backbone import Backbone, BackboneConfig, Flops
+from architectures.backbones.transformer import TransformerConfig
+from architectures.layers.attention.base import SoftmaxAttention
 from architectures.layers.block import Block
 from architectures.layers.normalization import OffsetRMSNorm
-from architectures.layers.recurrent import RecurrentStackConfig
-from architectures.layers.softmax_attention import SoftmaxAttention
-from architectures.layers.transformer import TransformerConfig
+from architectures.layers.ssm.recurrent import RecurrentStackConfig
 from experiments.attention_variants import variants
 from experiments.budget import Sizes, match
 from experiments.errors import ConfigError, nearest

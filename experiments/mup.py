@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from architectures.backbone import Backbone, BackboneConfig
-from architectures.layers.attention_config import AttentionConfig
+from architectures.layers.attention.config import AttentionConfig
 from experiments.errors import ConfigError
 
 KEY = "optimizer.mup_base_width"

@@ -20,7 +20,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from architectures.backbone import Backbone, Output
-from architectures.layers.routing import RoutingRecord, expert_layers, record_routing
+from architectures.layers.moe.routing_record import RoutingRecord, expert_layers, record_routing
 from experiments.data.random import stream
 from experiments.evaluation import EVALUATION_SEED, inference
 from experiments.objectives.objective import Objective, View

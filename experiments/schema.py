@@ -127,7 +127,7 @@ class OptimizerConfig:
 
 
 KERNELS = ("auto", "portable", "native")
-"""Ways to compute what stands between matrix products; see ``architectures.layers.pointwise``."""
+"""Ways to compute what stands between matrix products; see ``architectures.kernels.pointwise``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +171,7 @@ class DeviceConfig:
         """Sets what holds for the whole process: threads, kernels, the heap. Raises ConfigError."""
         import torch  # only now: a mistyped word is answered without it
 
-        from architectures.layers import pointwise
+        from architectures.kernels import pointwise
         from experiments.memory import keep_heap
 
         if self.threads is not None:

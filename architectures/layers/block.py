@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
-from architectures.layers import native_decode
+from architectures.kernels.cpu.decode import layer_spec as native_decode
+from architectures.kernels.cpu.decode.layer_spec import Branch, Description, Step, UnableError
 from architectures.layers.context import Context
-from architectures.layers.native_decode import Branch, Description, Step, UnableError
 from architectures.layers.normalization import NORMS, MakeNorm, for_products
 
 Auxiliary = dict[str, Tensor]

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from architectures.kernels.cpu.decode.layer_spec import Branch, Description, Residual
+from architectures.kernels.cpu.decode.transformer import DenseBranch
+from architectures.kernels.pointwise import ACTIVATIONS
 from architectures.layers.block import Auxiliary, FeedForward
-from architectures.layers.native_branches import DenseBranch
-from architectures.layers.native_decode import Branch, Description, Residual
-from architectures.layers.pointwise import ACTIVATIONS
 
 
 @dataclass(frozen=True, kw_only=True)

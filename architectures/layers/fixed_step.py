@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone, DecodingState
-from architectures.layers.cache import Cache, check_room
-from architectures.layers.paged_cache import PagedCache
+from architectures.layers.attention.kv_cache import Cache, check_room
+from architectures.layers.attention.paged_kv_cache import PagedCache
 
 WARM = 3
 """Steps before one is recorded, in which libraries choose their kernels; PyTorch advises as many."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from architectures.layers.pointwise import rms_norm
+from architectures.kernels.pointwise import rms_norm
 
 NORMS = ("rmsnorm", "rmsnorm_offset", "layernorm", "layernorm_no_bias")
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from architectures.layers.native_transformer import native_rotate
-from architectures.layers.pointwise import path
+from architectures.kernels.cpu.transformer_ops import native_rotate
+from architectures.kernels.pointwise import path
 
 KINDS = ("rope", "alibi", "relative", "learned", "sinusoidal", "none")
 SCALINGS = ("none", "linear", "ntk", "yarn", "llama3")

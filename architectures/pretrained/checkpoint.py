@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 
 from architectures.backbone import Backbone, BackboneConfig
-from architectures.pretrained.rules import Rule
+from architectures.pretrained.tensor_rules import Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class Checkpoint(ABC):
 def families() -> list[type[Checkpoint]]:
     """The families of this package, in the order of their modules."""
     found: list[type[Checkpoint]] = []
-    for module in pkgutil.iter_modules([str(Path(__file__).parent)], f"{__package__}."):
+    for module in pkgutil.walk_packages([str(Path(__file__).parent)], f"{__package__}."):
         for value in vars(importlib.import_module(module.name)).values():
             own = isinstance(value, type) and value.__module__ == module.name
             if own and issubclass(value, Checkpoint) and "model_types" in vars(value):

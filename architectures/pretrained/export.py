@@ -14,9 +14,9 @@ from torch import Tensor
 
 from architectures.backbone import Backbone
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, families
+from architectures.pretrained.config_diff import differences
 from architectures.pretrained.folder import CONFIG, INDEX, WEIGHTS
-from architectures.pretrained.rules import Copied, Repeated, Rule
-from architectures.pretrained.significant import differences
+from architectures.pretrained.tensor_rules import Copied, Repeated, Rule
 
 
 def save_folder(

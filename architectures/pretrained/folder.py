@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from architectures.backbone import Backbone
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, families
-from architectures.pretrained.rules import Entry, Repeated, Rule, Unused
+from architectures.pretrained.tensor_rules import Entry, Repeated, Rule, Unused
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")

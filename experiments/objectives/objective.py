@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from architectures.backbone import Backbone, Capabilities, Output, places, to_device
-from architectures.layers.pointwise import cross_entropy
+from architectures.kernels.pointwise import cross_entropy
 from experiments.errors import DataError
 from experiments.metrics import Metric
 from experiments.sampling import Opening, SamplingConfig, write

@@ -89,7 +89,7 @@ class Strategy:
 
                 cut_layers(self.model, self.grid.mesh["tensor"])
             if self.grid.experts is not None:
-                from architectures.layers.expert_parallel import distribute_experts
+                from architectures.layers.moe.expert_parallel import distribute_experts
 
                 distribute_experts(self.model, self.grid.experts)
         except ValueError as error:

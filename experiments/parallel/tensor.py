@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from architectures.layers.attention import Attention
+from architectures.layers.attention.multi_head import Attention
 from architectures.layers.block import FeedForward, Mixer
 from architectures.layers.feedforward import DenseFeedForward
 from architectures.layers.positions import ALiBi, RelativePositionBias

@@ -13,12 +13,12 @@ from architectures.backbone import (
     init_normal,
     linear_flops,
 )
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.encoder import Encoder, EncoderConfig
-from architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.mamba import Mamba, MambaConfig
-from architectures.moe import MoEConfig
-from architectures.s4 import S4Config
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.encoder import Encoder, EncoderConfig
+from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.backbones.mamba import Mamba, MambaConfig
+from architectures.backbones.moe import MoEConfig
+from architectures.backbones.s4 import S4Config
 
 
 def test_abilities_in_words():

@@ -18,7 +18,7 @@ from conformance import (
 from costs import check_flops, check_parameters
 
 from architectures.backbone import Backbone
-from architectures.bidirectional import (
+from architectures.backbones.bidirectional_ssm import (
     BidirectionalHybrid,
     BidirectionalHybridConfig,
     BidirectionalMamba,
@@ -26,14 +26,14 @@ from architectures.bidirectional import (
     BidirectionalMamba2Config,
     BidirectionalMambaConfig,
 )
-from architectures.encoder import Encoder, EncoderConfig
-from architectures.hybrid import RECURRENT
-from architectures.layers.attention_config import AttentionConfig
-from architectures.layers.experts_config import ExpertsConfig
-from architectures.layers.ssm_config import S4LayerConfig
-from architectures.linear_attention import DeltaConfig, GatedDeltaConfig, GatedLinearConfig
-from architectures.mamba import SelectiveConfig
-from architectures.mamba2 import SSDConfig
+from architectures.backbones.encoder import Encoder, EncoderConfig
+from architectures.backbones.hybrid import RECURRENT
+from architectures.backbones.linear_attention import DeltaConfig, GatedDeltaConfig, GatedLinearConfig
+from architectures.backbones.mamba import SelectiveConfig
+from architectures.backbones.mamba2 import SSDConfig
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.moe.config import ExpertsConfig
+from architectures.layers.ssm.s4_config import S4LayerConfig
 from architectures.pretrained.export import save_folder
 
 PATTERNS = [("M+H", "tied"), ("A+S", "separate"), ("LG", "tied"), ("DN", "separate"), ("HA+D", "tied")]

@@ -19,16 +19,16 @@ from costs import check_flops, check_inactive, check_parameters, check_state_byt
 from torch import Tensor, nn
 
 from architectures.backbone import Capabilities, Flops, Parameters
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.diffusion import Diffusion
-from architectures.layers.attention import Attention
-from architectures.layers.attention_config import AttentionConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.masked_diffusion import Diffusion
+from architectures.backbones.moe import MoE, MoEConfig
+from architectures.backbones.stack import Stack, StackConfig
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.attention.multi_head import Attention
 from architectures.layers.block import FeedForward, Mixer
 from architectures.layers.context import Context
-from architectures.layers.experts_config import ExpertsConfig
 from architectures.layers.feedforward import DenseFeedForward
-from architectures.layers.stack import Stack, StackConfig
-from architectures.moe import MoE, MoEConfig
+from architectures.layers.moe.config import ExpertsConfig
 
 HEADS = AttentionConfig(num_heads=2, num_kv_heads=1)
 

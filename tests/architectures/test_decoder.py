@@ -3,9 +3,9 @@ import torch
 from conformance import enliven
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.diffusion import Diffusion, DiffusionConfig
-from architectures.layers.attention_config import AttentionConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.layers.attention.config import AttentionConfig
 from architectures.pretrained.folder import load_folder
 
 HEADS = AttentionConfig(num_heads=2, num_kv_heads=1)

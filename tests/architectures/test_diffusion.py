@@ -5,8 +5,8 @@ import torch
 from conformance import check_gradients, check_packed, check_padding, check_scored, enliven, random_inputs
 from torch.utils.flop_counter import FlopCounterMode
 
-from architectures.block_diffusion import BlockDiffusion, BlockDiffusionConfig, two_copies
-from architectures.diffusion import Diffusion, DiffusionConfig
+from architectures.backbones.block_diffusion import BlockDiffusion, BlockDiffusionConfig, two_copies
+from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
 
 
 def build(**settings):

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.layers.attention_config import AttentionConfig, LatentConfig
+from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.positions import PositionsConfig
 

@@ -26,17 +26,17 @@ from costs import check_flops, check_inactive, check_parameters
 from torch.utils.checkpoint import checkpoint
 
 from architectures.backbone import Backbone
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.diffusion import Diffusion, DiffusionConfig
-from architectures.encoder import Encoder, EncoderConfig
-from architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.hybrid import Hybrid, HybridConfig
-from architectures.layers.attention_config import AttentionConfig
-from architectures.layers.experts import Experts
-from architectures.layers.experts_config import ExpertsConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.encoder import Encoder, EncoderConfig
+from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.backbones.hybrid import Hybrid, HybridConfig
+from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.backbones.moe import MoE, MoEConfig
+from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.feedforward import DenseFeedForward
-from architectures.layers.routing import record_routing
-from architectures.moe import MoE, MoEConfig
+from architectures.layers.moe.config import ExpertsConfig
+from architectures.layers.moe.experts import Experts
+from architectures.layers.moe.routing_record import record_routing
 from experiments.checkpoint import load_newest, save
 from experiments.optimizer import make_optimizer
 from experiments.schema import OptimizerConfig

@@ -8,18 +8,18 @@ from conformance import check_close, enliven, random_inputs
 from recorded import Recorded, without_native_kernels
 
 from architectures.backbone import Backbone
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.hybrid import Hybrid, HybridConfig
-from architectures.layers.attention_config import AttentionConfig, LatentConfig
-from architectures.layers.experts_config import ExpertsConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.backbones.hybrid import Hybrid, HybridConfig
+from architectures.backbones.linear_attention import GatedDeltaNet, GatedDeltaNetConfig
+from architectures.backbones.mamba import Mamba, MambaConfig
+from architectures.backbones.mamba2 import Mamba2, Mamba2Config
+from architectures.backbones.moe import MoE, MoEConfig
+from architectures.backbones.s4 import S4, S4Config
+from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from architectures.layers.fixed_step import FixedStep
+from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
-from architectures.linear_attention import GatedDeltaNet, GatedDeltaNetConfig
-from architectures.mamba import Mamba, MambaConfig
-from architectures.mamba2 import Mamba2, Mamba2Config
-from architectures.moe import MoE, MoEConfig
-from architectures.s4 import S4, S4Config
 
 WIDTH, VOCABULARY, ROOM, PROMPT, TOKENS = 16, 23, 14, 5, 8
 GROUPED = ExpertsConfig(num_experts=4, experts_per_token=2, dispatch="grouped")

@@ -27,20 +27,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from architectures.backbone import Backbone
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.hybrid import RECURRENT, Hybrid, HybridConfig
-from architectures.layers.attention_config import AttentionConfig, LatentConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.hybrid import RECURRENT, Hybrid, HybridConfig
+from architectures.backbones.linear_attention import DeltaConfig, GatedDeltaConfig, GatedLinearConfig
+from architectures.backbones.mamba import Mamba, MambaConfig, SelectiveConfig
+from architectures.backbones.mamba2 import Mamba2, Mamba2Config, SSDConfig
+from architectures.backbones.s4 import S4
+from architectures.backbones.transformer import FEEDFORWARDS, TransformerConfig
+from architectures.kernels.pointwise import path
+from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.context import Context
-from architectures.layers.experts_config import ExpertsConfig
-from architectures.layers.pointwise import path
+from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
-from architectures.layers.ssm_config import S4Config, S4LayerConfig
-from architectures.layers.transformer import FEEDFORWARDS, TransformerConfig
-from architectures.linear_attention import DeltaConfig, GatedDeltaConfig, GatedLinearConfig
-from architectures.mamba import Mamba, MambaConfig, SelectiveConfig
-from architectures.mamba2 import Mamba2, Mamba2Config, SSDConfig
-from architectures.s4 import S4
+from architectures.layers.ssm.s4_config import S4Config, S4LayerConfig
 from experiments.sections import CONF
 
 VOCABULARY, LONGEST = 23, 64

@@ -10,9 +10,7 @@ from transformers.models.qwen3_next import modeling_qwen3_next as oracle
 from transformers.models.qwen3_next.configuration_qwen3_next import Qwen3NextConfig
 
 from architectures.backbone import Backbone
-from architectures.layers.context import Context
-from architectures.layers.linear_attention import LinearMixer
-from architectures.linear_attention import (
+from architectures.backbones.linear_attention import (
     GLA,
     DeltaConfig,
     DeltaNet,
@@ -23,6 +21,8 @@ from architectures.linear_attention import (
     GatedLinearAttention,
     GatedLinearConfig,
 )
+from architectures.layers.context import Context
+from architectures.layers.linear_attention.base import LinearMixer
 
 FAMILIES = [GLA, DeltaNet, GatedDeltaNet]
 MIXERS = {

@@ -6,9 +6,9 @@ from costs import arithmetic_of_one_sequence
 from transformers import MambaConfig as OracleConfig
 from transformers import MambaForCausalLM
 
-from architectures.layers import native
+from architectures.backbones.mamba import Mamba, MambaConfig, SelectiveConfig, SelectiveSSM
+from architectures.kernels.cpu import build as native
 from architectures.layers.context import Context
-from architectures.mamba import Mamba, MambaConfig, SelectiveConfig, SelectiveSSM
 
 ONE_DOCUMENT = Context(positions_BT=torch.arange(40)[None])
 

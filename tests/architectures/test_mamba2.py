@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from conformance import enliven
 from costs import arithmetic_of_one_sequence
 
-from architectures.layers import native
+from architectures.backbones.mamba2 import SSD, GatedNorm, Mamba2, Mamba2Config, SSDConfig
+from architectures.kernels.cpu import build as native
 from architectures.layers.context import Context
-from architectures.mamba2 import SSD, GatedNorm, Mamba2, Mamba2Config, SSDConfig
 
 WHOLE = Context(positions_BT=torch.arange(40)[None])
 BASE = SSDConfig(num_heads=6, d_state=5, num_groups=2, conv_width=3, chunk=4)

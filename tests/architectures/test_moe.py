@@ -3,11 +3,11 @@ import torch
 from conformance import enliven
 from transformers import MixtralConfig, MixtralForCausalLM
 
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.layers.attention_config import AttentionConfig
-from architectures.layers.experts import Experts
-from architectures.layers.experts_config import ExpertsConfig
-from architectures.moe import MoE, MoEConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.moe import MoE, MoEConfig
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.moe.config import ExpertsConfig
+from architectures.layers.moe.experts import Experts
 
 HEADS = AttentionConfig(num_kv_heads=2)
 

@@ -17,18 +17,18 @@ from recorded import Recorded, without_native_kernels
 from torch import Tensor
 
 from architectures.backbone import Backbone
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.diffusion import Diffusion, DiffusionConfig
-from architectures.encoder import Encoder, EncoderConfig
-from architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.hybrid import Hybrid, HybridConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.encoder import Encoder, EncoderConfig
+from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.backbones.hybrid import Hybrid, HybridConfig
+from architectures.backbones.linear_attention import GatedDeltaNet, GatedDeltaNetConfig
+from architectures.backbones.mamba import Mamba, MambaConfig
+from architectures.backbones.mamba2 import Mamba2, Mamba2Config
+from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.backbones.moe import MoE, MoEConfig
+from architectures.backbones.s4 import S4, S4Config
 from architectures.layers.embedding import Embedding
-from architectures.layers.experts_config import ExpertsConfig
-from architectures.linear_attention import GatedDeltaNet, GatedDeltaNetConfig
-from architectures.mamba import Mamba, MambaConfig
-from architectures.mamba2 import Mamba2, Mamba2Config
-from architectures.moe import MoE, MoEConfig
-from architectures.s4 import S4, S4Config
+from architectures.layers.moe.config import ExpertsConfig
 from experiments.optimizer import make_optimizer
 from experiments.parallel.tensors import clip_gradients, gradient_norm
 from experiments.schema import OptimizerConfig

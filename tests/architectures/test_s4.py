@@ -12,12 +12,12 @@ import torch
 from conformance import check_no_leak, check_packed, check_sees_everything, enliven, random_inputs
 from costs import arithmetic_of_one_sequence
 
+from architectures.backbones.s4 import LAYERS, S4, S4D, S4DPLR, BidirectionalS4, S4Config
 from architectures.layers.context import Context
-from architectures.layers.ssm_config import S4LayerConfig
-from architectures.layers.ssm_discretise import real_matrix, real_vector
-from architectures.layers.ssm_hippo import legs_eigenvalues
-from architectures.layers.ssm_layer import LEAP, LONG, S4Layer
-from architectures.s4 import LAYERS, S4, S4D, S4DPLR, BidirectionalS4, S4Config
+from architectures.layers.ssm.discretization import real_matrix, real_vector
+from architectures.layers.ssm.hippo import legs_eigenvalues
+from architectures.layers.ssm.s4_config import S4LayerConfig
+from architectures.layers.ssm.s4d import LEAP, LONG, S4Layer
 
 KINDS: dict[str, dict[str, Any]] = {
     "legs": {},

@@ -12,15 +12,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from architectures.backbone import Backbone
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.layers.attention_config import AttentionConfig, LatentConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.backbones.linear_attention import GLA, DeltaNet, GatedDeltaNet
+from architectures.backbones.mamba import Mamba, MambaConfig
+from architectures.backbones.moe import MoE, MoEConfig
+from architectures.backbones.s4 import S4, S4D, S4Config
+from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from architectures.layers.context import Context
-from architectures.layers.experts_config import ExpertsConfig
-from architectures.linear_attention import GLA, DeltaNet, GatedDeltaNet
-from architectures.mamba import Mamba, MambaConfig
-from architectures.moe import MoE, MoEConfig
-from architectures.s4 import S4, S4D, S4Config
+from architectures.layers.moe.config import ExpertsConfig
 
 SIZES = {"d_model": 24, "num_layers": 2}
 LATENT = {"kv_rank": 10, "nope_dim": 6, "rope_dim": 4, "v_dim": 7}

@@ -29,15 +29,15 @@ from conformance import (
 from costs import check_flops, check_parameters, check_state_bytes
 
 from architectures.backbone import Backbone
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.encoder import Encoder, EncoderConfig
-from architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.layers.attention_config import AttentionConfig, LatentConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.encoder import Encoder, EncoderConfig
+from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.backbones.transformer import HeadConfig, TransformerConfig
+from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.embedding import EmbeddingConfig
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.positions import PositionsConfig, RotaryScaling
-from architectures.layers.transformer import HeadConfig, TransformerConfig
 
 VOCABULARY, LONGEST = 23, 64
 DRAWS = range(24)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.layers import native_branches
+from architectures.kernels.cpu.decode import transformer as native_branches
 from experiments import benchmark_timing
 from experiments.benchmark import read
 from experiments.benchmark_cell import measure, share

@@ -9,7 +9,7 @@ import commands
 import pytest
 import torch
 
-from architectures.diffusion import Diffusion
+from architectures.backbones.masked_diffusion import Diffusion
 from experiments import benchmark_sampling, benchmark_timing
 from experiments.benchmark import read
 from experiments.benchmark_cell import measure

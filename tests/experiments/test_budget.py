@@ -7,10 +7,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone, BackboneConfig
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.hybrid import Hybrid, HybridConfig
-from architectures.mamba import Mamba, MambaConfig
-from architectures.moe import MoE, MoEConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.hybrid import Hybrid, HybridConfig
+from architectures.backbones.mamba import Mamba, MambaConfig
+from architectures.backbones.moe import MoE, MoEConfig
 from experiments.budget import TOLERANCE, Sizes, match, training_flops_per_token
 from experiments.errors import ConfigError
 from experiments.schema import ScaleConfig

@@ -10,7 +10,7 @@ import commands
 import pytest
 import rich.console
 
-from architectures.layers import native
+from architectures.kernels.cpu import build as native
 from experiments.console import Console, clock, count
 
 ROW = {

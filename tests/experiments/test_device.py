@@ -6,7 +6,7 @@ import commands
 import pytest
 import torch
 
-from architectures.layers import pointwise
+from architectures.kernels import pointwise
 from experiments.schema import DeviceConfig
 
 WORDS = {

@@ -6,8 +6,8 @@ import commands
 import pytest
 import torch
 
-from architectures.diffusion import Diffusion
-from architectures.encoder import Encoder
+from architectures.backbones.encoder import Encoder
+from architectures.backbones.masked_diffusion import Diffusion
 from experiments.app import literal
 from experiments.errors import ConfigError
 from experiments.generate import generate

@@ -286,7 +286,7 @@ def test_a_signal_to_one_process_stops_all_at_the_same_step(
 FAULTY = """
 import os
 import torch
-from architectures.decoder import Decoder
+from architectures.backbones.decoder import Decoder
 
 class Faulty(Decoder):
     calls = 0
@@ -326,7 +326,7 @@ def test_one_process_that_fails_ends_all(
 SURVIVABLE = """
 import os
 import torch
-from architectures.decoder import Decoder
+from architectures.backbones.decoder import Decoder
 from experiments import checkpoint
 
 class Survivable(Decoder):

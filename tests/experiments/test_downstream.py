@@ -13,7 +13,7 @@ import torch
 import yaml
 from lm_eval.api.instance import Instance
 
-from architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from experiments.answers import Answer, AnswerScorer, Scored
 from experiments.console import Console
 from experiments.data.tokenizer import ByteTokenizer, TokenizerConfig

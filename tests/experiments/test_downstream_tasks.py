@@ -7,7 +7,7 @@ import commands
 import pytest
 from lm_eval.api.instance import Instance
 
-from architectures.decoder import Decoder, DecoderConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
 from experiments.data.tokenizer import ByteTokenizer, TokenizerConfig
 from experiments.downstream import DownstreamConfig, evaluate
 from experiments.downstream_rows import Row

@@ -100,8 +100,11 @@ MISTAKES = [
     # classes that are none
     ("backbone._target_=os.system", "backbone._target_=os.system", "not a Backbone"),
     ("task._target_=builtins.exec", "task._target_=builtins.exec", "not a Task"),
-    ("objective._target_=architectures.decoder.Decoder", "objective._target_=", "not a Objective"),
-    ("backbone._target_=architectures.decoder.Decodr", "no class 'Decodr' in 'architectures.decoder'"),
+    ("objective._target_=architectures.backbones.decoder.Decoder", "objective._target_=", "not a Objective"),
+    (
+        "backbone._target_=architectures.backbones.decoder.Decodr",
+        "no class 'Decodr' in 'architectures.backbones.decoder'",
+    ),
     ("backbone._target_=architectures.nothing.Decoder", "no module", "is it on PYTHONPATH?"),
     ("backbone._target_=.decoder.Decoder", "no dotted path", "write package.module.Class"),
     ("backbone._target_=architectures.backbone.Backbone", "has no Config"),

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from architectures.backbone import Backbone, BackboneConfig, Flops, Output
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.diffusion import Diffusion, DiffusionConfig
-from architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
 from experiments.errors import DataError
 from experiments.evaluation import evaluate, summarise
 from experiments.objectives.causal_lm import CausalLM, CausalLMConfig

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from architectures.backbone import Backbone
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.layers.attention_config import AttentionConfig
-from architectures.mamba import Mamba, MambaConfig
-from architectures.moe import MoE, MoEConfig
-from architectures.s4 import S4, S4Config
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.mamba import Mamba, MambaConfig
+from architectures.backbones.moe import MoE, MoEConfig
+from architectures.backbones.s4 import S4, S4Config
+from architectures.layers.attention.config import AttentionConfig
 from experiments import mup
 from experiments.errors import ConfigError
 from experiments.optimizer import make_optimizer, parameter_groups

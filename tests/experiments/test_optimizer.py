@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch import nn
 
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.encoder import Encoder, EncoderConfig
-from architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.mamba import Mamba, MambaConfig
-from architectures.moe import MoE, MoEConfig
-from architectures.s4 import S4, S4Config
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.encoder import Encoder, EncoderConfig
+from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.backbones.mamba import Mamba, MambaConfig
+from architectures.backbones.moe import MoE, MoEConfig
+from architectures.backbones.s4 import S4, S4Config
 from experiments.optimizer import (
     OptimizerConfig,
     averaged,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from architectures.decoder import Decoder, DecoderConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.pretrained import save_folder
 from experiments.checkpoint import newest
 from experiments.errors import CheckpointError, ConfigError, DataError

@@ -21,7 +21,7 @@ from architectures.backbone import Capabilities, Flops, linear_flops
 from architectures.layers.block import FeedForward, Mixer
 from architectures.layers.context import Context
 from architectures.layers.feedforward import DenseFeedForward
-from architectures.layers.stack import Stack, StackConfig
+from architectures.backbones.stack import Stack, StackConfig
 
 
 @dataclass(frozen=True, kw_only=True)

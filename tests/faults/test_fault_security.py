@@ -57,7 +57,7 @@ TARGETS = [
     "antigravity.fly",
     "transformers.AutoModel",
     "experiments.app.os.system",
-    "architectures.decoder.torch",
+    "architectures.backbones.decoder.torch",
     "experiments.run.execute",
 ]
 
@@ -73,7 +73,7 @@ def test_f28_no_target_of_a_stored_configuration_is_called(
     )
     text = (folder / file).read_text()
     for target in TARGETS:
-        (folder / file).write_text(text.replace("architectures.decoder.Decoder", target))
+        (folder / file).write_text(text.replace("architectures.backbones.decoder.Decoder", target))
         assert target in (folder / file).read_text()
         with pytest.raises(ConfigError, match=re.escape(f"backbone._target_={target}")):
             open_saved(folder, CPU)
@@ -82,7 +82,7 @@ def test_f28_no_target_of_a_stored_configuration_is_called(
 
 
 def test_a_backbone_of_ones_own_folder_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.py").write_text("from architectures.decoder import Decoder as Mine\n")
+    (tmp_path / "mine.py").write_text("from architectures.backbones.decoder import Decoder as Mine\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert commands.settings("backbone._target_=mine.Mine").backbone_class.__name__ == "Decoder"
 

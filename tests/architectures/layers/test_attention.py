@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from architectures.layers.attend import Scores, attend
-from architectures.layers.attention import Attention, CrossAttention
-from architectures.layers.attention_config import AttentionConfig, LatentConfig, validate_heads
+from architectures.layers.attention.config import AttentionConfig, LatentConfig, validate_heads
+from architectures.layers.attention.functional import Scores, attend
+from architectures.layers.attention.latent import LatentAttention
+from architectures.layers.attention.multi_head import Attention, CrossAttention
 from architectures.layers.context import Context
-from architectures.layers.latent_attention import LatentAttention
 from architectures.layers.positions import ALiBi, PositionsConfig
 
 

@@ -11,11 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.layers import native
-from architectures.layers.bidirectional import DIRECTIONS, Bidirectional, DirectionsConfig
-from architectures.layers.context import Context
-from architectures.layers.recurrent import RecurrentMixer
-from architectures.linear_attention import (
+from architectures.backbones.linear_attention import (
     DeltaConfig,
     DeltaRule,
     GatedDeltaConfig,
@@ -23,8 +19,12 @@ from architectures.linear_attention import (
     GatedLinearAttention,
     GatedLinearConfig,
 )
-from architectures.mamba import SelectiveConfig, SelectiveSSM
-from architectures.mamba2 import SSD, SSDConfig
+from architectures.backbones.mamba import SelectiveConfig, SelectiveSSM
+from architectures.backbones.mamba2 import SSD, SSDConfig
+from architectures.kernels.cpu import build as native
+from architectures.layers.context import Context
+from architectures.layers.ssm.bidirectional_mixer import DIRECTIONS, Bidirectional, DirectionsConfig
+from architectures.layers.ssm.recurrent import RecurrentMixer
 
 WIDTH = 8
 KINDS: dict[str, tuple[type[RecurrentMixer], Any]] = {

@@ -5,9 +5,9 @@ import random
 import pytest
 import torch
 
-from architectures.layers.cache import Cache, ContiguousCache, Int8Cache, RingCache, quantise
+from architectures.layers.attention.kv_cache import Cache, ContiguousCache, Int8Cache, RingCache, quantise
+from architectures.layers.attention.paged_kv_cache import PagedCache
 from architectures.layers.context import Context
-from architectures.layers.paged_cache import PagedCache
 
 LIKE = torch.zeros(1, dtype=torch.float64)
 

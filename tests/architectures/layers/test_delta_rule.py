@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from costs import arithmetic_of_one_sequence
 from transformers.models.qwen3_next import modeling_qwen3_next as oracle
 
-from architectures.layers.delta_rule import delta_rule, delta_rule_flops
+from architectures.layers.linear_attention.delta_rule import delta_rule, delta_rule_flops
 
 
 def operands(

@@ -14,11 +14,11 @@ import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from architectures.layers.attention_config import AttentionConfig
-from architectures.layers.expert_parallel import shard_experts
-from architectures.layers.experts import Experts
-from architectures.layers.experts_config import ExpertsConfig
-from architectures.moe import MoE, MoEConfig
+from architectures.backbones.moe import MoE, MoEConfig
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.moe.config import ExpertsConfig
+from architectures.layers.moe.expert_parallel import shard_experts
+from architectures.layers.moe.experts import Experts
 
 TOKENS = torch.randint(23, (8, 11), generator=torch.Generator().manual_seed(1))
 VARIANTS: dict[str, dict[str, Any]] = {

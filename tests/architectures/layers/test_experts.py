@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.layers.dispatch import Weights, dispatch, run_all, run_grouped, run_loop, run_padded
-from architectures.layers.experts import Experts
-from architectures.layers.experts_config import ExpertsConfig
 from architectures.layers.feedforward import ACTIVATIONS, DenseFeedForward, FeedForwardConfig
-from architectures.layers.routing import record_routing
+from architectures.layers.moe.config import ExpertsConfig
+from architectures.layers.moe.dispatch import Weights, dispatch, run_all, run_grouped, run_loop, run_padded
+from architectures.layers.moe.experts import Experts
+from architectures.layers.moe.routing_record import record_routing
 
 
 def experts(X: int, K: int, D: int = 6, d_ff: int = 5, gated: bool = True, **settings: Any) -> Experts:

@@ -10,13 +10,14 @@ import types
 import pytest
 import torch
 
-from architectures.layers import fused, native
-from architectures.layers.convolution import CausalConvolution
-from architectures.layers.fused import INSTALL, PACKAGES, convolution_unable, settle_path
-from architectures.layers.scan import selective_scan
-from architectures.layers.ssd import ssd
-from architectures.mamba import Mamba, MambaConfig
-from architectures.mamba2 import Mamba2, Mamba2Config
+from architectures.backbones.mamba import Mamba, MambaConfig
+from architectures.backbones.mamba2 import Mamba2, Mamba2Config
+from architectures.kernels import backend as fused
+from architectures.kernels.backend import INSTALL, PACKAGES, convolution_unable, settle_path
+from architectures.kernels.cpu import build as native
+from architectures.layers.ssm.causal_conv1d import CausalConvolution
+from architectures.layers.ssm.selective_scan import selective_scan
+from architectures.layers.ssm.ssd import ssd
 
 MODELS = {
     "mamba": lambda **settings: Mamba(MambaConfig(d_model=16, **settings), vocab_size=9, max_length=20),

@@ -6,8 +6,8 @@ import pytest
 import torch
 from costs import arithmetic_of_one_sequence
 
-from architectures.layers.gla import gated_linear_attention, gated_linear_attention_flops
-from architectures.layers.scan import selective_scan
+from architectures.layers.linear_attention.gla import gated_linear_attention, gated_linear_attention_flops
+from architectures.layers.ssm.selective_scan import selective_scan
 
 
 def operands(B: int, T: int, H: int, K: int, V: int, *, rate: float = 1.0) -> list[torch.Tensor]:

@@ -8,8 +8,8 @@ import threading
 import pytest
 import torch
 
-from architectures.layers import native
-from architectures.layers.scan import selective_scan
+from architectures.kernels.cpu import build as native
+from architectures.layers.ssm.selective_scan import selective_scan
 
 SOURCE = 'extern "C" long answer() { return 42; }'
 needs_compiler = pytest.mark.skipif(not any(map(shutil.which, native.COMPILERS)), reason="no C++ compiler")

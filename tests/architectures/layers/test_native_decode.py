@@ -12,20 +12,20 @@ from conformance import enliven
 from torch import Tensor
 
 from architectures.backbone import Backbone, DecodingState
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.encoder_decoder import EncoderDecoder
-from architectures.hybrid import Hybrid
-from architectures.layers import native
-from architectures.layers.attention_config import AttentionConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.encoder_decoder import EncoderDecoder
+from architectures.backbones.hybrid import Hybrid
+from architectures.backbones.mamba import Mamba
+from architectures.backbones.mamba2 import Mamba2
+from architectures.backbones.moe import MoE
+from architectures.backbones.stack import Stack
+from architectures.kernels.cpu import build as native
+from architectures.kernels.cpu.decode.layer_spec import ROWS
+from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.block import BlockConfig
-from architectures.layers.experts_config import ExpertsConfig
 from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.native_decode import ROWS
+from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig, RotaryScaling
-from architectures.layers.stack import Stack
-from architectures.mamba import Mamba
-from architectures.mamba2 import Mamba2
-from architectures.moe import MoE
 
 pytestmark = pytest.mark.skipif(bool(native.problem()), reason=native.problem())
 

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.layers import native
-from architectures.layers.convolution import CausalConvolution
-from architectures.layers.native_pointwise import NORMS, native_finish
+from architectures.kernels.cpu import build as native
+from architectures.kernels.cpu.mamba_ops import NORMS, native_finish
+from architectures.layers.ssm.causal_conv1d import CausalConvolution
 
 pytestmark = pytest.mark.skipif(bool(native.problem()), reason=native.problem())
 

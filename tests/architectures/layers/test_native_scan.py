@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.layers import native
-from architectures.layers.native_scan import native_selective_scan
-from architectures.layers.scan import selective_scan
-from architectures.layers.ssd import ssd
+from architectures.kernels.cpu import build as native
+from architectures.kernels.cpu.scan import native_selective_scan
+from architectures.layers.ssm.selective_scan import selective_scan
+from architectures.layers.ssm.ssd import ssd
 
 pytestmark = pytest.mark.skipif(bool(native.problem()), reason=native.problem())
 
@@ -140,7 +140,7 @@ def test_a_sequence_is_not_touched_by_its_neighbours(scan, operands):
 def test_states_are_kept_only_for_training(monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "architectures.layers.native_scan.call",
+        "architectures.kernels.cpu.scan.call",
         lambda name, *rest: asked.append(name) or native.call(name, *rest),
     )
     operands = [x.requires_grad_() for x in scan_operands(1, 4, 3, 2)]

@@ -1,6 +1,6 @@
 import pytest
 
-from architectures.layers.pattern import check_pattern, spread
+from architectures.layers.layer_pattern import check_pattern, spread
 
 
 @pytest.mark.parametrize(

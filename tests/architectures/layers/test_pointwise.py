@@ -6,10 +6,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.layers import native, pointwise
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.kernels import pointwise
+from architectures.kernels.cpu import build as native
+from architectures.kernels.pointwise import ACTIVATIONS, cross_entropy, rms_norm
 from architectures.layers.normalization import OffsetRMSNorm, RMSNorm, for_products
-from architectures.layers.pointwise import ACTIVATIONS, cross_entropy, rms_norm
 from architectures.layers.positions import Rotary
 
 TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 1e-2}

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from architectures.layers.experts import Experts
-from architectures.layers.experts_config import ExpertsConfig
-from architectures.layers.router import Router, Routing
+from architectures.layers.moe.config import ExpertsConfig
+from architectures.layers.moe.experts import Experts
+from architectures.layers.moe.router import Router, Routing
 
 
 def router(X: int, K: int, D: int = 6, **settings: Any) -> Router:

@@ -5,8 +5,9 @@ import torch
 from authors import authors
 from costs import arithmetic_of_one_sequence
 
-from architectures.layers import compiled_scan, scan
-from architectures.layers.scan import selective_scan, selective_scan_flops
+from architectures.layers.ssm import selective_scan as scan
+from architectures.layers.ssm import selective_scan_compiled as compiled_scan
+from architectures.layers.ssm.selective_scan import selective_scan, selective_scan_flops
 
 
 def operands(B: int, T: int, C: int, N: int) -> list[torch.Tensor]:

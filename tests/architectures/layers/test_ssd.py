@@ -5,8 +5,8 @@ import torch
 from authors import authors
 from costs import arithmetic_of_one_sequence
 
-from architectures.layers.scan import selective_scan
-from architectures.layers.ssd import ssd, ssd_flops
+from architectures.layers.ssm.selective_scan import selective_scan
+from architectures.layers.ssm.ssd import ssd, ssd_flops
 
 SHAPES = [(1, 1, 1, 1, 1, 1), (2, 3, 2, 3, 1, 2), (2, 17, 4, 3, 2, 5), (1, 40, 6, 2, 3, 4)]
 CHUNKS = [1, 4, 7, 64]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from architectures.layers.ssm_discretise import real_matrix, real_vector
-from architectures.layers.ssm_hippo import (
+from architectures.layers.ssm.discretization import real_matrix, real_vector
+from architectures.layers.ssm.hippo import (
     EIGENVALUES,
     hippo_legs,
     hippo_legs_input,

@@ -8,13 +8,13 @@ from safetensors.torch import load_file, save_file
 from seq2seq_parity import check_seq2seq_generate, check_seq2seq_logits
 from transformers import BartConfig, BartForConditionalGeneration
 
-from architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.layers.attention_config import AttentionConfig
+from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.backbones.transformer import HeadConfig
+from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.embedding import EmbeddingConfig
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.positions import PositionsConfig
-from architectures.layers.transformer import HeadConfig
 from architectures.pretrained import load_folder, save_folder
 
 CONFIGS: dict[str, dict[str, Any]] = {

@@ -24,12 +24,12 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from architectures.encoder import Encoder, EncoderConfig
-from architectures.layers.attention_config import AttentionConfig
+from architectures.backbones.encoder import Encoder, EncoderConfig
+from architectures.backbones.transformer import HeadConfig
+from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.embedding import EmbeddingConfig
 from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.transformer import HeadConfig
 from architectures.pretrained import load_folder, save_folder
 
 CONFIGS: dict[str, dict[str, Any]] = {

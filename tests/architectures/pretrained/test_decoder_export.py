@@ -8,13 +8,13 @@ import torch
 import transformers as hf
 from parity import FLOAT32, check_generate, check_logits, open_theirs, redraw
 
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.layers.attention_config import AttentionConfig, LatentConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.transformer import HeadConfig
+from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.embedding import EmbeddingConfig
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.positions import PositionsConfig, RotaryScaling
-from architectures.layers.transformer import HeadConfig
 from architectures.pretrained import load_folder, save_folder
 
 BASE = DecoderConfig(d_model=30, num_layers=2, d_ff=37, attention=AttentionConfig(num_heads=5))

@@ -10,9 +10,9 @@ import transformers as hf
 from parity import FLOAT64, KeepFloat64, error, redraw
 from safetensors.torch import load_file, save_file
 
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.diffusion import Diffusion, DiffusionConfig
-from architectures.layers.attention_config import AttentionConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.layers.attention.config import AttentionConfig
 from architectures.pretrained import load_folder, save_folder
 
 SIZES = {

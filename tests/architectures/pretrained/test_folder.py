@@ -13,12 +13,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.layers.attention_config import AttentionConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.s4 import S4, S4Config
+from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.positions import PositionsConfig
 from architectures.pretrained import load_folder, read_folder_config, save_folder
-from architectures.pretrained.rules import (
+from architectures.pretrained.tensor_rules import (
     ByHead,
     Rule,
     Same,
@@ -27,7 +28,6 @@ from architectures.pretrained.rules import (
     StackedTransposed,
     Transposed,
 )
-from architectures.s4 import S4, S4Config
 
 LLAMA = DecoderConfig(d_model=20, num_layers=2, attention=AttentionConfig(num_heads=2))
 

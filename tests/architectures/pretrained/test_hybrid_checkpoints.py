@@ -11,16 +11,16 @@ import transformers as hf
 from parity import FLOAT32, FLOAT64, check_generate, check_logits, check_read, open_theirs, redraw
 from safetensors.torch import load_file, save_file
 
-from architectures.hybrid import Hybrid, HybridConfig
-from architectures.layers.attention_config import AttentionConfig
-from architectures.layers.experts_config import ExpertsConfig
+from architectures.backbones.hybrid import Hybrid, HybridConfig
+from architectures.backbones.mamba import SelectiveConfig
+from architectures.backbones.mamba2 import SSDConfig
+from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.feedforward import FeedForwardConfig
+from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
-from architectures.mamba import SelectiveConfig
-from architectures.mamba2 import SSDConfig
 from architectures.pretrained import load_folder, save_folder
 from architectures.pretrained.export import export_config
-from architectures.pretrained.rules import Entry
+from architectures.pretrained.tensor_rules import Entry
 
 LENGTH = 19
 SIZES = {

@@ -21,8 +21,8 @@ from parity import (
 from safetensors.torch import load_file, save_file
 
 from architectures.backbone import Backbone
-from architectures.mamba import Mamba, MambaConfig
-from architectures.mamba2 import Mamba2, Mamba2Config
+from architectures.backbones.mamba import Mamba, MambaConfig
+from architectures.backbones.mamba2 import Mamba2, Mamba2Config
 from architectures.pretrained import load_folder, save_folder
 
 LENGTH = 19

@@ -11,11 +11,11 @@ import transformers as hf
 from parity import FLOAT32, FLOAT64, check_generate, check_logits, check_read, open_theirs, redraw
 
 from architectures.backbone import Backbone
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.layers.attention_config import AttentionConfig, LatentConfig
-from architectures.layers.experts_config import ExpertsConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.moe import MoE, MoEConfig
+from architectures.layers.attention.config import AttentionConfig, LatentConfig
+from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
-from architectures.moe import MoE, MoEConfig
 from architectures.pretrained import export_config, load_folder, save_folder
 
 LENGTH = 19

@@ -7,13 +7,13 @@ import torch
 from parity import check_read, check_write, save_theirs
 from transformers import ModernBertConfig, ModernBertForMaskedLM
 
-from architectures.encoder import Encoder, EncoderConfig
-from architectures.layers.attention_config import AttentionConfig
+from architectures.backbones.encoder import Encoder, EncoderConfig
+from architectures.backbones.transformer import HeadConfig
+from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.embedding import EmbeddingConfig
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.positions import PositionsConfig, RotaryScaling
-from architectures.layers.transformer import HeadConfig
 from architectures.pretrained import load_folder, read_folder_config, save_folder
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 5e-6}

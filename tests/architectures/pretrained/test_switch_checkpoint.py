@@ -15,11 +15,11 @@ from transformers.models.switch_transformers.modeling_switch_transformers import
     SwitchTransformersTop1Router,
 )
 
-from architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.layers.attention_config import AttentionConfig
-from architectures.layers.experts_config import ExpertsConfig
+from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.backbones.transformer import HeadConfig
+from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.transformer import HeadConfig
+from architectures.layers.moe.config import ExpertsConfig
 from architectures.pretrained import export_config, load_folder, save_folder
 
 SIZES = {"vocab_size": 61, "d_model": 30, "d_kv": 7, "num_heads": 3, "d_ff": 17, "num_experts": 4}

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from transformers import T5Config, T5ForConditionalGeneration
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
-from architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.layers.attention_config import AttentionConfig
+from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.backbones.transformer import HeadConfig
+from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.positions import PositionsConfig
-from architectures.layers.transformer import HeadConfig
 from architectures.pretrained import load_folder, read_folder_config, save_folder
 
 CONFIGS: dict[str, dict[str, Any]] = {

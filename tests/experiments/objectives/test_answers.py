@@ -7,9 +7,9 @@ import torch
 import toys
 
 from architectures.backbone import Backbone, Capabilities
-from architectures.block_diffusion import BlockDiffusion as BlockBackbone
-from architectures.block_diffusion import BlockDiffusionConfig as BlockBackboneConfig
-from architectures.layers.attention_config import AttentionConfig
+from architectures.backbones.block_diffusion import BlockDiffusion as BlockBackbone
+from architectures.backbones.block_diffusion import BlockDiffusionConfig as BlockBackboneConfig
+from architectures.layers.attention.config import AttentionConfig
 from experiments.answers import Answer, AnswerScorer, Scored
 from experiments.errors import ConfigError, DataError
 from experiments.objectives.block_diffusion import BlockDiffusion, BlockDiffusionConfig

@@ -6,11 +6,11 @@ import pytest
 import torch
 import toys
 
-from architectures.block_diffusion import BlockDiffusion as Model
-from architectures.block_diffusion import BlockDiffusionConfig as ModelConfig
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.diffusion import Diffusion, DiffusionConfig
-from architectures.layers.attention_config import AttentionConfig, LatentConfig
+from architectures.backbones.block_diffusion import BlockDiffusion as Model
+from architectures.backbones.block_diffusion import BlockDiffusionConfig as ModelConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from experiments.errors import ConfigError, DataError
 from experiments.objectives.block_diffusion import BlockDiffusion, BlockDiffusionConfig
 from experiments.objectives.filling import FillingConfig

@@ -5,7 +5,7 @@ import pytest
 import torch
 import toys
 
-from architectures.encoder import Encoder, EncoderConfig
+from architectures.backbones.encoder import Encoder, EncoderConfig
 from experiments.objectives.masked_lm import MaskedLM, MaskedLMConfig
 from experiments.tasks.recall import Recall, RecallConfig
 

@@ -190,7 +190,7 @@ def test_the_question_is_learned(question):
 
 
 def test_segments_reach_a_backbone_that_has_a_table_of_them():
-    from architectures.encoder import Encoder, EncoderConfig
+    from architectures.backbones.encoder import Encoder, EncoderConfig
     from architectures.layers.embedding import EmbeddingConfig
 
     pairing = objective()

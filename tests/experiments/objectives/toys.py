@@ -12,21 +12,21 @@ import torch
 from torch import Tensor, nn
 
 from architectures.backbone import Backbone, BackboneConfig, Flops, Output
-from architectures.bidirectional import (
+from architectures.backbones.bidirectional_ssm import (
     BidirectionalHybrid,
     BidirectionalHybridConfig,
     BidirectionalMamba,
     BidirectionalMambaConfig,
 )
-from architectures.decoder import Decoder, DecoderConfig
-from architectures.diffusion import Diffusion, DiffusionConfig
-from architectures.encoder import Encoder, EncoderConfig
-from architectures.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.layers.attention_config import AttentionConfig
-from architectures.layers.experts_config import ExpertsConfig
-from architectures.mamba import Mamba, MambaConfig
-from architectures.moe import MoE, MoEConfig
-from architectures.s4 import S4, S4Config
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.encoder import Encoder, EncoderConfig
+from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.backbones.mamba import Mamba, MambaConfig
+from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.backbones.moe import MoE, MoEConfig
+from architectures.backbones.s4 import S4, S4Config
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.moe.config import ExpertsConfig
 from experiments.tasks.task import Batch, Task, Vocabulary
 
 CAUSAL = {

@@ -1,0 +1,1 @@
+"""The families: each module holds one backbone and its settings."""

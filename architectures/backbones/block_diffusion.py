@@ -1,0 +1,148 @@
+"""Block diffusion language model: blocks one after another, the tokens of each filled in together.
+
+Arriola et al. 2025 (BD3LM, arXiv 2503.09573). A token sees all of its own block and the blocks before. In
+training the sequence is there twice: each noisy block reads itself and the clean copies of the blocks before
+it, so that all blocks are trained in one pass (section 3.1). With blocks of one token it is causal, with one
+block for everything it is ``Diffusion``; the weights are the same.
+
+Shapes: B batch, T length, S keys, D d_model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from architectures.backbone import Capabilities, DecodingState, Flops, Output, at_scored, no_source
+from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.layers.context import Context
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockDiffusionConfig(DiffusionConfig):
+    """A mask predictor by blocks."""
+
+    block_length: int = 4
+    """Tokens of a block."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.block_length < 1:
+            raise ValueError(f"block_length={self.block_length} must be at least 1")
+        if self.shifted or self.time_embedding:
+            raise ValueError("block diffusion takes shifted=false and time_embedding=false")
+        if "L" in self.attention.layers:
+            raise ValueError(
+                f"attention.layers={self.attention.layers!r}: block diffusion has no windows, set it to G"
+            )
+
+
+class BlockDiffusion(Diffusion):
+    """Transformer that sees the blocks before and all of its own."""
+
+    Config = BlockDiffusionConfig
+    capabilities = Capabilities(blockwise=True)
+    config: BlockDiffusionConfig
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        *,
+        valid_BT: Tensor | None = None,
+        documents_BT: Tensor | None = None,
+        segments_BT: Tensor | None = None,
+        source_BS: Tensor | None = None,
+        source_valid_BS: Tensor | None = None,
+        scored_BT: Tensor | None = None,
+        time_B: Tensor | None = None,
+        clean_BT: Tensor | None = None,
+    ) -> Output:
+        """Logits for every position of ``tokens_BT``.
+
+        Args:
+            clean_BT: what the blocks before a token are read from; None reads them from ``tokens_BT``.
+        """
+        no_source(source_BS, type(self).__name__)
+        if documents_BT is not None:
+            raise ValueError("block diffusion cannot keep packed documents apart")
+        T = tokens_BT.shape[1]
+        place_T = torch.arange(T, device=tokens_BT.device)
+        block_T = place_T // self.config.block_length
+        if clean_BT is None:
+            read_BT, positions_1T, visible = tokens_BT, place_T[None], block_T[None, :] <= block_T[:, None]
+        else:
+            read_BT, positions_1T = torch.cat([tokens_BT, clean_BT], dim=1), place_T.repeat(2)[None]
+            visible = two_copies(block_T)
+            valid_BT = None if valid_BT is None else valid_BT.repeat(1, 2)
+        context = Context(
+            positions_BT=positions_1T,
+            valid_BT=valid_BT,
+            visible=visible[None, None],
+            score_bias=self.score_bias,
+        )
+        x_BTD, auxiliary = self.run_blocks(self.embed(read_BT, context, segments_BT), context)
+        hidden_BTD = self.final(x_BTD[:, :T])
+        logits_BTV = self.predict(at_scored(hidden_BTD, scored_BT))
+        return Output(logits_BTV=logits_BTV, hidden_BTD=hidden_BTD, auxiliary=auxiliary)
+
+    def sequence_flops(self, length: int, source_length: int = 0) -> Flops:
+        """Of one copy; a noisy sequence beside its clean one costs twice as much, but for the head."""
+        total, pairs = super().sequence_flops(length), self.pairs(length)
+        return Flops(linear=total.linear, attention=total.attention * pairs // length**2, mixer=total.mixer)
+
+    def pairs(self, length: int) -> int:
+        """(query, key) pairs of one sequence that the mask allows."""
+        whole, rest = divmod(length, self.config.block_length)
+        return self.config.block_length**2 * whole * (whole + 1) // 2 + rest * length
+
+    def start(
+        self,
+        batch_size: int,
+        max_length: int,
+        *,
+        source_BS: Tensor | None = None,
+        source_valid_BS: Tensor | None = None,
+    ) -> DecodingState:
+        """An empty state, with room for ``max_length`` tokens: whole blocks."""
+        no_source(source_BS, type(self).__name__)
+        layers: list[Any] = [block.mixer.start(batch_size, max_length) for block in self._blocks()]
+        return DecodingState(lengths=[0] * batch_size, layers=layers)
+
+    def denoise(self, tokens_BT: Tensor, state: DecodingState) -> Tensor:
+        """Logits (B, T, V) of the next block of each row, still noisy.
+
+        What the block leaves in the caches is written over by what is read next. Clean blocks are read
+        by ``step``, which takes whole blocks only.
+        """
+        lengths = state.lengths
+        logits_BTV = self.step(tokens_BT, state)
+        state.lengths = lengths
+        return logits_BTV
+
+    @property
+    def block_length(self) -> int:
+        return self.config.block_length
+
+    def next_context(self, tokens_BT: Tensor, lengths: list[int], valid_BT: Tensor | None) -> Context:
+        context = super().next_context(tokens_BT, lengths, valid_BT)
+        size = self.config.block_length
+        context.reach_BT = (context.positions_BT // size + 1) * size - 1
+        return context
+
+    def state_bytes(self, length: int, source_length: int = 0) -> int:
+        return sum(b.mixer.state_bytes(length, self.bytes_per_element) for b in self._blocks())
+
+
+def two_copies(block_T: Tensor) -> Tensor:
+    """True (2T, 2T) where a token of the noisy copy, which stands first, or of the clean one may look.
+
+    Noisy tokens see their own block's noisy ones and the clean ones of the blocks before, clean tokens the
+    clean ones of the blocks up to their own (BD3LM, section 3.1 and figure 3).
+    """
+    query_T1, key_1T = block_T[:, None], block_T[None, :]
+    noisy = torch.cat([query_T1 == key_1T, key_1T < query_T1], dim=1)
+    clean = torch.cat([torch.zeros_like(query_T1 == key_1T), key_1T <= query_T1], dim=1)
+    return torch.cat([noisy, clean])

@@ -1,0 +1,147 @@
+"""BERT-style encoder: bidirectional attention, learned positions, LayerNorm, GELU, a masked-LM head.
+
+Devlin et al. 2019 (arXiv 1810.04805). By default the norms stand before the
+sublayers, which trains without a long warm-up; ``block.placement=post`` is BERT's
+own. RoPE, local layers and gated feed-forwards make it a ModernBERT (Warner et
+al. 2024, arXiv 2412.13663).
+
+Shapes: B batch, T length, N valid tokens of a batch, D d_model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from architectures.backbone import Capabilities, Output, linear_flops, no_source
+from architectures.backbones.transformer import Transformer, TransformerConfig, finish_logits
+from architectures.kernels.pointwise import ACTIVATIONS
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.block import BlockConfig
+from architectures.layers.context import Context
+from architectures.layers.embedding import EmbeddingConfig
+from architectures.layers.feedforward import FeedForwardConfig
+from architectures.layers.positions import PositionsConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderConfig(TransformerConfig):
+    """A BERT-style encoder."""
+
+    attention: AttentionConfig = field(default_factory=lambda: AttentionConfig(bias=True, out_bias=True))
+    """Heads and masks."""
+    positions: PositionsConfig = field(default_factory=lambda: PositionsConfig(kind="learned"))
+    """How order is known."""
+    block: BlockConfig = field(default_factory=lambda: BlockConfig(norm="layernorm"))
+    """Norms, residual branches, dropout."""
+    feedforward: FeedForwardConfig = field(
+        default_factory=lambda: FeedForwardConfig(activation="gelu", gated=False, bias=True)
+    )
+    """Activation and gate."""
+    embedding: EmbeddingConfig = field(default_factory=lambda: EmbeddingConfig(norm=True))
+    """Segments, norm and scale of the input."""
+    transform_activation: str = "gelu"
+    """Activation of the dense layer between the hidden states and the vocabulary."""
+    transform_bias: bool = True
+    """Bias of that dense layer."""
+    unpad: bool = False
+    """Lay the valid tokens of a padded batch end to end and compute nothing at padding."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.transform_activation not in ACTIVATIONS:
+            raise ValueError(
+                f"transform_activation={self.transform_activation!r} must be one of {', '.join(ACTIVATIONS)}"
+            )
+        if self.unpad and "E" in self.kinds:
+            raise ValueError(
+                f"unpad=true does not go with feedforwards={self.feedforwards!r}: experts are balanced by "
+                "sequence, and unpadded sequences lie end to end; use unpad=false"
+            )
+
+
+class PredictionTransform(nn.Module):
+    """Dense layer, activation and norm before the projection to the vocabulary."""
+
+    def __init__(self, d_model: int, activation: str, bias: bool, norm: nn.Module) -> None:
+        super().__init__()
+        self.dense = nn.Linear(d_model, d_model, bias=bias)
+        self.activation = ACTIVATIONS[activation]
+        self.norm = norm
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.norm(self.activation(self.dense(x_BTD)))
+
+
+class Encoder(Transformer):
+    """Bidirectional transformer encoder with a masked-language-model head."""
+
+    Config = EncoderConfig
+    capabilities = Capabilities(bidirectional=True, packs=True)
+    config: EncoderConfig
+
+    def make_final(self) -> nn.Module:
+        final = super().make_final()
+        c = self.config
+        self.transform = PredictionTransform(
+            c.width, c.transform_activation, c.transform_bias, self.make_norm()
+        )
+        return final
+
+    def predict(self, hidden_BTD: Tensor) -> Tensor:
+        return finish_logits(self.head, self.transform(hidden_BTD), self.config)
+
+    def prediction_flops(self, length: int) -> int:
+        return super().prediction_flops(length) + linear_flops(self.transform, length)
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        *,
+        valid_BT: Tensor | None = None,
+        documents_BT: Tensor | None = None,
+        segments_BT: Tensor | None = None,
+        source_BS: Tensor | None = None,
+        source_valid_BS: Tensor | None = None,
+        scored_BT: Tensor | None = None,
+    ) -> Output:
+        if not self.config.unpad or valid_BT is None:
+            return super().forward(
+                tokens_BT,
+                valid_BT=valid_BT,
+                documents_BT=documents_BT,
+                segments_BT=segments_BT,
+                source_BS=source_BS,
+                scored_BT=scored_BT,
+            )
+        no_source(source_BS, type(self).__name__)
+        if documents_BT is not None:
+            raise ValueError("unpad=true takes padded sequences of one document each, not packed ones")
+        return self._unpadded(tokens_BT, valid_BT, segments_BT, scored_BT)
+
+    def _unpadded(
+        self, tokens_BT: Tensor, valid_BT: Tensor, segments_BT: Tensor | None, scored_BT: Tensor | None
+    ) -> Output:
+        """One row of all valid tokens; zeros at padding in what is returned."""
+        positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device).expand_as(tokens_BT)
+        context = Context(
+            positions_BT=positions_BT[valid_BT][None],
+            start=None,
+            lengths=valid_BT.sum(1).tolist(),
+            score_bias=self.score_bias,
+        )
+        segments_1N = None if segments_BT is None else segments_BT[valid_BT][None]
+        scored_1N = None if scored_BT is None else scored_BT.to(valid_BT.device)[valid_BT][None]
+        output = self.run(self.embed(tokens_BT[valid_BT][None], context, segments_1N), context, scored_1N)
+
+        def padded(x_1ND: Tensor) -> Tensor:
+            x_BTD = x_1ND.new_zeros(*valid_BT.shape, x_1ND.shape[-1])
+            return x_BTD.masked_scatter(valid_BT[..., None], x_1ND)
+
+        return Output(
+            logits_BTV=padded(output.logits_BTV) if scored_BT is None else output.logits_BTV,
+            hidden_BTD=padded(output.hidden_BTD),
+            auxiliary=output.auxiliary,
+        )

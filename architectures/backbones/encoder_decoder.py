@@ -1,0 +1,340 @@
+"""Encoder-decoder: a bidirectional encoder, and a causal decoder that also attends to it.
+
+The defaults are T5 v1.1 (Raffel et al. 2020, arXiv 1910.10683): pre-norm RMSNorm,
+relative position bias shared by the layers of a stack, none in cross-attention,
+gated GELU; except that scores are scaled by 1/sqrt(head_dim), which T5 folds into
+its initialisation (``attention.scale=1``). BART (Lewis et al. 2020, arXiv
+1910.13461) is the same with learned positions and norms after the sublayers.
+
+Shapes: B batch, T target length, S source length, D d_model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from architectures.backbone import (
+    Backbone,
+    Capabilities,
+    DecodingState,
+    Flops,
+    Output,
+    at_scored,
+    init_normal,
+    linear_flops,
+)
+from architectures.backbones.stack import advance
+from architectures.backbones.transformer import (
+    TransformerConfig,
+    check_vocabulary,
+    finish_logits,
+    make_attention,
+    make_feedforward,
+    score_bias,
+    shared_kernels,
+)
+from architectures.kernels.cpu.decode.dispatch import decoding_path, native_steps, steps
+from architectures.kernels.cpu.decode.layer_spec import Description, Step
+from architectures.layers.attention.multi_head import CrossAttention
+from architectures.layers.block import Auxiliary, Block, Residual, add_losses, feedforwards
+from architectures.layers.context import Context
+from architectures.layers.embedding import Embedding
+from architectures.layers.feedforward import FeedForwardConfig
+from architectures.layers.layer_pattern import check_pattern, spread
+from architectures.layers.normalization import for_products, make_norm
+from architectures.layers.positions import PositionsConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderDecoderConfig(TransformerConfig):
+    """An encoder-decoder, T5-style by default. ``num_layers`` are those that write the target."""
+
+    num_encoder_layers: int | None = None
+    """Layers that read the source; null for as many as write the target."""
+    norm_eps: float = 1e-6
+    """Added to the mean square before the root, in every norm."""
+    positions: PositionsConfig = field(default_factory=lambda: PositionsConfig(kind="relative"))
+    """How order is known, in each stack; cross-attention knows none."""
+    feedforward: FeedForwardConfig = field(default_factory=lambda: FeedForwardConfig(activation="gelu_tanh"))
+    """Activation and gate."""
+    encoder_feedforwards: str | None = None
+    """The pattern of ``feedforwards`` in the encoder, if it has another; neither has layers without one."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_pattern("feedforwards", self.feedforwards, ["F", "E"], joined=False)
+        if self.encoder_feedforwards is not None:
+            check_pattern("encoder_feedforwards", self.encoder_feedforwards, ["F", "E"], joined=False)
+        if self.num_encoder_layers is not None and self.num_encoder_layers < 1:
+            raise ValueError(f"num_encoder_layers={self.num_encoder_layers} must be at least 1, or null")
+        if self.attention.latent.kv_rank is not None:
+            raise ValueError("attention.latent is not made for cross-attention: leave kv_rank null")
+        if self.block.parallel:
+            raise ValueError("block.parallel=true is not made for decoders that read a source")
+
+    @property
+    def encoder_layers(self) -> int:
+        return self.num_encoder_layers or self.num_layers
+
+    @property
+    def encoder_kinds(self) -> list[str]:
+        """The letter of the feed-forward of each layer of the encoder."""
+        return spread(self.encoder_feedforwards or self.feedforwards, self.encoder_layers)
+
+
+class DecoderBlock(Block):
+    """A block with cross-attention between mixer and feed-forward."""
+
+    cross: CrossAttention
+    cross_residual: Residual
+
+    def __init__(self, config: EncoderDecoderConfig, layer: int) -> None:
+        def norm() -> nn.Module:
+            return make_norm(config.block.norm, config.width, config.norm_eps)
+
+        mixer = make_attention(config, layer, causal=True)
+        cross = CrossAttention(
+            config.width, config.attention, norm=config.block.norm, norm_eps=config.norm_eps
+        )
+        skip = config.block.stochastic_depth * layer / max(config.num_layers - 1, 1)
+        super().__init__(
+            mixer,
+            make_feedforward(config, config.kinds[layer], causal=True),
+            norm,
+            config.block,
+            skip=skip,
+            first=layer == 0,
+            cross=cross,
+        )
+
+    def forward(  # type: ignore[override]
+        self, x_BTD: Tensor, context: Context, source_BSD: Tensor, source_valid_BS: Tensor | None
+    ) -> tuple[Tensor, Auxiliary]:
+        """The block over whole targets, and its losses."""
+        source = self.cross.read(source_BSD, source_valid_BS)
+        mixed_BTD = self.mixer(self.mixer_residual.enter(x_BTD, rounds=True), context)
+        return self._after(x_BTD, mixed_BTD, source, context.valid_BT)
+
+    def step(self, x_BTD: Tensor, state: dict[str, Any], context: Context) -> Tensor:
+        mixed_BTD = self.mixer.step(self.mixer_residual.enter(x_BTD, rounds=True), state["self"], context)
+        return self._after(x_BTD, mixed_BTD, state["source"], None)[0]
+
+    def native_step(self, about: Description) -> Step:
+        residuals = (self.mixer_residual, self.cross_residual, self.feedforward_residual)
+        parts = (self.mixer, self.cross, self.feedforward)
+        mixer, cross, feedforward = (
+            part.native_branch(about, residual.described(about, residual.before))  # type: ignore[union-attr]
+            for part, residual in zip(parts, residuals, strict=True)
+        )
+
+        def step(x_B1D: Tensor, state: dict[str, Any], context: Context) -> Tensor:
+            stream_BD = x_B1D[:, 0].clone(memory_format=torch.contiguous_format)
+            mixer(stream_BD, stream_BD, state["self"], context)
+            cross(stream_BD, stream_BD, state["source"], context)
+            feedforward(stream_BD, stream_BD, None, context)
+            return stream_BD[:, None]
+
+        return step
+
+    def _after(
+        self, x_BTD: Tensor, mixed_BTD: Tensor, source: dict[str, Any], valid_BT: Tensor | None
+    ) -> tuple[Tensor, Auxiliary]:
+        x_BTD = self.mixer_residual.leave(x_BTD, mixed_BTD)
+        entered_BTD = self.cross_residual.enter(x_BTD, rounds=True)
+        x_BTD = self.cross_residual.leave(x_BTD, self.cross.cross(entered_BTD, source))
+        assert self.feedforward is not None
+        assert self.feedforward_residual is not None
+        z_BTD, auxiliary = self.feedforward(self.feedforward_residual.enter(x_BTD, rounds=True), valid_BT)
+        return self.feedforward_residual.leave(x_BTD, z_BTD), auxiliary
+
+
+class TwoSidedEmbedding(nn.Module):
+    """One token table; positions and norms of their own for source and target."""
+
+    def __init__(self, config: EncoderDecoderConfig, vocab_size: int, max_length: int) -> None:
+        super().__init__()
+
+        def side(tokens: nn.Embedding | None) -> Embedding:
+            return Embedding(
+                vocab_size,
+                config.width,
+                config.embedding,
+                lambda: make_norm(config.block.norm, config.width, config.norm_eps),
+                positions=config.positions.kind,
+                max_length=max_length,
+                dropout=config.block.dropout,
+                tokens=tokens,
+            )
+
+        self.target = side(None)
+        self.source = side(self.target.tokens)
+
+    def forward(self, tokens_BT: Tensor, positions_BT: Tensor, *, source: bool) -> Tensor:
+        return (self.source if source else self.target)(tokens_BT, positions_BT)
+
+
+class EncoderDecoder(Backbone):
+    """Encoder-decoder transformer. ``tokens_BT`` is the decoder's input, ``source_BS`` the encoder's."""
+
+    Config = EncoderDecoderConfig
+    capabilities = Capabilities(encoder_decoder=True, decodes=True)
+    config: EncoderDecoderConfig
+
+    def __init__(self, config: EncoderDecoderConfig, *, vocab_size: int, max_length: int) -> None:
+        check_vocabulary(config, vocab_size)
+        vocab_size, max_length = config.vocab_size or vocab_size, config.max_positions or max_length
+        super().__init__(config, vocab_size=vocab_size, max_length=max_length)
+        self.embedding = TwoSidedEmbedding(config, vocab_size, max_length)
+        self.encoder_bias = score_bias(config, bidirectional=True)
+        self.decoder_bias = score_bias(config, bidirectional=False)
+        self.encoder = nn.ModuleList(_encoder_block(config, layer) for layer in range(config.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderBlock(config, layer) for layer in range(config.num_layers))
+        post = config.block.placement == "post"
+        self.encoder_norm = (
+            nn.Identity() if post else make_norm(config.block.norm, config.width, config.norm_eps)
+        )
+        self.decoder_norm = (
+            nn.Identity() if post else make_norm(config.block.norm, config.width, config.norm_eps)
+        )
+        self.head = nn.Linear(config.width, vocab_size, bias=config.head.bias)
+        if config.tied:
+            self.head.weight = self.embedding.target.tokens.weight
+        init_normal(self)
+        self._scale_residual_branches()
+
+    def _scale_residual_branches(self) -> None:
+        encoder, decoder = 2 * self.config.encoder_layers, 3 * self.config.num_layers
+        if not self.config.block.residual_scaling:
+            encoder = decoder = 1
+        for block, branches in [(b, encoder) for b in self._encoder()] + [
+            (b, decoder) for b in self._decoder()
+        ]:
+            block.mixer.initialise(branches)
+            if isinstance(block, DecoderBlock):
+                block.cross.initialise(branches)
+            assert block.feedforward is not None
+            block.feedforward.initialise(branches)
+
+    def _encoder(self) -> list[Block]:
+        return [block for block in self.encoder if isinstance(block, Block)]
+
+    def _decoder(self) -> list[DecoderBlock]:
+        return [block for block in self.decoder if isinstance(block, DecoderBlock)]
+
+    def encode(self, source_BS: Tensor, valid_BS: Tensor | None) -> tuple[Tensor, Auxiliary]:
+        """The encoder's last hidden states (B, S, D), and its losses."""
+        context = Context.whole(source_BS, valid_BS, None, self.encoder_bias)
+        x_BSD = self.embedding(source_BS, context.positions_BT, source=True)
+        auxiliary: Auxiliary = {}
+        for block in self._encoder():
+            x_BSD, extra = block(x_BSD, context)
+            add_losses(auxiliary, extra)
+        return for_products(self.encoder_norm, x_BSD), auxiliary  # keys and values of every layer read it
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        *,
+        valid_BT: Tensor | None = None,
+        documents_BT: Tensor | None = None,
+        segments_BT: Tensor | None = None,
+        source_BS: Tensor | None = None,
+        source_valid_BS: Tensor | None = None,
+        scored_BT: Tensor | None = None,
+    ) -> Output:
+        if source_BS is None:
+            raise ValueError("an encoder-decoder needs source_BS, the tokens its encoder reads")
+        if documents_BT is not None or segments_BT is not None:
+            raise ValueError("an encoder-decoder takes neither packed documents nor segments")
+        source_BSD, auxiliary = self.encode(source_BS, source_valid_BS)
+        context = Context.whole(tokens_BT, valid_BT, None, self.decoder_bias)
+        x_BTD = self.embedding(tokens_BT, context.positions_BT, source=False)
+        for block in self._decoder():
+            x_BTD, extra = block(x_BTD, context, source_BSD, source_valid_BS)
+            add_losses(auxiliary, extra)
+        x_BTD = self.decoder_norm(x_BTD)
+        logits_BTV = finish_logits(self.head, at_scored(x_BTD, scored_BT), self.config)
+        return Output(logits_BTV=logits_BTV, hidden_BTD=x_BTD, auxiliary=auxiliary)
+
+    @torch.no_grad()
+    def start(
+        self,
+        batch_size: int,
+        max_length: int,
+        *,
+        source_BS: Tensor | None = None,
+        source_valid_BS: Tensor | None = None,
+    ) -> DecodingState:
+        if source_BS is None:
+            raise ValueError("an encoder-decoder needs source_BS to start decoding")
+        source_BSD, _ = self.encode(source_BS, source_valid_BS)
+        layers: list[Any] = [
+            {
+                "self": block.mixer.start(batch_size, max_length),
+                "source": block.cross.read(source_BSD, source_valid_BS),
+            }
+            for block in self._decoder()
+        ]
+        native = None if self.training else native_steps(self._decoder(), max_length, self.decoder_bias)
+        return DecodingState(lengths=[0] * batch_size, layers=layers, native=native)
+
+    @torch.no_grad()
+    def step(self, tokens_BT: Tensor, state: DecodingState, valid_BT: Tensor | None = None) -> Tensor:
+        context = Context.next(tokens_BT, state.lengths, valid_BT, self.decoder_bias)
+        logits_BTV = self._step(tokens_BT, state, context)
+        state.lengths = advance(state.lengths, tokens_BT, valid_BT)
+        return logits_BTV
+
+    @torch.no_grad()
+    def step_at(self, tokens_B1: Tensor, state: DecodingState, slot_1: Tensor) -> Tensor:
+        return self._step(tokens_B1, state, Context.at(slot_1, self.decoder_bias))
+
+    def _step(self, tokens_BT: Tensor, state: DecodingState, context: Context) -> Tensor:
+        x_BTD = self.embedding(tokens_BT, context.positions_BT, source=False)
+        for step, layer in zip(steps(self._decoder(), state, x_BTD, context), state.layers, strict=True):
+            x_BTD = step(x_BTD, layer, context)
+        return finish_logits(self.head, self.decoder_norm(x_BTD), self.config)
+
+    def sequence_flops(self, length: int, source_length: int = 0) -> Flops:
+        total = Flops(linear=linear_flops(self.head, length))
+        for encoder_block in self._encoder():
+            total = total + encoder_block.flops(source_length)
+        for block in self._decoder():
+            total = total + block.flops(length) + block.cross.cross_flops(length, source_length)
+        return total
+
+    def state_bytes(self, length: int, source_length: int = 0) -> int:
+        size = self.bytes_per_element
+        return sum(
+            block.mixer.state_bytes(length, size) + block.cross.source_bytes(source_length, size)
+            for block in self._decoder()
+        )
+
+    def kernels(self) -> dict[str, str]:
+        cuda = next(self.parameters()).is_cuda
+        attention = self._decoder()[0].cross.kernel(masked=False, cuda=cuda)
+        decoding = decoding_path(native_steps(self._decoder(), 1, self.decoder_bias))
+        return {"attention": attention, "decoding": decoding} | shared_kernels(self)
+
+    def after_step(self) -> None:
+        for part in feedforwards(self):
+            part.after_step()
+
+    def inactive_parameters(self) -> int:
+        return sum(part.inactive_parameters() for part in feedforwards(self))
+
+
+def _encoder_block(config: EncoderDecoderConfig, layer: int) -> Block:
+    skip = config.block.stochastic_depth * layer / max(config.encoder_layers - 1, 1)
+    return Block(
+        make_attention(config, layer, causal=False),
+        make_feedforward(config, config.encoder_kinds[layer], causal=False),
+        lambda: make_norm(config.block.norm, config.width, config.norm_eps),
+        config.block,
+        skip=skip,
+        first=layer == 0,
+    )

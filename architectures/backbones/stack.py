@@ -1,0 +1,236 @@
+"""A backbone that is one stack of blocks: embedding, N blocks, final norm, head.
+
+Every family but the encoder-decoder is such a stack; each says which mixer and
+which feed-forward its layers have.
+
+Shapes: B batch, T length, D d_model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from architectures.backbone import (
+    Backbone,
+    BackboneConfig,
+    DecodingState,
+    Flops,
+    Output,
+    at_scored,
+    init_normal,
+    linear_flops,
+    no_source,
+)
+from architectures.kernels.cpu.decode.dispatch import decoding_path, native_steps, steps
+from architectures.kernels.cpu.decode.layer_spec import Step
+from architectures.layers.block import Block, FeedForward, Mixer, add_losses, feedforwards
+from architectures.layers.context import Context
+from architectures.layers.normalization import RMSNorm
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackConfig(BackboneConfig):
+    """What every stack of blocks has."""
+
+    num_layers: int = 2
+    """Number of blocks."""
+    norm_eps: float = 1e-5
+    """Added to the mean square before the root, in every norm."""
+    tied: bool = False
+    """Share the embedding table with the projection to the vocabulary."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_layers < 1:
+            raise ValueError(f"num_layers={self.num_layers} must be at least 1")
+
+
+class Stack(Backbone):
+    """Embedding, blocks, final norm, head."""
+
+    config: StackConfig
+
+    def __init__(self, config: StackConfig, *, vocab_size: int, max_length: int) -> None:
+        super().__init__(config, vocab_size=vocab_size, max_length=max_length)
+        self.embedding = self.make_embedding()
+        self.score_bias: nn.Module | None = None  # makes a bias of attention scores from positions
+        self.blocks = nn.ModuleList(self.make_block(layer) for layer in range(config.num_layers))
+        self.final = self.make_final()
+        self.head = self.make_head()
+        if config.tied:
+            self.head.weight = token_table(self.embedding, self.vocab_size).weight
+        if self.head.weight.is_meta:
+            return  # without memory there is nothing to fill: a size is asked for, again and again
+        init_normal(self)
+        branches = sum(block.num_branches for block in self._blocks())
+        for part in self.modules():
+            if isinstance(part, Mixer | FeedForward):
+                part.initialise(self.residual_branches(branches))
+
+    @abstractmethod
+    def make_mixer(self, layer: int) -> Mixer:
+        """A new mixer for a layer."""
+
+    @abstractmethod
+    def make_feedforward(self, layer: int) -> FeedForward | None:
+        """A new feed-forward for a layer; None where the mixer is the whole block."""
+
+    def make_block(self, layer: int) -> Block:
+        """A new block."""
+        feedforward = self.make_feedforward(layer)
+        return Block(self.make_mixer(layer), feedforward, self.make_norm)
+
+    def make_norm(self) -> nn.Module:
+        """A new norm, of the kind this family uses."""
+        return RMSNorm(self.config.width, eps=self.config.norm_eps)
+
+    def make_embedding(self) -> nn.Module:
+        """The module that turns tokens (B, T) into vectors (B, T, D)."""
+        return nn.Embedding(self.vocab_size, self.config.width)
+
+    def make_final(self) -> nn.Module:
+        """What stands between the last block and the hidden states that are returned."""
+        return self.make_norm()
+
+    def make_head(self) -> nn.Linear:
+        """The projection to the vocabulary."""
+        return nn.Linear(self.config.width, self.vocab_size, bias=False)
+
+    def residual_branches(self, count: int) -> int:
+        """By how many branches output projections are scaled down at the start."""
+        return count
+
+    def embed(self, tokens_BT: Tensor, context: Context, segments_BT: Tensor | None) -> Tensor:
+        """The first hidden states."""
+        if segments_BT is not None:
+            raise ValueError(f"{type(self).__name__} has no segments")
+        return self.embedding(tokens_BT)
+
+    def predict(self, hidden_BTD: Tensor) -> Tensor:
+        """Logits (B, T, V) from the last hidden states."""
+        return self.head(hidden_BTD)
+
+    def prediction_flops(self, length: int) -> int:
+        """FLOPs of ``predict``."""
+        return linear_flops(self.head, length)
+
+    def _blocks(self) -> list[Block]:
+        return [block for block in self.blocks if isinstance(block, Block)]
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        *,
+        valid_BT: Tensor | None = None,
+        documents_BT: Tensor | None = None,
+        segments_BT: Tensor | None = None,
+        source_BS: Tensor | None = None,
+        source_valid_BS: Tensor | None = None,
+        scored_BT: Tensor | None = None,
+    ) -> Output:
+        no_source(source_BS, type(self).__name__)
+        if documents_BT is not None and not self.capabilities.packs:
+            raise ValueError(f"{type(self).__name__} cannot keep packed documents apart")
+        context = Context.whole(tokens_BT, valid_BT, documents_BT, self.score_bias)
+        return self.run(self.embed(tokens_BT, context, segments_BT), context, scored_BT)
+
+    def run(self, x_BTD: Tensor, context: Context, scored_BT: Tensor | None = None) -> Output:
+        """The blocks, and what is predicted after the last."""
+        x_BTD, auxiliary = self.run_blocks(x_BTD, context)
+        hidden_BTD = self.final(x_BTD)
+        logits_BTV = self.predict(at_scored(hidden_BTD, scored_BT))
+        return Output(logits_BTV=logits_BTV, hidden_BTD=hidden_BTD, auxiliary=auxiliary)
+
+    def run_blocks(self, x_BTD: Tensor, context: Context) -> tuple[Tensor, dict[str, Tensor]]:
+        """What the last block gives, before the final norm, and auxiliary losses."""
+        auxiliary: dict[str, Tensor] = {}
+        for block in self.blocks:
+            x_BTD, extra = block(x_BTD, context)
+            add_losses(auxiliary, extra)
+        return x_BTD, auxiliary
+
+    def after_step(self) -> None:
+        for part in feedforwards(self):
+            part.after_step()
+
+    def inactive_parameters(self) -> int:
+        return sum(part.inactive_parameters() for part in feedforwards(self))
+
+    def sequence_flops(self, length: int, source_length: int = 0) -> Flops:
+        total = Flops(linear=linear_flops(self.final, length) + self.prediction_flops(length))
+        for block in self._blocks():
+            total = total + block.flops(length)
+        return total
+
+    def step_flops(self, length: int, source_length: int = 0) -> Flops:
+        total = super().step_flops(length)
+        for mixer in (block.mixer for block in self._blocks()):
+            total = total + mixer.step_flops(length) - (mixer.flops(length + 1) - mixer.flops(length))
+        return total
+
+    def start(
+        self,
+        batch_size: int,
+        max_length: int,
+        *,
+        source_BS: Tensor | None = None,
+        source_valid_BS: Tensor | None = None,
+    ) -> DecodingState:
+        no_source(source_BS, type(self).__name__)
+        if not self.capabilities.decodes:
+            return super().start(batch_size, max_length)
+        layers: list[Any] = [block.mixer.start(batch_size, max_length) for block in self._blocks()]
+        native = None if self.training else self.native_steps(max_length)
+        return DecodingState(lengths=[0] * batch_size, layers=layers, native=native)
+
+    def native_steps(self, room: int) -> list[Step | None]:
+        """The step of each block by the C++ kernels, in evaluation; None where it has none."""
+        if self.capabilities.blockwise:
+            return [None for _ in self._blocks()]
+        return native_steps(self._blocks(), room, self.score_bias)
+
+    def kernels(self) -> dict[str, str]:
+        return {"decoding": decoding_path(self.native_steps(1))} if self.capabilities.decodes else {}
+
+    @torch.no_grad()
+    def step(self, tokens_BT: Tensor, state: DecodingState, valid_BT: Tensor | None = None) -> Tensor:
+        context = self.next_context(tokens_BT, state.lengths, valid_BT)
+        logits_BTV = self._step(tokens_BT, state, context)
+        state.lengths = advance(state.lengths, tokens_BT, valid_BT)
+        return logits_BTV
+
+    @torch.no_grad()
+    def step_at(self, tokens_B1: Tensor, state: DecodingState, slot_1: Tensor) -> Tensor:
+        return self._step(tokens_B1, state, Context.at(slot_1, self.score_bias))
+
+    def _step(self, tokens_BT: Tensor, state: DecodingState, context: Context) -> Tensor:
+        x_BTD = self.embed(tokens_BT, context, None)
+        for step, layer in zip(steps(self._blocks(), state, x_BTD, context), state.layers, strict=True):
+            x_BTD = step(x_BTD, layer, context)
+        return self.predict(self.final(x_BTD))
+
+    def next_context(self, tokens_BT: Tensor, lengths: list[int], valid_BT: Tensor | None) -> Context:
+        """Where the tokens stand that follow the first ``lengths`` of each row."""
+        return Context.next(tokens_BT, lengths, valid_BT, self.score_bias)
+
+    def state_bytes(self, length: int, source_length: int = 0) -> int:
+        if not self.capabilities.decodes:
+            return 0
+        return sum(b.mixer.state_bytes(length, self.bytes_per_element) for b in self._blocks())
+
+
+def token_table(embedding: nn.Module, vocab_size: int) -> nn.Embedding:
+    """The token table among the tables of ``embedding``: the first, of vocabulary size."""
+    tables = [m for m in embedding.modules() if isinstance(m, nn.Embedding)]
+    return next(table for table in tables if table.num_embeddings == vocab_size)
+
+
+def advance(lengths: list[int], tokens_BT: Tensor, valid_BT: Tensor | None) -> list[int]:
+    """Tokens read by each row after one more piece."""
+    new = [tokens_BT.shape[1]] * len(lengths) if valid_BT is None else valid_BT.sum(1).tolist()
+    return [old + more for old, more in zip(lengths, new, strict=True)]

@@ -1,0 +1,282 @@
+"""The transformer stack: every variant of attention, positions and blocks, chosen by configuration alone.
+
+Decoder, encoder, mixture of experts and masked diffusion are this stack with
+other defaults and other heads.
+
+Shapes: B batch, T length, D d_model, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from architectures.backbones.stack import Stack, StackConfig
+from architectures.kernels.pointwise import path
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.attention.latent import LatentAttention
+from architectures.layers.attention.multi_head import Attention
+from architectures.layers.block import Block, BlockConfig, FeedForward, Mixer
+from architectures.layers.context import Context
+from architectures.layers.embedding import Embedding, EmbeddingConfig
+from architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
+from architectures.layers.layer_pattern import check_pattern, spread
+from architectures.layers.moe.config import ExpertsConfig
+from architectures.layers.moe.experts import Experts
+from architectures.layers.normalization import make_norm
+from architectures.layers.positions import ALiBi, PositionsConfig, RelativePositionBias
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """What predicts tokens from the last hidden states."""
+
+    bias: bool = False
+    """A bias for each token of the vocabulary."""
+    softcap: float | None = None
+    """Logits become c tanh(logits / c); null for none."""
+    scale: bool = False
+    """Hidden states are multiplied by d_model^-1/2 before the projection (T5 with a tied head)."""
+
+    def __post_init__(self) -> None:
+        if self.softcap is not None and self.softcap <= 0:
+            raise ValueError(f"head.softcap={self.softcap} must be positive, or null")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(StackConfig):
+    """What can be varied in a transformer."""
+
+    d_ff: int | None = None
+    """Hidden width of a dense feed-forward, and of an expert that is given none of its own; null for 4
+    d_model, or 8/3 d_model where it is gated."""
+    attention: AttentionConfig = field(default_factory=AttentionConfig)
+    """Heads, masks, caches."""
+    positions: PositionsConfig = field(default_factory=PositionsConfig)
+    """How order is known."""
+    block: BlockConfig = field(default_factory=BlockConfig)
+    """Norms, residual branches, dropout."""
+    feedforward: FeedForwardConfig = field(default_factory=FeedForwardConfig)
+    """Activation and gate."""
+    feedforwards: str = "F"
+    """The feed-forward of each layer, a pattern of letters repeated over the layers: F dense, E experts, O
+    none. A number repeats what follows it: 3F1E."""
+    experts: ExpertsConfig = field(default_factory=ExpertsConfig)
+    """The feed-forwards E."""
+    embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
+    """What is done to the token embeddings."""
+    head: HeadConfig = field(default_factory=HeadConfig)
+    """What is done to the logits."""
+    vocab_size: int | None = None
+    """Rows of the token table; null for the task's vocabulary, which must not be larger."""
+    max_positions: int | None = None
+    """Rows of the position table, where there is one; null for the task's length."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("d_ff", "vocab_size", "max_positions"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value} must be positive, or null")
+        if self.positions.kind in ("alibi", "relative") and self.attention.latent.kv_rank is not None:
+            raise ValueError(
+                f"positions.kind={self.positions.kind} does not go with attention.latent: use rope"
+            )
+        check_pattern("feedforwards", self.feedforwards, [*FEEDFORWARDS], joined=False)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The letter of the feed-forward of each layer."""
+        return spread(self.feedforwards, self.num_layers)
+
+    @property
+    def dense_width(self) -> int:
+        """Hidden width of a dense feed-forward."""
+        return self.d_ff or self.feedforward.standard_width(self.width)
+
+    @property
+    def expert_width(self) -> int:
+        """Hidden width of one expert. By standard, k together are as wide as a dense layer."""
+        standard = self.feedforward.standard_width(self.width) // self.experts.experts_per_token
+        return self.experts.d_ff or self.d_ff or max(8, standard // 8 * 8)
+
+    @property
+    def width_multiple(self) -> int:
+        if self.attention.head_dim is not None or self.attention.latent.kv_rank is not None:
+            return 1
+        pairs = 2 if self.positions.kind == "rope" else 1  # rotary embeddings turn pairs
+        return pairs * self.attention.num_heads
+
+
+class Transformer(Stack):
+    """A stack of attention and feed-forward blocks."""
+
+    config: TransformerConfig
+
+    def __init__(self, config: TransformerConfig, *, vocab_size: int, max_length: int) -> None:
+        check_vocabulary(config, vocab_size)
+        super().__init__(
+            config, vocab_size=config.vocab_size or vocab_size, max_length=config.max_positions or max_length
+        )
+        self.score_bias = score_bias(config, bidirectional=not self.capabilities.causal)
+        if isinstance(self.score_bias, RelativePositionBias):
+            nn.init.normal_(self.score_bias.table.weight, 0.0, config.width**-0.5)
+
+    def make_norm(self) -> nn.Module:
+        return make_norm(self.config.block.norm, self.config.width, self.config.norm_eps)
+
+    def make_embedding(self) -> nn.Module:
+        c = self.config
+        return Embedding(
+            self.vocab_size,
+            c.width,
+            c.embedding,
+            self.make_norm,
+            positions=c.positions.kind,
+            max_length=self.max_length,
+            dropout=c.block.dropout,
+        )
+
+    def make_mixer(self, layer: int) -> Mixer:
+        return make_attention(self.config, layer, causal=self.capabilities.causal)
+
+    def make_feedforward(self, layer: int) -> FeedForward | None:
+        return make_feedforward(self.config, self.config.kinds[layer], causal=self.capabilities.causal)
+
+    def make_block(self, layer: int) -> Block:
+        c = self.config
+        feedforward = self.make_feedforward(layer)
+        skip = c.block.stochastic_depth * layer / max(c.num_layers - 1, 1)
+        return Block(
+            self.make_mixer(layer), feedforward, self.make_norm, c.block, skip=skip, first=layer == 0
+        )
+
+    def make_final(self) -> nn.Module:
+        return nn.Identity() if self.config.block.placement == "post" else self.make_norm()
+
+    def make_head(self) -> nn.Linear:
+        return nn.Linear(self.config.width, self.vocab_size, bias=self.config.head.bias)
+
+    def residual_branches(self, count: int) -> int:
+        return count if self.config.block.residual_scaling else 1
+
+    def embed(self, tokens_BT: Tensor, context: Context, segments_BT: Tensor | None) -> Tensor:
+        if context.documents_BT is not None and "E" in self.config.kinds:
+            refuse_choosing_experts(self.config)
+        return self.embedding(tokens_BT, context.positions_BT, segments_BT)
+
+    def predict(self, hidden_BTD: Tensor) -> Tensor:
+        return finish_logits(self.head, hidden_BTD, self.config)
+
+    def kernels(self) -> dict[str, str]:
+        """The kernel of each kind of attention layer, on the device of the parameters."""
+        cuda = next(self.parameters()).is_cuda
+        paths = super().kernels()
+        for mixer in self.modules():
+            if isinstance(mixer, Attention | LatentAttention):
+                kind = "attention" if mixer.window is None else "local attention"
+                paths[kind] = mixer.kernel(masked=mixer.window is not None, cuda=cuda)
+        return paths | shared_kernels(self)
+
+
+def check_vocabulary(config: TransformerConfig, vocab_size: int) -> None:
+    """Raises ValueError where the configured token table is too small for a task."""
+    if config.vocab_size is not None and config.vocab_size < vocab_size:
+        raise ValueError(
+            f"vocab_size={config.vocab_size} is smaller than the task's vocabulary of {vocab_size}"
+        )
+
+
+def make_attention(
+    config: TransformerConfig, layer: int, *, causal: bool, attention: AttentionConfig | None = None
+) -> Mixer:
+    """The attention of a layer, with its window and positions; ``attention`` is in place of the model's."""
+    attention, positional = attention or config.attention, config.positions.at(layer)
+    if attention.latent.kv_rank is not None:
+        return LatentAttention(
+            config.width,
+            attention,
+            causal=causal,
+            positions=config.positions,
+            positional=positional,
+        )
+    return Attention(
+        config.width,
+        attention,
+        causal=causal,
+        window=attention.window_at(layer),
+        positions=config.positions,
+        positional=positional,
+        norm=config.block.norm,
+        norm_eps=config.norm_eps,
+    )
+
+
+def make_dense(config: TransformerConfig) -> FeedForward:
+    """A dense feed-forward."""
+    return DenseFeedForward(config.width, config.dense_width, config.feedforward)
+
+
+def make_experts(config: TransformerConfig) -> FeedForward:
+    """A feed-forward of experts."""
+    return Experts(config.width, config.expert_width, config.experts, config.feedforward)
+
+
+FEEDFORWARDS: dict[str, Callable[[TransformerConfig], FeedForward | None]] = {
+    "F": make_dense,
+    "E": make_experts,
+    "O": lambda config: None,
+}
+"""The letters of feed-forwards."""
+
+
+def make_feedforward(config: TransformerConfig, letter: str, *, causal: bool) -> FeedForward | None:
+    """The feed-forward of a letter. Raises ValueError for experts that look at later tokens if ``causal``."""
+    if letter == "E" and causal and config.experts.choice == "expert":
+        raise ValueError(
+            "experts.choice=expert compares a token with later ones, and these layers are causal: use "
+            "experts.choice=token, or a bidirectional backbone"
+        )
+    return FEEDFORWARDS[letter](config)
+
+
+def refuse_choosing_experts(config: TransformerConfig) -> None:
+    """Raises ValueError where packed documents would see each other through their experts."""
+    if config.experts.choice == "expert":
+        raise ValueError(
+            "experts.choice=expert compares all tokens of a sequence, those of other documents too: use "
+            "experts.choice=token, or objective.separate_documents=false"
+        )
+
+
+def shared_kernels(model: nn.Module) -> dict[str, str]:
+    """How what stands between the matrix products runs, and the experts, if there are any."""
+    paths = [part.kernel() for part in model.modules() if isinstance(part, Experts)]
+    return {"pointwise": path(next(model.parameters()))} | ({"experts": paths[0]} if paths else {})
+
+
+def score_bias(config: TransformerConfig, *, bidirectional: bool) -> nn.Module | None:
+    """What ALiBi or T5's relative positions add to the scores of a stack."""
+    p = config.positions
+    if p.kind == "alibi":
+        return ALiBi(config.attention.num_heads)
+    if p.kind == "relative":
+        return RelativePositionBias(
+            config.attention.num_heads,
+            bidirectional=bidirectional,
+            num_buckets=p.num_buckets,
+            max_distance=p.max_distance,
+        )
+    return None
+
+
+def finish_logits(head: nn.Module, hidden_BTD: Tensor, config: TransformerConfig) -> Tensor:
+    """The projection to the vocabulary with its scale and soft cap."""
+    if config.head.scale:
+        hidden_BTD = hidden_BTD * config.width**-0.5
+    logits_BTV = head(hidden_BTD)
+    cap = config.head.softcap
+    return logits_BTV if cap is None else cap * torch.tanh(logits_BTV / cap)

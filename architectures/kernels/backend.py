@@ -1,0 +1,150 @@
+"""Which implementation of a scan and what surrounds it runs; the kernels of mamba-ssm and causal-conv1d.
+
+Shapes: B batch, T length, C channels, N state size; H heads, P head_dim, G groups of heads.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from architectures.kernels.cpu import build as native
+
+SCAN_PATHS = ("auto", "reference", "portable", "compiled", "native", "fused")
+SSD_PATHS = ("auto", "reference", "portable", "native", "fused")
+PACKAGES = ("mamba_ssm", "causal_conv1d")
+FUSED_WIDTHS = range(2, 5)
+"""Taps that causal-conv1d has kernels for."""
+FUSED_CHANNELS = 8
+"""Its channels-last layout takes multiples of this."""
+INSTALL = "pip install --no-build-isolation mamba-ssm causal-conv1d"
+
+
+def check_path(path: str, known: tuple[str, ...] = SCAN_PATHS) -> None:
+    """Raises ValueError for a path that does not exist."""
+    if path not in known:
+        raise ValueError(f"scan={path!r} must be one of {', '.join(known)}")
+
+
+def check_installed(path: str) -> None:
+    """Raises ValueError where kernels are asked for that this machine does not have."""
+    if path == "fused" and not installed():
+        raise ValueError(
+            f"scan=fused needs the CUDA kernels of mamba-ssm and causal-conv1d, which are not installed: "
+            f"{INSTALL}, or set scan=auto"
+        )
+    if path == "native" and native.problem():
+        raise ValueError(
+            f"scan=native cannot be built here ({native.problem()}): install a C++ compiler such as g++, "
+            "or set scan=auto"
+        )
+
+
+@functools.cache
+def installed() -> bool:
+    """Whether mamba-ssm and causal-conv1d are there."""
+    return all(importlib.util.find_spec(package) is not None for package in PACKAGES)
+
+
+def settle_path(path: str, operand: Tensor, unable: str = "") -> str:
+    """The path that runs.
+
+    Args:
+        path: the one asked for. ``auto`` is ``fused`` where it is installed and can do what is asked of
+            it, else ``native`` on a CPU with a C++ compiler, else ``portable``.
+        operand: a tensor on the device of the others, in their precision.
+        unable: what the fused kernel cannot do and this call needs; empty where there is nothing.
+
+    Raises:
+        ValueError: ``fused`` or ``native`` is asked for and cannot run.
+    """
+    check_installed(path)
+    place = f"{operand.dtype} on {operand.device.type}"
+    single = operand.dtype != torch.float64
+    if not (operand.is_cuda and single):
+        unable = unable or f"{place} (only float32 or less on cuda)"
+    on_cpu = operand.device.type == "cpu" and single
+    if path == "fused" and unable:
+        raise ValueError(f"scan=fused cannot do {unable}: set scan=auto or scan=portable")
+    if path == "native" and not on_cpu:
+        raise ValueError(
+            f"scan=native cannot do {place} (only float32 or less on cpu): set scan=auto or scan=portable"
+        )
+    if path != "auto":
+        return path
+    if not unable and installed():
+        return "fused"
+    return "native" if on_cpu and not native.problem() else "portable"
+
+
+def fused_selective_scan(
+    u_BTC: Tensor, delta_BTC: Tensor, A_CN: Tensor, B_BTN: Tensor, C_BTN: Tensor
+) -> tuple[Tensor, Tensor]:
+    """``selective_scan`` from the zero state by the kernel of Mamba; the last state has no gradient."""
+    u, delta, B, C = (x.transpose(1, 2).contiguous() for x in (u_BTC, delta_BTC, B_BTN, C_BTN))
+    y_BCT, last_BCN = _function("mamba_ssm.ops.selective_scan_interface", "selective_scan_fn")(
+        u, delta, A_CN, B, C, return_last_state=True
+    )
+    return y_BCT.transpose(1, 2), last_BCN
+
+
+def fused_ssd(
+    x_BTHP: Tensor,
+    delta_BTH: Tensor,
+    A_H: Tensor,
+    B_BTGN: Tensor,
+    C_BTGN: Tensor,
+    initial_BHPN: Tensor | None,
+    reset_BT: Tensor | None,
+    chunk: int,
+) -> tuple[Tensor, Tensor]:
+    """``ssd`` by the kernel of Mamba-2."""
+    return _function("mamba_ssm.ops.triton.ssd_combined", "mamba_chunk_scan_combined")(
+        x_BTHP,
+        delta_BTH,
+        A_H,
+        B_BTGN,
+        C_BTGN,
+        chunk_size=chunk,
+        initial_states=initial_BHPN,
+        seq_idx=None if reset_BT is None else reset_BT.cumsum(1, dtype=torch.int32),
+        return_final_states=True,
+    )
+
+
+def fused_convolution(
+    x_BTC: Tensor, weight_CK: Tensor, bias_C: Tensor | None, positions_BT: Tensor | None
+) -> Tensor:
+    """SiLU of the causal depthwise convolution by the kernel of causal-conv1d.
+
+    Where documents are kept apart, that kernel wants channels last and eight of them at a time.
+    """
+    documents_BT = None
+    if positions_BT is not None:
+        documents_BT = (positions_BT == 0).expand(x_BTC.shape[:2]).cumsum(1, dtype=torch.int32)
+    x_BCT = x_BTC.contiguous().transpose(1, 2)
+    if x_BTC.shape[2] % FUSED_CHANNELS:
+        assert documents_BT is None
+        x_BCT = x_BCT.contiguous()
+    y_BCT = _function("causal_conv1d", "causal_conv1d_fn")(
+        x_BCT, weight_CK, bias_C, seq_idx=documents_BT, activation="silu"
+    )
+    return y_BCT.transpose(1, 2)
+
+
+def convolution_unable(channels: int, width: int, *, packed: bool = False) -> str:
+    """What the kernel of causal-conv1d cannot do of this; empty where it can."""
+    if width not in FUSED_WIDTHS:
+        return f"conv_width={width} (only {FUSED_WIDTHS.start} to {FUSED_WIDTHS.stop - 1})"
+    if packed and channels % FUSED_CHANNELS:
+        return f"packed documents with {channels} channels (only multiples of {FUSED_CHANNELS})"
+    return ""
+
+
+def _function(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)

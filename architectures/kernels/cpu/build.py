@@ -1,0 +1,123 @@
+"""The C++ kernels for CPUs: compiled on first use, kept for later ones.
+
+The ``.cpp`` sources of this folder know nothing of PyTorch: they are plain functions on
+float32 memory, called through ctypes. Compiling them takes some seconds and a C++ compiler. The
+library is kept in ``$XDG_CACHE_HOME/archbench`` (else ``~/.cache/archbench``) under a name made of
+the sources, the flags, the compiler and the processor, so a changed one is built anew.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from torch import Tensor
+
+COMPILERS = ("c++", "g++", "clang++")
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC")
+SECONDS = 300
+"""A compiler that takes longer is given up."""
+
+
+@functools.cache
+def problem() -> str:
+    """Why the kernels cannot run on this machine; empty where they can. Builds them if need be."""
+    try:
+        library()
+    except (OSError, subprocess.SubprocessError) as error:
+        return " ".join(str(error).split())[:300] or type(error).__name__
+    return ""
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The kernels.
+
+    Raises:
+        OSError: no compiler, or no place to keep the library.
+        subprocess.SubprocessError: the compiler fails.
+    """
+    compilers = [path for name in COMPILERS if (path := shutil.which(name))]
+    if not compilers:
+        raise OSError(f"no C++ compiler ({', '.join(COMPILERS)}) on the path")
+    compiler = compilers[0]
+    sources = sorted(Path(__file__).parent.rglob("*.cpp"))
+    headers = sorted(Path(__file__).parent.rglob("*.h"))
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=SECONDS).stdout
+    digest = hashlib.sha256(repr((compiler, FLAGS, processor())).encode() + version)
+    for source in (*sources, *headers):
+        digest.update(repr((source.name, source.read_bytes())).encode())
+    built = _folder() / f"native-{digest.hexdigest()[:24]}.so"
+    if not built.exists():
+        _build(compiler, sources, built)
+    kernels = ctypes.CDLL(str(built))
+    for name in ("scan_starts", "ssd_starts"):
+        getattr(kernels, name).restype = ctypes.c_int64
+    return kernels
+
+
+def call(name: str, *arguments: Tensor | int | float | None) -> int:
+    """Calls a kernel: tensors by their address, None as the null pointer.
+
+    The caller sees to precision, layout and lifetime of the tensors.
+    """
+    return getattr(library(), name)(*map(_argument, arguments))
+
+
+def rows(x_BTC: Tensor) -> Tensor:
+    """The same numbers in rows ``stride(1)`` apart; a slice of a wider tensor stays where it is."""
+    length = x_BTC.shape[1]
+    if length > 1 and x_BTC.stride(2) == 1 and x_BTC.stride(0) == length * x_BTC.stride(1):
+        return x_BTC
+    return x_BTC.contiguous()
+
+
+def processor() -> str:
+    """What ``-march=native`` stands for: model and instructions of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    telling = ("model name", "flags", "CPU part", "Features")
+    return " ".join(sorted({line for line in lines if line.startswith(telling)}))
+
+
+def _folder() -> Path:
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "archbench"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def _build(compiler: str, sources: list[Path], built: Path) -> None:
+    """Compiles in a folder of its own and moves the result to its place at once: other processes that build
+    at the same time do no harm."""
+    with tempfile.TemporaryDirectory(dir=built.parent) as folder:
+        # Two commands, so that no flag of the first changes what the second adds: with -ffast-math it would
+        # switch denormal numbers off in the whole process.
+        _run([compiler, *FLAGS, "-c", *map(str, sources)], folder)
+        _run(
+            [compiler, "-shared", "-pthread", *(f"{source.stem}.o" for source in sources), "-o", "built"],
+            folder,
+        )
+        Path(folder, "built").replace(built)
+
+
+def _run(command: list[str], folder: str) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS)
+    if done.returncode:
+        raise subprocess.SubprocessError(f"the C++ compiler fails: {done.stderr}")
+
+
+def _argument(value: Tensor | int | float | None) -> ctypes.c_void_p | ctypes.c_int64 | ctypes.c_double:
+    if isinstance(value, Tensor):
+        return ctypes.c_void_p(value.data_ptr())
+    if isinstance(value, float):
+        return ctypes.c_double(value)
+    return ctypes.c_void_p(None) if value is None else ctypes.c_int64(value)

@@ -1,0 +1,1 @@
+"""Decoding of one token through a whole block in C++."""

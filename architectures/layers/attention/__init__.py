@@ -1,0 +1,1 @@
+"""Softmax attention, its variants and its key/value caches."""

@@ -1,0 +1,184 @@
+"""What every kind of softmax attention shares: masks, the choice of a kernel, caches, pairs.
+
+Shapes: B batch, T queries, S keys, H query heads, G key/value heads, E width of
+queries and keys, F width of values.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.attention.functional import Scores, attend, visible
+from architectures.layers.attention.kv_cache import EMPTY, Cache, ContiguousCache, Int8Cache, RingCache
+from architectures.layers.attention.paged_kv_cache import PagedCache
+from architectures.layers.block import Mixer
+from architectures.layers.context import Context
+
+
+class SoftmaxAttention(Mixer):
+    """What every kind of attention shares: masks, kernels, caches."""
+
+    rounds = True
+    causal: bool
+    window: int | None
+    head_dim: int
+    positional: bool
+    """Whether this layer takes the model's rotary embedding or score bias."""
+
+    def __init__(self, config: AttentionConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.sink_H: Tensor | None = None
+
+    def kernel(self, *, masked: bool, cuda: bool) -> str:
+        """The implementation to use; what is recorded as the path taken."""
+        c = self.config
+        if c.kernel != "auto":
+            return c.kernel
+        flex = cuda and not c.sinks and not (c.dropout and self.training)
+        if c.softcap is not None:
+            return "flex" if flex else "reference"
+        return "flex" if flex and masked else "sdpa"
+
+    def scale(self) -> float:
+        """What q k^T is multiplied by."""
+        return self.head_dim**-0.5 if self.config.scale is None else self.config.scale
+
+    def attend_whole(self, q_BHTE: Tensor, k_BGTE: Tensor, v_BGTF: Tensor, context: Context) -> Tensor:
+        """Self-attention over whole sequences."""
+        if context.lengths is not None:
+            return self._attend_unpadded(q_BHTE, k_BGTE, v_BGTF, context)
+        T = q_BHTE.shape[2]
+        window = None if self.window is None or self.window // (1 if self.causal else 2) >= T else self.window
+        bias = self._bias(context.positions_BT, context.positions_BT, context, "self")
+        plain = context.plain and window is None and bias is None
+        mask = None
+        if not plain and not (context.plain and window is None and not self.causal):
+            mask = context.once(("mask", self.causal, window), lambda: self._mask(context, window))
+        return self._attend(q_BHTE, k_BGTE, v_BGTF, causal=plain and self.causal, mask=mask, bias=bias)
+
+    def attend_cached(self, q_BHTE: Tensor, streams: list[Tensor], cache: Cache, context: Context) -> Tensor:
+        """Attention of new tokens to the cached ones and themselves; ``streams`` are keys and values."""
+        (k_BGSE, v_BGSF), key_BS = cache.append(streams, context)
+        return self.attend_to(q_BHTE, k_BGSE, v_BGSF, key_BS, context)
+
+    def attend_to(
+        self, q_BHTE: Tensor, k_BGSE: Tensor, v_BGSF: Tensor, key_BS: Tensor, context: Context
+    ) -> Tensor:
+        """Attention of new tokens to slots of a cache at positions ``key_BS``."""
+        T, S = q_BHTE.shape[2], k_BGSE.shape[2]
+        uniform = context.start is not None and key_BS.shape[0] == 1
+        bias = self._bias(context.positions_BT, key_BS, context, ("cache", self.window, S))
+        reach_BT = context.positions_BT if context.reach_BT is None else context.reach_BT
+        mask = None
+        # One new token that may see all there is needs no mask.
+        if not (uniform and T == 1 and (self.window is None or self.window >= S)):
+            mask = context.once(
+                ("cache mask", self.window, S),
+                lambda: visible(reach_BT, key_BS, causal=True, window=self.window, empty=EMPTY),
+            )
+        return self._attend(q_BHTE, k_BGSE, v_BGSF, mask=mask, bias=bias)
+
+    def _attend(
+        self,
+        q_BHTE: Tensor,
+        k_BGSE: Tensor,
+        v_BGSF: Tensor,
+        *,
+        causal: bool = False,
+        mask: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        c = self.config
+        scores = Scores(
+            scale=self.scale(),
+            softcap=c.softcap,
+            dropout=c.dropout if self.training else 0.0,
+        )
+        # The mask of a single query is small, and a block mask would be made anew for each.
+        kernel = self.kernel(masked=mask is not None and q_BHTE.shape[2] > 1, cuda=q_BHTE.is_cuda)
+        return attend(
+            q_BHTE,
+            k_BGSE,
+            v_BGSF,
+            scores,
+            kernel=kernel,
+            causal=causal,
+            mask=mask,
+            bias=bias,
+            sink_H=self.sink_H,
+        )
+
+    def _attend_unpadded(self, q_BHTE: Tensor, k_BGTE: Tensor, v_BGTF: Tensor, context: Context) -> Tensor:
+        """Each document alone: no pair of tokens is computed that nobody may see."""
+        assert context.lengths is not None
+        parts = zip(*(x.split(context.lengths, dim=2) for x in (q_BHTE, k_BGTE, v_BGTF)), strict=True)
+        pieces = []
+        for q, k, v in parts:
+            alone = context.once(("alone", q.shape[2]), lambda q=q: _alone(q, context.score_bias))  # type: ignore[misc]
+            pieces.append(self.attend_whole(q, k, v, alone))
+        return torch.cat(pieces, dim=2)
+
+    def _mask(self, context: Context, window: int | None) -> Tensor:
+        """True where a token may look: by position, document and validity."""
+        positions_BT = context.positions_BT
+        mask_B1TS = visible(positions_BT, positions_BT, causal=self.causal, window=window)
+        if context.documents_BT is not None:
+            same_BTS = context.documents_BT[:, :, None] == context.documents_BT[:, None, :]
+            mask_B1TS = mask_B1TS & same_BTS[:, None]
+        if context.visible is not None:
+            mask_B1TS = mask_B1TS & context.visible
+        if context.valid_BT is not None:
+            mask_B1TS = mask_B1TS & context.valid_BT[:, None, None, :]
+        return mask_B1TS
+
+    def _bias(self, query_BT: Tensor, key_BS: Tensor, context: Context, key: Any) -> Tensor | None:
+        if context.score_bias is None or not self.positional:
+            return None
+        module = context.score_bias
+        return context.once(("bias", key), lambda: module(query_BT, key_BS))
+
+    def make_cache(
+        self, batch_size: int, capacity: int, heads: int, widths: list[int], like: Tensor
+    ) -> Cache:
+        """An empty cache of the configured kind."""
+        c = self.config
+        if c.cache == "paged":
+            return PagedCache(batch_size, heads, widths, capacity, like, block_size=c.block_size)
+        if c.cache == "int8":
+            return Int8Cache(batch_size, heads, widths, capacity, like)
+        if self.window is not None and self.window < capacity:
+            return RingCache(batch_size, heads, widths, self.window, like)
+        return ContiguousCache(batch_size, heads, widths, capacity, like)
+
+    def cache_bytes(self, length: int, heads: int, widths: list[int], bytes_per_element: int) -> int:
+        """Bytes of that cache for one sequence of ``length`` tokens, with room for no more."""
+        c = self.config
+        slot = heads * sum(widths) * bytes_per_element
+        if c.cache == "paged":
+            return -(-length // c.block_size) * c.block_size * slot
+        if c.cache == "int8":
+            return length * heads * (sum(widths) + 4 * len(widths))
+        if self.window is not None and self.window < length:
+            return self.window * (slot + 4)  # and the position of each slot
+        return length * slot
+
+    def pairs(self, length: int) -> int:
+        """(query, key) pairs of one sequence that the mask allows."""
+        if self.window is None:
+            return length * (length + 1) // 2 if self.causal else length * length
+        if self.causal:
+            near = min(length, self.window)
+            return near * (near + 1) // 2 + (length - near) * near
+        reach = min(self.window // 2, length - 1)
+        return length * (2 * reach + 1) - reach * (reach + 1)
+
+
+def _alone(x_BHTE: Tensor, score_bias: nn.Module | None) -> Context:
+    """The context of one document by itself."""
+    positions_1T = torch.arange(x_BHTE.shape[2], device=x_BHTE.device)[None]
+    return Context(positions_BT=positions_1T, score_bias=score_bias)

@@ -1,0 +1,122 @@
+"""What can be set in the attention of a transformer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from architectures.layers.attention.functional import KERNELS
+
+CACHES = ("contiguous", "paged", "int8")
+QK_NORMS = ("none", "head", "full")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentConfig:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1); off while kv_rank is null."""
+
+    kv_rank: int | None = None
+    """Width of the latent that keys and values are made from; what the cache keeps. Null: no latent."""
+    q_rank: int | None = None
+    """Width of the latent that queries are made from; null projects them directly."""
+    nope_dim: int = 16
+    """Width of a head's queries and keys without position."""
+    rope_dim: int = 8
+    """Width of its rotated queries, and of the one rotated key that all heads share."""
+    v_dim: int = 16
+    """Width of its values."""
+    absorbed: bool = True
+    """Decode on the latents themselves (the up-projections moved to queries and outputs), not on keys and
+    values made from them again at each step."""
+
+    def __post_init__(self) -> None:
+        sizes = (self.kv_rank or 1, self.q_rank or 1, self.nope_dim, self.rope_dim, self.v_dim)
+        if min(sizes) < 1 or self.rope_dim % 2:
+            raise ValueError("attention.latent: ranks and widths must be positive, and rope_dim even")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionConfig:
+    """The attention of a transformer's layers."""
+
+    num_heads: int = 4
+    """Query heads."""
+    num_kv_heads: int | None = None
+    """Key/value heads; null for as many as query heads, fewer is grouped-query, 1 is multi-query."""
+    head_dim: int | None = None
+    """Width of a head; null for d_model / num_heads."""
+    bias: bool = False
+    """Biases of the query, key and value projections."""
+    out_bias: bool = False
+    """Bias of the output projection."""
+    qk_norm: str = "none"
+    """Norm of queries and keys before positions: ``none``, ``head`` (each head) or ``full`` (all heads
+    together, before they are split)."""
+    scale: float | None = None
+    """Scores are multiplied by this; null for 1/sqrt(head_dim)."""
+    softcap: float | None = None
+    """Scores become c tanh(scores / c); null for none."""
+    sinks: bool = False
+    """A learned score for each head that takes part in the softmax and carries no value."""
+    window: int | None = None
+    """Keys a local layer sees: of a causal one, itself and those before; else up to window / 2 each side."""
+    layers: str = "G"
+    """A pattern repeated over the layers: G global, L local (within the window)."""
+    dropout: float = 0.0
+    """Share of the attention weights dropped in training."""
+    kernel: str = "auto"
+    """``reference`` (plain), ``sdpa`` (PyTorch's fused attention), ``flex`` (FlexAttention, compiled on a
+    GPU), or ``auto``: sdpa, but flex on a GPU for windows and documents, and for soft caps there; on a CPU
+    single tokens by C++ kernels, where they know the layer."""
+    cache: str = "contiguous"
+    """Where decoding keeps keys and values: ``contiguous`` (local layers: a ring), ``paged``, ``int8``."""
+    block_size: int = 16
+    """Tokens in a block of the paged cache."""
+    latent: LatentConfig = field(default_factory=LatentConfig)
+    """Multi-head latent attention instead."""
+
+    def __post_init__(self) -> None:
+        validate_heads(self.num_heads, self.kv_heads)
+        for name, known in (("kernel", KERNELS), ("cache", CACHES), ("qk_norm", QK_NORMS)):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"attention.{name}={getattr(self, name)!r} must be one of {', '.join(known)}"
+                )
+        if not self.layers or set(self.layers) - set("GL"):
+            raise ValueError(f"attention.layers={self.layers!r} must be a pattern of G and L, such as LLG")
+        if "L" in self.layers and self.window is None:
+            raise ValueError(f"attention.layers={self.layers!r} has local layers: set attention.window")
+        for name in ("head_dim", "window", "block_size", "scale", "softcap"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"attention.{name}={value} must be positive, or null")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"attention.dropout={self.dropout} must lie in [0, 1)")
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        if self.kernel == "flex" and (self.sinks or self.dropout):
+            raise ValueError("attention.kernel=flex has neither sinks nor dropout: choose another kernel")
+        if self.kernel == "sdpa" and self.softcap is not None:
+            raise ValueError("attention.kernel=sdpa has no softcap: choose reference, flex or auto")
+        if self.latent.kv_rank is not None and (
+            self.num_kv_heads not in (None, self.num_heads) or self.qk_norm != "none" or "L" in self.layers
+        ):
+            raise ValueError(
+                "attention.latent goes with num_kv_heads=null, qk_norm=none and global layers only"
+            )
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_kv_heads or self.num_heads
+
+    def window_at(self, layer: int) -> int | None:
+        """The window of a layer; None where it is global."""
+        return self.window if self.layers[layer % len(self.layers)] == "L" else None
+
+
+def validate_heads(num_heads: int, num_kv_heads: int) -> None:
+    """Raises ValueError for head counts that do not divide."""
+    if num_heads < 1:
+        raise ValueError(f"num_heads={num_heads} must be at least 1")
+    if num_kv_heads < 1 or num_heads % num_kv_heads:
+        raise ValueError(f"num_heads={num_heads} must be a multiple of num_kv_heads={num_kv_heads}")

@@ -1,0 +1,230 @@
+"""Softmax attention itself: a plain reference that says what is meant, and the fused paths.
+
+Shapes: B batch, T queries, S keys, H query heads, G key/value heads, E width of
+queries and keys, F width of values.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from architectures.kernels.pointwise import path
+
+KERNELS = ("auto", "reference", "sdpa", "flex")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """How scores are made of queries and keys, beside the mask."""
+
+    scale: float
+    """Scores are q k^T times this."""
+    softcap: float | None = None
+    """Scores become c tanh(scores / c), before bias and mask (Gemma 2)."""
+    dropout: float = 0.0
+    """Share of the attention weights set to zero in training."""
+
+
+def visible(
+    query_BT: Tensor, key_BS: Tensor, *, causal: bool, window: int | None, empty: int | None = None
+) -> Tensor:
+    """True where a query may look, (B, 1, T, S), by position alone.
+
+    A causal window of W shows the query itself and the W - 1 keys before it; a
+    window on both sides shows keys at most W // 2 away.
+    """
+    ahead_BTS = key_BS[:, None, :] - query_BT[:, :, None]
+    mask_BTS = torch.ones_like(ahead_BTS, dtype=torch.bool)
+    if causal:
+        mask_BTS = ahead_BTS <= 0
+        if window is not None:
+            mask_BTS = mask_BTS & (ahead_BTS > -window)
+    elif window is not None:
+        mask_BTS = ahead_BTS.abs() <= window // 2
+    if empty is not None:
+        mask_BTS = mask_BTS & (key_BS != empty)[:, None, :]
+    return mask_BTS[:, None]
+
+
+def attend(
+    q_BHTE: Tensor,
+    k_BGSE: Tensor,
+    v_BGSF: Tensor,
+    scores: Scores,
+    *,
+    kernel: str,
+    causal: bool = False,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    sink_H: Tensor | None = None,
+) -> Tensor:
+    """The weighted sums of the values, (B, H, T, F).
+
+    Args:
+        kernel: ``reference``, ``sdpa`` (PyTorch's, or plain products where it has none) or ``flex``.
+        causal: the plain causal mask over a whole sequence; then ``mask`` and ``bias`` are None.
+        mask: True where a query may look, broadcastable to (B, H, T, S). A query that may look
+            nowhere gets zeros.
+        bias: added to the scores, broadcastable to (B, H, T, S).
+        sink_H: a score for each head that takes part in the softmax and carries no value.
+    """
+    if kernel == "flex":
+        return _flex(q_BHTE, k_BGSE, v_BGSF, scores, causal, mask, bias)
+    if kernel == "reference":
+        if causal:
+            mask = torch.ones(q_BHTE.shape[2], k_BGSE.shape[2], dtype=torch.bool, device=q_BHTE.device).tril()
+        return reference(q_BHTE, k_BGSE, v_BGSF, scores, mask, bias, sink_H)
+    if sink_H is not None:
+        return _with_sink(q_BHTE, k_BGSE, v_BGSF, scores, causal, mask, bias, sink_H)
+    if bias is not None:
+        bias = bias.to(q_BHTE.dtype)
+        if _by_products(q_BHTE, k_BGSE, scores, mask, bias):
+            return _products(q_BHTE, k_BGSE, v_BGSF, scores, mask, bias)
+        mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)
+    return F.scaled_dot_product_attention(
+        q_BHTE,
+        k_BGSE,
+        v_BGSF,
+        attn_mask=mask,
+        dropout_p=scores.dropout,
+        is_causal=causal,
+        scale=scores.scale,
+        enable_gqa=q_BHTE.shape[1] != k_BGSE.shape[1],
+    )
+
+
+def reference(
+    q_BHTE: Tensor,
+    k_BGSE: Tensor,
+    v_BGSF: Tensor,
+    scores: Scores,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    sink_H: Tensor | None,
+) -> Tensor:
+    """What attention means, in the order of its operations, in at least float32."""
+    wide = torch.promote_types(q_BHTE.dtype, torch.float32)
+    with torch.autocast(q_BHTE.device.type, enabled=False):
+        repeats = q_BHTE.shape[1] // k_BGSE.shape[1]
+        k_BHSE, v_BHSF = (x.to(wide).repeat_interleave(repeats, dim=1) for x in (k_BGSE, v_BGSF))
+        score_BHTS = q_BHTE.to(wide) @ k_BHSE.transpose(-2, -1) * scores.scale
+        if scores.softcap is not None:
+            score_BHTS = scores.softcap * torch.tanh(score_BHTS / scores.softcap)
+        if bias is not None:
+            score_BHTS = score_BHTS + bias
+        if mask is not None:
+            score_BHTS = score_BHTS.masked_fill(~mask, torch.finfo(wide).min)
+        if sink_H is not None:
+            sink_BHT1 = sink_H.to(wide)[:, None, None].expand(*score_BHTS.shape[:3], 1)
+            score_BHTS = torch.cat([score_BHTS, sink_BHT1], dim=-1)
+        weight_BHTS = score_BHTS.softmax(-1)[..., : k_BHSE.shape[2]]
+        if mask is not None:
+            weight_BHTS = weight_BHTS.masked_fill(~mask, 0.0)
+        weight_BHTS = F.dropout(weight_BHTS, scores.dropout)
+        return (weight_BHTS @ v_BHSF).to(q_BHTE.dtype)
+
+
+def _by_products(q_BHTE: Tensor, k_BGSE: Tensor, scores: Scores, mask: Tensor | None, bias: Tensor) -> bool:
+    """Whether a bias learns on a CPU. No fused kernel of PyTorch can do that there.
+
+    What it does instead allows for queries that may look nowhere, by more passes over all scores. Where there
+    are none, plain products are faster. ``device.kernels=portable`` goes without, as other devices do.
+    """
+    if q_BHTE.dtype != torch.float32 or path(q_BHTE, k_BGSE, bias) == "portable":
+        return False
+    if not bias.requires_grad or scores.dropout or q_BHTE.shape[1] != k_BGSE.shape[1]:
+        return False
+    return mask is None or bool(mask.any(-1).all())
+
+
+def _products(
+    q_BHTE: Tensor, k_BGSE: Tensor, v_BGSF: Tensor, scores: Scores, mask: Tensor | None, bias: Tensor
+) -> Tensor:
+    """Attention of queries that may all look somewhere."""
+    if mask is not None:
+        bias = bias.masked_fill(~mask, -math.inf)
+    score_BHTS = ((scores.scale * q_BHTE) @ k_BGSE.transpose(-2, -1)).add_(bias)
+    return score_BHTS.softmax(-1) @ v_BGSF
+
+
+def _with_sink(
+    q_BHTE: Tensor,
+    k_BGSE: Tensor,
+    v_BGSF: Tensor,
+    scores: Scores,
+    causal: bool,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    sink_H: Tensor,
+) -> Tensor:
+    """Fused attention with one more key, of zeros, whose bias is the sink and whose value is zero."""
+    T, S = q_BHTE.shape[2], k_BGSE.shape[2]
+    whole = bias if bias is not None else q_BHTE.new_zeros(1, 1, T, S)
+    if causal:
+        mask = torch.ones(T, S, dtype=torch.bool, device=q_BHTE.device).tril()
+    if mask is not None:
+        whole = whole.masked_fill(~mask, -math.inf)
+    B, H = whole.shape[0], q_BHTE.shape[1]
+    column = sink_H.to(q_BHTE.dtype)[None, :, None, None].expand(B, H, T, 1)
+    whole = torch.cat([whole.to(q_BHTE.dtype).expand(B, H, T, S), column], dim=-1)
+    k_BGSE, v_BGSF = (F.pad(x, (0, 0, 0, 1)) for x in (k_BGSE, v_BGSF))
+    return attend(q_BHTE, k_BGSE, v_BGSF, scores, kernel="sdpa", bias=whole)
+
+
+def _flex(
+    q_BHTE: Tensor,
+    k_BGSE: Tensor,
+    v_BGSF: Tensor,
+    scores: Scores,
+    causal: bool,
+    mask: Tensor | None,
+    bias: Tensor | None,
+) -> Tensor:
+    """FlexAttention: bias and soft cap become part of one kernel, blocks that nobody sees are skipped."""
+    if scores.dropout:
+        raise ValueError("attention.kernel=flex has no dropout: set attention.dropout=0 or another kernel")
+    # It brings the compiler: a second of every start, were it imported above.
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    if not q_BHTE.is_cuda and torch.is_grad_enabled() and q_BHTE.requires_grad:
+        raise ValueError("attention.kernel=flex has no gradient on a CPU: use auto, sdpa or reference there")
+    added = None if bias is None else bias.expand(q_BHTE.shape[0], *bias.shape[1:])
+    T, S = q_BHTE.shape[2], k_BGSE.shape[2]
+
+    def change(score: Tensor, b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
+        if scores.softcap is not None:
+            score = scores.softcap * torch.tanh(score / scores.softcap)
+        return score if added is None else score + added[b, h if added.shape[1] > 1 else 0, t, s]
+
+    block_mask = None
+    if causal:
+        block_mask = create_block_mask(lambda b, h, t, s: t >= s, None, None, T, S, q_BHTE.device)
+    elif mask is not None:
+        seen = mask.expand(q_BHTE.shape[0], 1, T, S)
+        block_mask = create_block_mask(
+            lambda b, h, t, s: seen[b, 0, t, s], q_BHTE.shape[0], None, T, S, q_BHTE.device
+        )
+    run = _compiled_flex() if q_BHTE.is_cuda else flex_attention
+    return run(  # type: ignore[operator]
+        q_BHTE,
+        k_BGSE,
+        v_BGSF,
+        score_mod=change,
+        block_mask=block_mask,
+        scale=scores.scale,
+        enable_gqa=q_BHTE.shape[1] != k_BGSE.shape[1],
+    )
+
+
+@functools.cache
+def _compiled_flex() -> Callable[..., Tensor]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)

@@ -1,0 +1,198 @@
+"""Softmax attention: multi-head, grouped-query and multi-query, self and cross, global and local.
+
+Shapes: B batch, T queries, S keys, D d_model, H query heads, G key/value heads,
+E head_dim.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from architectures.backbone import Flops, linear_flops
+from architectures.kernels.cpu.decode.layer_spec import Branch, Description, Residual, UnableError
+from architectures.kernels.cpu.decode.transformer import AttentionBranch, SourceBranch
+from architectures.layers.attention.base import SoftmaxAttention
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.attention.kv_cache import Cache
+from architectures.layers.context import Context
+from architectures.layers.normalization import make_norm
+from architectures.layers.positions import PositionsConfig, Rotary
+
+
+class Attention(SoftmaxAttention):
+    """Scaled dot-product attention (Vaswani et al. 2017) with grouped key/value heads.
+
+    Query head h reads key/value head ``h * G // H`` (Ainslie et al. 2023, arXiv
+    2305.13245).
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        config: AttentionConfig,
+        *,
+        causal: bool,
+        window: int | None = None,
+        positions: PositionsConfig | None = None,
+        positional: bool = True,
+        norm: str = "rmsnorm",
+        norm_eps: float = 1e-5,
+    ) -> None:
+        super().__init__(config)
+        self.causal, self.window = causal, window
+        self.positional = positional and positions is not None
+        self.num_heads, self.num_kv_heads = config.num_heads, config.kv_heads
+        self.head_dim = head_dim(d_model, config)
+        self.rotary = rotary(positions, self.head_dim, local=window is not None) if self.positional else None
+        q_width, kv_width = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        self.q = nn.Linear(d_model, q_width, bias=config.bias)
+        self.k = nn.Linear(d_model, kv_width, bias=config.bias)
+        self.v = nn.Linear(d_model, kv_width, bias=config.bias)
+        self.out = nn.Linear(q_width, d_model, bias=config.out_bias)
+        if config.qk_norm != "none":
+            full = config.qk_norm == "full"
+            self.q_norm = make_norm(norm, q_width if full else self.head_dim, norm_eps)
+            self.k_norm = make_norm(norm, kv_width if full else self.head_dim, norm_eps)
+        if config.sinks:
+            self.sink_H = nn.Parameter(torch.zeros(self.num_heads))
+
+    def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
+        q_BHTE = self.query(x_BTD, context)
+        k_BGTE, v_BGTE = self.keys_values(x_BTD, context)
+        y_BHTE = self.attend_whole(q_BHTE, k_BGTE, v_BGTE, context)
+        return self.out(y_BHTE.transpose(1, 2).flatten(2))
+
+    def step(self, x_BTD: Tensor, state: Any, context: Context) -> Tensor:
+        q_BHTE = self.query(x_BTD, context)
+        y_BHTE = self.attend_cached(q_BHTE, list(self.keys_values(x_BTD, context)), state, context)
+        return self.out(y_BHTE.transpose(1, 2).flatten(2))
+
+    def query(self, x_BTD: Tensor, context: Context) -> Tensor:
+        """Queries (B, H, T, E), turned to their positions."""
+        return self._turned(self._project(x_BTD, self.q, "q_norm"), context)
+
+    def keys_values(self, x_BTD: Tensor, context: Context) -> tuple[Tensor, Tensor]:
+        """Keys and values (B, G, T, E); keys are turned to their positions."""
+        k_BGTE = self._turned(self._project(x_BTD, self.k, "k_norm"), context)
+        return k_BGTE, self._heads(self.v(x_BTD))
+
+    def _project(self, x_BTD: Tensor, linear: nn.Linear, norm: str) -> Tensor:
+        x = linear(x_BTD)
+        if self.config.qk_norm == "full":
+            x = getattr(self, norm)(x)
+        x = self._heads(x)
+        return getattr(self, norm)(x) if self.config.qk_norm == "head" else x
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def _turned(self, x_BHTE: Tensor, context: Context) -> Tensor:
+        rotary = self.rotary
+        if rotary is None:
+            return x_BHTE
+        tables = context.once(("rotary", rotary), lambda: rotary.tables(context.positions_BT))
+        return rotary.rotate(x_BHTE, tables)
+
+    def start(self, batch_size: int, max_length: int) -> Cache:
+        widths = [self.head_dim, self.head_dim]
+        return self.make_cache(batch_size, max_length, self.num_kv_heads, widths, self.k.weight)
+
+    def native_branch(self, about: Description, residual: Residual) -> Branch:
+        if self.config.cache != "contiguous" or not self.causal or self.window is not None:
+            raise UnableError("what the cache keeps")
+        k, v = self.k, self.v
+        return AttentionBranch(
+            about,
+            residual,
+            k=k,
+            v=v,
+            k_norm=getattr(self, "k_norm", None),
+            rotary=self.rotary,
+            biased=self.positional,
+            **self._natively(),
+        )
+
+    def _natively(self) -> dict[str, Any]:
+        """What attention to a cache and to a source share. Raises UnableError for what is not plain."""
+        c = self.config
+        if c.kernel != "auto" or c.softcap is not None or c.sinks:
+            raise UnableError("what is done to the scores")
+        heads = {"heads": self.num_heads, "kv_heads": self.num_kv_heads, "head_dim": self.head_dim}
+        norm = {"q_norm": getattr(self, "q_norm", None), "norm_by_head": c.qk_norm == "head"}
+        return {"q": self.q, "out": self.out, "scale": self.scale(), **heads, **norm}
+
+    def state_bytes(self, length: int, bytes_per_element: int) -> int:
+        return self.cache_bytes(length, self.num_kv_heads, [self.head_dim] * 2, bytes_per_element)
+
+    def flops(self, length: int) -> Flops:
+        return Flops(linear=linear_flops(self, length), attention=self.pair_flops(self.pairs(length)))
+
+    def pair_flops(self, pairs: int) -> int:
+        """FLOPs of scores and weighted sums over that many (query, key) pairs."""
+        return 4 * pairs * self.num_heads * self.head_dim
+
+    @torch.no_grad()
+    def initialise(self, num_branches: int) -> None:
+        # The sum of all residual branches should not grow with depth (GPT-2).
+        self.out.weight.mul_(num_branches**-0.5)
+
+
+class CrossAttention(Attention):
+    """Attention of a decoder to the encoder's output; knows no positions and hides nothing but padding."""
+
+    def __init__(self, d_model: int, config: AttentionConfig, **norms: Any) -> None:
+        super().__init__(d_model, config, causal=False, positional=False, **norms)
+
+    def read(self, source_BSD: Tensor, valid_BS: Tensor | None) -> dict[str, Tensor | None]:
+        """Keys and values of the source, made once for a whole target and never extended."""
+        k_BGSE = self._project(source_BSD, self.k, "k_norm")
+        return {"k": k_BGSE, "v": self._heads(self.v(source_BSD)), "valid": valid_BS}
+
+    def cross(self, x_BTD: Tensor, source: dict[str, Tensor | None]) -> Tensor:
+        """What the target reads in the source."""
+        k_BGSE, v_BGSE, valid_BS = source["k"], source["v"], source["valid"]
+        assert k_BGSE is not None
+        assert v_BGSE is not None
+        mask = None if valid_BS is None else valid_BS[:, None, None, :]
+        q_BHTE = self._project(x_BTD, self.q, "q_norm")
+        return self.out(self._attend(q_BHTE, k_BGSE, v_BGSE, mask=mask).transpose(1, 2).flatten(2))
+
+    def native_branch(self, about: Description, residual: Residual) -> Branch:
+        return SourceBranch(about, residual, k=None, v=None, **self._natively())
+
+    def cross_flops(self, length: int, source_length: int) -> Flops:
+        """Queries and outputs for each target token, keys and values for each source token."""
+        own = linear_flops(self.q, length) + linear_flops(self.out, length)
+        read = linear_flops(self.k, source_length) + linear_flops(self.v, source_length)
+        return Flops(linear=own + read, attention=self.pair_flops(length * source_length))
+
+    def source_bytes(self, source_length: int, bytes_per_element: int) -> int:
+        """Bytes of the keys and values of the source."""
+        return 2 * source_length * self.num_kv_heads * self.head_dim * bytes_per_element
+
+
+def head_dim(d_model: int, config: AttentionConfig) -> int:
+    """Width of a head. Raises ValueError where d_model does not divide."""
+    if config.head_dim is None and d_model % config.num_heads:
+        raise ValueError(
+            f"d_model={d_model} must be a multiple of attention.num_heads={config.num_heads}, "
+            "or attention.head_dim given"
+        )
+    return config.head_dim or d_model // config.num_heads
+
+
+def rotary(positions: PositionsConfig | None, dim: int, *, local: bool) -> Rotary | None:
+    """The rotary embedding of a layer; None where the model has other positions."""
+    if positions is None or positions.kind != "rope":
+        return None
+    rotated = int(dim * positions.fraction)
+    if rotated % 2:
+        raise ValueError(
+            f"positions.fraction={positions.fraction} of heads of {dim} rotates {rotated} dimensions: "
+            "they turn in pairs, make it even"
+        )
+    base = positions.local_base if local and positions.local_base else positions.base
+    return Rotary(dim=rotated, base=base, interleaved=positions.interleaved, scaling=positions.scaling)

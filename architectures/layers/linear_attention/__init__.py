@@ -1,0 +1,1 @@
+"""Linear attention: GLA, DeltaNet and Gated DeltaNet."""

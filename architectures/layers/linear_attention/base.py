@@ -1,0 +1,166 @@
+"""What mixers with one matrix of memory for each head have in common.
+
+They project to queries, keys and values, filter them with a short causal
+convolution, read and write the memory, normalise each head, gate, and project
+back. They differ in how the memory forgets and how it is written.
+
+Shapes: B batch, T length, D d_model, H heads, K key width, V value width of a
+head, C = H (2 K + V) channels of queries, keys and values, W inputs of a window.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from architectures.backbone import Flops, linear_flops
+from architectures.layers.context import Context
+from architectures.layers.ssm.causal_conv1d import CausalConvolution
+from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts
+
+LINEAR_PATHS = ("auto", "reference", "portable")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearMixerConfig:
+    """What every such mixer can be told."""
+
+    num_heads: int = 2
+    """Heads, each with a memory of its own."""
+    expand_k: float = 1.0
+    """Width of the keys of all heads together, as a multiple of d_model; each head gets a whole number."""
+    expand_v: float = 1.0
+    """Width of the values of all heads together, likewise."""
+    conv_width: int = 4
+    """Taps of the causal convolution on queries, keys and values, and then SiLU; 0 for neither."""
+    output_gate: bool = True
+    """Multiply the normalised output by SiLU of a projection of the input."""
+    scan: str = "auto"
+    """Path of the recurrence: ``reference`` (plain loop), ``portable`` (chunked matrix form), ``auto``."""
+
+    def __post_init__(self) -> None:
+        if self.scan not in LINEAR_PATHS:
+            raise ValueError(f"scan={self.scan!r} must be one of {', '.join(LINEAR_PATHS)}")
+        for name in ("num_heads", "expand_k", "expand_v"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be positive")
+        if self.conv_width < 0:
+            raise ValueError(f"conv_width={self.conv_width} must be positive, or 0 for no convolution")
+
+
+class LinearMixer(RecurrentMixer):
+    """The common part; subclasses say how the memory decays and is written."""
+
+    projections = ("qkv", "gate", "out")
+
+    def __init__(self, d_model: int, config: LinearMixerConfig, *, norm_eps: float = 1e-5) -> None:
+        super().__init__()
+        self.heads = config.num_heads
+        self.key_width = max(1, round(config.expand_k * d_model / self.heads))
+        self.value_width = max(1, round(config.expand_v * d_model / self.heads))
+        self.path = "portable" if config.scan == "auto" else config.scan
+        keys, values = self.heads * self.key_width, self.heads * self.value_width
+        self.sizes = [keys, keys, values]
+        self.qkv = nn.Linear(d_model, sum(self.sizes), bias=False)
+        self.convolution = None
+        if config.conv_width:
+            self.convolution = CausalConvolution(sum(self.sizes), config.conv_width, bias=False)
+        self.gate = nn.Linear(d_model, values, bias=False) if config.output_gate else None
+        self.norm = nn.RMSNorm(self.value_width, eps=norm_eps)
+        self.out = nn.Linear(values, d_model, bias=False)
+
+    @abstractmethod
+    def log_decay(self, x_BTD: Tensor) -> Tensor | None:
+        """Logarithm of the decay of each step, in at least float32: (B, T, H), (B, T, H, K), or None."""
+
+    @abstractmethod
+    def remember(
+        self,
+        x_BTD: Tensor,
+        q_BTHK: Tensor,
+        k_BTHK: Tensor,
+        v_BTHV: Tensor,
+        log_decay: Tensor | None,
+        memory_BHKV: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """What is read (B, T, H, V), and the last memory (B, H, K, V)."""
+
+    def project(self, x_BTD: Tensor) -> tuple[Tensor, ...]:
+        gate = () if self.gate is None else (self.gate(x_BTD),)
+        return (x_BTD, self.qkv(x_BTD), *gate)
+
+    def mix(
+        self, projected: tuple[Tensor, ...], state: State | None, context: Context
+    ) -> tuple[Tensor, State]:
+        x_BTD, qkv_BTC = projected[:2]
+        after: State = {}
+        if self.convolution is not None:
+            window_BWC = None if state is None else state["window"]
+            positions_BT = None if context.documents_BT is None else context.positions_BT
+            after["window"] = self.convolution.after(qkv_BTC, window_BWC, context.valid_BT)
+            qkv_BTC = F.silu(self.convolution(qkv_BTC, window_BWC, positions_BT=positions_BT))
+        memory_BHKV = None if state is None else state["memory"]
+        y_BTHV, after["memory"] = self._recall(x_BTD, qkv_BTC, memory_BHKV, context)
+        y_BTC = self.norm(y_BTHV.to(self.norm.weight.dtype)).flatten(2)
+        if self.gate is not None:
+            y_BTC = y_BTC * F.silu(projected[2])
+        return y_BTC, after
+
+    def _recall(
+        self, x_BTD: Tensor, qkv_BTC: Tensor, memory_BHKV: Tensor | None, context: Context
+    ) -> tuple[Tensor, Tensor]:
+        """The memory in at least float32: in bfloat16 it would lose what it should remember."""
+        wide = torch.promote_types(qkv_BTC.dtype, torch.float32)
+        q, k, v = (
+            part.unflatten(-1, (self.heads, -1)).to(wide) for part in qkv_BTC.split(self.sizes, dim=-1)
+        )
+        log_decay = self.log_decay(x_BTD)
+        starts_BT = document_starts(context)
+        if starts_BT is not None:
+            # A document begins with nothing of the one before it.
+            log_decay = v.new_zeros(v.shape[:3]) if log_decay is None else log_decay
+            log_decay = _fill(log_decay, starts_BT, -math.inf)
+        if context.valid_BT is not None:
+            # Padding neither writes, for its key is zero, nor forgets.
+            k = k * context.valid_BT[..., None, None]
+            log_decay = None if log_decay is None else _fill(log_decay, ~context.valid_BT, 0.0)
+        memory_BHKV = None if memory_BHKV is None else memory_BHKV.to(wide)
+        return self.remember(x_BTD, q, k, v, log_decay, memory_BHKV)
+
+    def start(self, batch_size: int, max_length: int) -> State:
+        shape = (batch_size, self.heads, self.key_width, self.value_width)
+        state = {"memory": self.out.weight.new_zeros(shape)}
+        return state if self.convolution is None else state | {"window": self.convolution.start(batch_size)}
+
+    @abstractmethod
+    def memory_flops(self, length: int) -> int:
+        """FLOPs of the recurrence. The chunked form spends more of them, on matrix products."""
+
+    def flops(self, length: int) -> Flops:
+        linear = linear_flops(self, length)
+        if self.convolution is not None:
+            linear += self.convolution.flops(length)
+        return Flops(linear=linear, mixer=self.memory_flops(length))
+
+    def state_bytes(self, length: int, bytes_per_element: int) -> int:
+        numbers = self.heads * self.key_width * self.value_width
+        if self.convolution is not None:
+            numbers += sum(self.sizes) * (self.convolution.width - 1)
+        return numbers * bytes_per_element
+
+    @torch.no_grad()
+    def initialise(self, num_branches: int) -> None:
+        if self.convolution is not None:
+            self.convolution.initialise()
+        if not self.borrowed:
+            self.out.weight.mul_(num_branches**-0.5)
+
+
+def _fill(log_decay: Tensor, mask_BT: Tensor, value: float) -> Tensor:
+    """``log_decay``, of any number of dimensions after B and T, with ``value`` where the mask is True."""
+    return log_decay.masked_fill(mask_BT.view(*mask_BT.shape, *[1] * (log_decay.dim() - 2)), value)

@@ -1,0 +1,142 @@
+"""Expert parallelism: each process holds some of the experts, and tokens travel to them and back.
+
+Every process has tokens of its own, as in data parallelism. Which experts they
+need is not known beforehand, so first the processes tell each other how many
+tokens they send, then the tokens go, in pieces of uneven sizes (GShard, arXiv
+2006.16668; dropless as in MegaBlocks, arXiv 2211.15841).
+
+Shapes: M pairs of a token and an expert, sorted by expert, D d_model, X experts,
+P processes, L = X / P experts of one process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+from architectures.layers.moe.dispatch import Run, Weights
+from architectures.layers.moe.experts import Experts
+
+
+def shard_experts(model: nn.Module, group: dist.ProcessGroup | None = None) -> list[nn.Parameter]:
+    """Keeps this process's share of the routed experts of a model, and joins those of all in ``group``.
+
+    Returns the parameters that this process alone holds. After the backward pass their gradients are
+    whole, sums over the tokens of all processes; those of all other parameters, which every process has,
+    are to be added up as in data parallelism. Ask the model for its costs before.
+
+    Args:
+        model: with the same weights in every process.
+        group: the processes; None for all.
+
+    Raises:
+        ValueError: the experts cannot be shared out evenly, or run in a way that needs all of them.
+    """
+    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    own: list[nn.Parameter] = []
+    for layer in (part for part in model.modules() if isinstance(part, Experts)):
+        c = layer.config
+        if c.num_experts % size:
+            raise ValueError(
+                f"experts.num_experts={c.num_experts} cannot be shared out among {size} processes: "
+                "make it a multiple of them"
+            )
+        if c.dispatch == "reference":
+            raise ValueError("experts.dispatch=reference needs all experts in one process: use auto")
+        local = c.num_experts // size
+        for name in ("gate_XFD", "up_XFD", "down_XDF"):
+            whole = getattr(layer, name)
+            if whole is not None:
+                part = nn.Parameter(whole.detach()[rank * local : (rank + 1) * local].clone())
+                setattr(layer, name, part)
+                own.append(part)
+        layer.exchange = _Exchange(group)
+    return own
+
+
+def distribute_experts(model: nn.Module, mesh: DeviceMesh) -> None:
+    """The same for training: the shares become the parts of tensors that are whole on the mesh.
+
+    So the optimizer, checkpoints and the norm of gradients see what they see in one process. After the
+    backward pass their gradients are sums over the processes that share experts, yet to be added up
+    (``redistribute``) over ``replica``.
+
+    Args:
+        mesh: of ``replica`` and ``expert``: processes that hold the same experts, and that share them.
+
+    Raises:
+        ValueError: there are no experts, or ``shard_experts`` raises.
+    """
+    shard_experts(model, mesh["expert"].get_group())
+    layers = [part for part in model.modules() if isinstance(part, Experts)]
+    if not layers:
+        raise ValueError("expert: this model has no experts to share out, leave it 1")
+    for layer in layers:
+        for name in ("gate_XFD", "up_XFD", "down_XDF"):
+            part = getattr(layer, name)
+            if part is not None:
+                whole = DTensor.from_local(part.detach(), mesh, [Replicate(), Shard(0)], run_check=False)
+                setattr(layer, name, nn.Parameter(whole))
+
+
+def _local(weight: Tensor | None) -> Tensor | None:
+    """This process's experts; gradients of other processes that have them too are yet to be added."""
+    if not isinstance(weight, DTensor):
+        return weight
+    return weight.to_local(grad_placements=[Partial(), Shard(0)])
+
+
+class _Exchange:
+    """Runs sorted tokens where their experts are."""
+
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        self.group = group
+
+    def __call__(self, run: Run) -> Run:
+        """``run`` over the experts of all processes."""
+
+        def everywhere(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
+            size = dist.get_world_size(self.group)
+            sent_PL = counts_X.view(size, -1)
+            received_PL = torch.empty_like(sent_PL)
+            dist.all_to_all_single(received_PL, sent_PL.contiguous(), group=self.group)
+            sizes = sent_PL.sum(1).tolist(), received_PL.sum(1).tolist()
+            x_MD = _AllToAll.apply(x_MD, *sizes, self.group)
+            # They come sorted by process and then by expert; the experts want them by expert.
+            expert_L = torch.arange(received_PL.shape[1], device=x_MD.device)
+            expert_M = torch.repeat_interleave(expert_L.repeat(size), received_PL.flatten())
+            order_M = expert_M.argsort(stable=True)
+            gate_LFD, up_LFD, down_LDF = (_local(weight) for weight in weights[:3])
+            assert up_LFD is not None
+            assert down_LDF is not None
+            own = Weights(gate_LFD, up_LFD, down_LDF, weights.activation)
+            y_MD = run(x_MD[order_M], received_PL.sum(0), own)
+            y_MD = y_MD[order_M.argsort()]
+            return _AllToAll.apply(y_MD, *reversed(sizes), self.group)
+
+        return everywhere
+
+
+class _AllToAll(torch.autograd.Function):
+    """Rows to every process, the first to the first; in the backward pass their gradients come back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_MD: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup | None
+    ) -> Tensor:
+        ctx.sizes, ctx.group = (sent, received), group
+        y_MD = x_MD.new_empty(sum(received), x_MD.shape[1])
+        dist.all_to_all_single(y_MD, x_MD.contiguous(), received, sent, group=group)
+        return y_MD
+
+    @staticmethod
+    def backward(ctx: Any, gradient_MD: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        sent, received = ctx.sizes
+        back_MD = gradient_MD.new_empty(sum(sent), gradient_MD.shape[1])
+        dist.all_to_all_single(back_MD, gradient_MD.contiguous(), sent, received, group=ctx.group)
+        return back_MD, None, None, None

@@ -1,0 +1,218 @@
+"""A feed-forward made of experts, each token sent to a few of them.
+
+Shapes: B batch, T length, N = B T tokens, D d_model, F hidden width of an
+expert, X experts, K experts for each token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from architectures.backbone import Flops, linear_flops
+from architectures.kernels.cpu.decode.layer_spec import Branch, Description, Residual, UnableError
+from architectures.kernels.cpu.decode.moe import ExpertsBranch
+from architectures.kernels.pointwise import ACTIVATIONS
+from architectures.layers.block import Auxiliary, FeedForward
+from architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
+from architectures.layers.moe.config import ExpertsConfig
+from architectures.layers.moe.dispatch import (
+    Run,
+    Weights,
+    dispatch,
+    grouped_product,
+    run_all,
+    run_grouped,
+    run_loop,
+    run_padded,
+)
+from architectures.layers.moe.router import Router, Routing
+
+RUNS: dict[str, Run] = {"loop": run_loop, "grouped": run_grouped, "padded": run_padded}
+PATHS = {
+    "loop": "sorted loop",
+    "grouped": "grouped product",
+    "padded": "padded product",
+    "reference": "all experts on all tokens",
+}
+"""How each way of running the experts is called in the record of a run."""
+
+
+class Experts(FeedForward):
+    """Routed experts and, beside them, shared ones. Every variant is a matter of ``ExpertsConfig``.
+
+    Losses are sums over sequences, of valid tokens only. The balance loss is X/K
+    sum_x f_x P_x, with f_x the share of tokens that chose expert x and P_x its mean
+    normalised score: 1 is perfect balance, X/K all tokens on the same experts.
+    Taken for each sequence (DeepSeek-V3, arXiv 2412.19437, eq. 17-20) it does not
+    depend on how a batch is split. Taken for a batch (Switch, arXiv 2101.03961, eq.
+    4-6) it is a product of two means over the batch, which micro-batches cannot
+    reproduce: each then has its own, and the mean of those is what is trained.
+    """
+
+    rounds = True  # the router reads what is rounded, and goes on in float32, as in Switch (section 2.4)
+    gate_XFD: nn.Parameter | None
+
+    def __init__(
+        self, d_model: int, d_ff: int, config: ExpertsConfig, feedforward: FeedForwardConfig | None = None
+    ) -> None:
+        super().__init__()
+        feedforward = feedforward or FeedForwardConfig()
+        X = config.num_experts
+        self.config = config
+        self.activation_name = feedforward.activation
+        self.activation = ACTIVATIONS[feedforward.activation]
+        self.router = Router(d_model, config)
+        gate_XFD = nn.Parameter(torch.empty(X, d_ff, d_model)) if feedforward.gated else None
+        self.register_parameter("gate_XFD", gate_XFD)
+        self.up_XFD = nn.Parameter(torch.empty(X, d_ff, d_model))
+        self.down_XDF = nn.Parameter(torch.empty(X, d_model, d_ff))
+        # Shared experts add up, so they are one feed-forward of their common width.
+        plain = FeedForwardConfig(activation=feedforward.activation, gated=feedforward.gated)
+        shared = config.num_shared_experts
+        self.shared = DenseFeedForward(d_model, shared * d_ff, plain) if shared else None
+        self.shared_gate = nn.Linear(d_model, 1, bias=False) if config.shared_gate else None
+        self.exchange: Callable[[Run], Run] | None = None
+        """Sends tokens to the processes that hold their experts; see ``expert_parallel``."""
+        self.watcher: Callable[[Routing, Tensor | None], None] | None = None
+        """Is told every decision; see ``routing``."""
+
+    def forward(self, x_BTD: Tensor, valid_BT: Tensor | None = None) -> tuple[Tensor, Auxiliary]:
+        routing = self.router.route(x_BTD, valid_BT)
+        if self.watcher is not None:
+            self.watcher(routing, valid_BT)
+        y_BTD = self._routed(x_BTD, routing)
+        if self.shared is not None:
+            shared_BTD = self.shared(x_BTD)[0]
+            if self.shared_gate is not None:
+                shared_BTD = self.shared_gate(x_BTD).sigmoid() * shared_BTD
+            y_BTD = y_BTD + shared_BTD
+        return y_BTD, self._losses(routing, valid_BT)
+
+    def native_branch(self, about: Description, residual: Residual) -> Branch:
+        c = self.config
+        limited = c.choice == "expert" or c.capacity is not None or c.num_groups > 1
+        if limited or c.dispatch != "auto" or self.exchange is not None or self.watcher is not None:
+            raise UnableError("the choice of experts")
+        shared = self.shared
+        matrices = (None,) * 3 if shared is None else (shared.gate, shared.up, shared.down)
+        return ExpertsBranch(
+            about,
+            residual,
+            router_XD=self.router.weight,
+            selection_X=None if c.bias_rate is None else self.router.selection_X,
+            choices=c.experts_per_token,
+            sigmoid=c.score == "sigmoid",
+            renormalise=c.renormalise,
+            scaling=c.scaling,
+            stacks=(self.gate_XFD, self.up_XFD, self.down_XDF),
+            shared=(*matrices, self.shared_gate),
+            activation=self.activation_name,
+        )
+
+    def _routed(self, x_BTD: Tensor, routing: Routing) -> Tensor:
+        x_ND = x_BTD.flatten(0, 1)
+        expert_NK, gate_NK = routing.expert_BTK.flatten(0, 1), routing.gate_BTK.flatten(0, 1)
+        kept_NK = None if routing.kept_BTK is None else routing.kept_BTK.flatten(0, 1)
+        weights = Weights(self.gate_XFD, self.up_XFD, self.down_XDF, self.activation)
+        path = self.path(x_BTD)
+        if path == "reference":
+            y_ND = run_all(x_ND, expert_NK, gate_NK, kept_NK, weights)
+        else:
+            run = RUNS[path] if self.exchange is None else self.exchange(RUNS[path])
+            y_ND = dispatch(
+                x_ND,
+                expert_NK,
+                gate_NK,
+                kept_NK,
+                num_experts=self.config.num_experts,
+                run=lambda x_MD, counts_X: run(x_MD, counts_X, weights),
+            )
+        return y_ND.view_as(x_BTD).to(x_BTD.dtype)
+
+    def path(self, x_BTD: Tensor) -> str:
+        """The way the experts run for such an input, ``auto`` settled."""
+        device, wanted = x_BTD.device.type, self.config.dispatch
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_BTD.dtype
+        d_ff, d_model = self.up_XFD.shape[1:]
+        possible = grouped_product(dtype, d_model, d_ff)
+        if wanted == "grouped" and not possible:
+            raise ValueError(
+                f"experts.dispatch=grouped takes float32 or less and widths of multiples of 16 bytes, not "
+                f"{str(dtype).removeprefix('torch.')} with d_model={d_model} and experts of {d_ff}: use auto"
+            )
+        if wanted == "auto":
+            # On the CPU the loop is as fast, and in float32 GPUs have no such product of their own.
+            return "grouped" if possible and device == "cuda" and dtype == torch.bfloat16 else "loop"
+        return wanted
+
+    def kernel(self) -> str:
+        """The way the experts run, in words."""
+        if self.config.dispatch == "auto" and self.up_XFD.is_cuda:
+            return "grouped product in bfloat16, else sorted loop"
+        return PATHS["loop" if self.config.dispatch == "auto" else self.config.dispatch]
+
+    def _losses(self, routing: Routing, valid_BT: Tensor | None) -> Auxiliary:
+        c = self.config
+        losses = {}
+        if c.balance_coefficient and c.choice == "token":
+            losses["balance"] = c.balance_coefficient * self._balance(routing, valid_BT)
+        if c.z_coefficient:
+            square_BT = routing.logits_BTX.logsumexp(-1).square()
+            losses["router_z"] = c.z_coefficient * _mean(square_BT[..., None], valid_BT).sum()
+        return losses
+
+    def _balance(self, routing: Routing, valid_BT: Tensor | None) -> Tensor:
+        """X/K sum_x f_x P_x, summed over sequences; dropped tokens count as choices."""
+        c = self.config
+        score_BTX = routing.score_BTX
+        if c.score == "sigmoid":
+            score_BTX = score_BTX / score_BTX.sum(-1, keepdim=True)
+        chosen_BTX = torch.zeros_like(score_BTX).scatter(-1, routing.expert_BTK, 1.0)
+        sequences = 1
+        if c.balance == "batch":  # one sequence of all tokens, for as many as it stands for
+            sequences = len(score_BTX)
+            score_BTX, chosen_BTX = score_BTX.flatten(0, 1)[None], chosen_BTX.flatten(0, 1)[None]
+            valid_BT = None if valid_BT is None else valid_BT.flatten()[None]
+        share_BX, mean_BX = _mean(chosen_BTX, valid_BT), _mean(score_BTX, valid_BT)
+        return sequences * c.num_experts / c.experts_per_token * (share_BX * mean_BX).sum()
+
+    def after_step(self) -> None:
+        self.router.after_step()
+
+    def flops(self, length: int) -> Flops:
+        c = self.config
+        visits = c.experts_per_token * length
+        if c.choice == "expert":
+            visits = c.num_experts * math.ceil(visits / c.num_experts)
+        others = (self.shared, self.shared_gate)
+        beside = sum(linear_flops(part, length) for part in others if part is not None)
+        routed = self._expert_parameters() * visits + self.router.weight.numel() * length
+        return Flops(linear=2 * routed + beside)
+
+    def inactive_parameters(self) -> int:
+        """Parameters of the experts that a token does not visit; on average, where the experts choose."""
+        return (self.config.num_experts - self.config.experts_per_token) * self._expert_parameters()
+
+    def _expert_parameters(self) -> int:
+        """Parameters of one expert."""
+        stacks = (self.gate_XFD, self.up_XFD, self.down_XDF)
+        return sum(stack[0].numel() for stack in stacks if stack is not None)
+
+    @torch.no_grad()
+    def initialise(self, num_branches: int) -> None:
+        for weight in (self.gate_XFD, self.up_XFD, self.down_XDF):
+            if weight is not None:
+                weight.normal_(0.0, weight.shape[-1] ** -0.5)  # as in a dense layer: the inputs come last
+        self.down_XDF.mul_(num_branches**-0.5)
+
+
+def _mean(x_BTX: Tensor, valid_BT: Tensor | None) -> Tensor:
+    """The mean (B, X) over the valid tokens of each sequence; zero where there are none."""
+    if valid_BT is None:
+        return x_BTX.mean(1)
+    weight_BT1 = valid_BT[..., None].to(x_BTX.dtype)
+    return (x_BTX * weight_BT1).sum(1) / weight_BT1.sum(1).clamp_min(1)

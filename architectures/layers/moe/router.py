@@ -1,0 +1,169 @@
+"""Routers: which experts a token visits, and how much each of them counts.
+
+Shapes: B batch, T length, D d_model, X experts, K choices of a token, G groups
+of experts, E experts in a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from architectures.layers.moe.config import ExpertsConfig
+from architectures.layers.moe.dispatch import count_visits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routing:
+    """What a router decided."""
+
+    logits_BTX: Tensor
+    score_BTX: Tensor
+    """Of each expert; at least float32."""
+    expert_BTK: Tensor
+    """The experts of each token. Where the experts choose, all of them: ``kept_BTK`` tells which take it."""
+    gate_BTK: Tensor
+    """What their outputs are multiplied by."""
+    kept_BTK: Tensor | None
+    """False where an expert does not take a token; None where all do."""
+
+
+class Router(nn.Linear):
+    """Logits for each expert, and the choice among them, in at least float32 and never under autocast.
+
+    Its ``selection_X`` is the bias of DeepSeek-V3 (arXiv 2412.19437, eq. 16): it
+    takes part in the choice and not in the gates, and no gradient reaches it.
+    ``after_step`` moves it by what the tokens of the step have chosen.
+    """
+
+    selection_X: Tensor
+
+    def __init__(self, d_model: int, config: ExpertsConfig) -> None:
+        super().__init__(d_model, config.num_experts, bias=False)
+        self.config = config
+        self.counts_X: Tensor | None = None
+        """Tokens that chose each expert since the last step."""
+        if config.bias_rate is not None:
+            self.register_buffer("selection_X", torch.zeros(config.num_experts))
+
+    def route(self, x_BTD: Tensor, valid_BT: Tensor | None) -> Routing:
+        """The experts of each token. What stands at padding changes nothing elsewhere."""
+        logits_BTX = self._logits(x_BTD)
+        score_BTX = logits_BTX.softmax(-1) if self.config.score == "softmax" else logits_BTX.sigmoid()
+        if self.config.choice == "expert":
+            return self._experts_choose(logits_BTX, score_BTX, valid_BT)
+        expert_BTK = self._select(score_BTX)
+        gate_BTK = score_BTX.gather(-1, expert_BTK)
+        if self.config.renormalise:
+            gate_BTK = gate_BTK / (gate_BTK.sum(-1, keepdim=True) + 1e-20)
+        if self.config.scaling != 1:
+            gate_BTK = gate_BTK * self.config.scaling
+        if self.training and self.config.bias_rate is not None and gate_BTK.requires_grad:
+            gate_BTK.register_hook(self._counter(expert_BTK, valid_BT))
+        return Routing(
+            logits_BTX=logits_BTX,
+            score_BTX=score_BTX,
+            expert_BTK=expert_BTK,
+            gate_BTK=gate_BTK,
+            kept_BTK=self.within_capacity(expert_BTK, valid_BT, training=self.training),
+        )
+
+    def _logits(self, x_BTD: Tensor) -> Tensor:
+        with torch.autocast(x_BTD.device.type, enabled=False):
+            wide = torch.promote_types(x_BTD.dtype, torch.float32)
+            x_BTD = x_BTD.to(wide)
+            if self.training and self.config.jitter:
+                noise_BTD = torch.empty_like(x_BTD).uniform_(-self.config.jitter, self.config.jitter)
+                x_BTD = x_BTD * (1 + noise_BTD)
+            return F.linear(x_BTD, self.weight.to(wide))
+
+    def _select(self, score_BTX: Tensor) -> Tensor:
+        """The k experts of the highest scores, biased, within the groups of a token."""
+        c = self.config
+        if c.bias_rate is not None:
+            score_BTX = score_BTX.detach() + self.selection_X
+        if c.num_groups > 1:
+            score_BTGE = score_BTX.unflatten(-1, (c.num_groups, -1))
+            best = 1 if c.score == "softmax" else min(2, score_BTGE.shape[-1])
+            group_BTG = score_BTGE.topk(best).values.sum(-1)
+            chosen_BTG = group_BTG.topk(c.groups_per_token).indices
+            allowed_BTG = torch.zeros_like(group_BTG, dtype=torch.bool).scatter(-1, chosen_BTG, True)
+            score_BTX = score_BTGE.masked_fill(~allowed_BTG[..., None], -torch.inf).flatten(-2)
+        return score_BTX.topk(c.experts_per_token, dim=-1).indices
+
+    def within_capacity(
+        self, expert_BTK: Tensor, valid_BT: Tensor | None, *, training: bool
+    ) -> Tensor | None:
+        """Tokens that are not too many for their expert, counted in the order of the sequence; None for all.
+
+        Earlier tokens come first, with all their choices, so that nothing depends on what follows.
+        """
+        c = self.config
+        factor = c.capacity_factor if training else None
+        if c.capacity is None and factor is None:
+            return None
+        B, T, K = expert_BTK.shape
+        valid_BT1 = (expert_BTK.new_ones(B, T) if valid_BT is None else valid_BT.long())[..., None]
+        if factor is None:
+            limit_B = expert_BTK.new_full((B,), c.capacity or 0)
+        else:
+            limit_B = (factor * K / c.num_experts * valid_BT1.sum((1, 2))).ceil()
+        chosen_BTKX = F.one_hot(expert_BTK, c.num_experts) * valid_BT1[..., None]
+        place_BTKX = chosen_BTKX.flatten(1, 2).cumsum(1).view_as(chosen_BTKX)
+        place_BTK = place_BTKX.gather(-1, expert_BTK[..., None]).squeeze(-1)
+        return (place_BTK <= limit_B[:, None, None]) & valid_BT1.bool()
+
+    def _experts_choose(self, logits_BTX: Tensor, score_BTX: Tensor, valid_BT: Tensor | None) -> Routing:
+        """Each expert takes the k T / X tokens of a sequence that score highest with it."""
+        T = score_BTX.shape[1]
+        length_B = score_BTX.new_full((len(score_BTX),), T) if valid_BT is None else valid_BT.sum(1)
+        share = self.config.experts_per_token / self.config.num_experts
+        taken_B11 = (share * length_B).ceil()[:, None, None]
+        ranked_BTX = score_BTX.detach()
+        if valid_BT is not None:
+            ranked_BTX = ranked_BTX.masked_fill(~valid_BT[..., None], -torch.inf)
+        order_BTX = ranked_BTX.argsort(dim=1, descending=True, stable=True)
+        place_BTX = order_BTX.argsort(1)
+        every_X = torch.arange(self.config.num_experts, device=score_BTX.device)
+        return Routing(
+            logits_BTX=logits_BTX,
+            score_BTX=score_BTX,
+            expert_BTK=every_X.expand_as(score_BTX),
+            gate_BTK=score_BTX * self.config.scaling,
+            kept_BTK=place_BTX < taken_B11,
+        )
+
+    def _counter(self, expert_BTK: Tensor, valid_BT: Tensor | None) -> Callable[[Tensor], None]:
+        """Adds the choices to the counts when the gradient passes.
+
+        That is once for every forward pass that trains: one that is run again to save memory
+        does not count twice, and one without a backward pass does not count.
+        """
+        valid_M = None if valid_BT is None else valid_BT[..., None].expand_as(expert_BTK).flatten()
+        new_X = count_visits(expert_BTK.flatten(), self.config.num_experts, valid_M)
+
+        def add(gradient: Tensor) -> None:
+            self.counts_X = new_X if self.counts_X is None else self.counts_X + new_X
+
+        return add
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Moves the bias by the choices since the last step, those of all processes where there are several.
+
+        Its mean is kept at zero, since only differences matter (torchtitan does the same).
+        """
+        if self.counts_X is None:
+            return
+        assert self.config.bias_rate is not None
+        count_X = self.counts_X.to(self.selection_X.dtype)
+        self.counts_X = None
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(count_X)
+        self.selection_X += self.config.bias_rate * (count_X.mean() - count_X).sign()
+        self.selection_X -= self.selection_X.mean()

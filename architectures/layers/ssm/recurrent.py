@@ -1,0 +1,114 @@
+"""What mixers with a recurrent state have in common.
+
+Shapes: B batch, T length, D d_model.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from architectures.backbone import Capabilities
+from architectures.backbones.stack import Stack, StackConfig
+from architectures.layers.block import FeedForward, Mixer
+from architectures.layers.context import Context
+
+State = dict[str, Tensor]
+
+
+class RecurrentMixer(Mixer):
+    """A mixer that reads a sequence in pieces: the state after one piece is where the next begins.
+
+    Linear layers project each position in and out; only what lies between them looks at other positions.
+    """
+
+    projections: ClassVar[tuple[str, ...]]
+    """Names of those linear layers, ``out`` among them."""
+    out: nn.Linear
+    """The last of them."""
+    borrowed = False
+    """Whether they are those of another mixer, which brings them to their scale."""
+
+    def borrow(self, other: RecurrentMixer) -> None:
+        """From now on this mixer projects by the layers of ``other``, one of its own kind."""
+        for name in self.projections:
+            setattr(self, name, getattr(other, name))
+        self.borrowed = True
+
+    @abstractmethod
+    def project(self, x_BTD: Tensor) -> tuple[Tensor, ...]:
+        """What ``mix`` is to read, each (B, T, ...): at every position a function of that position alone."""
+
+    @abstractmethod
+    def mix(
+        self, projected: tuple[Tensor, ...], state: State | None, context: Context
+    ) -> tuple[Tensor, State]:
+        """What ``out`` is to read (B, T, C), and the state after; see ``read``."""
+
+    def read(self, x_BTD: Tensor, state: State | None, context: Context) -> tuple[Tensor, State]:
+        """The mixed piece (B, T, D), and the state after the valid tokens of each row.
+
+        ``state`` is that after the pieces before, or of ``start``. It is left as it is, and gradients
+        flow through it. None is for a whole sequence: a fused kernel may read it, and give the state
+        after it no gradient. Documents of a packed batch begin in the zero state.
+        """
+        y_BTC, after = self.mix(self.project(x_BTD), state, context)
+        return self.out(y_BTC), after
+
+    def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
+        return self.read(x_BTD, None, context)[0]
+
+    def step(self, x_BTD: Tensor, state: Any, context: Context) -> Tensor:
+        y_BTD, after = self.read(x_BTD, state, context)
+        for name, value in after.items():
+            state[name].copy_(value)
+        return y_BTD
+
+
+def document_starts(context: Context) -> Tensor | None:
+    """True (B, T) where a document begins; None where each row is one document."""
+    return None if context.documents_BT is None else context.positions_BT == 0
+
+
+@torch.no_grad()
+def draw_time_steps(bias: Tensor, low: float, high: float) -> None:
+    """Fills ``bias`` so that softplus of it is log-uniform in [low, high], and at least 1e-4.
+
+    Source: Gu and Dao 2023 (arXiv 2312.00752), section 3.6, and the floor of the authors' code.
+    """
+    step = torch.empty_like(bias).uniform_(math.log(low), math.log(high)).exp().clamp_min(1e-4)
+    bias.copy_(step + (-(-step).expm1()).log())  # the inverse of softplus
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentStackConfig(StackConfig):
+    """A stack of recurrent mixers without feed-forwards."""
+
+    vocab_size: int | None = None
+    """Rows of the token table; null for the task's vocabulary, which must not be larger."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.vocab_size is not None and self.vocab_size < 1:
+            raise ValueError(f"vocab_size={self.vocab_size} must be positive, or null")
+
+
+class RecurrentStack(Stack):
+    """Recurrent mixers and nothing else, each in its residual branch."""
+
+    capabilities = Capabilities(causal=True, decodes=True, packs=True)
+    config: RecurrentStackConfig
+
+    def __init__(self, config: RecurrentStackConfig, *, vocab_size: int, max_length: int) -> None:
+        rows = config.vocab_size or vocab_size
+        if rows < vocab_size:
+            raise ValueError(f"vocab_size={rows} is smaller than the task's vocabulary of {vocab_size}")
+        super().__init__(config, vocab_size=rows, max_length=max_length)
+
+    def make_feedforward(self, layer: int) -> FeedForward | None:
+        return None

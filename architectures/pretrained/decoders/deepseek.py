@@ -1,0 +1,229 @@
+"""DeepSeek-V2 (arXiv 2405.04434) and V3 (arXiv 2412.19437): latent attention and small experts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from architectures.backbone import Backbone
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.layers.attention.config import AttentionConfig, LatentConfig
+from architectures.layers.moe.config import ExpertsConfig
+from architectures.layers.positions import PositionsConfig, RotaryScaling
+from architectures.pretrained.checkpoint import Blueprint, given, require
+from architectures.pretrained.decoders.llama import (
+    COMMON,
+    FEEDFORWARD,
+    LlamaLike,
+    check_width,
+    decoder_config,
+)
+from architectures.pretrained.decoders.moe import expert_rules, has_experts, mixture, shared_rules
+from architectures.pretrained.rope_config import rope_parameters, write_rope, yarn_mscale
+from architectures.pretrained.tensor_rules import Rule, Same, linear
+
+ATTENTION: tuple[Rule, ...] = (
+    *linear("self_attn.q_a_proj", "mixer.q_down"),
+    Same("self_attn.q_a_layernorm.weight", ("mixer.q_norm.weight",)),
+    *linear("self_attn.kv_a_proj_with_mqa", "mixer.kv_down"),
+    Same("self_attn.kv_a_layernorm.weight", ("mixer.kv_norm.weight",)),
+    *linear("self_attn.kv_b_proj", "mixer.kv"),
+    *linear("self_attn.o_proj", "mixer.out"),
+)
+
+
+class DeepseekV2(LlamaLike):
+    """``DeepseekV2ForCausalLM``; its rotation is always of neighbouring pairs."""
+
+    model_types = ("deepseek_v2",)
+    architecture = "DeepseekV2ForCausalLM"
+    defaults: ClassVar[dict[str, Any]] = {
+        "first_k_dense_replace": 0,
+        "kv_lora_rank": 512,
+        "q_lora_rank": 1536,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "num_experts_per_tok": None,
+        "moe_intermediate_size": 1407,
+        "n_group": None,
+        "topk_group": None,
+        "topk_method": "greedy",
+        "norm_topk_prob": False,
+        "routed_scaling_factor": 1.0,
+    }
+
+    @classmethod
+    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        hf = COMMON | cls.defaults | hf
+        dense, layers = hf["first_k_dense_replace"], given(hf, "num_hidden_layers")
+        blueprint = super().read_config(hf)
+        if dense >= layers:
+            return blueprint
+        require(hf, "mlp_bias", False)  # of the experts; dense layers may have biases
+        return mixture(blueprint, "F" * dense + "E" * (layers - dense), cls.read_experts(hf))
+
+    @classmethod
+    def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
+        """Its experts."""
+        limited = require(hf, "topk_method", "greedy", "group_limited_greedy") == "group_limited_greedy"
+        require(hf, "norm_topk_prob", False)
+        return ExpertsConfig(
+            **_sizes(hf),
+            renormalise=False,
+            num_groups=hf["n_group"] if limited else 1,
+            groups_per_token=hf["topk_group"] if limited else 1,
+        )
+
+    @classmethod
+    def expresses(cls, model: Backbone) -> bool:
+        return type(model) is Decoder or has_experts(model)
+
+    @classmethod
+    def read_positions(cls, hf: dict[str, Any]) -> PositionsConfig:
+        return replace(super().read_positions(hf), interleaved=cls.interleaved(hf))
+
+    @classmethod
+    def interleaved(cls, hf: dict[str, Any]) -> bool:
+        """Whether neighbouring dimensions turn together."""
+        return True
+
+    @classmethod
+    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+        latent = LatentConfig(
+            kv_rank=hf["kv_lora_rank"],
+            q_rank=hf["q_lora_rank"],
+            nope_dim=hf["qk_nope_head_dim"],
+            rope_dim=hf["qk_rope_head_dim"],
+            v_dim=hf["v_head_dim"],
+        )
+        rope = rope_parameters(hf)
+        scale = (latent.nope_dim + latent.rope_dim) ** -0.5
+        scaling = cls.read_positions(hf).scaling
+        if scaling.kind != "none" and rope.get("mscale_all_dim"):
+            scale *= yarn_mscale(scaling.factor, rope["mscale_all_dim"]) ** 2
+        heads = hf["num_key_value_heads"]
+        return replace(
+            super().read_attention(hf | {"head_dim": None}), num_kv_heads=heads, latent=latent, scale=scale
+        )
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        check_width(model)
+        c = decoder_config(model)
+        latent = c.attention.latent
+        if latent.kv_rank is None:
+            raise ValueError("attention.latent.kv_rank=None, there are no latents")
+        rope = write_rope(c.positions, latent.rope_dim)
+        scale = c.attention.scale or (latent.nope_dim + latent.rope_dim) ** -0.5
+        hf = super().write_config(model) | {
+            "first_k_dense_replace": c.kinds.count("F"),
+            "kv_lora_rank": latent.kv_rank,
+            "q_lora_rank": latent.q_rank,
+            "qk_nope_head_dim": latent.nope_dim,
+            "qk_rope_head_dim": latent.rope_dim,
+            "v_head_dim": latent.v_dim,
+            "rope_parameters": rope | _mscale(scale, latent, c.positions.scaling),
+        }
+        del hf["head_dim"]
+        return hf | (cls.write_experts(c) if "E" in c.kinds else {})
+
+    @classmethod
+    def write_experts(cls, config: DecoderConfig) -> dict[str, Any]:
+        """The keys of its experts."""
+        e = config.experts
+        if not e.num_shared_experts:
+            raise ValueError("experts.num_shared_experts=0, there are always some")
+        return {
+            "n_routed_experts": e.num_experts,
+            "n_shared_experts": e.num_shared_experts,
+            "num_experts_per_tok": e.experts_per_token,
+            "moe_intermediate_size": config.expert_width,
+            "routed_scaling_factor": e.scaling,
+            "n_group": e.num_groups,
+            "topk_group": e.groups_per_token,
+            "topk_method": "greedy" if e.num_groups == 1 else "group_limited_greedy",
+            "norm_topk_prob": e.renormalise,
+        }
+
+    @classmethod
+    def feedforward_rules(cls, config: DecoderConfig) -> Sequence[Rule]:
+        router = Same("mlp.gate.weight", ("feedforward.router.weight",))
+        bias = Same("mlp.gate.e_score_correction_bias", ("feedforward.router.selection_X",))
+        experts = expert_rules(config.experts.num_experts, "mlp.experts.{}")
+        return [*FEEDFORWARD, router, bias, *experts, *shared_rules("mlp.shared_experts")]
+
+    @classmethod
+    def attention_rules(cls, config: DecoderConfig) -> Sequence[Rule]:
+        direct = config.attention.latent.q_rank is None
+        return [*linear(f"self_attn.{'q_proj' if direct else 'q_b_proj'}", "mixer.q"), *ATTENTION]
+
+
+class DeepseekV3(DeepseekV2):
+    """``DeepseekV3ForCausalLM``."""
+
+    model_types = ("deepseek_v3",)
+    architecture = "DeepseekV3ForCausalLM"
+    defaults: ClassVar[dict[str, Any]] = DeepseekV2.defaults | {
+        "first_k_dense_replace": 3,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 2048,
+        "n_group": 8,
+        "topk_group": 4,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 2.5,
+    }
+
+    @classmethod
+    def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
+        require(hf, "scoring_func", "sigmoid", default="sigmoid")
+        return ExpertsConfig(
+            **_sizes(hf),
+            score="sigmoid",
+            renormalise=hf["norm_topk_prob"],
+            num_groups=hf["n_group"],
+            groups_per_token=hf["topk_group"],
+            bias_rate=0.001,
+            balance_coefficient=0.0001,
+        )
+
+    @classmethod
+    def write_experts(cls, config: DecoderConfig) -> dict[str, Any]:
+        e = config.experts
+        if e.num_experts == e.num_groups:
+            raise ValueError(f"experts.num_groups={e.num_groups}, a group has at least two experts")
+        return super().write_experts(config) | {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}
+
+    @classmethod
+    def interleaved(cls, hf: dict[str, Any]) -> bool:
+        return hf.get("rope_interleave", True)
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        interleaved = decoder_config(model).positions.interleaved
+        return super().write_config(model) | {"rope_interleave": interleaved}
+
+
+def _sizes(hf: dict[str, Any]) -> dict[str, Any]:
+    """What the experts of both versions have in common."""
+    return {
+        "num_experts": hf["n_routed_experts"],
+        "experts_per_token": given(hf, "num_experts_per_tok"),
+        "d_ff": hf["moe_intermediate_size"],
+        "num_shared_experts": hf["n_shared_experts"],
+        "scaling": hf["routed_scaling_factor"],
+    }
+
+
+def _mscale(scale: float, latent: LatentConfig, scaling: RotaryScaling) -> dict[str, float]:
+    """The ``mscale_all_dim`` that makes the scale of the scores, which is not written in any other way."""
+    share = scale * (latent.nope_dim + latent.rope_dim) ** 0.5
+    if scaling.kind == "none" or scaling.factor == 1 or math.isclose(share, 1):
+        return {}
+    return {"mscale_all_dim": 10 * (math.sqrt(share) - 1) / math.log(scaling.factor)}

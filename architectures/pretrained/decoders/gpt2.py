@@ -1,0 +1,111 @@
+"""GPT-2 (Radford et al. 2019): learned positions, pre-norm LayerNorm, fused q, k, v stored as (in, out)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from architectures.backbone import Backbone
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.block import BlockConfig
+from architectures.layers.feedforward import FeedForwardConfig
+from architectures.layers.positions import PositionsConfig
+from architectures.pretrained.checkpoint import (
+    Blueprint,
+    Checkpoint,
+    given,
+    read_activation,
+    require,
+    write_activation,
+)
+from architectures.pretrained.tensor_rules import (
+    Rule,
+    Same,
+    StackedTransposed,
+    Transposed,
+    head,
+    layered,
+    linear,
+)
+
+
+class GPT2(Checkpoint):
+    """``GPT2LMHeadModel``."""
+
+    backbone_class = Decoder
+    model_types = ("gpt2",)
+    ignored = (r"transformer\.h\.\d+\.attn\.(bias|masked_bias)",)
+
+    @classmethod
+    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        require(hf, "scale_attn_weights", True, default=True)
+        require(hf, "scale_attn_by_inverse_layer_idx", False, default=False)
+        require(hf, "add_cross_attention", False, default=False)
+        config = DecoderConfig(
+            d_model=given(hf, "n_embd"),
+            d_ff=hf.get("n_inner") or 4 * hf["n_embd"],
+            num_layers=given(hf, "n_layer"),
+            norm_eps=hf.get("layer_norm_epsilon", 1e-5),
+            tied=hf.get("tie_word_embeddings", True),
+            attention=AttentionConfig(
+                num_heads=given(hf, "n_head"), bias=True, out_bias=True, dropout=hf.get("attn_pdrop", 0.1)
+            ),
+            positions=PositionsConfig(kind="learned"),
+            block=BlockConfig(norm="layernorm", dropout=hf.get("resid_pdrop", 0.1)),
+            feedforward=FeedForwardConfig(
+                activation=read_activation(hf, "activation_function", "gelu_new"), gated=False, bias=True
+            ),
+        )
+        return Blueprint(
+            backbone_class=Decoder,
+            config=config,
+            vocab_size=given(hf, "vocab_size"),
+            max_length=given(hf, "n_positions"),
+        )
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        assert isinstance(model, Decoder)
+        c = model.config
+        return {
+            "architectures": ["GPT2LMHeadModel"],
+            "model_type": "gpt2",
+            "vocab_size": model.vocab_size,
+            "n_positions": model.max_length,
+            "n_embd": c.width,
+            "n_inner": c.d_ff or c.feedforward.standard_width(c.width),
+            "n_layer": c.num_layers,
+            "n_head": c.attention.num_heads,
+            "activation_function": write_activation(c.feedforward.activation),
+            "layer_norm_epsilon": c.norm_eps,
+            "tie_word_embeddings": c.tied,
+            "attn_pdrop": c.attention.dropout,
+            "resid_pdrop": c.block.dropout,
+            "embd_pdrop": c.block.dropout,
+            "bos_token_id": None,
+            "eos_token_id": None,
+        }
+
+    @classmethod
+    def rules(cls, model: Backbone) -> list[Rule]:
+        assert isinstance(model, Decoder)
+        layer = [
+            *linear("ln_1", "mixer_residual.before"),
+            *linear("attn.c_attn", "mixer.q", "mixer.k", "mixer.v", make=StackedTransposed),
+            *linear("attn.c_proj", "mixer.out", make=Transposed),
+            *linear("ln_2", "feedforward_residual.before"),
+            *linear("mlp.c_fc", "feedforward.up", make=Transposed),
+            *linear("mlp.c_proj", "feedforward.down", make=Transposed),
+        ]
+        return [
+            Same("transformer.wte.weight", ("embedding.tokens.weight",)),
+            Same("transformer.wpe.weight", ("embedding.positions",)),
+            *layered(model.config.num_layers, "transformer.h.{}.", "blocks.{}.", layer),
+            *linear("transformer.ln_f", "final"),
+            head("lm_head.weight", tied=model.config.tied),
+        ]
+
+    @classmethod
+    def canonical(cls, name: str) -> str:
+        """The files of the original GPT-2 have no ``transformer.`` before their names."""
+        return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"

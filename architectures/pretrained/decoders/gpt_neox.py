@@ -1,0 +1,115 @@
+"""GPT-NeoX and Pythia (Black et al. 2022, arXiv 2204.06745): parallel branches, partial rotation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from architectures.backbone import Backbone
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.block import BlockConfig
+from architectures.layers.feedforward import FeedForwardConfig
+from architectures.pretrained.checkpoint import (
+    Blueprint,
+    Checkpoint,
+    given,
+    read_activation,
+    write_activation,
+)
+from architectures.pretrained.decoders.llama import decoder_config
+from architectures.pretrained.rope_config import read_rope, rope_parameters, write_rope
+from architectures.pretrained.tensor_rules import ByHead, Rule, Same, head, layered, linear
+
+
+class GPTNeoX(Checkpoint):
+    """``GPTNeoXForCausalLM``."""
+
+    backbone_class = Decoder
+    model_types = ("gpt_neox",)
+    ignored = (r"gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",)
+
+    @classmethod
+    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        biased = hf.get("attention_bias", True)
+        max_length = given(hf, "max_position_embeddings")
+        rope = read_rope(hf, max_length=max_length, base=hf.get("rotary_emb_base", 10000.0))
+        fraction = rope_parameters(hf).get("partial_rotary_factor", hf.get("rotary_pct", 0.25))
+        config = DecoderConfig(
+            d_model=given(hf, "hidden_size"),
+            d_ff=given(hf, "intermediate_size"),
+            num_layers=given(hf, "num_hidden_layers"),
+            norm_eps=hf.get("layer_norm_eps", 1e-5),
+            tied=hf.get("tie_word_embeddings", False),
+            attention=AttentionConfig(
+                num_heads=given(hf, "num_attention_heads"),
+                bias=biased,
+                out_bias=biased,
+                dropout=hf.get("attention_dropout") or 0.0,
+            ),
+            positions=replace(rope, fraction=fraction),
+            block=BlockConfig(
+                norm="layernorm",
+                parallel=hf.get("use_parallel_residual", True),
+                dropout=hf.get("hidden_dropout") or 0.0,
+            ),
+            feedforward=FeedForwardConfig(
+                activation=read_activation(hf, "hidden_act", "gelu"), gated=False, bias=True
+            ),
+        )
+        return Blueprint(
+            backbone_class=Decoder,
+            config=config,
+            vocab_size=given(hf, "vocab_size"),
+            max_length=max_length,
+        )
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        c = decoder_config(model)
+        rope = write_rope(c.positions, c.width // c.attention.num_heads)
+        return {
+            "architectures": ["GPTNeoXForCausalLM"],
+            "model_type": "gpt_neox",
+            "vocab_size": model.vocab_size,
+            "max_position_embeddings": model.max_length,
+            "hidden_size": c.width,
+            "intermediate_size": c.d_ff or c.feedforward.standard_width(c.width),
+            "num_hidden_layers": c.num_layers,
+            "num_attention_heads": c.attention.num_heads,
+            "attention_bias": c.attention.bias,
+            "attention_dropout": c.attention.dropout,
+            "hidden_dropout": c.block.dropout,
+            "hidden_act": write_activation(c.feedforward.activation),
+            "layer_norm_eps": c.norm_eps,
+            "tie_word_embeddings": c.tied,
+            "use_parallel_residual": c.block.parallel,
+            "rope_parameters": rope | {"partial_rotary_factor": c.positions.fraction},
+            "bos_token_id": None,
+            "eos_token_id": None,
+        }
+
+    @classmethod
+    def rules(cls, model: Backbone) -> list[Rule]:
+        c = decoder_config(model)
+        by_head = partial(ByHead, num_heads=c.attention.num_heads)
+        layer = [
+            *linear("input_layernorm", "mixer_residual.before"),
+            *linear("attention.query_key_value", "mixer.q", "mixer.k", "mixer.v", make=by_head),
+            *linear("attention.dense", "mixer.out"),
+            *linear("post_attention_layernorm", "feedforward_residual.before"),
+            *linear("mlp.dense_h_to_4h", "feedforward.up"),
+            *linear("mlp.dense_4h_to_h", "feedforward.down"),
+        ]
+        return [
+            Same("gpt_neox.embed_in.weight", ("embedding.tokens.weight",)),
+            *layered(c.num_layers, "gpt_neox.layers.{}.", "blocks.{}.", layer),
+            *linear("gpt_neox.final_layer_norm", "final"),
+            head("embed_out.weight", tied=c.tied),
+        ]
+
+    @classmethod
+    def canonical(cls, name: str) -> str:
+        """The head has the name of its module in some files."""
+        return "embed_out.weight" if name == "lm_head.weight" else name

@@ -1,0 +1,195 @@
+"""Llama 2 and 3 (Touvron et al. 2023, arXiv 2307.09288), and what their many relatives share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from architectures.backbone import Backbone
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.transformer import HeadConfig
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.block import BlockConfig
+from architectures.layers.embedding import EmbeddingConfig
+from architectures.layers.feedforward import FeedForwardConfig
+from architectures.layers.positions import PositionsConfig
+from architectures.pretrained.checkpoint import (
+    Blueprint,
+    Checkpoint,
+    given,
+    read_activation,
+    write_activation,
+)
+from architectures.pretrained.rope_config import read_rope, write_rope
+from architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
+
+ATTENTION: tuple[Rule, ...] = (
+    *linear("self_attn.q_proj", "mixer.q"),
+    *linear("self_attn.k_proj", "mixer.k"),
+    *linear("self_attn.v_proj", "mixer.v"),
+    *linear("self_attn.o_proj", "mixer.out"),
+    Same("self_attn.q_norm.weight", ("mixer.q_norm.weight",)),
+    Same("self_attn.k_norm.weight", ("mixer.k_norm.weight",)),
+)
+FEEDFORWARD: tuple[Rule, ...] = (
+    *linear("mlp.gate_proj", "feedforward.gate"),
+    *linear("mlp.up_proj", "feedforward.up"),
+    *linear("mlp.down_proj", "feedforward.down"),
+)
+
+
+class LlamaLike(Checkpoint):
+    """A pre-norm decoder with rotary positions and a gated feed-forward; relatives change the parts."""
+
+    backbone_class = Decoder
+    ignored = (r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
+    architecture: ClassVar[str]
+    """The class there."""
+    defaults: ClassVar[dict[str, Any]] = {}
+    """Values of keys that config.json may leave out, where they are not ``COMMON``."""
+    activation: ClassVar[str] = "hidden_act"
+    """The key of the activation."""
+    block: ClassVar[BlockConfig] = BlockConfig()
+    embedding: ClassVar[EmbeddingConfig] = EmbeddingConfig()
+    norms: ClassVar[dict[str, str]] = {
+        "input_layernorm": "mixer_residual.before",
+        "post_attention_layernorm": "feedforward_residual.before",
+    }
+    """Names of the norms of a layer there and here."""
+
+    @classmethod
+    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        hf = COMMON | cls.defaults | hf
+        config = DecoderConfig(
+            d_model=given(hf, "hidden_size"),
+            d_ff=given(hf, "intermediate_size"),
+            num_layers=given(hf, "num_hidden_layers"),
+            norm_eps=hf["rms_norm_eps"],
+            tied=hf["tie_word_embeddings"],
+            attention=cls.read_attention(hf),
+            positions=cls.read_positions(hf),
+            block=cls.block,
+            feedforward=FeedForwardConfig(
+                activation=read_activation(hf, cls.activation, "silu"), bias=hf["mlp_bias"]
+            ),
+            embedding=cls.embedding,
+            head=cls.read_head(hf),
+        )
+        return Blueprint(
+            backbone_class=Decoder,
+            config=config,
+            vocab_size=given(hf, "vocab_size"),
+            max_length=given(hf, "max_position_embeddings"),
+        )
+
+    @classmethod
+    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+        """The attention of its layers."""
+        return AttentionConfig(
+            num_heads=given(hf, "num_attention_heads"),
+            num_kv_heads=hf["num_key_value_heads"],
+            head_dim=hf["head_dim"],
+            bias=hf["attention_bias"],
+            out_bias=hf["attention_bias"],
+            dropout=hf["attention_dropout"] or 0.0,
+        )
+
+    @classmethod
+    def read_positions(cls, hf: dict[str, Any]) -> PositionsConfig:
+        """Its rotary positions."""
+        return read_rope(hf, max_length=given(hf, "max_position_embeddings"))
+
+    @classmethod
+    def read_head(cls, hf: dict[str, Any]) -> HeadConfig:
+        """What is done to its logits."""
+        return HeadConfig()
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        c = decoder_config(model)
+        a = c.attention
+        head_dim = a.head_dim or c.width // a.num_heads
+        return {
+            "architectures": [cls.architecture],
+            "model_type": cls.model_types[0],
+            "vocab_size": model.vocab_size,
+            "max_position_embeddings": model.max_length,
+            "hidden_size": c.width,
+            "intermediate_size": c.dense_width,
+            "num_hidden_layers": c.num_layers,
+            "num_attention_heads": a.num_heads,
+            "num_key_value_heads": a.kv_heads,
+            "head_dim": head_dim,
+            cls.activation: write_activation(c.feedforward.activation),
+            "rms_norm_eps": c.norm_eps,
+            "tie_word_embeddings": c.tied,
+            "attention_bias": a.bias,
+            "attention_dropout": a.dropout,
+            "mlp_bias": c.feedforward.bias,
+            "rope_parameters": write_rope(c.positions, head_dim),
+            "bos_token_id": None,
+            "eos_token_id": None,
+            "pad_token_id": None,
+        }
+
+    @classmethod
+    def rules(cls, model: Backbone) -> list[Rule]:
+        c = decoder_config(model)
+        norms = [Same(f"{theirs}.weight", (f"{ours}.weight",)) for theirs, ours in cls.norms.items()]
+        layer = [*cls.attention_rules(c), *cls.feedforward_rules(c), *norms]
+        return [
+            Same("model.embed_tokens.weight", ("embedding.tokens.weight",)),
+            *layered(c.num_layers, "model.layers.{}.", "blocks.{}.", layer),
+            Same("model.norm.weight", ("final.weight",)),
+            head("lm_head.weight", tied=c.tied),
+        ]
+
+    @classmethod
+    def attention_rules(cls, config: DecoderConfig) -> Sequence[Rule]:
+        """The rules of the attention of a layer."""
+        return ATTENTION
+
+    @classmethod
+    def feedforward_rules(cls, config: DecoderConfig) -> Sequence[Rule]:
+        """The rules of the feed-forward of a layer, of whatever kind."""
+        return FEEDFORWARD
+
+
+COMMON: dict[str, Any] = {
+    "num_key_value_heads": None,
+    "head_dim": None,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "mlp_bias": False,
+}
+"""Values of keys that config.json may leave out, in most of these families."""
+
+
+def decoder_config(model: Backbone) -> DecoderConfig:
+    """The configuration of a decoder."""
+    assert isinstance(model, Decoder)
+    return model.config
+
+
+class Llama(LlamaLike):
+    """``LlamaForCausalLM``."""
+
+    model_types = ("llama",)
+    architecture = "LlamaForCausalLM"
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        check_width(model)
+        return super().write_config(model)
+
+
+def check_width(model: Backbone) -> None:
+    """Raises ValueError where the width is no multiple of the heads, which some classes there insist on."""
+    c = decoder_config(model)
+    if c.width % c.attention.num_heads:
+        raise ValueError(
+            f"d_model={c.width} is no multiple of attention.num_heads={c.attention.num_heads}, "
+            "whatever attention.head_dim is"
+        )

@@ -1,0 +1,91 @@
+"""MPT (MosaicML 2023): ALiBi, no biases anywhere, fused q, k, v."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from architectures.backbone import Backbone
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.block import BlockConfig
+from architectures.layers.feedforward import FeedForwardConfig
+from architectures.layers.positions import PositionsConfig
+from architectures.pretrained.checkpoint import Blueprint, Checkpoint, given, require
+from architectures.pretrained.decoders.llama import decoder_config
+from architectures.pretrained.tensor_rules import Rule, Same, Stacked, head, layered, linear
+
+
+class MPT(Checkpoint):
+    """``MptForCausalLM``, whose feed-forward is always four times as wide as the model."""
+
+    backbone_class = Decoder
+    model_types = ("mpt",)
+
+    @classmethod
+    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        attention = hf.get("attn_config") or {}
+        require(attention, "alibi", True, default=True)
+        require(attention, "alibi_bias_max", 8, default=8)
+        require(attention, "qk_ln", False, default=False)
+        require(attention, "clip_qkv", None)
+        require(hf, "logit_scale", None)
+        require(hf, "no_bias", True, default=True)
+        width = given(hf, "d_model")
+        config = DecoderConfig(
+            d_model=width,
+            d_ff=4 * width,
+            num_layers=given(hf, "n_layers"),
+            norm_eps=hf.get("layer_norm_epsilon", 1e-5),
+            tied=hf.get("tie_word_embeddings", True),
+            attention=AttentionConfig(
+                num_heads=given(hf, "n_heads"),
+                scale=attention.get("softmax_scale"),
+                dropout=attention.get("attn_pdrop") or 0.0,
+            ),
+            positions=PositionsConfig(kind="alibi"),
+            block=BlockConfig(norm="layernorm_no_bias", dropout=hf.get("resid_pdrop") or 0.0),
+            feedforward=FeedForwardConfig(activation="gelu", gated=False),
+        )
+        return Blueprint(
+            backbone_class=Decoder,
+            config=config,
+            vocab_size=given(hf, "vocab_size"),
+            max_length=given(hf, "max_seq_len"),
+        )
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        c = decoder_config(model)
+        return {
+            "architectures": ["MptForCausalLM"],
+            "model_type": "mpt",
+            "vocab_size": model.vocab_size,
+            "max_seq_len": model.max_length,
+            "d_model": c.width,
+            "n_layers": c.num_layers,
+            "n_heads": c.attention.num_heads,
+            # Its attn_pdrop is a whole number there, which cannot be the share that is dropped.
+            "attn_config": {"alibi": True, "softmax_scale": c.attention.scale},
+            "layer_norm_epsilon": c.norm_eps,
+            "tie_word_embeddings": c.tied,
+            "resid_pdrop": c.block.dropout,
+            "emb_pdrop": c.block.dropout,
+        }
+
+    @classmethod
+    def rules(cls, model: Backbone) -> list[Rule]:
+        c = decoder_config(model)
+        layer = [
+            Same("norm_1.weight", ("mixer_residual.before.weight",)),
+            Stacked("attn.Wqkv.weight", ("mixer.q.weight", "mixer.k.weight", "mixer.v.weight")),
+            *linear("attn.out_proj", "mixer.out"),
+            Same("norm_2.weight", ("feedforward_residual.before.weight",)),
+            *linear("ffn.up_proj", "feedforward.up"),
+            *linear("ffn.down_proj", "feedforward.down"),
+        ]
+        return [
+            Same("transformer.wte.weight", ("embedding.tokens.weight",)),
+            *layered(c.num_layers, "transformer.blocks.{}.", "blocks.{}.", layer),
+            Same("transformer.norm_f.weight", ("final.weight",)),
+            head("lm_head.weight", tied=c.tied),
+        ]

@@ -1,0 +1,27 @@
+"""OLMo 2 (arXiv 2501.00656): norms after the sublayers, inside the residual branch; q and k normed whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.block import BlockConfig
+from architectures.pretrained.decoders.llama import LlamaLike
+
+
+class Olmo2(LlamaLike):
+    """``Olmo2ForCausalLM``."""
+
+    model_types = ("olmo2",)
+    architecture = "Olmo2ForCausalLM"
+    defaults: ClassVar[dict[str, Any]] = {"rms_norm_eps": 1e-5}
+    block = BlockConfig(placement="output")
+    norms: ClassVar[dict[str, Any]] = {
+        "post_attention_layernorm": "mixer_residual.after",
+        "post_feedforward_layernorm": "feedforward_residual.after",
+    }
+
+    @classmethod
+    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+        return replace(super().read_attention(hf), qk_norm="full")

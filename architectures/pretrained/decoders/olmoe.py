@@ -1,0 +1,57 @@
+"""OLMoE (Muennighoff et al. 2024, arXiv 2409.02060): many small experts, gates not renormalised."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from architectures.backbone import Backbone
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.moe.config import ExpertsConfig
+from architectures.pretrained.checkpoint import Blueprint, require
+from architectures.pretrained.decoders.llama import check_width, decoder_config
+from architectures.pretrained.decoders.moe import Mixture
+
+
+class Olmoe(Mixture):
+    """``OlmoeForCausalLM``."""
+
+    model_types = ("olmoe",)
+    architecture = "OlmoeForCausalLM"
+    defaults: ClassVar[dict[str, Any]] = {
+        "rms_norm_eps": 1e-5,
+        "num_experts": 64,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": False,
+    }
+
+    @classmethod
+    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        require(hf, "clip_qkv", None)
+        return super().read_config(hf)
+
+    @classmethod
+    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+        return replace(super().read_attention(hf), qk_norm="full")
+
+    @classmethod
+    def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
+        hf = cls.defaults | hf
+        return ExpertsConfig(
+            num_experts=hf["num_experts"],
+            experts_per_token=hf["num_experts_per_tok"],
+            renormalise=hf["norm_topk_prob"],
+        )
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        check_width(model)
+        c = decoder_config(model)
+        hf = super().write_config(model) | {
+            "intermediate_size": c.expert_width,
+            "num_experts": c.experts.num_experts,
+            "num_experts_per_tok": c.experts.experts_per_token,
+            "norm_topk_prob": c.experts.renormalise,
+        }
+        del hf["head_dim"]
+        return hf

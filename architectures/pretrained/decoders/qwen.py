@@ -1,0 +1,55 @@
+"""Qwen2 (arXiv 2407.10671): Llama with biases of q, k, v. Qwen3 (arXiv 2505.09388): norms of q and k."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from architectures.backbone import Backbone
+from architectures.layers.attention.config import AttentionConfig
+from architectures.pretrained.decoders.llama import LlamaLike, decoder_config
+from architectures.pretrained.sliding_window import read_layer_types, write_layer_types
+
+
+class Qwen2(LlamaLike):
+    """``Qwen2ForCausalLM``."""
+
+    model_types = ("qwen2",)
+    architecture = "Qwen2ForCausalLM"
+    defaults: ClassVar[dict[str, Any]] = {
+        "num_key_value_heads": 32,
+        "use_sliding_window": False,
+        "sliding_window": 4096,
+        "max_window_layers": 28,
+    }
+
+    @classmethod
+    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+        plain = replace(super().read_attention(hf), bias=True, out_bias=False)
+        window = hf["sliding_window"] if hf["use_sliding_window"] else None
+        count, first = hf["num_hidden_layers"], hf["max_window_layers"]
+        usual = "".join("L" if window is not None and layer >= first else "G" for layer in range(count))
+        return replace(plain, window=window, layers=read_layer_types(hf, usual))
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        c = decoder_config(model)
+        local = "L" in c.attention.layers
+        return super().write_config(model) | {
+            "use_sliding_window": local,
+            "sliding_window": c.attention.window if local else None,
+            "layer_types": write_layer_types(c.attention, c.num_layers),
+        }
+
+
+class Qwen3(Qwen2):
+    """``Qwen3ForCausalLM``."""
+
+    model_types = ("qwen3",)
+    architecture = "Qwen3ForCausalLM"
+    defaults: ClassVar[dict[str, Any]] = Qwen2.defaults | {"head_dim": 128}
+
+    @classmethod
+    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+        biased = hf["attention_bias"]
+        return replace(super().read_attention(hf), bias=biased, out_bias=biased, qk_norm="head")

@@ -1,0 +1,91 @@
+"""Qwen1.5-MoE and Qwen2-MoE (arXiv 2407.10671): Qwen2 with experts, and shared ones behind a gate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from architectures.backbone import Backbone
+from architectures.backbones.decoder import DecoderConfig
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.moe.config import ExpertsConfig
+from architectures.pretrained.decoders.llama import decoder_config
+from architectures.pretrained.decoders.moe import Mixture, shared_rules
+from architectures.pretrained.decoders.qwen import Qwen2
+from architectures.pretrained.sliding_window import read_layer_types
+from architectures.pretrained.tensor_rules import Rule, Same
+
+
+class Qwen2Moe(Mixture, Qwen2):
+    """``Qwen2MoeForCausalLM``. Its shared experts are as wide as some number of the others."""
+
+    model_types = ("qwen2_moe",)
+    architecture = "Qwen2MoeForCausalLM"
+    defaults: ClassVar[dict[str, Any]] = Qwen2.defaults | {
+        "num_key_value_heads": 16,
+        "qkv_bias": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": None,
+        "moe_intermediate_size": 1408,
+        "shared_expert_intermediate_size": 5632,
+        "num_experts": 60,
+        "num_experts_per_tok": 4,
+        "norm_topk_prob": False,
+    }
+
+    @classmethod
+    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+        plain = replace(super().read_attention(hf), bias=hf["qkv_bias"])
+        last = hf["max_window_layers"]
+        usual = "".join(
+            "L" if hf["use_sliding_window"] and layer % 2 == 0 and layer < last else "G"
+            for layer in range(hf["num_hidden_layers"])
+        )
+        return replace(plain, layers=read_layer_types(hf, usual))
+
+    @classmethod
+    def read_feedforwards(cls, hf: dict[str, Any]) -> str:
+        hf = cls.defaults | hf
+        step, dense = hf["decoder_sparse_step"], hf["mlp_only_layers"] or []
+        layers = range(hf["num_hidden_layers"])
+        return "".join("E" if layer not in dense and (layer + 1) % step == 0 else "F" for layer in layers)
+
+    @classmethod
+    def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
+        hf = cls.defaults | hf
+        width, shared = hf["moe_intermediate_size"], hf["shared_expert_intermediate_size"]
+        if shared % width:
+            raise ValueError(
+                f"config.json: shared_expert_intermediate_size={shared} is not supported, only multiples of "
+                f"moe_intermediate_size={width}"
+            )
+        return ExpertsConfig(
+            num_experts=hf["num_experts"],
+            experts_per_token=hf["num_experts_per_tok"],
+            d_ff=width,
+            num_shared_experts=shared // width,
+            shared_gate=True,
+            renormalise=hf["norm_topk_prob"],
+        )
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        c = decoder_config(model)
+        if not c.experts.num_shared_experts:
+            raise ValueError("experts.num_shared_experts=0, there are always some")
+        return super().write_config(model) | {
+            "qkv_bias": c.attention.bias,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [layer for layer, kind in enumerate(c.kinds) if kind == "F"],
+            "moe_intermediate_size": c.expert_width,
+            "shared_expert_intermediate_size": c.experts.num_shared_experts * c.expert_width,
+            "num_experts": c.experts.num_experts,
+            "num_experts_per_tok": c.experts.experts_per_token,
+            "norm_topk_prob": c.experts.renormalise,
+        }
+
+    @classmethod
+    def feedforward_rules(cls, config: DecoderConfig) -> Sequence[Rule]:
+        gate = Same("mlp.shared_expert_gate.weight", ("feedforward.shared_gate.weight",))
+        return [*super().feedforward_rules(config), *shared_rules("mlp.shared_expert"), gate]

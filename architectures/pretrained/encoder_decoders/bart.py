@@ -1,0 +1,158 @@
+"""BART: ``BartForConditionalGeneration`` (Lewis et al. 2020, arXiv 1910.13461).
+
+Norms after the sublayers and after the embedding, learned positions that begin at
+row 2 of their tables, biases everywhere, one also for each token of the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from architectures.backbone import Backbone
+from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.backbones.transformer import HeadConfig
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.block import BlockConfig
+from architectures.layers.embedding import EmbeddingConfig
+from architectures.layers.feedforward import FeedForwardConfig
+from architectures.layers.positions import PositionsConfig
+from architectures.pretrained.checkpoint import (
+    Blueprint,
+    Checkpoint,
+    given,
+    read_activation,
+    require,
+    write_activation,
+)
+from architectures.pretrained.tensor_rules import (
+    Copied,
+    Repeated,
+    Row,
+    Rule,
+    Same,
+    Shifted,
+    head,
+    layered,
+    linear,
+)
+
+UNUSED_POSITIONS = 2
+
+
+class Bart(Checkpoint):
+    """``BartForConditionalGeneration``. Source and target share one token table, also with an untied head."""
+
+    backbone_class = EncoderDecoder
+    model_types = ("bart",)
+
+    @classmethod
+    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        num_heads, d_ff = given(hf, "decoder_attention_heads"), given(hf, "decoder_ffn_dim")
+        require(hf, "encoder_attention_heads", num_heads, default=num_heads)
+        require(hf, "encoder_ffn_dim", d_ff, default=d_ff)
+        config = EncoderDecoderConfig(
+            d_model=given(hf, "d_model"),
+            d_ff=d_ff,
+            num_layers=given(hf, "decoder_layers"),
+            num_encoder_layers=given(hf, "encoder_layers"),
+            norm_eps=1e-5,
+            tied=hf.get("tie_word_embeddings", True),
+            attention=AttentionConfig(
+                num_heads=num_heads, bias=True, out_bias=True, dropout=hf.get("attention_dropout", 0.0)
+            ),
+            positions=PositionsConfig(kind="learned"),
+            block=BlockConfig(norm="layernorm", placement="post", dropout=hf.get("dropout", 0.1)),
+            feedforward=FeedForwardConfig(
+                activation=read_activation(hf, "activation_function", "gelu"), gated=False, bias=True
+            ),
+            embedding=EmbeddingConfig(norm=True, scale=hf.get("scale_embedding", False)),
+            head=HeadConfig(bias=hf.get("final_logits_bias", True)),
+        )
+        return Blueprint(
+            backbone_class=EncoderDecoder,
+            config=config,
+            vocab_size=given(hf, "vocab_size"),
+            max_length=hf.get("max_position_embeddings", 1024),
+        )
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        assert isinstance(model, EncoderDecoder)
+        c = model.config
+        config: dict[str, Any] = {
+            "architectures": ["BartForConditionalGeneration"],
+            "model_type": "bart",
+            "is_encoder_decoder": True,
+            "vocab_size": model.vocab_size,
+            "max_position_embeddings": model.max_length,
+            "d_model": c.width,
+            "encoder_layers": c.encoder_layers,
+            "decoder_layers": c.num_layers,
+            "activation_function": write_activation(c.feedforward.activation),
+            "scale_embedding": c.embedding.scale,
+            "dropout": c.block.dropout,
+            "attention_dropout": c.attention.dropout,
+            "tie_word_embeddings": c.tied,
+            "final_logits_bias": c.head.bias,
+        }
+        for side in ("encoder", "decoder"):
+            config[f"{side}_attention_heads"] = c.attention.num_heads
+            config[f"{side}_ffn_dim"] = c.d_ff or c.feedforward.standard_width(c.width)
+        tokens = ("pad", "bos", "eos", "decoder_start", "forced_eos")
+        return config | dict.fromkeys(f"{name}_token_id" for name in tokens)
+
+    @classmethod
+    def rules(cls, model: Backbone) -> list[Rule]:
+        assert isinstance(model, EncoderDecoder)
+        c = model.config
+        table = "embedding.target.tokens.weight"
+        again = Repeated if c.tied else Copied  # untied, they expect a table for each side
+        return [
+            Same("model.shared.weight", (table,)),
+            again("model.encoder.embed_tokens.weight", (table,)),
+            again("model.decoder.embed_tokens.weight", (table,)),
+            *_stack("encoder", "source", c.encoder_layers),
+            *_stack("decoder", "target", c.num_layers),
+            head("lm_head.weight", tied=c.tied, table=table),
+            Row("final_logits_bias", ("head.bias",)),
+        ]
+
+    @classmethod
+    def clarify(cls, hf: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+        """They take a bias of the vocabulary that is missing for zeros; then our head has none."""
+        return hf | {"final_logits_bias": False} if names and "final_logits_bias" not in names else hf
+
+    @classmethod
+    def canonical(cls, name: str) -> str:
+        """Files of the bare ``BartModel`` have no ``model.`` before their names."""
+        return f"model.{name}" if name.startswith(("shared.", "encoder.", "decoder.")) else name
+
+
+def _stack(theirs: str, side: str, num_layers: int) -> list[Rule]:
+    """The rules of the encoder or of the decoder."""
+    layer = _attention("self_attn", "mixer")
+    if theirs == "decoder":
+        layer += _attention("encoder_attn", "cross")
+    layer += [
+        *linear("fc1", "feedforward.up"),
+        *linear("fc2", "feedforward.down"),
+        *linear("final_layer_norm", "feedforward_residual.after"),
+    ]
+    positions = f"model.{theirs}.embed_positions.weight"
+    return [
+        Shifted(positions, (f"embedding.{side}.positions",), rows=UNUSED_POSITIONS),
+        *linear(f"model.{theirs}.layernorm_embedding", f"embedding.{side}.norm"),
+        *layered(num_layers, f"model.{theirs}.layers.{{}}.", f"{theirs}.{{}}.", layer),
+    ]
+
+
+def _attention(theirs: str, ours: str) -> list[Rule]:
+    """The rules of one attention and the norm after it."""
+    return [
+        *linear(f"{theirs}.q_proj", f"{ours}.q"),
+        *linear(f"{theirs}.k_proj", f"{ours}.k"),
+        *linear(f"{theirs}.v_proj", f"{ours}.v"),
+        *linear(f"{theirs}.out_proj", f"{ours}.out"),
+        *linear(f"{theirs}_layer_norm", f"{ours}_residual.after"),
+    ]

@@ -1,0 +1,95 @@
+"""Switch transformers (Fedus et al. 2021, arXiv 2101.03961): T5 with experts in some layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from architectures.backbone import Backbone
+from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.layers.moe.config import ExpertsConfig
+from architectures.pretrained.checkpoint import Blueprint, require, write_activation
+from architectures.pretrained.decoders.moe import expert_rules
+from architectures.pretrained.encoder_decoders.t5 import T5
+from architectures.pretrained.tensor_rules import Copied, Repeated, Rule, Same
+
+
+class Switch(T5):
+    """``SwitchTransformersForConditionalGeneration``.
+
+    An expert takes the first ``expert_capacity`` tokens of a sequence. The weights of its balance loss
+    and z-loss are not carried over: there they are taken over all layers at once.
+    """
+
+    model_types = ("switch_transformers",)
+
+    @classmethod
+    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        require(hf, "router_bias", False, default=False)
+        activation = hf.get("dense_act_fn", "relu")
+        require({"dense_act_fn": activation.removeprefix("gated-")}, "dense_act_fn", activation)
+        tied = hf.get("tie_word_embeddings", True)
+        blueprint = super().read_config(
+            hf | {"feed_forward_proj": activation, "scale_decoder_outputs": tied, "tie_word_embeddings": tied}
+        )
+        config = blueprint.config
+        assert isinstance(config, EncoderDecoderConfig)
+        experts = ExpertsConfig(
+            num_experts=hf.get("num_experts", 8),
+            experts_per_token=1,
+            renormalise=False,
+            capacity=hf.get("expert_capacity", 64),
+            jitter=hf.get("router_jitter_noise", 0.01),
+        )
+        config = replace(
+            config,
+            feedforwards=_read_pattern(config.num_layers, hf.get("num_sparse_decoder_layers", 3)),
+            encoder_feedforwards=_read_pattern(config.encoder_layers, hf.get("num_sparse_encoder_layers", 3)),
+            experts=experts,
+        )
+        return replace(blueprint, config=config)
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        assert isinstance(model, EncoderDecoder)
+        c = model.config
+        hf = super().write_config(model) | {
+            "architectures": ["SwitchTransformersForConditionalGeneration"],
+            "model_type": cls.model_types[0],
+            "d_ff": c.dense_width,
+            "dense_act_fn": write_activation(c.feedforward.activation),
+            "num_sparse_decoder_layers": c.kinds.count("E"),
+            "num_sparse_encoder_layers": c.encoder_kinds.count("E"),
+            "num_experts": c.experts.num_experts,
+            "expert_capacity": c.experts.capacity or model.max_length,
+            "router_jitter_noise": c.experts.jitter,
+        }
+        del hf["feed_forward_proj"], hf["scale_decoder_outputs"]
+        return hf
+
+    @classmethod
+    def rules(cls, model: Backbone) -> list[Rule]:
+        assert isinstance(model, EncoderDecoder)
+        rules = super().rules(model)
+        if model.config.tied:
+            return rules
+        # Without a tied head, their class takes the tables of encoder and decoder for different ones too.
+        return [Copied(rule.theirs, rule.ours) if isinstance(rule, Repeated) else rule for rule in rules]
+
+    @classmethod
+    def feedforward_rules(cls, config: EncoderDecoderConfig, theirs: str) -> list[Rule]:
+        names = {"wi": "up_XFD", "wo": "down_XDF"}
+        dense = [
+            Same(f"{theirs}.mlp.{name}.weight", (f"feedforward.{ours.partition('_')[0]}.weight",))
+            for name, ours in names.items()
+        ]
+        router = Same(f"{theirs}.mlp.router.classifier.weight", ("feedforward.router.weight",))
+        experts = expert_rules(config.experts.num_experts, f"{theirs}.mlp.experts.expert_{{}}", names)
+        return [*dense, router, *experts]
+
+
+def _read_pattern(num_layers: int, num_sparse: int) -> str:
+    """Which layers have experts, as their class reckons: with none asked for, it is the second alone."""
+    step = num_layers // num_sparse if num_sparse else num_layers
+    sparse = [step > 0 and (layer % step == 1 or step == 1) for layer in range(num_layers)]
+    return "".join("E" if is_sparse else "F" for is_sparse in sparse)

@@ -1,0 +1,164 @@
+"""T5 and T5 v1.1: ``T5ForConditionalGeneration`` (Raffel et al. 2020, arXiv 1910.10683).
+
+RMSNorm before the sublayers, one relative position bias for each stack, scores
+that are not scaled, no biases. The first T5 ties the head to the embedding and
+scales what it reads; v1.1 does neither, and its feed-forward is gated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from architectures.backbone import Backbone
+from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.backbones.transformer import HeadConfig
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.block import BlockConfig
+from architectures.layers.feedforward import FeedForwardConfig
+from architectures.layers.positions import PositionsConfig
+from architectures.pretrained.checkpoint import (
+    Blueprint,
+    Checkpoint,
+    given,
+    read_activation,
+    write_activation,
+)
+from architectures.pretrained.tensor_rules import Repeated, Rule, Same, head, layered, linear
+
+BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+
+
+class T5(Checkpoint):
+    """``T5ForConditionalGeneration``."""
+
+    backbone_class = EncoderDecoder
+    model_types = ("t5",)
+    ignored = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
+
+    @classmethod
+    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        tied = hf.get("tie_word_embeddings", True)
+        encoder_layers = given(hf, "num_layers")
+        gated, activation = _read_feedforward(hf)
+        config = EncoderDecoderConfig(
+            d_model=given(hf, "d_model"),
+            d_ff=given(hf, "d_ff"),
+            num_layers=hf.get("num_decoder_layers") or encoder_layers,
+            num_encoder_layers=encoder_layers,
+            norm_eps=hf.get("layer_norm_epsilon", 1e-6),
+            tied=tied,
+            attention=AttentionConfig(
+                num_heads=given(hf, "num_heads"),
+                head_dim=given(hf, "d_kv"),
+                scale=1.0,
+                dropout=hf.get("dropout_rate", 0.1),
+            ),
+            positions=PositionsConfig(
+                kind="relative",
+                num_buckets=hf.get("relative_attention_num_buckets", 32),
+                max_distance=hf.get("relative_attention_max_distance", 128),
+            ),
+            block=BlockConfig(dropout=hf.get("dropout_rate", 0.1)),
+            feedforward=FeedForwardConfig(activation=activation, gated=gated),
+            head=HeadConfig(scale=hf.get("scale_decoder_outputs", tied)),
+        )
+        return Blueprint(
+            backbone_class=EncoderDecoder,
+            config=config,
+            vocab_size=given(hf, "vocab_size"),
+            max_length=hf.get("n_positions", 512),
+        )
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        assert isinstance(model, EncoderDecoder)
+        c = model.config
+        activation = write_activation(c.feedforward.activation)
+        gated = "gated-gelu" if activation == "gelu_new" else f"gated-{activation}"
+        return {
+            "architectures": ["T5ForConditionalGeneration"],
+            "model_type": "t5",
+            "is_encoder_decoder": True,
+            "vocab_size": model.vocab_size,
+            "n_positions": model.max_length,
+            "d_model": c.width,
+            "d_kv": c.attention.head_dim or c.width // c.attention.num_heads,
+            "d_ff": c.dense_width,
+            "num_layers": c.encoder_layers,
+            "num_decoder_layers": c.num_layers,
+            "num_heads": c.attention.num_heads,
+            "relative_attention_num_buckets": c.positions.num_buckets,
+            "relative_attention_max_distance": c.positions.max_distance,
+            "feed_forward_proj": gated if c.feedforward.gated else activation,
+            "layer_norm_epsilon": c.norm_eps,
+            "dropout_rate": c.block.dropout,
+            "tie_word_embeddings": c.tied,
+            "scale_decoder_outputs": c.head.scale,
+            "pad_token_id": None,
+            "eos_token_id": None,
+        }
+
+    @classmethod
+    def rules(cls, model: Backbone) -> list[Rule]:
+        assert isinstance(model, EncoderDecoder)
+        c = model.config
+        table = "embedding.target.tokens.weight"
+        return [
+            Same("shared.weight", (table,)),
+            Repeated("encoder.embed_tokens.weight", (table,)),
+            Repeated("decoder.embed_tokens.weight", (table,)),
+            Same(f"encoder.{BIAS}", ("encoder_bias.table.weight",)),
+            *layered(c.encoder_layers, "encoder.block.{}.", "encoder.{}.", cls.layer_rules(c, cross=False)),
+            Same("encoder.final_layer_norm.weight", ("encoder_norm.weight",)),
+            Same(f"decoder.{BIAS}", ("decoder_bias.table.weight",)),
+            *layered(c.num_layers, "decoder.block.{}.", "decoder.{}.", cls.layer_rules(c, cross=True)),
+            Same("decoder.final_layer_norm.weight", ("decoder_norm.weight",)),
+            head("lm_head.weight", tied=c.tied, table=table),
+        ]
+
+    @classmethod
+    def layer_rules(cls, config: EncoderDecoderConfig, *, cross: bool) -> list[Rule]:
+        """The rules of one layer."""
+        rules = _sublayer("layer.0.SelfAttention", "mixer")
+        if cross:
+            rules += _sublayer("layer.1.EncDecAttention", "cross")
+        last = f"layer.{2 if cross else 1}"
+        rules += linear(f"{last}.layer_norm", "feedforward_residual.before")
+        return [*rules, *cls.feedforward_rules(config, last)]
+
+    @classmethod
+    def feedforward_rules(cls, config: EncoderDecoderConfig, theirs: str) -> list[Rule]:
+        """The rules of the feed-forward of a layer, which is in ``theirs``."""
+        up = (("wi_0", "gate"), ("wi_1", "up")) if config.feedforward.gated else (("wi", "up"),)
+        return [
+            rule
+            for name, ours in (*up, ("wo", "down"))
+            for rule in linear(f"{theirs}.DenseReluDense.{name}", f"feedforward.{ours}")
+        ]
+
+    @classmethod
+    def clarify(cls, hf: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+        """transformers 5 writes ``tie_word_embeddings`` true for v1.1 too: its tensors tell.
+
+        A head that is not scaled and has a tensor of its own is v1.1's.
+        """
+        own_head = hf.get("scale_decoder_outputs") is False and "lm_head.weight" in names
+        return hf | {"tie_word_embeddings": False} if own_head else hf
+
+
+def _read_feedforward(hf: dict[str, Any]) -> tuple[bool, str]:
+    """Whether the feed-forward is gated, and our name of its activation."""
+    kind = hf.get("feed_forward_proj", "relu")
+    gated = kind.startswith("gated-")
+    # By "gated-gelu" they mean the tanh approximation; by "gelu" alone the exact one.
+    name = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
+    return gated, read_activation({"feed_forward_proj": name}, "feed_forward_proj", "relu")
+
+
+def _sublayer(theirs: str, ours: str) -> list[Rule]:
+    """The rules of one attention and the norm before it."""
+    rules = [*linear(f"{theirs.rpartition('.')[0]}.layer_norm", f"{ours}_residual.before")]
+    for name, own in (("q", "q"), ("k", "k"), ("v", "v"), ("o", "out")):
+        rules += linear(f"{theirs}.{name}", f"{ours}.{own}")
+    return rules

@@ -1,0 +1,133 @@
+"""Masked diffusion checkpoints: LLaDA (arXiv 2502.09992) is Llama and Dream (arXiv 2508.15487) Qwen2, without
+the causal mask. LLaDA's files have the names of OLMo; Dream predicts a token one position before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, ClassVar
+
+from architectures.backbone import Backbone
+from architectures.backbones.decoder import DecoderConfig
+from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.positions import PositionsConfig
+from architectures.pretrained.checkpoint import Blueprint, Checkpoint, given, require
+from architectures.pretrained.decoders.llama import decoder_config
+from architectures.pretrained.decoders.qwen import Qwen2
+from architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
+
+LAYER: tuple[Rule, ...] = (
+    Same("attn_norm.weight", ("mixer_residual.before.weight",)),
+    Same("ff_norm.weight", ("feedforward_residual.before.weight",)),
+    *linear("q_proj", "mixer.q"),
+    *linear("k_proj", "mixer.k"),
+    *linear("v_proj", "mixer.v"),
+    *linear("attn_out", "mixer.out"),
+    *linear("ff_proj", "feedforward.gate"),
+    *linear("up_proj", "feedforward.up"),
+    *linear("ff_out", "feedforward.down"),
+)
+FIXED: dict[str, Any] = {
+    "block_type": "llama",
+    "activation_type": "silu",
+    "layer_norm_type": "rms",
+    "rope": True,
+    "alibi": False,
+    "include_bias": False,
+    "attention_layer_norm": False,
+    "input_emb_norm": False,
+    "scale_logits": False,
+}
+"""What LLaDA's configuration could say otherwise, and no checkpoint of it does."""
+LEFT_OUT: dict[str, Any] = {
+    "block_type": "sequential",
+    "activation_type": "swiglu",
+    "layer_norm_type": "default",
+    "rope": False,
+}
+"""What its class takes where config.json is silent, and that is not as above."""
+
+
+class LLaDA(Checkpoint):
+    """``LLaDAModelLM``."""
+
+    backbone_class = Diffusion
+    model_types = ("llada",)
+
+    @classmethod
+    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        for key, value in FIXED.items():
+            require(hf, key, value, default=LEFT_OUT.get(key, value))
+        width = given(hf, "d_model")
+        config = DiffusionConfig(
+            d_model=width,
+            d_ff=hf.get("mlp_hidden_size") or hf.get("mlp_ratio", 4) * width,
+            num_layers=given(hf, "n_layers"),
+            norm_eps=hf.get("rms_norm_eps", 1e-5),
+            tied=hf.get("weight_tying", True),
+            attention=AttentionConfig(
+                num_heads=given(hf, "n_heads"),
+                num_kv_heads=hf.get("n_kv_heads"),
+                bias=hf.get("include_qkv_bias") or False,
+            ),
+            positions=PositionsConfig(kind="rope", base=float(hf.get("rope_theta", 10000.0))),
+        )
+        return Blueprint(
+            backbone_class=Diffusion,
+            config=config,
+            vocab_size=hf.get("embedding_size") or given(hf, "vocab_size"),
+            max_length=given(hf, "max_sequence_length"),
+        )
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        c = decoder_config(model)
+        a = c.attention
+        return FIXED | {
+            "architectures": ["LLaDAModelLM"],
+            "model_type": "llada",
+            "d_model": c.width,
+            "n_heads": a.num_heads,
+            "n_kv_heads": a.kv_heads,
+            "n_layers": c.num_layers,
+            "mlp_hidden_size": c.d_ff or c.feedforward.standard_width(c.width),
+            "rms_norm_eps": c.norm_eps,
+            "rope_theta": c.positions.base,
+            "include_qkv_bias": a.bias,
+            "weight_tying": c.tied,
+            "vocab_size": model.vocab_size,
+            "embedding_size": model.vocab_size,
+            "max_sequence_length": model.max_length,
+        }
+
+    @classmethod
+    def rules(cls, model: Backbone) -> list[Rule]:
+        c = decoder_config(model)
+        return [
+            Same("model.transformer.wte.weight", ("embedding.tokens.weight",)),
+            *layered(c.num_layers, "model.transformer.blocks.{}.", "blocks.{}.", LAYER),
+            Same("model.transformer.ln_f.weight", ("final.weight",)),
+            head("model.transformer.ff_out.weight", tied=c.tied),
+        ]
+
+
+class Dream(Qwen2):
+    """``DreamModel``."""
+
+    backbone_class = Diffusion  # type: ignore[assignment]
+    model_types = ("Dream",)
+    architecture = "DreamModel"
+    defaults: ClassVar[dict[str, Any]] = Qwen2.defaults | {"max_position_embeddings": 32768}
+
+    @classmethod
+    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        found = super().read_config(hf)
+        assert isinstance(found.config, DecoderConfig)
+        same = {field.name: getattr(found.config, field.name) for field in fields(found.config)}
+        return Blueprint(
+            backbone_class=Diffusion,
+            config=DiffusionConfig(**same, shifted=True),
+            vocab_size=found.vocab_size,
+            max_length=found.max_length,
+        )

@@ -1,0 +1,142 @@
+"""ModernBERT: ``ModernBertForMaskedLM`` (Warner et al. 2024, arXiv 2412.13663).
+
+Pre-norm without biases, RoPE with a base of its own in the local layers, gated
+GELU, no norm before the first attention.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from architectures.backbone import Backbone
+from architectures.backbones.encoder import Encoder, EncoderConfig
+from architectures.backbones.transformer import HeadConfig
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.block import BlockConfig
+from architectures.layers.embedding import EmbeddingConfig
+from architectures.layers.feedforward import FeedForwardConfig
+from architectures.layers.positions import PositionsConfig
+from architectures.pretrained.checkpoint import (
+    Blueprint,
+    Checkpoint,
+    given,
+    read_activation,
+    write_activation,
+)
+from architectures.pretrained.rope_config import settled_rope
+from architectures.pretrained.sliding_window import read_layer_types, write_layer_types
+from architectures.pretrained.tensor_rules import Rule, Same, Stacked, head, layered, linear
+
+BASES = {
+    "full_attention": ("global_rope_theta", 160_000.0),
+    "sliding_attention": ("local_rope_theta", 10_000.0),
+}
+"""Key of the rotary base in configurations before transformers 5, and its value where it is not given."""
+
+
+class ModernBert(Checkpoint):
+    """``ModernBertForMaskedLM``."""
+
+    backbone_class = Encoder
+    model_types = ("modernbert",)
+
+    @classmethod
+    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        bias, norm_bias = hf.get("attention_bias", False), hf.get("norm_bias", False)
+        config = EncoderConfig(
+            d_model=given(hf, "hidden_size"),
+            d_ff=given(hf, "intermediate_size"),
+            num_layers=given(hf, "num_hidden_layers"),
+            norm_eps=hf.get("norm_eps", 1e-5),
+            tied=hf.get("tie_word_embeddings", True),
+            attention=AttentionConfig(
+                num_heads=given(hf, "num_attention_heads"),
+                bias=bias,
+                out_bias=bias,
+                window=hf.get("local_attention", 128),
+                layers=read_layer_types(hf, "G" + "L" * (hf.get("global_attn_every_n_layers", 3) - 1)),
+                dropout=hf.get("attention_dropout", 0.0),
+            ),
+            positions=PositionsConfig(
+                base=_read_base(hf, "full_attention"), local_base=_read_base(hf, "sliding_attention")
+            ),
+            block=BlockConfig(norm="layernorm" if norm_bias else "layernorm_no_bias", first_norm=False),
+            feedforward=FeedForwardConfig(
+                activation=read_activation(hf, "hidden_activation", "gelu"), bias=hf.get("mlp_bias", False)
+            ),
+            embedding=EmbeddingConfig(norm=True),
+            head=HeadConfig(bias=hf.get("decoder_bias", True)),
+            transform_activation=read_activation(hf, "classifier_activation", "gelu"),
+            transform_bias=hf.get("classifier_bias", False),
+        )
+        return Blueprint(
+            backbone_class=Encoder,
+            config=config,
+            vocab_size=given(hf, "vocab_size"),
+            max_length=hf.get("max_position_embeddings", 8192),
+        )
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        assert isinstance(model, Encoder)
+        c = model.config
+        rope = settled_rope(c.positions, c.width // c.attention.num_heads)
+        bases = {"full_attention": rope.base, "sliding_attention": rope.local_base}
+        return {
+            "architectures": ["ModernBertForMaskedLM"],
+            "model_type": "modernbert",
+            "vocab_size": model.vocab_size,
+            "max_position_embeddings": model.max_length,
+            "hidden_size": c.width,
+            "intermediate_size": c.d_ff or c.feedforward.standard_width(c.width),
+            "num_hidden_layers": c.num_layers,
+            "num_attention_heads": c.attention.num_heads,
+            "hidden_activation": write_activation(c.feedforward.activation),
+            "norm_eps": c.norm_eps,
+            "norm_bias": c.block.norm == "layernorm",
+            "attention_bias": c.attention.bias,
+            "mlp_bias": c.feedforward.bias,
+            "decoder_bias": c.head.bias,
+            "classifier_activation": write_activation(c.transform_activation),
+            "classifier_bias": c.transform_bias,
+            "layer_types": write_layer_types(c.attention, c.num_layers),
+            "local_attention": c.attention.window or 128,
+            "rope_parameters": {
+                kind: {"rope_theta": base, "rope_type": "default"} for kind, base in bases.items()
+            },
+            "attention_dropout": c.attention.dropout,
+            "embedding_dropout": c.block.dropout,
+            "tie_word_embeddings": c.tied,
+            **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),
+        }
+
+    @classmethod
+    def rules(cls, model: Backbone) -> list[Rule]:
+        assert isinstance(model, Encoder)
+        layer = [
+            *linear("attn_norm", "mixer_residual.before"),
+            *linear("attn.Wqkv", "mixer.q", "mixer.k", "mixer.v", make=Stacked),
+            *linear("attn.Wo", "mixer.out"),
+            *linear("mlp_norm", "feedforward_residual.before"),
+            *linear("mlp.Wi", "feedforward.gate", "feedforward.up", make=Stacked),
+            *linear("mlp.Wo", "feedforward.down"),
+        ]
+        return [
+            Same("model.embeddings.tok_embeddings.weight", ("embedding.tokens.weight",)),
+            *linear("model.embeddings.norm", "embedding.norm"),
+            *layered(model.config.num_layers, "model.layers.{}.", "blocks.{}.", layer),
+            *linear("model.final_norm", "final"),
+            *linear("head.dense", "transform.dense"),
+            *linear("head.norm", "transform.norm"),
+            head("decoder.weight", tied=model.config.tied),
+            Same("decoder.bias", ("head.bias",)),
+        ]
+
+
+def _read_base(hf: dict[str, Any], kind: str) -> float:
+    """The rotary base of the global or of the local layers."""
+    old, default = BASES[kind]
+    rope = (hf.get("rope_parameters") or {}).get(kind) or {}
+    if rope.get("rope_type", "default") != "default" or hf.get("rope_scaling") is not None:
+        raise ValueError(f"config.json: scaled rotary embeddings are not supported in ModernBERT ({kind})")
+    return rope.get("rope_theta") or hf.get(old) or default

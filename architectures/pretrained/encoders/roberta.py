@@ -1,0 +1,59 @@
+"""RoBERTa: ``RobertaForMaskedLM`` (Liu et al. 2019, arXiv 1907.11692), BERT with positions that begin at 2.
+
+There a token equal to the padding id, 1, takes no position, wherever it stands. Here
+positions count tokens, so logits agree where that id is padding on the right and
+nothing else. An encoder whose token 1 is a word is exported as BERT, which is exact.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from architectures.backbone import Backbone
+from architectures.backbones.encoder import Encoder
+from architectures.pretrained.checkpoint import Blueprint, Checkpoint, require
+from architectures.pretrained.encoders.bert import (
+    LAYER,
+    embedding_rules,
+    prediction_rules,
+    read_post_norm,
+    write_post_norm,
+)
+from architectures.pretrained.tensor_rules import Rule, Shifted, layered, linear
+
+PAD = 1
+"""Id of the padding token; the positions up to this one are unused."""
+
+
+class Roberta(Checkpoint):
+    """``RobertaForMaskedLM``. The pooler of ``RobertaModel`` is passed over."""
+
+    backbone_class = Encoder
+    model_types = ("roberta",)
+    ignored = (r"roberta\.pooler\..*", r"roberta\.embeddings\.position_ids")
+
+    @classmethod
+    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        require(hf, "pad_token_id", PAD, default=PAD)
+        return read_post_norm(hf, transform_activation="gelu", unused_positions=PAD + 1)
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        return write_post_norm(model, unused_positions=PAD + 1) | {
+            "architectures": ["RobertaForMaskedLM"],
+            "model_type": "roberta",
+            "pad_token_id": PAD,
+        }
+
+    @classmethod
+    def rules(cls, model: Backbone) -> list[Rule]:
+        assert isinstance(model, Encoder)
+        positions = "roberta.embeddings.position_embeddings.weight"
+        return [
+            *embedding_rules("roberta.embeddings."),
+            Shifted(positions, ("embedding.positions",), rows=PAD + 1),
+            *layered(model.config.num_layers, "roberta.encoder.layer.{}.", "blocks.{}.", LAYER),
+            *linear("lm_head.dense", "transform.dense"),
+            *linear("lm_head.layer_norm", "transform.norm"),
+            *prediction_rules("lm_head.", tied=model.config.tied),
+        ]

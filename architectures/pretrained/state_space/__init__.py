@@ -1,0 +1,1 @@
+"""Checkpoints of state-space models and hybrids."""

@@ -1,0 +1,139 @@
+"""Bamba (IBM, Princeton, CMU and UIUC 2024): Mamba-2, and attention with half of each head rotated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from architectures.backbone import Backbone
+from architectures.backbones.hybrid import Hybrid, HybridConfig
+from architectures.backbones.mamba2 import SSDConfig
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.feedforward import FeedForwardConfig
+from architectures.pretrained.checkpoint import Blueprint, Checkpoint, given, require
+from architectures.pretrained.decoders.llama import ATTENTION
+from architectures.pretrained.rope_config import read_rope, write_rope
+from architectures.pretrained.state_space.jamba import (
+    common_keys,
+    hybrid_blueprint,
+    hybrid_config,
+    hybrid_rules,
+)
+from architectures.pretrained.state_space.mamba import times
+from architectures.pretrained.state_space.mamba2 import INFINITY, SSD_RULES, read_number
+from architectures.pretrained.tensor_rules import Rule
+
+DEFAULTS: dict[str, Any] = {
+    "num_key_value_heads": 8,
+    "head_dim": None,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "mlp_bias": False,
+    "attn_layer_indices": None,
+    "mamba_n_heads": 128,
+    "mamba_d_head": "auto",
+    "mamba_n_groups": 1,
+    "mamba_d_state": 256,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_chunk_size": 256,
+    "mamba_conv_bias": True,
+    "mamba_proj_bias": False,
+    "time_step_limit": (0.0, math.inf),
+}
+"""Values of keys that config.json may leave out."""
+ROTATED = 0.5
+"""The share of each head that turns, whatever config.json says."""
+
+
+class Bamba(Checkpoint):
+    """``BambaForCausalLM``."""
+
+    backbone_class = Hybrid
+    model_types = ("bamba",)
+    ignored = (r"model\.rotary_emb\.inv_freq",)
+
+    @classmethod
+    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        hf = DEFAULTS | hf
+        attention = set(hf["attn_layer_indices"] or ())
+        layers = "".join("A" if i in attention else "S" for i in range(given(hf, "num_hidden_layers")))
+        config = read_mamba2_hybrid(hf, layers, hf["mamba_expand"] * given(hf, "hidden_size"))
+        rotated = replace(config.positions, fraction=ROTATED)
+        return hybrid_blueprint(hf, replace(config, positions=rotated))
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        c = hybrid_config(model)
+        hf = write_mamba2_hybrid(model, "BambaForCausalLM", "bamba")
+        hf["rope_parameters"]["partial_rotary_factor"] = ROTATED
+        return hf | {
+            "attn_layer_indices": [i for i, letters in enumerate(c.mixers) if letters == "A"],
+            "mamba_expand": times(c.mamba2.num_heads * hf["mamba_d_head"], c.width),
+        }
+
+    @classmethod
+    def rules(cls, model: Backbone) -> list[Rule]:
+        mamba2 = [rule.within("mamba.", "mixer.") for rule in SSD_RULES]
+        return hybrid_rules(model, {"A": ATTENTION, "S": mamba2})
+
+
+def read_mamba2_hybrid(hf: dict[str, Any], layers: str, channels: int) -> HybridConfig:
+    """A hybrid of attention and of Mamba-2 with that many channels."""
+    require(hf, "hidden_act", "silu", default="silu")
+    low, high = (read_number(limit) for limit in hf["time_step_limit"])
+    heads = hf["mamba_n_heads"]
+    return HybridConfig(
+        d_model=given(hf, "hidden_size"),
+        d_ff=given(hf, "intermediate_size"),
+        num_layers=given(hf, "num_hidden_layers"),
+        norm_eps=hf["rms_norm_eps"],
+        tied=hf["tie_word_embeddings"],
+        layers=layers,
+        attention=AttentionConfig(
+            num_heads=given(hf, "num_attention_heads"),
+            num_kv_heads=hf["num_key_value_heads"],
+            head_dim=hf["head_dim"],
+            bias=hf["attention_bias"],
+            out_bias=hf["attention_bias"],
+            dropout=hf["attention_dropout"] or 0.0,
+        ),
+        positions=read_rope(hf, max_length=given(hf, "max_position_embeddings")),
+        feedforward=FeedForwardConfig(bias=hf["mlp_bias"]),
+        mamba2=SSDConfig(
+            num_heads=heads,
+            head_dim=channels // heads if hf["mamba_d_head"] == "auto" else hf["mamba_d_head"],
+            d_state=hf["mamba_d_state"],
+            num_groups=hf["mamba_n_groups"],
+            conv_width=hf["mamba_d_conv"],
+            conv_bias=hf["mamba_conv_bias"],
+            bias=hf["mamba_proj_bias"],
+            dt_floor=low,
+            dt_ceiling=None if high == math.inf else high,
+            chunk=hf["mamba_chunk_size"],
+        ),
+    )
+
+
+def write_mamba2_hybrid(model: Backbone, architecture: str, model_type: str) -> dict[str, Any]:
+    """The content of config.json that ``read_mamba2_hybrid`` reads."""
+    c = hybrid_config(model)
+    hf = common_keys(model, architecture, model_type)
+    mamba2 = c.mamba2.settled(c.width)
+    return hf | {
+        "attention_bias": c.attention.bias,
+        "mlp_bias": c.feedforward.bias,
+        "rope_parameters": write_rope(c.positions, hf["head_dim"]),
+        "mamba_n_heads": mamba2.num_heads,
+        "mamba_d_head": mamba2.head_dim,
+        "mamba_n_groups": mamba2.num_groups,
+        "mamba_d_state": mamba2.d_state,
+        "mamba_d_conv": mamba2.conv_width,
+        "mamba_chunk_size": mamba2.chunk,
+        "mamba_conv_bias": mamba2.conv_bias,
+        "mamba_proj_bias": mamba2.bias,
+        "time_step_limit": [mamba2.dt_floor, INFINITY if mamba2.dt_ceiling is None else mamba2.dt_ceiling],
+    }

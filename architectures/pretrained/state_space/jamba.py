@@ -1,0 +1,198 @@
+"""Jamba (Lieber et al. 2024, arXiv 2403.19887): Mamba, attention without positions, and experts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from architectures.backbone import Backbone
+from architectures.backbones.hybrid import Hybrid, HybridConfig
+from architectures.backbones.mamba import SelectiveConfig
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.moe.config import ExpertsConfig
+from architectures.layers.positions import PositionsConfig
+from architectures.pretrained.checkpoint import Blueprint, Checkpoint, given, require
+from architectures.pretrained.decoders.llama import ATTENTION
+from architectures.pretrained.decoders.moe import expert_rules
+from architectures.pretrained.state_space.mamba import SELECTIVE, times
+from architectures.pretrained.tensor_rules import Rule, Same, head, linear
+
+DEFAULTS: dict[str, Any] = {
+    "num_key_value_heads": 8,
+    "head_dim": None,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "attention_dropout": 0.0,
+    "num_experts": 16,
+    "num_experts_per_tok": 2,
+    "expert_layer_period": 2,
+    "expert_layer_offset": 1,
+    "attn_layer_period": 8,
+    "attn_layer_offset": 4,
+    "mamba_d_state": 16,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "mamba_dt_rank": "auto",
+    "mamba_conv_bias": True,
+    "mamba_proj_bias": False,
+}
+"""Values of keys that config.json may leave out."""
+MAMBA: tuple[Rule, ...] = (
+    *(rule.within("mamba.", "mixer.") for rule in SELECTIVE),
+    Same("mamba.dt_layernorm.weight", ("mixer.norms.0.weight",)),
+    Same("mamba.b_layernorm.weight", ("mixer.norms.1.weight",)),
+    Same("mamba.c_layernorm.weight", ("mixer.norms.2.weight",)),
+)
+FEEDFORWARD: tuple[Rule, ...] = (
+    Same("input_layernorm.weight", ("mixer_residual.before.weight",)),
+    Same("pre_ff_layernorm.weight", ("feedforward_residual.before.weight",)),
+    *linear("feed_forward.gate_proj", "feedforward.gate"),
+    *linear("feed_forward.up_proj", "feedforward.up"),
+    *linear("feed_forward.down_proj", "feedforward.down"),
+)
+
+
+class Jamba(Checkpoint):
+    """``JambaForCausalLM``. The weight of its balance loss is not carried over: it is defined otherwise."""
+
+    backbone_class = Hybrid
+    model_types = ("jamba",)
+
+    @classmethod
+    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        hf = DEFAULTS | hf
+        require(hf, "hidden_act", "silu", default="silu")
+        require(hf, "sliding_window", None)
+        num_layers, width = given(hf, "num_hidden_layers"), given(hf, "hidden_size")
+        rank = hf["mamba_dt_rank"]
+        dense = hf["num_experts"] == 1
+        config = HybridConfig(
+            d_model=width,
+            d_ff=given(hf, "intermediate_size"),
+            num_layers=num_layers,
+            norm_eps=hf["rms_norm_eps"],
+            tied=hf["tie_word_embeddings"],
+            layers=_read_period(hf, "attn", num_layers, "AM"),
+            feedforwards="F" if dense else _read_period(hf, "expert", num_layers, "EF"),
+            attention=AttentionConfig(
+                num_heads=given(hf, "num_attention_heads"),
+                num_kv_heads=hf["num_key_value_heads"],
+                head_dim=hf["head_dim"],
+                dropout=hf["attention_dropout"],
+            ),
+            positions=PositionsConfig(kind="none"),
+            mamba=SelectiveConfig(
+                d_inner=hf["mamba_expand"] * width,
+                d_state=hf["mamba_d_state"],
+                conv_width=hf["mamba_d_conv"],
+                conv_bias=hf["mamba_conv_bias"],
+                bias=hf["mamba_proj_bias"],
+                dt_rank=None if rank == "auto" else rank,
+                selection_norm=True,
+            ),
+            experts=ExpertsConfig()
+            if dense
+            else ExpertsConfig(
+                num_experts=hf["num_experts"],
+                experts_per_token=hf["num_experts_per_tok"],
+                renormalise=False,
+            ),
+        )
+        return hybrid_blueprint(hf, config)
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        c = hybrid_config(model)
+        mamba = c.mamba.settled(c.width)
+        assert mamba.d_inner is not None
+        experts = "E" in c.kinds
+        return {
+            **common_keys(model, "JambaForCausalLM", "jamba"),
+            **_write_period("attn", [letters == "A" for letters in c.mixers]),
+            **_write_period("expert", [kind == "E" for kind in c.kinds]),
+            "num_experts": c.experts.num_experts if experts else 1,
+            "num_experts_per_tok": c.experts.experts_per_token if experts else 1,
+            "mamba_d_state": mamba.d_state,
+            "mamba_d_conv": mamba.conv_width,
+            "mamba_expand": times(mamba.d_inner, c.width),
+            "mamba_dt_rank": mamba.dt_rank,
+            "mamba_conv_bias": mamba.conv_bias,
+            "mamba_proj_bias": mamba.bias,
+        }
+
+    @classmethod
+    def rules(cls, model: Backbone) -> list[Rule]:
+        c = hybrid_config(model)
+        experts = expert_rules(c.experts.num_experts, "feed_forward.experts.{}")
+        router = Same("feed_forward.router.weight", ("feedforward.router.weight",))
+        return hybrid_rules(model, {"A": ATTENTION, "M": MAMBA}, [router, *experts])
+
+
+def hybrid_config(model: Backbone) -> HybridConfig:
+    """The configuration of a hybrid."""
+    assert isinstance(model, Hybrid)
+    return model.config
+
+
+def hybrid_blueprint(hf: dict[str, Any], config: HybridConfig) -> Blueprint:
+    """A hybrid of the sizes in config.json."""
+    return Blueprint(
+        backbone_class=Hybrid,
+        config=config,
+        vocab_size=given(hf, "vocab_size"),
+        max_length=given(hf, "max_position_embeddings"),
+    )
+
+
+def common_keys(model: Backbone, architecture: str, model_type: str) -> dict[str, Any]:
+    """The keys of config.json that all hybrids have."""
+    c = hybrid_config(model)
+    a = c.attention
+    return {
+        "architectures": [architecture],
+        "model_type": model_type,
+        "vocab_size": model.vocab_size,
+        "max_position_embeddings": model.max_length,
+        "hidden_size": c.width,
+        "intermediate_size": c.dense_width,
+        "num_hidden_layers": c.num_layers,
+        "num_attention_heads": a.num_heads,
+        "num_key_value_heads": a.kv_heads,
+        "head_dim": a.head_dim or c.width // a.num_heads,
+        "attention_dropout": a.dropout,
+        "hidden_act": "silu",
+        "rms_norm_eps": c.norm_eps,
+        "tie_word_embeddings": c.tied,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+
+
+def hybrid_rules(
+    model: Backbone, mixers: Mapping[str, Sequence[Rule]], feedforward: Sequence[Rule] = ()
+) -> list[Rule]:
+    """The tensors of a hybrid whose layers have mixers of these letters."""
+    c = hybrid_config(model)
+    rules: list[Rule] = [Same("model.embed_tokens.weight", ("embedding.tokens.weight",))]
+    for index, letters in enumerate(c.mixers):
+        layer = [*mixers[letters], *FEEDFORWARD, *feedforward]
+        rules += [rule.within(f"model.layers.{index}.", f"blocks.{index}.") for rule in layer]
+    return [
+        *rules,
+        Same("model.final_layernorm.weight", ("final.weight",)),
+        head("lm_head.weight", tied=c.tied),
+    ]
+
+
+def _read_period(hf: dict[str, Any], name: str, num_layers: int, letters: str) -> str:
+    """A pattern with the first letter once in each period, at the offset."""
+    period, offset = hf[f"{name}_layer_period"], hf[f"{name}_layer_offset"]
+    return "".join(letters[0] if i % period == offset else letters[1] for i in range(num_layers))
+
+
+def _write_period(name: str, chosen: list[bool]) -> dict[str, int]:
+    """The period and the offset of the chosen layers, as far as they have one."""
+    places = [index for index, is_chosen in enumerate(chosen) if is_chosen] or [len(chosen)]
+    later = places[1] if len(places) > 1 else places[0] + len(chosen) + 1
+    return {f"{name}_layer_period": later - places[0], f"{name}_layer_offset": places[0]}

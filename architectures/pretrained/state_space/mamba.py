@@ -1,0 +1,142 @@
+"""Mamba (Gu and Dao 2023, arXiv 2312.00752) as ``MambaForCausalLM``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from architectures.backbone import Backbone
+from architectures.backbones.mamba import Mamba, MambaConfig
+from architectures.backbones.mamba2 import Mamba2Config
+from architectures.layers.ssm.recurrent import RecurrentStackConfig
+from architectures.pretrained.checkpoint import Blueprint, Checkpoint, given, require
+from architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
+
+USUAL_LENGTH = 2048
+"""What published models were trained on; config.json does not say, as nothing depends on it."""
+
+
+class Depthwise(Rule):
+    """The taps (C, K) of a depthwise convolution, stored as (C, 1, K)."""
+
+    def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
+        return [theirs.squeeze(1)]
+
+    def write(self, ours: Sequence[Tensor]) -> Tensor:
+        return ours[0].unsqueeze(1)
+
+
+CONVOLUTION: tuple[Rule, ...] = (
+    Depthwise("conv1d.weight", ("convolution.weight_CK",)),
+    Same("conv1d.bias", ("convolution.bias_C",)),
+)
+SELECTIVE: tuple[Rule, ...] = (
+    *linear("in_proj", "input"),
+    *CONVOLUTION,
+    *linear("x_proj", "select"),
+    *linear("dt_proj", "dt"),
+    Same("A_log", ("A_log_CN",)),
+    Same("D", ("D_C",)),
+    *linear("out_proj", "out"),
+)
+"""The tensors of a Mamba mixer."""
+
+
+class MambaCheckpoint(Checkpoint):
+    """``MambaForCausalLM``."""
+
+    backbone_class = Mamba
+    model_types = ("mamba",)
+
+    @classmethod
+    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        require(hf, "hidden_act", "silu", "swish", default="silu")
+        width, rank = given(hf, "hidden_size"), hf.get("time_step_rank", "auto")
+        config = MambaConfig(
+            d_model=width,
+            d_inner=int(hf.get("expand", 2) * width),
+            num_layers=given(hf, "num_hidden_layers"),
+            norm_eps=hf.get("layer_norm_epsilon", 1e-5),
+            tied=hf.get("tie_word_embeddings", True),
+            d_state=hf.get("state_size", 16),
+            conv_width=hf.get("conv_kernel", 4),
+            conv_bias=hf.get("use_conv_bias", True),
+            bias=hf.get("use_bias", False),
+            dt_rank=None if rank == "auto" else rank,
+            dt_min=hf.get("time_step_min", 0.001),
+            dt_max=hf.get("time_step_max", 0.1),
+        )
+        return Blueprint(
+            backbone_class=Mamba,
+            config=config,
+            vocab_size=given(hf, "vocab_size"),
+            max_length=hf.get("max_position_embeddings", USUAL_LENGTH),
+        )
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        assert isinstance(model, Mamba)
+        c = model.config.settled(model.config.width)
+        assert c.d_inner is not None
+        return {
+            "architectures": ["MambaForCausalLM"],
+            "model_type": "mamba",
+            "expand": times(c.d_inner, c.width),
+            "intermediate_size": c.d_inner,
+            "state_size": c.d_state,
+            "time_step_rank": c.dt_rank,
+            **common_config(model, c),
+        }
+
+    @classmethod
+    def rules(cls, model: Backbone) -> list[Rule]:
+        assert isinstance(model, Mamba)
+        return stack_rules(model.config, SELECTIVE)
+
+    @classmethod
+    def canonical(cls, name: str) -> str:
+        """The first published files have another name for the embedding."""
+        return name.replace("backbone.embedding.", "backbone.embeddings.")
+
+
+def times(channels: int, width: int) -> int:
+    """How many times the width of the model the channels are: their library takes whole numbers only."""
+    if channels % width:
+        raise ValueError(f"{channels} channels are no multiple of d_model={width}")
+    return channels // width
+
+
+def common_config(model: Backbone, c: MambaConfig | Mamba2Config) -> dict[str, Any]:
+    """The keys of config.json that Mamba and Mamba-2 have under the same name."""
+    return {
+        "vocab_size": model.vocab_size,
+        "max_position_embeddings": model.max_length,  # not a key of theirs, which they keep
+        "hidden_size": c.width,
+        "num_hidden_layers": c.num_layers,
+        "conv_kernel": c.conv_width,
+        "use_conv_bias": c.conv_bias,
+        "use_bias": c.bias,
+        "hidden_act": "silu",
+        "layer_norm_epsilon": c.norm_eps,
+        "tie_word_embeddings": c.tied,
+        "time_step_min": c.dt_min,
+        "time_step_max": c.dt_max,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+
+
+def stack_rules(config: RecurrentStackConfig, mixer: Sequence[Rule]) -> list[Rule]:
+    """The tensors of a model whose mixers have these."""
+    layer: list[Rule] = [Same("norm.weight", ("mixer_residual.before.weight",))]
+    layer += [rule.within("mixer.", "mixer.") for rule in mixer]
+    return [
+        Same("backbone.embeddings.weight", ("embedding.weight",)),
+        *layered(config.num_layers, "backbone.layers.{}.", "blocks.{}.", layer),
+        Same("backbone.norm_f.weight", ("final.weight",)),
+        head("lm_head.weight", tied=config.tied, table="embedding.weight"),
+    ]
