@@ -12,8 +12,8 @@ from pathlib import Path
 
 import yaml
 
-from experiments.errors import DataError, nearest
-from experiments.validation import typed
+from experiments.config.structured import typed
+from experiments.runtime.errors import DataError, nearest
 
 TIERS = ("C", "G", "cluster")
 """Hardware: two cores for minutes; one GPU for hours; more than that."""

@@ -20,12 +20,12 @@ from analysis.dashboard_run import Contents, contents, upload_analysis
 from analysis.load import load_history, load_study
 from analysis.page import find
 from analysis.steps_to_loss import with_steps
-from experiments.errors import RunError
-from experiments.redaction import redact
-from experiments.results import RunFolder, write_json
+from experiments.runtime.errors import RunError
+from experiments.runtime.secrets import redact
+from experiments.tracking.run_folder import RunFolder, write_json
 from experiments.tracking.tracker import SPEC
 from experiments.tracking.upload import study_folders, upload
-from experiments.tracking.weights_and_biases import NO_KEY, signed_in
+from experiments.tracking.wandb import NO_KEY, signed_in
 
 MARK = "wandb-dashboard.json"
 

@@ -17,10 +17,10 @@ from analysis.flags import study_warnings
 from analysis.page import Findings
 from analysis.print_figures import printed
 from analysis.summary import arm_table, comparisons
-from experiments.redaction import redact
-from experiments.results import write_bytes, write_json
+from experiments.runtime.secrets import redact
+from experiments.tracking.run_folder import write_bytes, write_json
 from experiments.tracking.tracker import SPEC, RunIdentity, TrackingConfig
-from experiments.tracking.weights_and_biases import start
+from experiments.tracking.wandb import start
 
 MARK = "wandb-analysis.json"
 

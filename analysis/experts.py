@@ -39,7 +39,7 @@ from analysis.routing_tables import (
 from analysis.speed_drawing import svg
 from analysis.table import WIDTH
 from analysis.writing import parquet, write
-from experiments.schema import DeviceConfig
+from experiments.config.schema import DeviceConfig
 
 SPLIT = "validation"
 

@@ -2,7 +2,7 @@
 
     python -m analysis.fetch study=compare entity=me [project=NAME] [runs=runs]
 
-When a run ends, tracking saves its small files (``experiments.tracking.record.FILES``) as files of the W&B
+When a run ends, tracking saves its small files (``experiments.tracking.summary.FILES``) as files of the W&B
 run; ``slurm.sync`` does so for runs that were tracked otherwise. They come back to the folder that the
 record names, ``runs/STUDY/CELL-DIGEST/sSEED``, so the frame has the same columns. Checkpoints are not
 uploaded and do not come back.
@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from analysis.arguments import read_arguments
-from experiments.errors import DataError
-from experiments.redaction import redact
-from experiments.results import write_json
-from experiments.tracking.record import FILES
-from experiments.tracking.weights_and_biases import FILES as FOLDER
-from experiments.tracking.weights_and_biases import NO_KEY, signed_in
+from experiments.runtime.errors import DataError
+from experiments.runtime.secrets import redact
+from experiments.tracking.run_folder import write_json
+from experiments.tracking.summary import FILES
+from experiments.tracking.wandb import FILES as FOLDER
+from experiments.tracking.wandb import NO_KEY, signed_in
 
 MARK = "wandb-fetched.json"
 NAME = re.compile(r"(?!\.)[\w.+-]+")

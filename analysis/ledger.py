@@ -34,7 +34,7 @@ from analysis.load import load_study
 from analysis.statistics import MIN_SEEDS, mean_interval
 from analysis.summary import usable
 from analysis.writing import write
-from experiments.errors import DataError, nearest
+from experiments.runtime.errors import DataError, nearest
 
 NOT_RUN = "not run"
 

@@ -21,16 +21,16 @@ from torch import Tensor
 from analysis.routing_measures import Choices, saturation
 from analysis.token_kinds import SPECIAL, token_kinds
 from architectures.layers.moe.routing_record import expert_layers
-from experiments.errors import ConfigError
-from experiments.evaluation import EVALUATION_SEED
+from experiments.evaluation.measure import EVALUATION_SEED
 from experiments.objectives.objective import View
-from experiments.planning import build_task
-from experiments.routing import STATISTICS, choices, probe_view, read_tokens, routed
-from experiments.saved import Saved, open_saved, read_run
-from experiments.settings import Settings
+from experiments.run.load_model import Saved, open_saved, read_run
+from experiments.run.model_files import is_run
+from experiments.run.plan import build_task
+from experiments.run.settings import Settings
+from experiments.runtime.errors import ConfigError
 from experiments.tasks.task import Batch, Task
-from experiments.tasks.text import Text, TextConfig
-from experiments.weights import is_run
+from experiments.tasks.text.text import Text, TextConfig
+from experiments.training.router_probe import STATISTICS, choices, probe_view, read_tokens, routed
 
 DOMAINS = {"language reference": "embedded_reference", "library docstrings": "embedded_library"}
 """Sources of text that a run on text is asked about, by the names they have in tables."""
@@ -103,8 +103,9 @@ def load_recordings(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The numbers of each recording and layer, and the load of each expert; both empty where there are none.
 
     Returns:
-        Columns ``step tokens layer``, ``experiments.routing.STATISTICS``, ``saturation`` (against the last
-        recording; NaN where its file is missing) and ``chance``; and ``step tokens layer expert load``.
+        Columns ``step tokens layer``, ``experiments.training.router_probe.STATISTICS``, ``saturation``
+        (against the last recording; NaN where its file is missing) and ``chance``; and
+        ``step tokens layer expert load``.
     """
     rows, loads = [], []
     final: dict[str, Choices] = {}

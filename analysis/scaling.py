@@ -21,7 +21,7 @@ from analysis.flags import condition_warnings
 from analysis.load import load_history, load_study
 from analysis.scaling_points import study_points
 from analysis.scaling_tables import checks, fit, points_table, study_table
-from experiments.errors import ConfigError, DataError, nearest
+from experiments.runtime.errors import ConfigError, DataError, nearest
 
 HELP = """\
 Fits the scaling law loss = E + A N^-alpha + B D^-beta.

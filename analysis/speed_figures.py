@@ -2,7 +2,7 @@
 
 A repetition (a training step, a prompt, a decoded token) takes at least the time of its FLOPs at the rate
 of a matrix product and at least that of moving its bytes at the rate of memory, both measured in the same
-process (``experiments.benchmark_timing``). The slower of the two is the roof of Williams et al. 2009
+process (``experiments.benchmark.timing``). The slower of the two is the roof of Williams et al. 2009
 (doi 10.1145/1498765.1498785). Rows of older benchmarks have no rate of memory, hence no roof; a cell faster
 than its roof, whose calibration was disturbed, has none either.
 """

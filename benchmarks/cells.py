@@ -54,7 +54,7 @@ def child() -> None:
     """``python benchmarks/cells.py --child FOLDER words``: a sweep that notes when what happened."""
     folder = Path(sys.argv[2])
     sys.argv = [sys.argv[0], *sys.argv[3:]]
-    from experiments.app import start
+    from experiments.config.hydra_app import start
 
     start(_Noting(str(folder)))
 
@@ -67,7 +67,7 @@ class _Noting:
 
     def __call__(self, cfg: Any) -> float:
         from experiments.train import train
-        from experiments.trainer import Trainer
+        from experiments.training.trainer import Trainer
 
         spent: dict[str, list[list[float]]] = {"_step": [], "test": []}
         originals = {name: getattr(Trainer, name) for name in spent}

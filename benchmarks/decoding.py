@@ -28,8 +28,8 @@ from peer_models import make_pair
 from torch import Tensor
 
 from architectures.backbones.decoder import Decoder, DecoderConfig
-from experiments.benchmark_timing import memory_rate, quartiles
-from experiments.sampling import GREEDY, Opening, write
+from experiments.benchmark.timing import memory_rate, quartiles
+from experiments.objectives.decoding.sampling import GREEDY, Opening, write
 from experiments.tasks.task import Vocabulary
 
 FAMILIES = ("decoder", "gpt2", "encoder_decoder", "moe", "mamba", "mamba2")

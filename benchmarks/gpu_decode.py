@@ -19,7 +19,7 @@ from torch import Tensor
 
 from architectures.backbone import Backbone, DecodingState
 from architectures.layers.fixed_step import FixedStep
-from experiments.benchmark_timing import Stopwatch
+from experiments.benchmark.timing import Stopwatch
 
 FAMILIES = ("decoder", "mamba", "mamba2")
 BATCHES = (1, 8, 64)

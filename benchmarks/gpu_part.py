@@ -20,8 +20,8 @@ from gpu_decode import decode_cells
 from gpu_scan import scan_cells
 from gpu_train import mfu_cells, moe_cells
 
-from experiments import benchmark_timing
-from experiments.benchmark_timing import matmul_rate, memory_rate
+from experiments.benchmark import timing as benchmark_timing
+from experiments.benchmark.timing import matmul_rate, memory_rate
 
 Cell = tuple[dict[str, Any], Callable[[], dict[str, Any]]]
 """What a row is about, and what measures it."""

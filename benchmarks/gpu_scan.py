@@ -17,7 +17,7 @@ from architectures.backbones.mamba import SelectiveConfig, SelectiveSSM
 from architectures.backbones.mamba2 import SSD, SSDConfig
 from architectures.kernels.backend import PACKAGES, installed
 from architectures.layers.context import Context
-from experiments.benchmark_timing import Stopwatch
+from experiments.benchmark.timing import Stopwatch
 
 LAYERS = ("mamba", "mamba2")
 PATHS = ("portable", "fused")

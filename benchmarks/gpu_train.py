@@ -26,8 +26,8 @@ from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.stack import Stack
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.moe.config import ExpertsConfig
-from experiments.benchmark_timing import Stopwatch
-from experiments.parallel.blocks import check_compiler, compile_block
+from experiments.benchmark.timing import Stopwatch
+from experiments.training.parallel.block_wrapping import check_compiler, compile_block
 
 Make = Callable[[], Backbone]
 

@@ -29,8 +29,8 @@ from overhead import compose
 
 from analysis.frame_cache import NAME
 from analysis.load import load_history, load_study
-from experiments.provenance import provenance
-from experiments.results import RunFolder, write_json
+from experiments.tracking.provenance import provenance
+from experiments.tracking.run_folder import RunFolder, write_json
 
 STUDY = "many"
 BACKBONES = ("decoder", "mamba", "s4", "moe")

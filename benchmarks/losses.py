@@ -18,9 +18,9 @@ import torch
 from machine import as_markdown, machine_line, settle
 from overhead import build, compose
 
-from experiments.optimizer import make_optimizer, set_rate
-from experiments.parallel.strategy import Loss
-from experiments.run import plan
+from experiments.run.plan import plan
+from experiments.training.optimizer import make_optimizer, set_rate
+from experiments.training.parallel.strategy import Loss
 
 FAMILIES = ("decoder", "encoder", "encoder_decoder", "s4", "mamba", "mamba2", "moe", "diffusion", "hybrid")
 BATCH, LENGTH, STEPS = 8, 128, 50

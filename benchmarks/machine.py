@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from experiments.memory import keep_heap
+from experiments.runtime.memory import keep_heap
 
 
 def settle(threads: int) -> None:

@@ -37,21 +37,21 @@ from machine import Page, add_outputs, as_markdown, machine_line, read_arguments
 from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone
-from experiments.console import Console
-from experiments.interruptions import Interruptions
-from experiments.lock import RunLock
+from experiments.config.schema import TrainerConfig
+from experiments.config.sections import CONF
 from experiments.objectives.objective import View
-from experiments.optimizer import make_optimizer, set_rate
-from experiments.parallel.grid import Grid
-from experiments.planning import Plan, plan
-from experiments.recording import identity
-from experiments.results import RunFolder
-from experiments.schema import TrainerConfig
-from experiments.sections import CONF
-from experiments.settings import Settings, read_settings
+from experiments.run.plan import Plan, plan
+from experiments.run.record import identity
+from experiments.run.settings import Settings, read_settings
+from experiments.runtime.console import Console
+from experiments.runtime.preemption import Interruptions
+from experiments.runtime.run_lock import RunLock
+from experiments.runtime.watchdog import Watchdog
+from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.tracker import RunIdentity, open_tracker
-from experiments.trainer import Trainer
-from experiments.watchdog import Watchdog
+from experiments.training.optimizer import make_optimizer, set_rate
+from experiments.training.parallel.device_mesh import Grid
+from experiments.training.trainer import Trainer
 
 NEVER = 10**9
 WARM = 3

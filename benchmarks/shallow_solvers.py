@@ -11,11 +11,11 @@ from pathlib import Path
 import hydra
 from omegaconf import OmegaConf
 
-from experiments.planning import build_task
-from experiments.sections import CONF
-from experiments.settings import part
-from experiments.tasks import listops, pathfinder
-from experiments.tasks.probe import Probe
+from experiments.config.sections import CONF
+from experiments.run.plan import build_task
+from experiments.run.settings import part
+from experiments.tasks.long_range import listops, pathfinder
+from experiments.tasks.probes.probe import Probe
 from experiments.tasks.task import Task
 
 KINDS = ("single", "multi_key", "multi_value", "variable_tracking")

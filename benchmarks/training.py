@@ -29,7 +29,7 @@ from peer_models import SCORED, SLOW, UNSCORED, Pair, Peer, make_pair
 from torch import Tensor
 
 from architectures.backbones.stack import Stack
-from experiments.benchmark_timing import matmul_rate, quartiles
+from experiments.benchmark.timing import matmul_rate, quartiles
 
 WARM = 2
 """Rounds that come first and are not counted."""

@@ -22,11 +22,11 @@ from sklearn.svm import SVC
 from analysis.arguments import read_arguments
 from analysis.scaling import read_points
 from analysis.scaling_laws import drop_highest, fit_law
-from experiments.errors import RunError
-from experiments.provenance import provenance
-from experiments.tasks import listops
-from experiments.tasks.images import Images, ImagesConfig
-from experiments.tasks.listops import ListOps, ListOpsConfig
+from experiments.runtime.errors import RunError
+from experiments.tasks.long_range import listops
+from experiments.tasks.long_range.images import Images, ImagesConfig
+from experiments.tasks.long_range.listops import ListOps, ListOpsConfig
+from experiments.tracking.provenance import provenance
 
 OUTLIERS = 5
 """Points of the highest losses that the published refit leaves out."""

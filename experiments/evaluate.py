@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sys
 
-from experiments.app import start
+from experiments.config.hydra_app import start
 
-if __name__ == "__main__":  # before the imports below: see experiments.app
+if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
     start("experiments.evaluate.evaluate", "evaluate")
     sys.exit()
 
@@ -22,17 +22,17 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.errors import ConfigError, nearest
-from experiments.evaluation import Metric, measure
-from experiments.planning import build_task
-from experiments.results import write_json
-from experiments.saved import Saved, open_saved, read_run
-from experiments.schema import DeviceConfig
-from experiments.settings import part
+from experiments.config.schema import DeviceConfig
+from experiments.config.structured import typed
+from experiments.evaluation.measure import Metric, measure
+from experiments.evaluation.perplexity import nats_by_position, nats_by_recall, text_rates
+from experiments.run.load_model import Saved, open_saved, read_run
+from experiments.run.model_files import is_run
+from experiments.run.plan import build_task
+from experiments.run.settings import part
+from experiments.runtime.errors import ConfigError, nearest
 from experiments.tasks.task import SPLITS, Task
-from experiments.text_rates import nats_by_position, nats_by_recall, text_rates
-from experiments.validation import typed
-from experiments.weights import is_run
+from experiments.tracking.run_folder import write_json
 
 
 @dataclass(frozen=True, kw_only=True)

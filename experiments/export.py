@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import sys
 
-from experiments.app import literal, start
+from experiments.config.hydra_app import literal, start
 
-if __name__ == "__main__":  # before the imports below: see experiments.app
+if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
     sys.argv[1:] = literal(sys.argv[1:])
     start("experiments.export.export", "export")
     sys.exit()
@@ -28,11 +28,11 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from architectures.pretrained import read_folder_config, save_folder
+from experiments.config.structured import typed
 from experiments.data.tokenizer import TextTokenizer
-from experiments.errors import ConfigError, DataError
-from experiments.saved import open_saved
+from experiments.run.load_model import open_saved
+from experiments.runtime.errors import ConfigError, DataError
 from experiments.tasks.task import Vocabulary
-from experiments.validation import typed
 
 
 @dataclass(frozen=True, kw_only=True)

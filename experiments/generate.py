@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import sys
 
-from experiments.app import literal, start
+from experiments.config.hydra_app import literal, start
 
-if __name__ == "__main__":  # before the imports below: see experiments.app
+if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
     sys.argv[1:] = literal(sys.argv[1:])
     start("experiments.generate.generate", "generate")
     sys.exit()
@@ -25,17 +25,17 @@ from pathlib import Path
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.beam import BeamConfig, beam_search
-from experiments.data.random import stream
+from experiments.config.schema import DeviceConfig
+from experiments.config.structured import typed
+from experiments.data.counter_rng import stream
 from experiments.data.tokenizer import TextTokenizer
-from experiments.errors import ConfigError
-from experiments.evaluation import inference
-from experiments.objectives.unmasking import FillsBlanks
-from experiments.refilling import Refilling, refill
-from experiments.sampling import SamplingConfig
-from experiments.saved import Saved, open_saved
-from experiments.schema import DeviceConfig
-from experiments.validation import typed
+from experiments.evaluation.measure import inference
+from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
+from experiments.objectives.decoding.sampling import SamplingConfig
+from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
+from experiments.run.load_model import Saved, open_saved
+from experiments.run.refilling import Refilling, refill
+from experiments.runtime.errors import ConfigError
 
 REPLACEMENT = "\ufffd"
 """Stands for bytes that are no character, or not yet."""

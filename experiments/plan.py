@@ -18,15 +18,15 @@ import rich.table
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from experiments.app import start
-from experiments.console import count
-from experiments.errors import ConfigError, RunError
-from experiments.results import RunFolder
-from experiments.sections import read_sections, read_tree
-from experiments.watch import Planned, watch
+from experiments.config.hydra_app import start
+from experiments.config.sections import read_sections, read_tree
+from experiments.run.live_view import Planned, watch
+from experiments.runtime.console import count
+from experiments.runtime.errors import ConfigError, RunError
+from experiments.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from experiments.settings import Settings
+    from experiments.run.settings import Settings
 
 WATCH = "--watch"
 
@@ -56,7 +56,7 @@ def main() -> None:
 def _read(cfg: DictConfig) -> Settings:
     """The settings of a cell. Raises ConfigError, before torch is imported where it can."""
     read_sections(read_tree(cfg))
-    from experiments.settings import read_settings
+    from experiments.run.settings import read_settings
 
     return read_settings(cfg)
 
@@ -86,7 +86,7 @@ def _note(cfg: DictConfig) -> None:
 
 
 def _price(settings: Settings) -> dict[str, Any]:
-    from experiments.planning import plan
+    from experiments.run.plan import plan
 
     planned = plan(settings)
     cost, length = planned.cost, planned.task.sequence_length

@@ -14,11 +14,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from experiments.app import start
-from experiments.errors import ConfigError
-from experiments.parallel.place import place
-from experiments.results import RunFolder
-from experiments.sections import read_sections, read_tree
+from experiments.config.hydra_app import start
+from experiments.config.sections import read_sections, read_tree
+from experiments.runtime.errors import ConfigError
+from experiments.runtime.rank import place
+from experiments.tracking.run_folder import RunFolder
 
 
 def train(cfg: DictConfig) -> float:
@@ -31,9 +31,9 @@ def train(cfg: DictConfig) -> float:
             "torchrun for each cell"
         )
     # Only now, for this imports torch.
-    from experiments.parallel import world
-    from experiments.run import execute
-    from experiments.settings import read_settings
+    from experiments.run.execute import execute
+    from experiments.run.settings import read_settings
+    from experiments.training.parallel import collectives as world
 
     try:
         settings = read_settings(cfg)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from experiments.errors import ConfigError
-from experiments.validation import typed
+from experiments.config.structured import typed
+from experiments.runtime.errors import ConfigError
 
 PREFIX = "CLUSTER_"
 

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from experiments.errors import RunError
+from experiments.runtime.errors import RunError
 
 PATIENCE = 60.0
 """Seconds to wait for an answer of SLURM's commands; a busy controller takes its time."""

@@ -24,8 +24,8 @@ import rich.console
 import rich.table
 from omegaconf import OmegaConf
 
-from experiments.errors import ConfigError, RunError, nearest
-from experiments.validation import typed
+from experiments.config.structured import typed
+from experiments.runtime.errors import ConfigError, RunError, nearest
 from slurm.cells import Cell, submissions
 from slurm.queue import Task, ended, live
 

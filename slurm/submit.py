@@ -24,10 +24,10 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.app import start
-from experiments.errors import ConfigError, RunError
-from experiments.results import FINAL
-from experiments.validation import typed
+from experiments.config.hydra_app import start
+from experiments.config.structured import typed
+from experiments.runtime.errors import ConfigError, RunError
+from experiments.tracking.run_folder import FINAL
 from slurm.cells import Cell, job_name, new_folder, submissions, write_submission
 from slurm.cluster import ClusterConfig, read_cluster
 from slurm.queue import Task, ask, live
@@ -78,7 +78,7 @@ def plan_cells(words: Sequence[str]) -> Planned:
     planned = Planned(cells=[], refused=[], study=Path())
 
     def collect(cfg: DictConfig) -> None:
-        from experiments.settings import read_settings  # imports torch, which --help need not wait for
+        from experiments.run.settings import read_settings  # imports torch, which --help need not wait for
 
         chosen = list(HydraConfig.get().overrides.task)
         try:

@@ -20,10 +20,10 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from experiments.errors import RunError, nearest
-from experiments.results import RunFolder
+from experiments.config.structured import typed
+from experiments.runtime.errors import RunError, nearest
+from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.upload import study_folders, upload
-from experiments.validation import typed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from omegaconf import OmegaConf
 
-from experiments.sections import CONF
+from experiments.config.sections import CONF
 
 _YAMLS = {path.stem: OmegaConf.load(path) for path in sorted((CONF / "backbone").glob("*.yaml"))}
 SOLVED = [name for name, yaml in _YAMLS.items() if yaml.get("d_model") is None]

@@ -22,7 +22,7 @@ SMALL = {
     "analysis.compare": [],
     "experiments.generate": [],
     "experiments.evaluate": ["examples=8"],
-    "experiments.downstream": ["limit=8"],
+    "experiments.evaluation.downstream": ["limit=8"],
     "experiments.export": [],
     "experiments.cost": [],
     "experiments.benchmark": ["contexts=[64,128]", "seconds=0.01", "warmup_seconds=0.1", "decode_tokens=4"],

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments.data.document import Document
-from experiments.data.embedded import LIBRARY, REFERENCE, embedded_documents
-from experiments.data.files import find_files, read_files, refuse_overlap
 from experiments.data.hub import read_hub
-from experiments.errors import nearest
+from experiments.data.local_files import find_files, read_files, refuse_overlap
+from experiments.data.python_docs import LIBRARY, REFERENCE, embedded_documents
+from experiments.runtime.errors import nearest
 
 _EMBEDDED = {"embedded": "", "embedded_reference": REFERENCE, "embedded_library": LIBRARY}
 SOURCES = (*_EMBEDDED, "files", "hub")

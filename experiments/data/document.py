@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from experiments.errors import DataError, nearest
+from experiments.runtime.errors import DataError, nearest
 
 
 class Document(NamedTuple):

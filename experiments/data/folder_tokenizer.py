@@ -25,7 +25,7 @@ from tokenizers import Tokenizer as HFTokenizer
 from torch import Tensor
 
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig, byte_level_alphabet
-from experiments.errors import DataError
+from experiments.runtime.errors import DataError
 from experiments.tasks.task import Vocabulary
 
 _SENTINEL = re.compile(r"<extra_id_(\d+)>|⟨sentinel (\d+)⟩")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.data.document import Document, text_of_row
-from experiments.errors import DataError
+from experiments.runtime.errors import DataError
 
 
 def read_hub(

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.data.baselines import XZ_LIMIT, text_of_tokens, unigram_bits_per_byte, xz_bits_per_byte
 from experiments.data.corpus import CorpusConfig, documents, identity
 from experiments.data.document import Document
-from experiments.data.references import XZ_LIMIT, text_of_tokens, unigram_bits_per_byte, xz_bits_per_byte
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig, load_tokenizer, train_tokenizer
-from experiments.errors import DataError
+from experiments.runtime.errors import DataError
 from experiments.tasks.task import SPLITS
 
 _FORMAT = 1

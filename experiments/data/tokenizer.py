@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as HFTokenizer
 
-from experiments.errors import DataError, nearest
+from experiments.runtime.errors import DataError, nearest
 from experiments.tasks.task import Vocabulary
 
 _NORMALIZERS = {

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from architectures.backbone import Backbone, Capabilities, Output, places, to_device
 from architectures.kernels.pointwise import cross_entropy
-from experiments.errors import DataError
-from experiments.metrics import Metric
-from experiments.sampling import Opening, SamplingConfig, write
+from experiments.objectives.decoding.sampling import Opening, SamplingConfig, write
+from experiments.runtime.errors import DataError
+from experiments.tasks.metrics import Metric
 from experiments.tasks.task import Batch, Task, Vocabulary
 
 

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from architectures.backbone import Backbone
-from experiments.errors import DataError
+from experiments.objectives.decoding.sampling import Opening, pad_right
 from experiments.objectives.objective import View
-from experiments.sampling import Opening, pad_right
+from experiments.runtime.errors import DataError
 from experiments.tasks.task import Batch, Vocabulary
 
 

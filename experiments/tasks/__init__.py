@@ -1,0 +1,1 @@
+"""Tasks: tokens, and which positions are answers."""

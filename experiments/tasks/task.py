@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from experiments.errors import DataError as DataError
+from experiments.runtime.errors import DataError as DataError
 
 if TYPE_CHECKING:
     from experiments.data.tokenizer import TextTokenizer

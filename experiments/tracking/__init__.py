@@ -1,0 +1,1 @@
+"""The run folder, and what mirrors it."""

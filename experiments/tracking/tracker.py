@@ -25,12 +25,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.redaction import redact
-from experiments.validation import load_class
+from experiments.config.structured import load_class
+from experiments.runtime.secrets import redact
 
 SINKS = {
-    "online": "experiments.tracking.weights_and_biases.WandbSink",
-    "offline": "experiments.tracking.weights_and_biases.WandbSink",
+    "online": "experiments.tracking.wandb.WandbSink",
+    "offline": "experiments.tracking.wandb.WandbSink",
     "tensorboard": "experiments.tracking.tensorboard.TensorBoardSink",
 }
 """The class behind each mode; it is imported when it is asked for. A new one is a file, a YAML and a line."""

@@ -9,9 +9,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from experiments.errors import ConfigError
-from experiments.results import RunFolder, write_json
-from experiments.tracking.record import derived
+from experiments.runtime.errors import ConfigError
+from experiments.tracking.run_folder import RunFolder, write_json
+from experiments.tracking.summary import derived
 from experiments.tracking.tracker import RunIdentity, TrackingConfig, open_tracker
 
 MARK = "wandb-uploaded.json"

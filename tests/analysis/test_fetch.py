@@ -13,7 +13,7 @@ import pytest
 from analysis import fetch
 from analysis.fetch import MARK, place
 from analysis.load import load_study
-from experiments.errors import DataError
+from experiments.runtime.errors import DataError
 
 CELL = Path("compare") / "decoder-causal_lm-text-nano-ab12cd34"
 

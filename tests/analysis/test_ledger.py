@@ -13,7 +13,7 @@ import yaml
 from analysis.claims import Order, Record, Row, read_record, read_records
 from analysis.ledger import LedgerConfig, main, order_verdict, page_of, row_values, row_verdict
 from analysis.ledger_page import markdown
-from experiments.errors import DataError
+from experiments.runtime.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"

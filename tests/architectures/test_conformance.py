@@ -28,10 +28,10 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone, BackboneConfig
-from experiments.budget import Sizes, match
-from experiments.schema import ScaleConfig
-from experiments.sections import CONF
-from experiments.validation import load_class, typed
+from experiments.config.schema import ScaleConfig
+from experiments.config.sections import CONF
+from experiments.config.structured import load_class, typed
+from experiments.run.size_solver import Sizes, match
 
 BACKBONES = SOLVED
 VOCABULARY, LONGEST = 29, 80

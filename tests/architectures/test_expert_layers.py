@@ -37,9 +37,9 @@ from architectures.layers.feedforward import DenseFeedForward
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.experts import Experts
 from architectures.layers.moe.routing_record import record_routing
-from experiments.checkpoint import load_newest, save
-from experiments.optimizer import make_optimizer
-from experiments.schema import OptimizerConfig
+from experiments.config.schema import OptimizerConfig
+from experiments.training.checkpoint import load_newest, save
+from experiments.training.optimizer import make_optimizer
 
 FAMILIES: dict[str, tuple[type[Backbone], type]] = {
     "decoder": (Decoder, DecoderConfig),

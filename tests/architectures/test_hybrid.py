@@ -41,7 +41,7 @@ from architectures.layers.context import Context
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
 from architectures.layers.ssm.s4_config import S4Config, S4LayerConfig
-from experiments.sections import CONF
+from experiments.config.sections import CONF
 
 VOCABULARY, LONGEST = 23, 64
 DRAWS = range(20)

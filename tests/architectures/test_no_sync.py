@@ -29,9 +29,9 @@ from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
 from architectures.layers.embedding import Embedding
 from architectures.layers.moe.config import ExpertsConfig
-from experiments.optimizer import make_optimizer
-from experiments.parallel.tensors import clip_gradients, gradient_norm
-from experiments.schema import OptimizerConfig
+from experiments.config.schema import OptimizerConfig
+from experiments.training.optimizer import make_optimizer
+from experiments.training.parallel.dtensors import clip_gradients, gradient_norm
 
 BATCH, LENGTH, VOCABULARY, WIDTH = 2, 24, 32, 16
 GROUPED: dict[str, Any] = {"d_ff": 32, "experts": ExpertsConfig(dispatch="grouped", bias_rate=0.001)}

@@ -22,8 +22,8 @@ from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone, BackboneConfig
 from architectures.pretrained import export_config
-from experiments.sections import CONF
-from experiments.validation import load_class, typed
+from experiments.config.sections import CONF
+from experiments.config.structured import load_class, typed
 
 COUNTS = {
     "gpt2": 124_439_808,

@@ -17,12 +17,12 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from architectures.backbone import Backbone
+from experiments.config.sections import CONF
+from experiments.config.structured import load_class
 from experiments.objectives.objective import Objective
-from experiments.run import execute
-from experiments.sections import CONF
-from experiments.settings import Settings, read_settings
+from experiments.run.execute import execute
+from experiments.run.settings import Settings, read_settings
 from experiments.tasks.task import Task
-from experiments.validation import load_class
 
 ROOT = CONF.parent
 BACKBONES = FAMILIES

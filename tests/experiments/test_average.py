@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from experiments.errors import Preempted
-from experiments.evaluation import measure
-from experiments.saved import open_saved
-from experiments.trainer import Trainer
+from experiments.evaluation.measure import measure
+from experiments.run.load_model import open_saved
+from experiments.runtime.errors import Preempted
+from experiments.training.trainer import Trainer
 
 WORDS = (
     "backbone=diffusion",

@@ -14,10 +14,10 @@ import pyarrow.parquet
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from experiments.app import start
+from experiments.config.hydra_app import start
 from experiments.data.tokenizer import ByteTokenizer
-from experiments.errors import DataError
-from experiments.tasks.recall import Recall
+from experiments.runtime.errors import DataError
+from experiments.tasks.recall.mqar import Recall
 from experiments.tasks.task import Batch
 from experiments.train import train
 

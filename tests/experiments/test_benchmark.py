@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from architectures.kernels.cpu.decode import transformer as native_branches
-from experiments import benchmark_timing
-from experiments.benchmark import read
-from experiments.benchmark_cell import measure, share
-from experiments.benchmark_cells import BYTES, Benchmark
-from experiments.benchmark_rows import append
-from experiments.benchmark_work import Cell, CellConfig
+from experiments.benchmark import timing as benchmark_timing
+from experiments.benchmark.__main__ import read
+from experiments.benchmark.grid import BYTES, Benchmark
+from experiments.benchmark.results import append
+from experiments.benchmark.worker import measure, share
+from experiments.benchmark.workloads import Cell, CellConfig
 
 TINY = (
     "scale.target=20000", "contexts=[12]", "batch_size=3", "repeats=2", "seconds=0", "warmup_seconds=0",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import commands
 import pytest
 
-from experiments.benchmark import read
-from experiments.benchmark_cells import BYTES, Benchmark
-from experiments.errors import ConfigError
+from experiments.benchmark.__main__ import read
+from experiments.benchmark.grid import BYTES, Benchmark
+from experiments.runtime.errors import ConfigError
 
 TINY = ("scale.target=20000", "contexts=[12]", "batch_size=3", "decode_tokens=13", "device=cpu")
 

@@ -10,11 +10,12 @@ import commands
 import pytest
 import torch
 
-from experiments import benchmark_cell, benchmark_process
-from experiments.benchmark import answers, read
-from experiments.benchmark_memory import MOST, largest, limited
-from experiments.benchmark_process import failure, measure
-from experiments.benchmark_work import CellConfig
+from experiments.benchmark import subprocess_runner as benchmark_process
+from experiments.benchmark import worker as benchmark_cell
+from experiments.benchmark.__main__ import answers, read
+from experiments.benchmark.memory_limit import MOST, largest, limited
+from experiments.benchmark.subprocess_runner import failure, measure
+from experiments.benchmark.workloads import CellConfig
 
 TINY = (
     "scale.target=20000", "contexts=[12]", "batch_size=1", "repeats=2", "seconds=0", "warmup_seconds=0",

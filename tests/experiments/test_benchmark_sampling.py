@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from architectures.backbones.masked_diffusion import Diffusion
-from experiments import benchmark_sampling, benchmark_timing
-from experiments.benchmark import read
-from experiments.benchmark_cell import measure
-from experiments.benchmark_cells import Benchmark
-from experiments.benchmark_process import known
+from experiments.benchmark import infilling as benchmark_sampling
+from experiments.benchmark import timing as benchmark_timing
+from experiments.benchmark.__main__ import read
+from experiments.benchmark.grid import Benchmark
+from experiments.benchmark.subprocess_runner import known
+from experiments.benchmark.worker import measure
 
 TINY = (
     "scale.target=20000", "contexts=[12]", "batch_size=3", "repeats=2", "seconds=0", "warmup_seconds=0",

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from experiments import benchmark_timing
-from experiments.benchmark_timing import Stopwatch, is_stable, matmul_rate, memory_rate, quartiles
+from experiments.benchmark import timing as benchmark_timing
+from experiments.benchmark.timing import Stopwatch, is_stable, matmul_rate, memory_rate, quartiles
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.hybrid import Hybrid, HybridConfig
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.moe import MoE, MoEConfig
-from experiments.budget import TOLERANCE, Sizes, match, training_flops_per_token
-from experiments.errors import ConfigError
-from experiments.schema import ScaleConfig
-from experiments.sections import CONF
-from experiments.validation import load_class, typed
+from experiments.config.schema import ScaleConfig
+from experiments.config.sections import CONF
+from experiments.config.structured import load_class, typed
+from experiments.run.size_solver import TOLERANCE, Sizes, match, training_flops_per_token
+from experiments.runtime.errors import ConfigError
 
 BACKBONES = SOLVED
 SIZES = Sizes(vocab_size=80, length=48, raw_length=48)

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from experiments import checkpoint
-from experiments.errors import CheckpointError
+from experiments.runtime.errors import CheckpointError
+from experiments.training import checkpoint
 
 
 class Tied(nn.Module):

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from experiments.errors import ConfigError
-from experiments.schema import TrainerConfig
+from experiments.config.schema import TrainerConfig
+from experiments.runtime.errors import ConfigError
 
 WORDS = (*commands.TINY, *commands.RECALL, "trainer.log_every=1", "budget.tokens=768", "optimizer.ema=0.9")
 """Six steps."""

@@ -11,7 +11,7 @@ import pytest
 import rich.console
 
 from architectures.kernels.cpu import build as native
-from experiments.console import Console, clock, count
+from experiments.runtime.console import Console, clock, count
 
 ROW = {
     "loss": 2.34567,
@@ -92,7 +92,7 @@ def test_a_run_prints_its_steps(tmp_path, capsys: pytest.CaptureFixture[str]) ->
 def test_a_reader_that_goes_away_ends_no_run() -> None:
     """As in ``python -m experiments.train ... | head -1``."""
     body = (
-        "import time\nfrom experiments.console import Console\nconsole = Console('run')\n"
+        "import time\nfrom experiments.runtime.console import Console\nconsole = Console('run')\n"
         "for n in range(100):\n    console.say(f'line {n}')\n    time.sleep(0.005)\n"
     )
     process = subprocess.Popen(

@@ -14,14 +14,14 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone
-from experiments.attention_variants import variants
-from experiments.console import count
-from experiments.cost import price
-from experiments.cost_tables import size
-from experiments.errors import ConfigError
-from experiments.model_costs import longest
-from experiments.sections import CONF
-from experiments.settings import part
+from experiments.config.sections import CONF
+from experiments.cost.__main__ import price
+from experiments.cost.attention_variants import variants
+from experiments.cost.model_cost import longest
+from experiments.cost.tables import size
+from experiments.run.settings import part
+from experiments.runtime.console import count
+from experiments.runtime.errors import ConfigError
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from architectures.kernels import pointwise
-from experiments.schema import DeviceConfig
+from experiments.config.schema import DeviceConfig
 
 WORDS = {
     "evaluate": (),

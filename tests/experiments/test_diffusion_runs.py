@@ -8,12 +8,12 @@ import torch
 
 from architectures.backbones.encoder import Encoder
 from architectures.backbones.masked_diffusion import Diffusion
-from experiments.app import literal
-from experiments.errors import ConfigError
+from experiments.config.hydra_app import literal
 from experiments.generate import generate
-from experiments.objectives.masked_diffusion import MaskedDiffusion
-from experiments.objectives.masked_lm import MaskedLM
-from experiments.saved import open_saved, usual_objective
+from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion
+from experiments.objectives.language_modelling.masked_lm import MaskedLM
+from experiments.run.load_model import open_saved, usual_objective
+from experiments.runtime.errors import ConfigError
 
 PAIRS = (
     "task=pairs",

@@ -18,10 +18,10 @@ import torch
 from safetensors.torch import load_file
 from together import Cases, start_together, train_together
 
-from experiments.errors import ConfigError
-from experiments.lock import RunLock
-from experiments.parallel.config import ParallelConfig
-from experiments.parallel.place import Place, place
+from experiments.config.parallel import ParallelConfig
+from experiments.runtime.errors import ConfigError
+from experiments.runtime.rank import Place, place
+from experiments.runtime.run_lock import RunLock
 from experiments.train import train as train_command
 
 STEPS = 20
@@ -327,7 +327,7 @@ SURVIVABLE = """
 import os
 import torch
 from architectures.backbones.decoder import Decoder
-from experiments import checkpoint
+from experiments.training import checkpoint
 
 class Survivable(Decoder):
     calls = 0

@@ -14,18 +14,18 @@ import yaml
 from lm_eval.api.instance import Instance
 
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from experiments.answers import Answer, AnswerScorer, Scored
-from experiments.console import Console
+from experiments.config.schema import DeviceConfig
 from experiments.data.tokenizer import ByteTokenizer, TokenizerConfig
-from experiments.downstream import DownstreamConfig, check_installed, downstream, evaluate
-from experiments.downstream_rows import Row
-from experiments.errors import ConfigError, DataError
+from experiments.evaluation.downstream.__main__ import DownstreamConfig, check_installed, downstream, evaluate
+from experiments.evaluation.downstream.answer_likelihood import Answer, AnswerScorer, Scored
+from experiments.evaluation.downstream.lm_eval_model import HarnessModel
+from experiments.evaluation.downstream.results import Row
 from experiments.generate import generate
-from experiments.harness_model import HarnessModel
-from experiments.objectives.span_corruption import SpanCorruption, SpanCorruptionConfig
-from experiments.refilling import Refilling
-from experiments.saved import Prompts, Saved, open_saved
-from experiments.schema import DeviceConfig
+from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
+from experiments.run.load_model import Prompts, Saved, open_saved
+from experiments.run.refilling import Refilling
+from experiments.runtime.console import Console
+from experiments.runtime.errors import ConfigError, DataError
 
 CPU = DeviceConfig(name="cpu")
 CLASSES = {"decoder": "exact", "mamba": "exact", "diffusion": "bound"}
@@ -313,7 +313,7 @@ def test_an_encoder_decoder_answers_but_is_not_asked_about_whole_texts(tasks: Pa
 def test_errors_are_those_of_the_harness_where_it_has_one(runs: dict[str, Path], tasks: Path) -> None:
     from lm_eval import evaluator
 
-    from experiments.downstream import load_tasks
+    from experiments.evaluation.downstream.__main__ import load_tasks
 
     config = settings(runs["decoder"], tasks, "choice")
     (row,) = evaluate(open_saved(runs["decoder"], CPU.torch_device()), config)

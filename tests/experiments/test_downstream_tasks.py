@@ -8,15 +8,15 @@ import pytest
 from lm_eval.api.instance import Instance
 
 from architectures.backbones.decoder import Decoder, DecoderConfig
+from experiments.config.schema import DeviceConfig
 from experiments.data.tokenizer import ByteTokenizer, TokenizerConfig
-from experiments.downstream import DownstreamConfig, evaluate
-from experiments.downstream_rows import Row
-from experiments.downstream_tasks import own_task
-from experiments.errors import ConfigError
-from experiments.harness_model import HarnessModel
-from experiments.objectives.causal_lm import CausalLM, CausalLMConfig
-from experiments.saved import Prompts, Saved
-from experiments.schema import DeviceConfig
+from experiments.evaluation.downstream.__main__ import DownstreamConfig, evaluate
+from experiments.evaluation.downstream.lm_eval_model import HarnessModel
+from experiments.evaluation.downstream.local_tasks import own_task
+from experiments.evaluation.downstream.results import Row
+from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from experiments.run.load_model import Prompts, Saved
+from experiments.runtime.errors import ConfigError
 from experiments.tasks.task import Task
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from hydra.core.global_hydra import GlobalHydra
 
-from experiments import run as run_module
-from experiments.app import start
-from experiments.errors import (
+from experiments.config.hydra_app import start
+from experiments.run.execute import execute as run_module
+from experiments.runtime.errors import (
     CheckpointError,
     ConfigError,
     DataError,
@@ -24,7 +24,7 @@ from experiments.errors import (
     nearest,
 )
 from experiments.train import train
-from experiments.trainer import Trainer
+from experiments.training.trainer import Trainer
 
 MISTAKES = [
     # unknown names

@@ -8,10 +8,10 @@ import commands
 import pytest
 
 from architectures.pretrained import save_folder
-from experiments.errors import ConfigError
+from experiments.config.schema import DeviceConfig
 from experiments.evaluate import evaluate
-from experiments.saved import open_saved
-from experiments.schema import DeviceConfig
+from experiments.run.load_model import open_saved
+from experiments.runtime.errors import ConfigError
 
 DEVICE = DeviceConfig(name="cpu").torch_device()
 

@@ -8,14 +8,14 @@ from architectures.backbone import Backbone, BackboneConfig, Flops, Output
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
-from experiments.errors import DataError
-from experiments.evaluation import evaluate, summarise
-from experiments.objectives.causal_lm import CausalLM, CausalLMConfig
-from experiments.objectives.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.masked_lm import MaskedLM, MaskedLMConfig
+from experiments.evaluation.measure import evaluate, summarise
+from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
 from experiments.objectives.objective import Score
-from experiments.objectives.span_corruption import SpanCorruption, SpanCorruptionConfig
-from experiments.tasks.recall import Recall, RecallConfig
+from experiments.runtime.errors import DataError
+from experiments.tasks.recall.mqar import Recall, RecallConfig
 from experiments.tasks.task import Batch, Task, Vocabulary
 
 CPU = {"precision": "fp32"}

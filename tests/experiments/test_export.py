@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from experiments.errors import ConfigError
 from experiments.export import export
-from experiments.saved import open_saved
+from experiments.run.load_model import open_saved
+from experiments.runtime.errors import ConfigError
 
 CPU = torch.device("cpu")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import commands
 import pytest
 
-from experiments.app import literal
-from experiments.errors import ConfigError
+from experiments.config.hydra_app import literal
 from experiments.generate import generate
+from experiments.runtime.errors import ConfigError
 
 ARMS = {
     "encoder of experts": ("backbone.feedforwards=FE",),

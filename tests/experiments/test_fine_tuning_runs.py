@@ -7,7 +7,7 @@ import commands
 import pytest
 from safetensors.torch import load_file
 
-from experiments.errors import ConfigError
+from experiments.runtime.errors import ConfigError
 
 SMALL = (
     "backbone=encoder",
@@ -109,7 +109,7 @@ def test_the_same_seed_gives_the_same_run_and_micro_batches_change_nothing(tmp_p
 
 def test_two_texts_cost_two_passes(tmp_path: Path) -> None:
     found = commands.settings(*SMALL, "objective=similarity", "task=similarity")
-    from experiments.planning import plan
+    from experiments.run.plan import plan
 
     planned = plan(found)
     model = planned.sizes.on_meta(found.backbone_class, planned.matched.config)

@@ -6,9 +6,9 @@ from pathlib import Path
 import commands
 import pytest
 
-from experiments.errors import ConfigError
 from experiments.evaluate import evaluate
-from experiments.planning import plan
+from experiments.run.plan import plan
+from experiments.runtime.errors import ConfigError
 
 PARITY = ("task=parity", "task.sequence_length=16", *commands.TINY)
 LONGER = "trainer.tests=['sequence_length=32','sequence_length=80']"

@@ -2,8 +2,8 @@
 
 import commands
 
-from experiments.gate import measure_gate
-from experiments.tasks.recall import Recall, RecallConfig
+from experiments.tasks.__main__ import measure_gate
+from experiments.tasks.recall.mqar import Recall, RecallConfig
 
 
 def test_the_command_prints_a_row_for_each_generated_task() -> None:

@@ -10,13 +10,13 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from experiments.app import literal
-from experiments.beam import BeamConfig
+from experiments.config.hydra_app import literal
 from experiments.data.tokenizer import ByteTokenizer, TokenizerConfig
-from experiments.errors import ConfigError, DataError
 from experiments.generate import GenerateConfig, Printer, generate, stop_tokens
-from experiments.sampling import SamplingConfig
-from experiments.saved import open_saved
+from experiments.objectives.decoding.beam_search import BeamConfig
+from experiments.objectives.decoding.sampling import SamplingConfig
+from experiments.run.load_model import open_saved
+from experiments.runtime.errors import ConfigError, DataError
 
 BYTES = ByteTokenizer(TokenizerConfig(), 0)
 

@@ -12,9 +12,9 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from experiments.tasks.images import Images
-from experiments.tasks.sentences import Sentences
-from experiments.tasks.text import Text
+from experiments.tasks.long_range.images import Images
+from experiments.tasks.text.sequence_classification import Sentences
+from experiments.tasks.text.text import Text
 
 
 @pytest.fixture(autouse=True)

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from experiments import memory
+from experiments.runtime import memory
 
 PROGRAM = """
 import torch
-from experiments.memory import keep_heap, reset_peak_memory
+from experiments.runtime.memory import keep_heap, reset_peak_memory
 
 def resident():
     return 1024 * int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmRSS")))

@@ -6,7 +6,7 @@ from scipy import stats
 from sklearn import metrics
 
 from analysis.summary import LIKELIHOODS
-from experiments.metrics import (
+from experiments.tasks.metrics import (
     CLASSES,
     Metric,
     accuracy,

@@ -18,11 +18,11 @@ from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
 from architectures.layers.attention.config import AttentionConfig
-from experiments import mup
-from experiments.errors import ConfigError
-from experiments.optimizer import make_optimizer, parameter_groups
-from experiments.planning import build_model, plan
-from experiments.schema import OptimizerConfig
+from experiments.config.schema import OptimizerConfig
+from experiments.run.plan import build_model, plan
+from experiments.runtime.errors import ConfigError
+from experiments.training import mup
+from experiments.training.optimizer import make_optimizer, parameter_groups
 
 WIDTHS = (64, 128, 256)
 BASE = 64

@@ -11,7 +11,7 @@ from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecod
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
-from experiments.optimizer import (
+from experiments.training.optimizer import (
     OptimizerConfig,
     averaged,
     decayed_steps,

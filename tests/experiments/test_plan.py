@@ -13,8 +13,8 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from experiments import plan
-from experiments.console import count
-from experiments.sections import CONF
+from experiments.config.sections import CONF
+from experiments.runtime.console import count
 
 RECALL = (*commands.TINY, *commands.RECALL)
 

@@ -8,7 +8,7 @@ import time
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.redaction import REDACTED, redact
+from experiments.runtime.secrets import REDACTED, redact
 
 HEX = "0123456789abcdef0123456789abcdef01234567"
 HF = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz01234567"

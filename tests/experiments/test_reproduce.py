@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from analysis.claims import read_records
-from experiments.sections import CONF
+from experiments.config.sections import CONF
 
 STUDIES = sorted(path.stem for path in (CONF / "study" / "reproduce").glob("*.yaml"))
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from experiments.provenance import PACKAGES, _git, provenance
-from experiments.results import FINAL, RunFolder, plain, write_json, write_text
+from experiments.tracking.provenance import PACKAGES, _git, provenance
+from experiments.tracking.run_folder import FINAL, RunFolder, plain, write_json, write_text
 
 
 def row(step: int) -> dict[str, Any]:

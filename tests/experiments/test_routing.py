@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from experiments.results import RunFolder
+from experiments.tracking.run_folder import RunFolder
 
 WORDS = (
     "backbone=moe",

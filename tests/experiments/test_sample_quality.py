@@ -10,11 +10,11 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from experiments.errors import ConfigError, DataError
-from experiments.sample_quality import SampleQualityConfig, sample_quality
-from experiments.sample_statistics import distinct, judged, token_entropy
-from experiments.saved import open_saved
-from experiments.schema import DeviceConfig
+from experiments.config.schema import DeviceConfig
+from experiments.evaluation.sample_quality.__main__ import SampleQualityConfig, sample_quality
+from experiments.evaluation.sample_quality.statistics import distinct, judged, token_entropy
+from experiments.run.load_model import open_saved
+from experiments.runtime.errors import ConfigError, DataError
 
 CPU = DeviceConfig(name="cpu")
 

@@ -16,7 +16,16 @@ from transformers import (
 )
 
 from architectures.backbone import Backbone, BackboneConfig, DecodingState, Flops, Output
-from experiments.sampling import GREEDY, Opening, SamplingConfig, draw, next_tokens, pad_right, process, write
+from experiments.objectives.decoding.sampling import (
+    GREEDY,
+    Opening,
+    SamplingConfig,
+    draw,
+    next_tokens,
+    pad_right,
+    process,
+    write,
+)
 from experiments.tasks.task import Vocabulary
 
 VOCABULARY = Vocabulary(num_symbols=12, num_sentinels=2)

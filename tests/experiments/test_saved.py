@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.pretrained import save_folder
-from experiments.checkpoint import newest
-from experiments.errors import CheckpointError, ConfigError, DataError
-from experiments.objectives.causal_lm import CausalLM
-from experiments.saved import open_saved, read_run
-from experiments.weights import fingerprint, put, read_record, read_tensors
+from experiments.objectives.language_modelling.causal_lm import CausalLM
+from experiments.run.load_model import open_saved, read_run
+from experiments.run.model_files import fingerprint, put, read_record, read_tensors
+from experiments.runtime.errors import CheckpointError, ConfigError, DataError
+from experiments.training.checkpoint import newest
 
 CPU = torch.device("cpu")
 Overrides = Callable[..., list[str]]

@@ -12,14 +12,14 @@ import torch
 from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone
-from experiments.errors import ConfigError
+from experiments.config.schema import BudgetConfig, DeviceConfig, OptimizerConfig, ScaleConfig, TrainerConfig
+from experiments.config.sections import CONF
+from experiments.config.structured import load_class
 from experiments.objectives.objective import Objective
-from experiments.schema import BudgetConfig, DeviceConfig, OptimizerConfig, ScaleConfig, TrainerConfig
-from experiments.sections import CONF
-from experiments.settings import Settings
+from experiments.run.settings import Settings
+from experiments.runtime.errors import ConfigError
 from experiments.tasks.task import Task
 from experiments.tracking.tracker import TrackingConfig
-from experiments.validation import load_class
 
 GROUPS = ("backbone", "objective", "task", "scale", "budget", "optimizer", "device", "tracking")
 YAMLS = [(group, path.stem) for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]

@@ -9,10 +9,10 @@ import commands
 import pytest
 from hydra.core.hydra_config import HydraConfig
 
-from experiments.optimizer import rate_at
-from experiments.planning import Plan, plan
-from experiments.sections import CONF
-from experiments.settings import Settings
+from experiments.config.sections import CONF
+from experiments.run.plan import Plan, plan
+from experiments.run.settings import Settings
+from experiments.training.optimizer import rate_at
 
 STUDIES = sorted(path.stem for path in (CONF / "study").glob("*.yaml"))
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from experiments.text_metrics import bleu, rouge, text_metrics
+from experiments.tasks.text_metrics import bleu, rouge, text_metrics
 
 REFERENCES = ["the cat sat on the mat today", "a dog ran over the red hill", "we saw three small birds there"]
 TEXTS = ["the cat sat on a mat today", "a dog ran over the hill", "we saw three small birds there"]

@@ -9,11 +9,11 @@ import commands
 import pytest
 import torch
 
-from experiments.errors import ConfigError, DataError
+from experiments.config.schema import DeviceConfig
 from experiments.evaluate import evaluate
-from experiments.saved import open_saved
-from experiments.schema import DeviceConfig
-from experiments.text_rates import repeated_bigrams
+from experiments.evaluation.perplexity import repeated_bigrams
+from experiments.run.load_model import open_saved
+from experiments.runtime.errors import ConfigError, DataError
 
 DEVICE = DeviceConfig(name="cpu").torch_device()
 TEXT = "Ein naïver Satz über Straßen, größer als häufig nötig. " * 30

@@ -12,14 +12,14 @@ import torch
 from safetensors.torch import load_file
 
 from architectures.backbone import Backbone
-from experiments.errors import ConfigError, DivergedError
-from experiments.evaluation import evaluate
-from experiments.objectives.causal_lm import CausalLM
-from experiments.planning import plan
-from experiments.run import execute
-from experiments.sections import CONF
-from experiments.settings import Settings
-from experiments.weights import put
+from experiments.config.sections import CONF
+from experiments.evaluation.measure import evaluate
+from experiments.objectives.language_modelling.causal_lm import CausalLM
+from experiments.run.execute import execute
+from experiments.run.model_files import put
+from experiments.run.plan import plan
+from experiments.run.settings import Settings
+from experiments.runtime.errors import ConfigError, DivergedError
 
 LIKELIHOODS = {
     "causal_lm": "exact",

@@ -13,9 +13,9 @@ from recorded import Recorded, without_native_kernels
 
 from architectures.layers.embedding import Embedding
 from experiments.objectives.objective import View
-from experiments.parallel.grid import Grid
-from experiments.planning import build_model, plan
-from experiments.trainer import Trainer
+from experiments.run.plan import build_model, plan
+from experiments.training.parallel.device_mesh import Grid
+from experiments.training.trainer import Trainer
 
 
 def trainer_of(folder: Path, *words: str) -> Trainer:

@@ -12,8 +12,8 @@ import yaml
 from omegaconf import OmegaConf
 
 from analysis import rates
-from experiments.errors import ConfigError
-from experiments.sections import CONF
+from experiments.config.sections import CONF
+from experiments.runtime.errors import ConfigError
 
 ARM = {
     "task": "text", "scale": "nano", "target": 30000.0, "backbone": "decoder", "learning_rate": 0.02,

@@ -14,8 +14,8 @@ from pathlib import Path
 import commands
 import rich.console
 
-from experiments import lock
-from experiments.watch import Look, Planned, look, screen, seconds_left
+from experiments.run.live_view import Look, Planned, look, screen, seconds_left
+from experiments.runtime import run_lock as lock
 
 
 def planned(folder: Path, backbone: str = "decoder", tokens: int = 1000) -> Planned:

@@ -78,7 +78,7 @@ def start_together(size: int, *words: str, **more: str) -> list[subprocess.Popen
 
 def work(desk: Path) -> None:
     """What each process does."""
-    from experiments.parallel import world
+    from experiments.training.parallel import collectives as world
 
     folders = {}
     for number, (name, words) in enumerate(json.loads((desk / "cases.json").read_text()).items()):

@@ -13,8 +13,8 @@ from collections.abc import Callable
 import pytest
 from together import environment, free_port
 
-from experiments.errors import RunError
-from experiments.parallel import world
+from experiments.runtime.errors import RunError
+from experiments.training.parallel import collectives as world
 
 
 def times(default: int, full: int) -> pytest.MarkDecorator:

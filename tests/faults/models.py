@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from experiments import checkpoint
+from experiments.training import checkpoint
 
 
 def make(seed: int = 0) -> tuple[nn.Module, torch.optim.AdamW]:

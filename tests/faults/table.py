@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from experiments.provenance import processor
+from experiments.tracking.provenance import processor
 
 HEAD = """# Faults injected
 

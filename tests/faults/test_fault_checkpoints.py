@@ -14,8 +14,8 @@ import pytest
 from children import times
 from models import begun, load, save
 
-from experiments import checkpoint
-from experiments.errors import CheckpointError
+from experiments.runtime.errors import CheckpointError
+from experiments.training import checkpoint
 
 
 def test_f02_everything_reaches_the_disk_before_the_name_does(

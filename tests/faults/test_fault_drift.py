@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 
 from analysis.flags import study_warnings
 from analysis.load import load_study
-from experiments.drift import check_config, flat
-from experiments.errors import ConfigError, DataError
-from experiments.settings import deciding
+from experiments.run.resume_check import check_config, flat
+from experiments.run.settings import deciding
+from experiments.runtime.errors import ConfigError, DataError
 
 WORDS = (*commands.TINY, *commands.RECALL, "trainer.checkpoint_every=10")
 

@@ -15,7 +15,7 @@ from typing import Any
 from children import fork, in_a_child, times
 from models import begun, load, save
 
-from experiments import checkpoint
+from experiments.training import checkpoint
 
 CALLS = ("open", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "link", "scandir", "stat", "close")
 

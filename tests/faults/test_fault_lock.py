@@ -13,10 +13,10 @@ import commands
 import pytest
 from children import fork, in_a_child, times
 
-from experiments import lock as lock_module
-from experiments.errors import LockedError
-from experiments.lock import NAME, STALE, RunLock
-from experiments.saving import Saver
+from experiments.runtime import run_lock as lock_module
+from experiments.runtime.errors import LockedError
+from experiments.runtime.run_lock import NAME, STALE, RunLock
+from experiments.training.checkpoint_policy import Saver
 
 
 @times(default=20, full=50)

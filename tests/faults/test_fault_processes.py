@@ -19,12 +19,12 @@ import torch
 from children import in_children, times
 from models import load, save
 
-from experiments import checkpoint
-from experiments.errors import Preempted
-from experiments.lock import RunLock
-from experiments.parallel import world
-from experiments.results import RunFolder
-from experiments.trainer import Trainer
+from experiments.runtime.errors import Preempted
+from experiments.runtime.run_lock import RunLock
+from experiments.tracking.run_folder import RunFolder
+from experiments.training import checkpoint
+from experiments.training.parallel import collectives as world
+from experiments.training.trainer import Trainer
 
 WORDS = (*commands.TINY, *commands.RECALL, "trainer.log_every=1", "trainer.checkpoint_every=5")
 FILES = (*checkpoint.FILES, "MANIFEST.json")

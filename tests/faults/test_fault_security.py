@@ -14,11 +14,11 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from experiments import checkpoint
-from experiments.errors import CheckpointError, ConfigError
-from experiments.redaction import REDACTED, redact
-from experiments.saved import open_saved
-from experiments.settings import read_settings
+from experiments.run.load_model import open_saved
+from experiments.run.settings import read_settings
+from experiments.runtime.errors import CheckpointError, ConfigError
+from experiments.runtime.secrets import REDACTED, redact
+from experiments.training import checkpoint
 
 CPU = torch.device("cpu")
 WORDS = (*commands.TINY, *commands.RECALL)
@@ -56,9 +56,9 @@ TARGETS = [
     "torch.hub.load",
     "antigravity.fly",
     "transformers.AutoModel",
-    "experiments.app.os.system",
+    "experiments.config.hydra_app.os.system",
     "architectures.backbones.decoder.torch",
-    "experiments.run.execute",
+    "experiments.run.execute.execute",
 ]
 
 

@@ -18,12 +18,13 @@ import pytest
 from children import in_a_child, times
 from safetensors.torch import load_file
 
-from experiments import checkpoint, restarts
-from experiments.errors import Preempted, RunError
-from experiments.interruptions import ORPHANED, Interruptions
-from experiments.tasks.recall import Recall
-from experiments.trainer import Trainer
-from experiments.watchdog import Watchdog
+from experiments.runtime import restarts
+from experiments.runtime.errors import Preempted, RunError
+from experiments.runtime.preemption import ORPHANED, Interruptions
+from experiments.runtime.watchdog import Watchdog
+from experiments.tasks.recall.mqar import Recall
+from experiments.training import checkpoint
+from experiments.training.trainer import Trainer
 
 WORDS = (
     *commands.TINY,

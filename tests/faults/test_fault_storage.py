@@ -21,9 +21,10 @@ from children import in_a_child, times
 from models import at_step, begun, load, save
 from torch import nn
 
-from experiments import checkpoint, saving
-from experiments.errors import CheckpointError
-from experiments.saving import MOST_FAILURES, Saver
+from experiments.runtime.errors import CheckpointError
+from experiments.training import checkpoint
+from experiments.training import checkpoint_policy as saving
+from experiments.training.checkpoint_policy import MOST_FAILURES, Saver
 
 
 def small_disk(folder: Path, size: str) -> None:

@@ -17,11 +17,11 @@ import torch
 from children import in_a_child
 from safetensors.torch import load_file
 
-from experiments.anomalies import MOST_IN_A_ROW, MOST_IN_ALL, WINDOW, Anomalies
-from experiments.errors import DivergedError, OutOfMemoryError
-from experiments.memory import Fitting, is_out_of_memory
-from experiments.objectives.causal_lm import CausalLM
-from experiments.trainer import Trainer
+from experiments.objectives.language_modelling.causal_lm import CausalLM
+from experiments.runtime.errors import DivergedError, OutOfMemoryError
+from experiments.runtime.memory import Fitting, is_out_of_memory
+from experiments.training.loss_anomalies import MOST_IN_A_ROW, MOST_IN_ALL, WINDOW, Anomalies
+from experiments.training.trainer import Trainer
 
 WORDS = (*commands.TINY, *commands.RECALL, "trainer.log_every=1", "trainer.checkpoint_every=1")
 SKIP = (*WORDS, "trainer.non_finite=skip")

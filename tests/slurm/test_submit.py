@@ -9,7 +9,7 @@ from pathlib import Path
 import jobs
 import pytest
 
-from experiments.errors import ConfigError
+from experiments.runtime.errors import ConfigError
 from slurm import submit
 from slurm.cells import Cell, Submission, new_folder, read_submission, submissions, write_submission
 from slurm.cluster import ClusterConfig, read_cluster

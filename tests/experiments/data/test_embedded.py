@@ -2,7 +2,7 @@ import ast
 import re
 
 from experiments.data.corpus import CorpusConfig, documents
-from experiments.data.embedded import LIBRARY, REFERENCE, _docstrings, embedded_documents
+from experiments.data.python_docs import LIBRARY, REFERENCE, _docstrings, embedded_documents
 
 
 def paragraphs(text):

@@ -4,8 +4,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from experiments.data.files import find_files, read_files, rows_of_file
-from experiments.errors import DataError
+from experiments.data.local_files import find_files, read_files, rows_of_file
+from experiments.runtime.errors import DataError
 
 TEXTS = ["first\nline", "", "Grüße 漢字 🙂", "last"]
 

@@ -13,7 +13,7 @@ from experiments.data.corpus import CorpusConfig
 from experiments.data.folder_tokenizer import FolderTokenizer
 from experiments.data.token_file import open_token_file
 from experiments.data.tokenizer import TokenizerConfig, train_tokenizer
-from experiments.errors import DataError
+from experiments.runtime.errors import DataError
 
 TEXTS = ["def f(x): return x + 1  # naïve 🙂\n", "", " ", "two  spaces, </s> and [SEP] as text\tand 漢字"]
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-import experiments.data.random
-from experiments.data.random import bits, permute, stream, uniform
+import experiments.data.counter_rng
+from experiments.data.counter_rng import bits, permute, stream, uniform
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000, 4097])
@@ -69,7 +69,9 @@ def test_every_bit_is_as_often_set_as_not():
 @pytest.mark.parametrize("extreme", [0, 2**64 - 1])
 def test_uniform_numbers_never_reach_the_ends(monkeypatch, extreme):
     """The logarithm of a logarithm is taken of them."""
-    monkeypatch.setattr(experiments.data.random, "bits", lambda *_: np.array([[extreme]], dtype=np.uint64))
+    monkeypatch.setattr(
+        experiments.data.counter_rng, "bits", lambda *_: np.array([[extreme]], dtype=np.uint64)
+    )
     assert 0 < uniform(0, np.arange(1), 1)[0, 0] < 1
 
 

@@ -9,7 +9,7 @@ from experiments.data import token_file
 from experiments.data.corpus import CorpusConfig
 from experiments.data.token_file import open_token_file
 from experiments.data.tokenizer import TokenizerConfig
-from experiments.errors import DataError
+from experiments.runtime.errors import DataError
 from experiments.tasks.task import SPLITS
 
 BPE = TokenizerConfig(kind="bpe", vocab_size=270)

@@ -5,7 +5,7 @@ import pytest
 from tokenizers import pre_tokenizers
 
 from experiments.data.tokenizer import TokenizerConfig, byte_level_alphabet, load_tokenizer, train_tokenizer
-from experiments.errors import DataError
+from experiments.runtime.errors import DataError
 
 TRAIN = [f"def function_{i}(x): return x + {i}  # the value of the function\n" for i in range(200)]
 

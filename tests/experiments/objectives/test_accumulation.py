@@ -4,14 +4,14 @@ import pytest
 import torch
 import toys
 
-from experiments.objectives.causal_lm import CausalLM, CausalLMConfig
-from experiments.objectives.classification import Classification, ClassificationConfig
-from experiments.objectives.denoising import Denoising, DenoisingConfig
-from experiments.objectives.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.masked_lm import MaskedLM, MaskedLMConfig
-from experiments.objectives.prefix_lm import CausalPrefixLM, PrefixLM, PrefixLMConfig
-from experiments.objectives.span_corruption import SpanCorruption, SpanCorruptionConfig
-from experiments.objectives.ul2 import UL2, UL2Config
+from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from experiments.objectives.language_modelling.classification import Classification, ClassificationConfig
+from experiments.objectives.language_modelling.denoising import Denoising, DenoisingConfig
+from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from experiments.objectives.language_modelling.prefix_lm import CausalPrefixLM, PrefixLM, PrefixLMConfig
+from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
+from experiments.objectives.language_modelling.ul2 import UL2, UL2Config
 from experiments.tasks.task import Batch
 
 LABELS = [3, 7]

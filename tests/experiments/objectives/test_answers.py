@@ -10,21 +10,21 @@ from architectures.backbone import Backbone, Capabilities
 from architectures.backbones.block_diffusion import BlockDiffusion as BlockBackbone
 from architectures.backbones.block_diffusion import BlockDiffusionConfig as BlockBackboneConfig
 from architectures.layers.attention.config import AttentionConfig
-from experiments.answers import Answer, AnswerScorer, Scored
-from experiments.errors import ConfigError, DataError
-from experiments.objectives.block_diffusion import BlockDiffusion, BlockDiffusionConfig
-from experiments.objectives.causal_lm import CausalLM, CausalLMConfig
-from experiments.objectives.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.masked_lm import MaskedLM, MaskedLMConfig
-from experiments.objectives.objective import Objective
-from experiments.objectives.prefix_lm import PrefixLM, PrefixLMConfig
-from experiments.objectives.sequence_classification import (
+from experiments.config.schema import DeviceConfig
+from experiments.evaluation.downstream.answer_likelihood import Answer, AnswerScorer, Scored
+from experiments.objectives.diffusion.block_diffusion import BlockDiffusion, BlockDiffusionConfig
+from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from experiments.objectives.fine_tuning.sequence_classification import (
     SequenceClassification,
     SequenceClassificationConfig,
 )
-from experiments.objectives.span_corruption import SpanCorruption, SpanCorruptionConfig
-from experiments.saved import Saved
-from experiments.schema import DeviceConfig
+from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from experiments.objectives.language_modelling.prefix_lm import PrefixLM, PrefixLMConfig
+from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
+from experiments.objectives.objective import Objective
+from experiments.run.load_model import Saved
+from experiments.runtime.errors import ConfigError, DataError
 
 TASK = toys.Symbols(10, num_sentinels=4)
 V = TASK.vocabulary

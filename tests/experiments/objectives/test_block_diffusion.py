@@ -11,12 +11,12 @@ from architectures.backbones.block_diffusion import BlockDiffusionConfig as Mode
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
 from architectures.layers.attention.config import AttentionConfig, LatentConfig
-from experiments.errors import ConfigError, DataError
-from experiments.objectives.block_diffusion import BlockDiffusion, BlockDiffusionConfig
-from experiments.objectives.filling import FillingConfig
-from experiments.objectives.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.sampling import GREEDY, SamplingConfig
-from experiments.tasks.recall import Recall, RecallConfig
+from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
+from experiments.objectives.diffusion.block_diffusion import BlockDiffusion, BlockDiffusionConfig
+from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from experiments.objectives.diffusion.unmasking_schedule import FillingConfig
+from experiments.runtime.errors import ConfigError, DataError
+from experiments.tasks.recall.mqar import Recall, RecallConfig
 
 TASK = toys.Symbols(20)
 MASK = TASK.vocabulary.mask

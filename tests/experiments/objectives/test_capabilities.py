@@ -6,8 +6,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone
+from experiments.config.structured import load_class
 from experiments.objectives.objective import Objective
-from experiments.validation import load_class
 
 CONF = Path(__file__).parents[3] / "conf"
 READOUTS = {"sequence_classification", "token_classification", "similarity"}

@@ -6,10 +6,10 @@ import torch.nn.functional as F
 import toys
 
 from architectures.backbone import DecodingState
-from experiments.beam import BeamConfig, beam_search
-from experiments.objectives.causal_lm import CausalLM, CausalLMConfig
-from experiments.sampling import GREEDY, SamplingConfig, writable
-from experiments.tasks.recall import Recall, RecallConfig
+from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
+from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig, writable
+from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from experiments.tasks.recall.mqar import Recall, RecallConfig
 
 TASK = toys.Symbols(20)
 BOS = TASK.vocabulary.bos

@@ -6,13 +6,13 @@ import torch
 import toys
 
 from architectures.backbone import Output
-from experiments.errors import DataError
-from experiments.objectives.classification import Classification, ClassificationConfig
+from experiments.objectives.decoding.sampling import GREEDY
+from experiments.objectives.language_modelling.classification import Classification, ClassificationConfig
 from experiments.objectives.objective import Objective
-from experiments.sampling import GREEDY
-from experiments.tasks.recall import Recall
+from experiments.runtime.errors import DataError
+from experiments.tasks.recall.mqar import Recall
 from experiments.tasks.task import Batch
-from experiments.tasks.text import Text
+from experiments.tasks.text.text import Text
 
 LABELS = [3, 7, 11]
 TASK = toys.Symbols(20, labels=LABELS)

@@ -5,8 +5,14 @@ import pytest
 import torch
 import toys
 
-from experiments.objectives.denoising import Denoising, DenoisingConfig, infill, shuffled, span_lengths
-from experiments.tasks.recall import Recall, RecallConfig
+from experiments.objectives.language_modelling.denoising import (
+    Denoising,
+    DenoisingConfig,
+    infill,
+    shuffled,
+    span_lengths,
+)
+from experiments.tasks.recall.mqar import Recall, RecallConfig
 
 TASK = toys.Symbols(20)
 EOS, PAD, MASK, SIZE = (

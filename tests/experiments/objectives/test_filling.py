@@ -7,11 +7,11 @@ import pytest
 import torch
 import toys
 
-from experiments.errors import DataError
-from experiments.objectives.filling import Filler, FillingConfig, sureness
-from experiments.objectives.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.noise_schedules import NoiseConfig, time_grid
-from experiments.sampling import GREEDY, SamplingConfig, draw
+from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig, draw
+from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from experiments.objectives.diffusion.noise_schedules import NoiseConfig, time_grid
+from experiments.objectives.diffusion.unmasking_schedule import Filler, FillingConfig, sureness
+from experiments.runtime.errors import DataError
 
 JOINT = toys.Joint()
 L, S = JOINT.LENGTH, JOINT.SYMBOLS

@@ -9,19 +9,22 @@ import toys
 from seqeval import metrics
 from torch.nn import functional as F
 
-from experiments.errors import DataError
-from experiments.objectives.causal_lm import CausalLM
-from experiments.objectives.sequence_classification import (
+from experiments.objectives.fine_tuning.sentence_similarity import Similarity, SimilarityConfig
+from experiments.objectives.fine_tuning.sequence_classification import (
     SequenceClassification,
     SequenceClassificationConfig,
 )
-from experiments.objectives.similarity import Similarity, SimilarityConfig
-from experiments.objectives.token_classification import TokenClassification, TokenClassificationConfig
-from experiments.tasks.recall import Recall
-from experiments.tasks.sentences import Sentences
-from experiments.tasks.similarity import SentenceSimilarity
-from experiments.tasks.tags import Tags
+from experiments.objectives.fine_tuning.token_classification import (
+    TokenClassification,
+    TokenClassificationConfig,
+)
+from experiments.objectives.language_modelling.causal_lm import CausalLM
+from experiments.runtime.errors import DataError
+from experiments.tasks.recall.mqar import Recall
 from experiments.tasks.task import Batch
+from experiments.tasks.text.sentence_similarity import SentenceSimilarity
+from experiments.tasks.text.sequence_classification import Sentences
+from experiments.tasks.text.token_classification import Tags
 
 NAMES = [*toys.CAUSAL, "encoder", "diffusion"]
 LENGTHS = [21, 9, 12, 7, 21, 16]

@@ -7,11 +7,11 @@ import torch
 import toys
 
 from architectures.backbone import Output
-from experiments.objectives.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.noise_schedules import NoiseConfig
+from experiments.objectives.decoding.sampling import SamplingConfig
+from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from experiments.objectives.diffusion.noise_schedules import NoiseConfig
 from experiments.objectives.objective import View
-from experiments.sampling import SamplingConfig
-from experiments.tasks.recall import Recall, RecallConfig
+from experiments.tasks.recall.mqar import Recall, RecallConfig
 
 JOINT = toys.Joint()
 L = JOINT.LENGTH

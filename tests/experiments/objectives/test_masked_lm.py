@@ -6,8 +6,8 @@ import torch
 import toys
 
 from architectures.backbones.encoder import Encoder, EncoderConfig
-from experiments.objectives.masked_lm import MaskedLM, MaskedLMConfig
-from experiments.tasks.recall import Recall, RecallConfig
+from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from experiments.tasks.recall.mqar import Recall, RecallConfig
 
 JOINT = toys.Joint()
 TASK = toys.Symbols(20)

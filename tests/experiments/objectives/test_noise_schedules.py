@@ -4,8 +4,8 @@ import pytest
 import torch
 import toys
 
-from experiments.objectives.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.noise_schedules import (
+from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from experiments.objectives.diffusion.noise_schedules import (
     SCHEDULES,
     NoiseConfig,
     draw_times,

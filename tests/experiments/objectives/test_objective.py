@@ -4,11 +4,11 @@ import pytest
 import torch
 import toys
 
-from experiments.objectives.causal_lm import CausalLM, CausalLMConfig
-from experiments.objectives.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.masked_lm import MaskedLM, MaskedLMConfig
+from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
 from experiments.objectives.objective import View, weighted_cross_entropy
-from experiments.objectives.span_corruption import SpanCorruption, SpanCorruptionConfig
 from experiments.tasks.task import Batch
 
 TASK = toys.Symbols(20, num_sentinels=8)

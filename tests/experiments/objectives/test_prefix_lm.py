@@ -4,9 +4,14 @@ import pytest
 import torch
 import toys
 
-from experiments.errors import DataError
-from experiments.objectives.prefix_lm import CausalPrefixLM, PrefixLM, PrefixLMConfig, suffix_mask
-from experiments.tasks.recall import Recall, RecallConfig
+from experiments.objectives.language_modelling.prefix_lm import (
+    CausalPrefixLM,
+    PrefixLM,
+    PrefixLMConfig,
+    suffix_mask,
+)
+from experiments.runtime.errors import DataError
+from experiments.tasks.recall.mqar import Recall, RecallConfig
 
 TASK = toys.Symbols(20)
 PAD, SIZE = TASK.vocabulary.pad, TASK.vocabulary.size

@@ -5,11 +5,11 @@ import pytest
 import torch
 import toys
 
-from experiments.objectives.masked_lm import MaskedLM, MaskedLMConfig
-from experiments.objectives.sentence_pairs import SentencePairs, SentencePairsConfig
-from experiments.tasks.recall import Recall
+from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from experiments.objectives.language_modelling.sentence_pairs import SentencePairs, SentencePairsConfig
+from experiments.tasks.recall.mqar import Recall
 from experiments.tasks.task import Task
-from experiments.tasks.text import Text
+from experiments.tasks.text.text import Text
 
 WINDOWS, LENGTH = 50, 24
 

@@ -5,9 +5,9 @@ import torch
 import toys
 
 from architectures.backbone import Backbone, BackboneConfig, DecodingState, Flops, Output
-from experiments.evaluation import measure
-from experiments.objectives.seq2seq import CausalSeq2Seq, Seq2Seq, Seq2SeqConfig
-from experiments.tasks.pairs import Pairs, PairsConfig
+from experiments.evaluation.measure import measure
+from experiments.objectives.language_modelling.seq2seq import CausalSeq2Seq, Seq2Seq, Seq2SeqConfig
+from experiments.tasks.text.text_pairs import Pairs, PairsConfig
 
 TASK = Pairs(PairsConfig(max_source=60, max_target=60))
 V = TASK.vocabulary

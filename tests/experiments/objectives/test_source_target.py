@@ -2,8 +2,8 @@ import pytest
 import torch
 import toys
 
-from experiments.errors import DataError
 from experiments.objectives.source_target import cut_out, keep
+from experiments.runtime.errors import DataError
 from experiments.tasks.task import Batch, Vocabulary
 
 TEXT = "Thank you for inviting me to your party last week ."

@@ -5,9 +5,9 @@ import pytest
 import torch
 import toys
 
-from experiments.beam import BeamConfig, beam_search
-from experiments.errors import ConfigError, DataError
-from experiments.objectives.span_corruption import (
+from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
+from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
+from experiments.objectives.language_modelling.span_corruption import (
     SpanCorruption,
     SpanCorruptionConfig,
     full_window,
@@ -15,8 +15,8 @@ from experiments.objectives.span_corruption import (
     random_parts,
     span_counts,
 )
-from experiments.sampling import GREEDY, SamplingConfig
-from experiments.tasks.recall import Recall, RecallConfig
+from experiments.runtime.errors import ConfigError, DataError
+from experiments.tasks.recall.mqar import Recall, RecallConfig
 
 TASK = toys.Symbols(20, num_sentinels=100)
 EOS, PAD, SIZE = TASK.vocabulary.eos, TASK.vocabulary.pad, TASK.vocabulary.size

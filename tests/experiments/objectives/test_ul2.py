@@ -4,11 +4,11 @@ import pytest
 import torch
 import toys
 
-from experiments.errors import ConfigError
-from experiments.objectives.prefix_lm import PrefixLM, PrefixLMConfig
-from experiments.objectives.span_corruption import noise_mask, span_counts
-from experiments.objectives.ul2 import DENOISERS, UL2, Denoiser, UL2Config, cut_mask
-from experiments.tasks.recall import Recall, RecallConfig
+from experiments.objectives.language_modelling.prefix_lm import PrefixLM, PrefixLMConfig
+from experiments.objectives.language_modelling.span_corruption import noise_mask, span_counts
+from experiments.objectives.language_modelling.ul2 import DENOISERS, UL2, Denoiser, UL2Config, cut_mask
+from experiments.runtime.errors import ConfigError
+from experiments.tasks.recall.mqar import Recall, RecallConfig
 
 
 class Windows(toys.Symbols):

@@ -2,11 +2,11 @@ import pytest
 import torch
 import toys
 
-from experiments.errors import ConfigError
-from experiments.objectives.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.masked_lm import MaskedLM, MaskedLMConfig
-from experiments.objectives.unmasking import unmask
-from experiments.sampling import GREEDY, SamplingConfig
+from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
+from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from experiments.objectives.diffusion.unmasking_sampler import unmask
+from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from experiments.runtime.errors import ConfigError
 
 TASK = toys.Symbols(20)
 MASK = TASK.vocabulary.mask

@@ -2,8 +2,8 @@
 
 import torch
 
+from experiments.objectives.generation_metrics import as_written, ended_answers, source_prompts
 from experiments.objectives.objective import Score
-from experiments.objectives.written import as_written, ended_answers, source_prompts
 from experiments.tasks.task import Batch, Vocabulary
 
 VOCABULARY = Vocabulary(num_symbols=10, num_sentinels=0)

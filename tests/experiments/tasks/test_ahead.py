@@ -6,10 +6,10 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from experiments.sections import CONF
-from experiments.settings import part
-from experiments.tasks.ahead import BLOCK_STEPS, Ahead
+from experiments.config.sections import CONF
+from experiments.run.settings import part
 from experiments.tasks.task import Batch, Task
+from experiments.training.batches import BLOCK_STEPS, Ahead
 
 GENERATED = (
     "recall",

@@ -6,7 +6,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from experiments.tasks.copying import Copying, CopyingConfig
+from experiments.tasks.probes.copying import Copying, CopyingConfig
 
 CONF = Path(__file__).parents[3] / "conf" / "task"
 
@@ -100,5 +100,5 @@ def test_impossible_settings_are_refused_with_a_remedy(settings, message):
 
 def test_the_yaml_lists_every_field_with_its_default():
     yaml = OmegaConf.load(CONF / "selective_copying.yaml")
-    assert yaml.pop("_target_") == "experiments.tasks.copying.Copying"
+    assert yaml.pop("_target_") == "experiments.tasks.probes.copying.Copying"
     assert yaml == OmegaConf.structured(CopyingConfig)

@@ -3,7 +3,7 @@ import random
 import pytest
 from seqeval.metrics import sequence_labeling as labeling
 
-from experiments.tasks.entities import entities, is_entity_scheme
+from experiments.tasks.text.bio_tags import entities, is_entity_scheme
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from experiments.tasks.induction import Induction, InductionConfig
+from experiments.tasks.probes.induction import Induction, InductionConfig
 
 CONF = Path(__file__).parents[3] / "conf" / "task"
 
@@ -84,5 +84,5 @@ def test_impossible_settings_are_refused_with_a_remedy(settings):
 
 def test_the_yaml_lists_every_field_with_its_default():
     yaml = OmegaConf.load(CONF / "induction.yaml")
-    assert yaml.pop("_target_") == "experiments.tasks.induction.Induction"
+    assert yaml.pop("_target_") == "experiments.tasks.probes.induction.Induction"
     assert yaml == OmegaConf.structured(InductionConfig)

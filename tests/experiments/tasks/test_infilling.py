@@ -6,7 +6,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from experiments.tasks.infilling import Infilling, InfillingConfig
+from experiments.tasks.probes.infilling import Infilling, InfillingConfig
 
 CONF = Path(__file__).parents[3] / "conf" / "task"
 

@@ -11,11 +11,11 @@ import torch
 from omegaconf import OmegaConf
 
 from experiments.data.tokenizer import TokenizerConfig
-from experiments.errors import DataError
-from experiments.tasks.labelled import cut_longer
-from experiments.tasks.sentences import Sentences, SentencesConfig
-from experiments.tasks.similarity import SentenceSimilarity, SentenceSimilarityConfig
-from experiments.tasks.tags import Tags, TagsConfig
+from experiments.runtime.errors import DataError
+from experiments.tasks.text.base import cut_longer
+from experiments.tasks.text.sentence_similarity import SentenceSimilarity, SentenceSimilarityConfig
+from experiments.tasks.text.sequence_classification import Sentences, SentencesConfig
+from experiments.tasks.text.token_classification import Tags, TagsConfig
 
 CONF = Path(__file__).parents[3] / "conf" / "task"
 TASKS = {

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.tasks import context_free, context_sensitive, regular
-from experiments.tasks.context_free import expressions
-from experiments.tasks.draws import Draws
-from experiments.tasks.language import Language, LanguageConfig
+from experiments.data.example_rng import Draws
+from experiments.tasks.formal import context_free, context_sensitive, regular
+from experiments.tasks.formal.base import Language, LanguageConfig
+from experiments.tasks.formal.context_free import expressions
 
 LANGUAGES = [
     found

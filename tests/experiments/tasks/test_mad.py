@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from experiments.tasks.fuzzy_recall import FuzzyRecall, FuzzyRecallConfig
-from experiments.tasks.in_context_recall import InContextRecall, InContextRecallConfig
-from experiments.tasks.memorization import Memorization, MemorizationConfig
+from experiments.tasks.recall.fuzzy_recall import FuzzyRecall, FuzzyRecallConfig
+from experiments.tasks.recall.in_context_recall import InContextRecall, InContextRecallConfig
+from experiments.tasks.recall.memorization import Memorization, MemorizationConfig
 
 
 def test_in_context_recall_by_hand() -> None:

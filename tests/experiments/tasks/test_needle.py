@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.errors import DataError
-from experiments.tasks.needle import KINDS, Needle, NeedleConfig
-from experiments.tasks.text import Text, TextConfig
+from experiments.runtime.errors import DataError
+from experiments.tasks.probes.needle import KINDS, Needle, NeedleConfig
+from experiments.tasks.text.text import Text, TextConfig
 
 LENGTH = 900
 CACHE = str(Path(__file__).parents[3] / "data-cache")

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from experiments.data.tokenizer import TokenizerConfig
-from experiments.errors import DataError
-from experiments.tasks.pairs import Pairs, PairsConfig
+from experiments.runtime.errors import DataError
+from experiments.tasks.text.text_pairs import Pairs, PairsConfig
 
 
 def numbered(count, name="pair"):

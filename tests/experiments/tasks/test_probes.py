@@ -6,13 +6,13 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.gate import measure_gate
+from experiments.config.sections import CONF
+from experiments.config.structured import load_class
 from experiments.objectives.objective import Objective
-from experiments.sections import CONF
-from experiments.settings import part
-from experiments.tasks.probe import Probe
+from experiments.run.settings import part
+from experiments.tasks.__main__ import measure_gate
+from experiments.tasks.probes.probe import Probe
 from experiments.tasks.task import Task
-from experiments.validation import load_class
 
 
 def settings_of(name: str) -> DictConfig:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from experiments.tasks.recall import Recall, RecallConfig
+from experiments.tasks.recall.mqar import Recall, RecallConfig
 
 CONF = Path(__file__).parents[3] / "conf" / "task"
 
@@ -156,5 +156,5 @@ def test_impossible_settings_are_refused_with_a_remedy(settings, message):
 
 def test_the_yaml_lists_every_field_with_its_default():
     yaml = OmegaConf.load(CONF / "recall.yaml")
-    assert yaml.pop("_target_") == "experiments.tasks.recall.Recall"
+    assert yaml.pop("_target_") == "experiments.tasks.recall.mqar.Recall"
     assert yaml == OmegaConf.structured(RecallConfig)

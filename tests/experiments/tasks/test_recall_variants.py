@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.tasks.chained_recall import ChainedRecall, ChainedRecallConfig
-from experiments.tasks.compositional_recall import CompositionalRecall, CompositionalRecallConfig
-from experiments.tasks.forgetting_recall import ForgettingRecall, ForgettingRecallConfig
+from experiments.tasks.recall.chained_recall import ChainedRecall, ChainedRecallConfig
+from experiments.tasks.recall.compositional_recall import CompositionalRecall, CompositionalRecallConfig
+from experiments.tasks.recall.forgetting_recall import ForgettingRecall, ForgettingRecallConfig
 
 
 def test_an_updated_key_has_its_newest_value_by_hand() -> None:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from experiments.tasks.context_free import ReverseString
-from experiments.tasks.language import LanguageConfig
-from experiments.tasks.memorization import Memorization, MemorizationConfig
-from experiments.tasks.probe import Probe, batch_of, draws_of
-from experiments.tasks.recall import Recall, RecallConfig
-from experiments.tasks.regular import EvenPairs, ParityCheck
-from experiments.tasks.shallow import Answers, best_reference, shallow_scores
+from experiments.tasks.formal.base import LanguageConfig
+from experiments.tasks.formal.context_free import ReverseString
+from experiments.tasks.formal.regular import EvenPairs, ParityCheck
+from experiments.tasks.probes.probe import Probe, batch_of, draws_of
+from experiments.tasks.probes.shallow_baselines import Answers, best_reference, shallow_scores
+from experiments.tasks.recall.memorization import Memorization, MemorizationConfig
+from experiments.tasks.recall.mqar import Recall, RecallConfig
 from experiments.tasks.task import Vocabulary
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from experiments.config.structured import typed
 from experiments.data.tokenizer import TokenizerConfig
-from experiments.errors import DataError
-from experiments.tasks.text import Text, TextConfig
-from experiments.validation import typed
+from experiments.runtime.errors import DataError
+from experiments.tasks.text.text import Text, TextConfig
 
 CONF = Path(__file__).parents[3] / "conf" / "task"
 LENGTH = 20
@@ -230,7 +230,7 @@ def test_words_are_those_of_the_split_or_of_the_published_one(folder, tmp_path):
 
 def test_words_are_counted_alike_in_pieces(folder, text, monkeypatch):
     whole = [text.words_per_byte(split) for split in ("train", "test")]
-    monkeypatch.setattr("experiments.tasks.text._CHUNK", 7)
+    monkeypatch.setattr("experiments.tasks.text.text._CHUNK", 7)
     assert [text.words_per_byte(split) for split in ("train", "test")] == whole
 
 

@@ -7,8 +7,8 @@ import torch
 from omegaconf import OmegaConf
 
 from experiments.data.corpus import CorpusConfig, documents
-from experiments.errors import DataError
-from experiments.tasks.text_source import TextSource, TextSourceConfig
+from experiments.runtime.errors import DataError
+from experiments.tasks.long_range.text_source import TextSource, TextSourceConfig
 
 CONF = Path(__file__).parents[3] / "conf" / "task"
 LENGTH = 128

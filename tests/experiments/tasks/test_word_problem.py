@@ -7,7 +7,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from experiments.tasks.word_problem import (
+from experiments.tasks.formal.word_problem import (
     WordProblem,
     WordProblemConfig,
     elements,
@@ -142,5 +142,5 @@ def test_impossible_settings_are_refused_with_a_remedy(settings, message):
 
 def test_the_yaml_lists_every_field_with_its_default():
     yaml = OmegaConf.load(CONF / "word_problem.yaml")
-    assert yaml.pop("_target_") == "experiments.tasks.word_problem.WordProblem"
+    assert yaml.pop("_target_") == "experiments.tasks.formal.word_problem.WordProblem"
     assert yaml == OmegaConf.structured(WordProblemConfig)

@@ -19,7 +19,7 @@ PRELUDE = (
     f"""
 import json, math, os, signal, sys, time
 from pathlib import Path
-from experiments.tracking import weights_and_biases
+from experiments.tracking import wandb as weights_and_biases
 from experiments.tracking.tracker import RunIdentity, TrackingConfig, open_tracker
 
 FOLDER = Path(sys.argv[1])

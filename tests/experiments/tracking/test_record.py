@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from experiments.results import RunFolder
-from experiments.tracking.record import derived, safe_texts
+from experiments.tracking.run_folder import RunFolder
+from experiments.tracking.summary import derived, safe_texts
 
 
 def test_secrets_stay_here_and_everything_else_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

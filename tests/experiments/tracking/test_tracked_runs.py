@@ -21,8 +21,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from analysis import dashboard_views
 from analysis.fetch import place
 from analysis.load import load_history, load_study
-from experiments.redaction import redact
-from experiments.results import RunFolder
+from experiments.runtime.secrets import redact
+from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.tracker import fold
 from experiments.tracking.upload import upload
 

@@ -1,0 +1,1 @@
+"""Measure how fast one backbone trains, prefills, decodes and fills in blanks."""

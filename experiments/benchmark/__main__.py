@@ -1,0 +1,84 @@
+"""Measures one backbone's speed, each cell in a fresh process: training steps, prefill, decoding, filling in.
+
+python -m experiments.benchmark backbone=mamba contexts=[512,2048] batch_size=8 output=rows.parquet
+python -m experiments.benchmark backbone=decoder mode=[train] tokens_per_step=16384 memory_limit=4
+python -m experiments.benchmark backbone=diffusion mode=[sample] contexts=[128] steps=[8,32,128]
+python -m experiments.benchmark -m backbone=decoder,mamba device.precision=fp32,bf16 output=rows.json
+
+``mode=null`` measures all that a backbone can do. Prefill, decoding and sampling are measured for one
+sequence and for ``batch_size``. A cell that runs out of memory or fails is a row too.
+``python -m analysis.speed rows.parquet`` draws the rows.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from experiments.config.hydra_app import start
+
+if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
+    start("experiments.benchmark.__main__.benchmark", "benchmark")
+    sys.exit()
+
+from pathlib import Path
+from typing import Any
+
+import rich.console
+from omegaconf import DictConfig, OmegaConf
+
+from architectures.backbone import Backbone
+from experiments.benchmark.config import BenchmarkConfig
+from experiments.benchmark.grid import Benchmark
+from experiments.benchmark.results import append, check_file, render
+from experiments.benchmark.subprocess_runner import measure
+from experiments.config.schema import DeviceConfig, ScaleConfig
+from experiments.config.structured import typed
+from experiments.objectives.objective import Objective
+from experiments.run.settings import part
+from experiments.runtime.errors import ConfigError, OutOfMemoryError, RunError
+
+
+def benchmark(cfg: DictConfig) -> None:
+    """Measures all cells, appends each row when it is known, prints the table."""
+    chosen = read(cfg)
+    output = None if chosen.asked.output is None else Path(chosen.asked.output)
+    if output is not None:
+        check_file(output)
+    console = rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else 180)
+    rows = []
+    for cell in chosen.cells():
+        rows.append(measure(chosen, cell))
+        if output is not None:
+            append(output, rows[-1])
+    console.print(render(rows))
+    bad = [row for row in rows if row["status"] != "complete" and not answers(row)]
+    for row in bad:
+        kind = OutOfMemoryError if row["status"] == "oom" else RunError
+        raise kind(
+            f"{len(bad)} of {len(rows)} cells failed, the first mode={row['mode']} context={row['context']} "
+            f"batch_size={row['batch_size']}: {row['message']}"
+        )
+
+
+def answers(row: dict[str, Any]) -> bool:
+    """Whether a row without a measurement is what was asked for: that nothing fits."""
+    return row["batch_choice"] == "largest" and row["status"] == "oom"
+
+
+def read(cfg: DictConfig) -> Benchmark:
+    """The benchmark that a composed configuration asks for. Raises ConfigError."""
+    resolved = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(resolved, dict)
+    tree: dict[str, Any] = {str(key): value for key, value in resolved.items()}
+    cls, config = part(tree, "backbone", Backbone)  # type: ignore[type-abstract]
+    form, settings = part(tree, "objective", Objective)  # type: ignore[type-abstract]
+    objective = form.for_backbone(cls.capabilities), settings
+    scale, device = typed(ScaleConfig, tree["scale"], "scale"), typed(DeviceConfig, tree["device"], "device")
+    groups = ("backbone", "scale", "device", "objective")
+    asked = typed(BenchmarkConfig, {key: value for key, value in tree.items() if key not in groups}, "")
+    try:
+        return Benchmark(cls, config, objective, scale, device, asked)
+    except ConfigError:
+        raise
+    except ValueError as error:  # widths that do not go together
+        raise ConfigError(f"backbone: {error}") from None

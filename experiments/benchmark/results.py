@@ -1,0 +1,140 @@
+"""The rows of ``experiments.benchmark``: a file they are appended to, and a table for a console."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from experiments.cost.tables import size
+from experiments.runtime.console import count
+from experiments.runtime.errors import ConfigError, DataError
+from experiments.tracking.run_folder import write_json
+
+SUFFIXES = (".parquet", ".json")
+HEADS = (
+    "context", "batch", "steps", "passes", "ms, median", "quartiles", "tokens/s", "FLOPs", "share of\nmatmul",
+    "bytes/\ntoken", "share of\nmemory", "state", "peak memory", "of it\nthe model's",
+)  # fmt: skip
+ALWAYS = ("context", "batch", "ms, median", "quartiles", "tokens/s", "share of\nmatmul")
+"""Columns that are shown even where they are empty."""
+
+Row = dict[str, Any]
+
+
+def check_file(path: Path) -> None:
+    """Raises ConfigError or DataError where rows could not be appended to ``path``."""
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"output={path}: rows are kept in a file that ends in {' or '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"output={path}: there is no folder {path.parent}; make it first")
+    read_rows(path)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file; none where there is no file. Raises DataError."""
+    if not path.exists():
+        return []
+    try:
+        if path.suffix == ".json":
+            rows = json.loads(path.read_text(encoding="utf-8"))
+        else:
+            rows = pd.read_parquet(path).to_dict("records")
+    except (ValueError, OSError) as error:  # what json and pyarrow raise
+        reason = (str(error).splitlines() or [""])[0]
+        raise DataError(f"output={path} cannot be read: {reason}; name another file") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and "mode" in row for row in rows):
+        raise DataError(f"output={path} holds no rows of a benchmark; name another file")
+    return rows
+
+
+def append(path: Path, row: Row) -> None:
+    """Adds a row; a reader sees the file with or without it."""
+    rows = [*read_rows(path), row]
+    if path.suffix == ".json":
+        write_json(path, rows)
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    pd.DataFrame(rows).to_parquet(temporary, index=False)
+    temporary.replace(path)
+
+
+def render(rows: list[Row]) -> RenderableType:
+    """A table of the rows of one backbone, for a Rich console; columns that no row fills are left out."""
+    done = [row for row in rows if row["status"] == "complete"]
+    cells = [_cells(row) for row in rows]
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    table.add_column("mode", no_wrap=True)
+    kept = [head for head in HEADS if head in ALWAYS or any(cell[head] != "-" for cell in cells)]
+    for head in kept:
+        table.add_column(head, justify="right", no_wrap=True)
+    for row, cell in zip(rows, cells, strict=True):
+        table.add_row(row["mode"], *(cell[head] for head in kept))
+    parts: list[RenderableType] = [Text(heading(done or rows), style="bold"), table]
+    if any(row.get("batch_choice") == "largest" for row in done):
+        parts.append(Text("max: the largest batch that fits into memory_limit"))
+    if not all(row["stable"] for row in done):
+        parts.append(Text("* the times of the warm-up did not stand still; other work may have disturbed it"))
+    return Group(*parts)
+
+
+def heading(rows: list[Row]) -> str:
+    """What was measured, on which machine, and which kernels ran in any of the rows."""
+    row = rows[0]
+    if row["status"] != "complete":
+        return f"{row['backbone']}: nothing was measured"
+    paths: dict[str, dict[str, None]] = {}
+    for one in rows:
+        for part, path in json.loads(one["kernels"]).items():
+            paths.setdefault(part, {})[path] = None
+    kernels = ", ".join(f"{part}: {' or '.join(found)}" for part, found in paths.items())
+    return (
+        f"{row['backbone']}: {row['parameters_body']:,} body parameters, vocabulary of {row['vocab_size']:,},"
+        f" {row['precision']}, {row['threads']} threads, {row['processor']}, torch {row['torch']}\n"
+        f"kernels: {kernels or 'none to choose'}; "
+        f"matrix products reach {count(row['matmul_flops_per_second'])}FLOP/s"
+    )
+
+
+def _cells(row: Row) -> dict[str, str]:
+    """The text of each of ``HEADS``."""
+    largest = row.get("batch_choice") == "largest"
+    found = dict.fromkeys(HEADS, "-") | {
+        "context": f"{row['context']:,}",
+        "batch": f"{row['batch_size']}" + " max" * largest,
+    }
+    if row["status"] != "complete":
+        none = largest and row["status"] == "oom"
+        return found | ({"batch": "none fits"} if none else {}) | {"ms, median": str(row["status"])}
+    low, median, high = (
+        1000 * row[f"seconds_{name}"] for name in ("first_quartile", "median", "third_quartile")
+    )
+    return found | {
+        "steps": _shown(row.get("steps"), "{:,}"),
+        "passes": _shown(row.get("passes"), "{:,}"),
+        "ms, median": f"{median:.4g}" + ("" if row["stable"] else " *"),
+        "quartiles": f"{low:.4g} to {high:.4g}",
+        "tokens/s": count(row["tokens_per_second"]),
+        "FLOPs": count(row["flops"]),
+        "share of\nmatmul": _shown(row["matmul_share"], "{:.1%}"),
+        "bytes/\ntoken": _size(row.get("bytes_per_token")),
+        "share of\nmemory": _shown(row.get("memory_share"), "{:.1%}"),
+        "state": _size(row["state_bytes"]),
+        "peak memory": size(row["peak_memory_bytes"]),
+        "of it\nthe model's": size(row["peak_memory_bytes"] - row["base_memory_bytes"]),
+    }
+
+
+def _shown(value: float | None, pattern: str) -> str:
+    return "-" if value is None else pattern.format(value)
+
+
+def _size(value: float | None) -> str:
+    return "-" if value is None else size(value)

@@ -1,0 +1,106 @@
+"""A row of a benchmark: one cell measured in a fresh process, or as many processes as a search takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import subprocess
+import sys
+from typing import Any
+
+from experiments.benchmark.grid import Benchmark
+from experiments.benchmark.memory_limit import FINENESS, largest
+from experiments.benchmark.workloads import CellConfig
+from experiments.runtime.errors import RunError
+
+Row = dict[str, Any]
+
+KILLED = -9
+"""Exit code of a process that the system killed, which it does when memory runs out."""
+MEMORY = (
+    "OutOfMemoryError", "MemoryError", "can't allocate memory", "std::bad_alloc",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)  # fmt: skip
+"""What the last words of a process without memory contain."""
+
+
+def measure(benchmark: Benchmark, cell: CellConfig) -> Row:
+    """The row of a cell; with a limit on memory, that of the largest batch that keeps to it."""
+    return one(benchmark, cell) if cell.memory_limit is None else search(benchmark, cell)
+
+
+def one(benchmark: Benchmark, cell: CellConfig) -> Row:
+    """One cell measured in a process of its own."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "experiments.benchmark.worker"],
+        input=json.dumps(benchmark.order(cell)),
+        capture_output=True,
+        text=True,
+    )
+    if ended.returncode == 0:
+        found = json.loads(ended.stdout.splitlines()[-1])
+        return {**known(benchmark, cell), "status": "complete", "message": None, **found}
+    return {**known(benchmark, cell), **failure(ended.returncode, ended.stderr)}
+
+
+def search(benchmark: Benchmark, cell: CellConfig) -> Row:
+    """The largest batch that fits, measured; where none does, a row that says so."""
+    trial = dataclasses.replace(cell, trial=True, repeats=1, seconds=0.0, warmup_seconds=0.0)
+
+    def fits(batch_size: int) -> bool:
+        found = one(benchmark, dataclasses.replace(trial, batch_size=batch_size))
+        if found["status"] == "failed":
+            raise RunError(f"with {batch_size} sequences: {found['message']}")
+        return found["status"] == "complete"
+
+    try:
+        batch_size, too_large = largest(fits)
+    except RunError as error:
+        return {**known(benchmark, cell), "status": "failed", "message": str(error)}
+    while batch_size:
+        row = one(benchmark, dataclasses.replace(cell, batch_size=batch_size))
+        if row["status"] != "oom":
+            return {**row, "batch_too_large": too_large}
+        # More repetitions may take a little more than the trial.
+        batch_size, too_large = batch_size * (FINENESS - 1) // FINENESS, batch_size
+    message = f"not even one sequence fits into {cell.memory_limit} bytes"
+    return {**known(benchmark, cell), "status": "oom", "message": message, "batch_too_large": 1}
+
+
+def known(benchmark: Benchmark, cell: CellConfig) -> Row:
+    """The columns that are known beforehand."""
+    asked = benchmark.asked
+    given = cell.memory_limit is None
+    return {
+        "backbone": asked.name,
+        "class": benchmark.cls.__name__,
+        "mode": cell.mode,
+        "context": cell.context,
+        "source_length": cell.source_length,
+        "batch_size": cell.batch_size,
+        "batch_choice": "given" if given else "largest",
+        "memory_limit_bytes": cell.memory_limit,
+        "batch_too_large": None,
+        "tokens_per_step": asked.tokens_per_step if given and cell.mode == "train" else None,
+        "steps": cell.steps,
+        "filling": filling(benchmark) if cell.mode == "sample" else None,
+        "precision": benchmark.device.precision,
+        "vocab_size": cell.vocab_size,
+        "piece": cell.piece,
+        "config": json.dumps(dataclasses.asdict(benchmark.config)),
+        "measured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def filling(benchmark: Benchmark) -> str:
+    """How blanks are filled in, as JSON."""
+    return json.dumps(dataclasses.asdict(benchmark.filler.filling))
+
+
+def failure(code: int, errors: str) -> dict[str, str]:
+    """Status and message of a cell whose process ended badly."""
+    last = next((line for line in reversed(errors.splitlines()) if line.strip()), f"exit code {code}")
+    if code == KILLED or any(sign in last for sign in MEMORY):
+        return {"status": "oom", "message": "out of memory" if code == KILLED else last}
+    return {"status": "failed", "message": last}

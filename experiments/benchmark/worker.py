@@ -1,0 +1,105 @@
+"""One cell of a benchmark, measured in a process of its own.
+
+``python -m experiments.benchmark.worker`` reads a JSON object from its standard input (``backbone``,
+``objective``, ``device`` and ``cell``, as ``experiments.benchmark`` writes them) and prints what it measured
+as the last line of its standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from architectures.backbone import Backbone
+from architectures.kernels.cpu import build as native
+from experiments.benchmark.infilling import Blanks, Sampler
+from experiments.benchmark.memory_limit import limited
+from experiments.benchmark.timing import matmul_rate, memory_rate, quartiles
+from experiments.benchmark.workloads import Cell, CellConfig, Measured
+from experiments.config.schema import DeviceConfig
+from experiments.config.structured import typed
+from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
+from experiments.run.settings import part
+from experiments.runtime.memory import peak_memory
+from experiments.tracking.provenance import provenance
+
+
+def measure(tree: dict[str, Any]) -> dict[str, Any]:
+    """The columns that one process finds out. Raises ConfigError, MemoryError and what PyTorch raises."""
+    cls, config = part(tree, "backbone", Backbone)  # type: ignore[type-abstract]
+    chosen, cell = typed(DeviceConfig, tree["device"], "device"), typed(CellConfig, tree["cell"], "")
+    device = chosen.torch_device()
+    chosen.apply()
+    native.problem()  # builds the kernels where that is due: a compiler needs memory of its own
+    base = peak_memory(device)
+    with limited(device, cell.memory_limit):
+        torch.manual_seed(0)
+        model = cls(config, vocab_size=cell.vocab_size, max_length=cell.max_length).to(device)
+        work = Cell(model, cell, device, chosen.precision)
+        if cell.mode == "sample":
+            form, settings = part(tree, "objective", FillsBlanks)  # type: ignore[type-abstract]
+            objective = form(settings, Blanks(cell.vocab_size))
+            work = Sampler(model, cell, device, chosen.precision, objective)
+        found = work.measure()
+    peak = peak_memory(device)
+    if cell.trial:
+        return {"peak_memory_bytes": peak}
+    # Last, so that what they need is not in the peak.
+    dtype = torch.bfloat16 if chosen.precision == "bf16" else torch.float32
+    rates = matmul_rate(device, dtype), memory_rate(device, found.least_bytes)
+    record = provenance(device, chosen.precision, {}, work.kernels())
+    return {
+        **speeds(found, cell, *rates),
+        "state_bytes": found.state_bytes,
+        "state_formula_bytes": found.state_formula_bytes,
+        "peak_memory_bytes": peak,
+        "base_memory_bytes": base,
+        "kernels": json.dumps(record["kernels"]),
+        "device": record["device"]["name"],
+        "processor": record["device"]["processor"],
+        "threads": record["device"]["threads"],
+        "torch": record["versions"]["torch"],
+        "commit": record["git"]["commit"],
+        "dirty": record["git"]["dirty"],
+    } | {f"parameters_{k}": v for k, v in asdict(model.parameters_by_part()).items() if k != "inactive"}
+
+
+def speeds(found: Measured, cell: CellConfig, matmul: float, memory: float) -> dict[str, Any]:
+    """Times, and what was reached of ``matmul`` FLOP/s and, where the least bytes are most of all, of
+    ``memory`` bytes/s."""
+    first, median, third = quartiles(found.times)
+    moved = found.least_bytes if cell.mode in ("decode", "sample") else None
+    return {
+        "seconds_median": median,
+        "seconds_first_quartile": first,
+        "seconds_third_quartile": third,
+        "repeats": len(found.times),
+        "warmup_repeats": len(found.warmup),
+        "stable": found.stable,
+        "tokens": found.tokens,
+        "tokens_per_second": found.tokens / median,
+        "passes": found.passes,
+        "committed_tokens": found.tokens if cell.mode == "sample" else None,
+        "seconds_per_text": median / cell.batch_size if cell.mode == "sample" else None,
+        "flops": found.flops,
+        "flops_per_second": found.flops / median,
+        "matmul_flops_per_second": matmul,
+        "matmul_share": share(found.flops / median, matmul),
+        "least_bytes": found.least_bytes,
+        "bytes_per_token": None if moved is None else moved / found.tokens,
+        "memory_bytes_per_second": memory,
+        "memory_share": None if moved is None else share(moved / median, memory),
+    }
+
+
+def share(reached: float, rate: float) -> float | None:
+    """None above 1: then other work disturbed the measurement of the rate."""
+    return reached / rate if reached <= rate else None
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(json.load(sys.stdin))))

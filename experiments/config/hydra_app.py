@@ -1,0 +1,158 @@
+"""What every entry point shares: Hydra started so that a mistake gives one message and an exit code.
+
+Nothing imported here imports torch, which takes seconds: ``--help``, a mistyped word and
+``--cfg job`` answer at once. An entry point therefore names its function instead of importing
+what that needs, or imports it in the function.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import hydra
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from experiments.config.sections import CONF
+from experiments.runtime.errors import Preempted, RunError, nearest
+from experiments.runtime.rank import place
+from experiments.runtime.secrets import redact
+
+Function = Callable[[DictConfig], object]
+
+
+def start(function: Function | str, config_name: str = "config") -> None:
+    """Runs ``function`` on the composed configuration, once or for each cell of a sweep.
+
+    By its dotted path it is imported only once there is a configuration. ``config_name`` is the
+    YAML of the root. A mistake ends the process with the exit code of ``experiments.runtime.errors``; with
+    DEBUG=1 there is a traceback too.
+    """
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's printer
+    one_job = functools.partial(_run_job, function)
+    try:
+        hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(one_job)()
+    except RunError as error:
+        _fail(f"at least one cell failed, first: {error}", error.exit_code)
+    except (HydraException, OmegaConfBaseException) as error:
+        _fail(explain(error, config_name), 2)
+    except KeyboardInterrupt:  # in a sweep over processes; a run by itself saves and says so
+        _fail("stopped; the same command continues where each run saved itself", 75)
+    except ValueError as error:
+        if not str(error).startswith("Config group override"):  # Hydra's complaint about GROUP=null
+            raise
+        _fail(f"a group cannot be null: choose one of its YAML files ({error})", 2)
+
+
+def _run_job(function: Function | str, cfg: DictConfig) -> object:
+    """One job: alone it ends the process; in a sweep its error is said now and the others go on.
+
+    What the function returns is given to the sweeper.
+    """
+    if HydraConfig.get().mode == RunMode.MULTIRUN:
+        # Hydra's copy of the command line. Nobody reads it, and it would keep a secret given there.
+        (Path(HydraConfig.get().sweep.dir) / "multirun.yaml").unlink(missing_ok=True)
+    try:
+        return (_imported(function) if isinstance(function, str) else function)(cfg)
+    except RunError as error:
+        if HydraConfig.get().mode == RunMode.RUN:
+            _fail(str(error), error.exit_code, silent=not _speaks(error))
+        sys.stderr.write(redact(f"error: {' '.join(HydraConfig.get().overrides.task)}: {error}\n"))
+        raise
+    except Preempted:
+        # A launcher that listens to USR2 (submitit's) puts this job, now saved, back into the queue.
+        listener = signal.getsignal(signal.SIGUSR2)
+        if callable(listener):
+            listener(signal.SIGUSR2, None)
+        raise
+
+
+def _imported(path: str) -> Function:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def _speaks(error: RunError) -> bool:
+    """Whether this process is to say why the run fails: of several that share it, one does."""
+    world = sys.modules.get("experiments.training.parallel.collectives")  # they cannot have met without it
+    return place().rank == 0 if world is None else world.speaks(error)
+
+
+def _fail(message: str, code: int, *, silent: bool = False) -> None:
+    """Ends the process; called while an exception is handled. ``silent`` where another process says why."""
+    if silent:
+        sys.exit(code)
+    if os.environ.get("DEBUG") == "1":
+        sys.stderr.write(redact(traceback.format_exc()))
+    sys.stderr.write(redact(f"error: {message}\n"))
+    sys.exit(code)
+
+
+def literal(words: list[str]) -> list[str]:
+    """Command-line words whose prompt and run are quoted, so that Hydra reads no commas or brackets in them.
+
+    A prompt that begins with a bracket or a quotation mark is Hydra's: a list, or quoted already.
+    """
+    quoted = []
+    for word in words:
+        key, _, value = word.partition("=")
+        if key in ("prompt", "run") and not value.startswith(("[", "'", '"')):
+            plain = re.sub(r"(\\*)\$\{", r"\1\1\\${", value)  # "${" would be a reference
+            value = QuotedString(text=plain, quote=Quote.single).with_quotes()
+            word = f"{key}={value}"
+        quoted.append(word)
+    return quoted
+
+
+def explain(error: Exception, config_name: str = "config") -> str:
+    """Hydra's message in one line, with the nearest valid name where one was mistyped."""
+    chain: list[BaseException] = [error]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    text = "\n".join(str(e) for e in chain)
+    if found := re.search(r"Could not find '([\w/]+)/([^']+)'", text):
+        return _unknown_option(found[1], found[2], text)
+    if found := re.search(r"Could not override '([^']+)'", text):
+        return _unknown_key(found[1], config_name)
+    if isinstance(chain[-1], OmegaConfBaseException):  # names key, value and type
+        return f"{chain[-1].full_key}: {str(chain[-1]).splitlines()[0]}"
+    return " ".join(line.strip() for line in str(error).strip().splitlines() if line.strip())
+
+
+def _unknown_option(group: str, option: str, text: str) -> str:
+    listed = text.split(f"options in '{group}':", 1)[-1].splitlines()
+    options = [line.strip() for line in listed if re.fullmatch(r"\s*[\w.-]+\s*", line)]
+    return f"{group}={option}: there is no conf/{group}/{option}.yaml{nearest(option, options)}"
+
+
+def _unknown_key(key: str, config_name: str) -> str:
+    parent, _, leaf = key.rpartition(".")
+    return f"{key}: there is no such key{nearest(leaf, _keys(parent, config_name))}"
+
+
+def _keys(parent: str, config_name: str) -> list[str]:
+    """The keys beside a mistyped one: those of the configuration without the overrides of single keys."""
+    groups = [word for word in sys.argv[1:] if re.fullmatch(r"[a-z_]+=[\w.-]+", word)]
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        try:
+            cfg = hydra.compose(
+                config_name, overrides=[g for g in groups if (CONF / g.split("=")[0]).is_dir()]
+            )
+        except HydraException:
+            return []
+    node = OmegaConf.select(cfg, parent) if parent else cfg
+    return [str(key) for key in node] if isinstance(node, DictConfig) else []

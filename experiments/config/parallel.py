@@ -1,0 +1,43 @@
+"""How several processes share a run. With one process nothing here but recomputing applies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from experiments.runtime.errors import nearest
+
+STRATEGIES = ("none", "ddp", "fsdp")
+PLACES = ("none", "block")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelConfig:
+    """How the processes that ``torchrun`` or ``srun`` starts share one run.
+
+    None of it enters the digest of a run: results agree to rounding, as with micro-batches.
+    """
+
+    strategy: str = "none"
+    """``ddp``: every process has the whole model and a part of the batch. ``fsdp``: it also keeps a part only
+    of the weights, gradients and moments, and gathers a block when it needs it. ``none`` is ddp where there
+    are several processes."""
+    tensor: int = 1
+    """Processes among which each attention and feed-forward layer is cut."""
+    expert: int = 1
+    """Processes among which the experts of a layer are shared out."""
+    activation_checkpointing: str = "none"
+    """``block`` keeps only the input of each block and computes the rest again: less memory, a third more
+    work."""
+
+    def __post_init__(self) -> None:
+        if self.strategy not in STRATEGIES:
+            raise ValueError(f"strategy={self.strategy!r}{nearest(self.strategy, STRATEGIES)}")
+        if (value := self.activation_checkpointing) not in PLACES:
+            raise ValueError(f"activation_checkpointing={value!r}{nearest(value, PLACES)}")
+        for name in ("tensor", "expert"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.tensor > 1 and self.expert > 1:
+            raise ValueError(f"tensor={self.tensor} and expert={self.expert} do not go together: leave one 1")
+        if self.tensor > 1 and self.strategy == "ddp":
+            raise ValueError(f"tensor={self.tensor} goes with strategy=fsdp, not ddp")

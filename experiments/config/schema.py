@@ -1,0 +1,261 @@
+"""The sections of a configuration that belong to the harness, and the root that holds them all.
+
+Each section is a frozen dataclass that checks itself; what belongs to a backbone,
+an objective or a task is declared beside it. Of torch only a device has need: it
+takes seconds to import, and a mistake is said before that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+from experiments.runtime.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    import torch
+
+AXES = ("body", "active_body", "total", "flops")
+SCHEDULES = ("cosine", "wsd", "constant")
+PRECISIONS = ("fp32", "bf16")
+AUTO = "auto"
+POLICIES = ("stop", "skip")
+COMPILED = ("none", "blocks")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleConfig:
+    """The size every backbone is brought to."""
+
+    axis: str = "body"
+    """What is held equal: ``body`` (parameters without embedding and head), ``active_body`` (those a
+    token uses), ``total``, or ``flops`` (training FLOPs per token at the task's length)."""
+    target: int | None = None
+    """The size aimed at on that axis; null leaves every width as its YAML says."""
+    depth: int = 2
+    """Layers of a transformer stack."""
+    mixer_depth: int = 4
+    """Layers that are a mixer alone, such as Mamba's: two weigh what one transformer layer does."""
+
+    def __post_init__(self) -> None:
+        if self.axis not in AXES:
+            raise ValueError(f"axis={self.axis!r}{nearest(self.axis, AXES)}")
+        if self.target is not None and self.target < 1:
+            raise ValueError(f"target={self.target} must be positive, or null")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetConfig:
+    """How much is trained."""
+
+    tokens: int = 1_000_000
+    """Training tokens, counted in the task's sequences."""
+    batch_size: int = 32
+    """Sequences for each optimizer step."""
+    micro_batch_size: int | str | None = None
+    """Sequences for each forward pass; null for all of them, ``auto`` for as many as fit: it is halved
+    where memory runs out. Changes memory, not results."""
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1 or self.batch_size < 1:
+            raise ValueError(f"tokens={self.tokens} and batch_size={self.batch_size} must be positive")
+        size = self.micro_batch_size
+        if (size != AUTO) if isinstance(size, str) else (size is not None and size < 1):
+            raise ValueError(f"micro_batch_size={size!r} must be positive, or null, or {AUTO}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW (Loshchilov and Hutter 2019) and its schedule; the same family for every arm."""
+
+    learning_rate: float = 3e-3
+    """Peak learning rate."""
+    betas: list[float] = field(default_factory=lambda: [0.9, 0.95])
+    """Decay rates of the two moments."""
+    eps: float = 1e-8
+    """Added to the root of the second moment."""
+    weight_decay: float = 0.1
+    """Decoupled decay of matrices; norms, biases and what a backbone exempts are not decayed."""
+    clip_norm: float = 1.0
+    """Gradients are scaled down to this norm."""
+    schedule: str = "cosine"
+    """After the warm-up: ``cosine`` to the end, ``wsd`` (stable, then linear decay), or ``constant``."""
+    warmup: float = 0.05
+    """Share of the steps over which the rate rises linearly from zero."""
+    decay: float = 0.2
+    """Share of the steps up to the end of a decay over which ``wsd`` decays."""
+    decay_ends: list[float] = field(default_factory=lambda: [1.0])
+    """Shares of the steps at which ``wsd`` has decayed. After each but the last the rate is at its peak
+    again, so that one run gives a decayed model for several budgets (WSD-S: Wen et al. 2024, arXiv
+    2410.05192). A validation is made at each."""
+    final: float = 0.1
+    """Share of the peak rate at the last step."""
+    mup_base_width: int | None = None
+    """Width at which the other settings were chosen: they are transferred to ``backbone.d_model`` by muP
+    (``experiments/training/mup.py``). Null trains every width alike."""
+    ema: float | None = None
+    """Decay of a moving average of the weights, such as 0.9999; evaluations and whatever is made of a
+    checkpoint then use the average. It forgets faster in the first steps. Null evaluates the weights."""
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"schedule={self.schedule!r}{nearest(self.schedule, SCHEDULES)}")
+        if self.learning_rate <= 0 or self.clip_norm <= 0 or self.eps <= 0 or self.weight_decay < 0:
+            raise ValueError(
+                f"learning_rate={self.learning_rate}, clip_norm={self.clip_norm} and eps={self.eps} must be "
+                f"positive, weight_decay={self.weight_decay} not negative"
+            )
+        if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
+            raise ValueError(f"betas={list(self.betas)} must be two numbers in [0, 1)")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ValueError(f"ema={self.ema} must lie between 0 and 1, or be null")
+        if self.mup_base_width is not None and self.mup_base_width < 1:
+            raise ValueError(f"mup_base_width={self.mup_base_width} must be positive, or null")
+        ends = list(self.decay_ends)
+        if not ends or ends[-1] != 1 or ends != sorted(set(ends)) or ends[0] <= 0:
+            raise ValueError(f"decay_ends={ends} must be rising shares of the steps, the last of them 1.0")
+        if ends != [1.0] and self.schedule != "wsd":
+            raise ValueError(f"decay_ends={ends}: only schedule=wsd decays more than once")
+        for name in ("warmup", "decay", "final"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)} is a share: it must lie in [0, 1]")
+
+
+KERNELS = ("auto", "portable", "native")
+"""Ways to compute what stands between matrix products; see ``architectures.kernels.pointwise``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceConfig:
+    """Where and in which precision to compute."""
+
+    name: str = "auto"
+    """``cpu``, ``cuda``, ``cuda:1`` ..., or ``auto`` for a GPU if there is one."""
+    precision: str = "fp32"
+    """``fp32``, or ``bf16`` for mixed precision with float32 weights."""
+    threads: int | None = None
+    """CPU threads; null leaves PyTorch's choice."""
+    kernels: str = "auto"
+    """Norms, activations, rotary positions and cross-entropy on a CPU: ``native`` (C++, one pass each),
+    ``portable`` (PyTorch's own), ``auto`` for native where there is a compiler."""
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision={self.precision!r}{nearest(self.precision, PRECISIONS)}")
+        if self.kernels not in KERNELS:
+            raise ValueError(f"kernels={self.kernels!r}{nearest(self.kernels, KERNELS)}")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads={self.threads} must be positive, or null")
+        found = re.fullmatch(r"auto|cpu|cuda(?::(\d+))?", self.name)
+        if found is None:
+            raise ValueError(f"name={self.name!r}{nearest(self.name, ('auto', 'cpu', 'cuda', 'cuda:1'))}")
+        if self.name.startswith("cuda"):
+            import torch
+
+            count = torch.cuda.device_count()
+            if int(found[1] or 0) >= count:
+                raise ValueError(f"name={self.name!r}: this machine has {count} CUDA devices; use device=cpu")
+
+    def torch_device(self) -> torch.device:
+        import torch
+
+        auto = "cuda" if torch.cuda.is_available() else "cpu"
+        return torch.device(auto if self.name == "auto" else self.name)
+
+    def apply(self) -> None:
+        """Sets what holds for the whole process: threads, kernels, the heap. Raises ConfigError."""
+        import torch  # only now: a mistyped word is answered without it
+
+        from architectures.kernels import pointwise
+        from experiments.runtime.memory import keep_heap
+
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        keep_heap()
+        try:
+            pointwise.choose(self.kernels)
+        except ValueError as error:
+            raise ConfigError(f"device.{error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerConfig:
+    """What happens beside training; of these, the evaluation sizes and ``non_finite`` decide the result."""
+
+    log_every: int = 20
+    """Steps between console lines and rows of metrics.jsonl."""
+    evaluate_every: int = 200
+    """Steps between evaluations on the validation split."""
+    validation_examples: int = 64
+    """Sequences of each evaluation during training."""
+    test_examples: int = 256
+    """Sequences of the final evaluation on the test split."""
+    tests: list[str] = field(default_factory=list)
+    """Further tests after training, each the settings of the task that differ: ``"sequence_length=256"``."""
+    checkpoint_every: int = 200
+    """Steps between checkpoints; the last step always makes one."""
+    keep_checkpoints: int = 2
+    """Checkpoints kept, newest first."""
+    non_finite: str = "stop"
+    """A loss or gradient that is no finite number: ``stop`` ends the run as diverged, ``skip`` leaves the
+    step out, at most 5 in a row and 20 in all. Set it for every arm of a comparison alike."""
+    compile: str = "none"
+    """``blocks`` compiles each block of the backbone with ``torch.compile`` for training: the first steps
+    take longer, the others less. Changes results by rounding."""
+    stop_margin: int = 120
+    """Seconds before the end of a SLURM job at which the run saves itself and stops."""
+    hang_seconds: int = 300
+    """A step that takes longer than this, and than ten times the median step, ends the process."""
+
+    def __post_init__(self) -> None:
+        if self.non_finite not in POLICIES:
+            raise ValueError(f"non_finite={self.non_finite!r}{nearest(self.non_finite, POLICIES)}")
+        if self.compile not in COMPILED:
+            raise ValueError(f"compile={self.compile!r}{nearest(self.compile, COMPILED)}")
+        for name, value in dataclasses.asdict(self).items():
+            if isinstance(value, int) and value < 1:
+                raise ValueError(f"{name}={value} must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """The YAML files chosen in each group; they name a cell, and nothing is decided by them."""
+
+    backbone: str = MISSING
+    objective: str = MISSING
+    task: str = MISSING
+    scale: str = MISSING
+
+
+@dataclass
+class Schema:
+    """The root of the configuration, as Hydra checks it while composing.
+
+    The parts are ``Any`` here because Hydra would make frozen dataclasses
+    read-only; ``read_settings`` checks each against its own dataclass.
+    """
+
+    names: Any = MISSING
+    backbone: Any = MISSING
+    objective: Any = MISSING
+    task: Any = MISSING
+    scale: Any = MISSING
+    budget: Any = MISSING
+    optimizer: Any = MISSING
+    device: Any = MISSING
+    parallel: Any = MISSING
+    trainer: Any = MISSING
+    tracking: Any = MISSING
+    study: Any = MISSING
+    initial: str | None = None
+    fork: str | None = None
+    seed: int = 0
+    runs: str = "runs"
+
+
+ConfigStore.instance().store(name="schema", node=Schema)

@@ -1,0 +1,92 @@
+"""What of a composed configuration can be checked without torch, which takes seconds to import.
+
+A command that trains asks for it first, so that a mistake is said at once; ``read_settings``
+goes on with what a backbone, an objective and a task declare.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from experiments.config.parallel import ParallelConfig
+from experiments.config.schema import (
+    BudgetConfig,
+    DeviceConfig,
+    Names,
+    OptimizerConfig,
+    ScaleConfig,
+    Schema,
+    TrainerConfig,
+)
+from experiments.config.structured import check_file_name, first_line, typed
+from experiments.runtime.errors import ConfigError, nearest
+from experiments.tracking.tracker import TrackingConfig
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sections:
+    """The sections that belong to the harness, typed and checked."""
+
+    names: Names
+    scale: ScaleConfig
+    budget: BudgetConfig
+    optimizer: OptimizerConfig
+    device: DeviceConfig
+    parallel: ParallelConfig
+    trainer: TrainerConfig
+    tracking: TrackingConfig
+    study: str
+
+
+def read_tree(cfg: DictConfig) -> dict[str, Any]:
+    """A composed configuration as plain values, every reference filled in. Raises ConfigError."""
+    try:
+        resolved = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as error:
+        raise ConfigError(f"{error.full_key} has no value: set {error.full_key}=...") from None
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{getattr(error, 'full_key', '')}: {first_line(error)}") from None
+    assert isinstance(resolved, dict)
+    tree: dict[str, Any] = {str(k): v for k, v in resolved.items()}
+    tree.setdefault("parallel", {})  # of runs recorded before there was this group
+    _check_groups(tree)
+    return tree
+
+
+def read_sections(tree: dict[str, Any]) -> Sections:
+    """The harness's sections of a ``read_tree``. Raises ConfigError."""
+    names = typed(Names, tree["names"], "names")
+    for group, name in dataclasses.asdict(names).items():
+        check_file_name(f"names.{group}", name)
+    study = str(tree["study"].get("name") or "")
+    check_file_name("study.name", study)
+    return Sections(
+        names=names,
+        scale=typed(ScaleConfig, tree["scale"], "scale"),
+        budget=typed(BudgetConfig, tree["budget"], "budget"),
+        optimizer=typed(OptimizerConfig, tree["optimizer"], "optimizer"),
+        device=typed(DeviceConfig, tree["device"], "device"),
+        parallel=typed(ParallelConfig, tree["parallel"], "parallel"),
+        trainer=typed(TrainerConfig, tree["trainer"], "trainer"),
+        tracking=typed(TrackingConfig, tree["tracking"], "tracking"),
+        study=study,
+    )
+
+
+def _check_groups(tree: dict[str, Any]) -> None:
+    """The root has the keys of the schema and no others, and every group is a mapping."""
+    known = {f.name: f.type for f in dataclasses.fields(Schema)}
+    for key in tree:
+        if key not in known:
+            raise ConfigError(f"{key}: there is no such key{nearest(key, known)}")
+    for key, kind in known.items():
+        if kind == "Any" and not isinstance(tree.get(key), dict):
+            raise ConfigError(f"{key}={tree.get(key)} must be a mapping of settings")

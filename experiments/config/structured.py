@@ -1,0 +1,138 @@
+"""Turns plain values into typed, checked ones; every mistake is a ConfigError that names its key."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import math
+import site
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any, TypeVar
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
+
+from experiments.config.moved import MOVED
+from experiments.runtime.errors import ConfigError, nearest
+
+T = TypeVar("T")
+
+PROJECT = ("architectures", "experiments")
+"""The packages whose classes a configuration may name, wherever they are installed."""
+
+
+def check_file_name(key: str, value: str) -> None:
+    """Names become folders, and must not lead out of theirs."""
+    if not value or not all(c.isalnum() or c in "-_." for c in value) or value.startswith("."):
+        raise ConfigError(f"{key}={value!r} names a folder: use letters, digits, '-', '_' and '.' only")
+
+
+def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
+    """``values`` as an instance of the dataclass ``cls``.
+
+    Raises ConfigError naming ``key``, which is empty at the root.
+    """
+    assert dataclasses.is_dataclass(cls)
+    prefix = f"{key}." if key else ""
+    _check_finite(values, key)
+    try:
+        merged = OmegaConf.merge(_schema(cls), values)
+        return OmegaConf.to_object(merged)  # type: ignore[return-value]
+    except ConfigKeyError as error:
+        # The key may be one of a dataclass inside this one.
+        inside = error.object_type if dataclasses.is_dataclass(error.object_type) else cls
+        names = [f.name for f in dataclasses.fields(inside)]
+        place = f"{prefix}{error.full_key or error.key}"
+        raise ConfigError(
+            f"{place}: {inside.__name__} has no such key{nearest(str(error.key), names)}"
+        ) from None
+    except MissingMandatoryValue as error:
+        missing = f"{prefix}{error.full_key}"
+        raise ConfigError(f"{missing} has no value: set {missing}=...") from None
+    except OmegaConfBaseException as error:
+        place = f"{prefix}{error.full_key}" if error.full_key else key
+        raise ConfigError(f"{place}: {first_line(error)}") from None
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}" if key else str(error)) from None
+
+
+@functools.cache
+def _schema(cls: type[Any]) -> DictConfig:
+    """The types of a dataclass, as OmegaConf checks them. Not to be changed: merging makes a copy."""
+    schema = OmegaConf.structured(cls)
+    _unlock(schema)
+    return schema
+
+
+def _check_finite(value: Any, key: str) -> None:
+    """No setting may be infinite or not a number: it would pass most comparisons."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{key}={value} must be a finite number")
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _check_finite(inner, f"{key}.{name}" if key else name)
+    if isinstance(value, list):
+        for inner in value:
+            _check_finite(inner, key)
+
+
+def _unlock(node: DictConfig) -> None:
+    """Lets a node made from frozen dataclasses be filled in."""
+    OmegaConf.set_readonly(node, False)
+    for key in node:
+        if OmegaConf.is_dict(node._get_node(key)) and not OmegaConf.is_missing(node, key):
+            _unlock(node[key])
+
+
+def first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]
+
+
+def _own(top: str) -> bool:
+    """False for modules of the standard library and of installed packages. Imports nothing."""
+    if top in sys.stdlib_module_names or top in sys.builtin_module_names:
+        return False
+    try:
+        spec = importlib.util.find_spec(top)
+    except ValueError:
+        return False
+    if spec is None:
+        return True  # there is none: the import says so
+    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or [])
+    installed = {Path(path).resolve() for name, path in sysconfig.get_paths().items() if name.endswith("lib")}
+    installed |= {Path(path).resolve() for path in [*site.getsitepackages(), site.getusersitepackages()]}
+    return not any(Path(place).resolve().is_relative_to(folder) for place in places for folder in installed)
+
+
+def load_class(target: str, base: type[T], key: str) -> type[T]:
+    """The class at a dotted path, which must derive from ``base``. Nothing is called.
+
+    A configuration, a stored one too, can therefore name the project's classes and a user's own
+    backbones. It cannot make the harness run a function, nor import what Python or an installed
+    package brings.
+    """
+    module, _, name = target.rpartition(".")
+    if not module or target.startswith("."):
+        raise ConfigError(f"{key}._target_={target} is no dotted path: write package.module.Class")
+    module = MOVED.get(module, module)
+    top = module.partition(".")[0]
+    if top not in PROJECT and not _own(top):
+        raise ConfigError(
+            f"{key}._target_={target} is not a {base.__name__} of this project or of yours: {top} belongs to "
+            "Python or to an installed package, which are not imported"
+        )
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name and not module.startswith(error.name):
+            raise
+        raise ConfigError(f"{key}._target_={target}: no module {module!r}; is it on PYTHONPATH?") from None
+    except AttributeError:
+        raise ConfigError(f"{key}._target_={target}: no class {name!r} in {module!r}") from None
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise ConfigError(f"{key}._target_={target} is not a {base.__name__}")
+    return found

@@ -1,0 +1,1 @@
+"""Price a model that nobody builds: parameters, FLOPs, memory, cache."""

@@ -1,0 +1,59 @@
+"""Prints what a model costs: parameters, FLOPs, memory of weights and of the decoding state. Builds nothing.
+
+python -m experiments.cost backbone=llama2_70b sequence_length=4096 batch_size=1 precision=bf16
+python -m experiments.cost backbone=deepseek_v3 memory_gib=1128 output=deepseek.json
+python -m experiments.cost backbone=mamba scale=small sequence_length=65536
+"""
+
+from __future__ import annotations
+
+import sys
+
+from experiments.config.hydra_app import start
+
+if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
+    start("experiments.cost.__main__.cost", "cost")
+    sys.exit()
+
+from pathlib import Path
+from typing import Any
+
+import rich.console
+from omegaconf import DictConfig, OmegaConf
+
+from architectures.backbone import Backbone
+from experiments.config.schema import ScaleConfig
+from experiments.config.structured import typed
+from experiments.cost.model_cost import CostConfig, Pricing
+from experiments.cost.tables import render
+from experiments.run.settings import part
+from experiments.runtime.errors import ConfigError
+from experiments.tracking.run_folder import write_json
+
+
+def cost(cfg: DictConfig) -> None:
+    report = price(cfg)
+    rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else 150).print(render(report))
+    if cfg.output is not None:
+        write_json(Path(cfg.output), report)
+
+
+def price(cfg: DictConfig) -> dict[str, Any]:
+    """The numbers of a composed configuration. Raises ConfigError."""
+    resolved = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(resolved, dict)
+    tree: dict[str, Any] = {str(key): value for key, value in resolved.items()}
+    cls, config = part(tree, "backbone", Backbone)  # type: ignore[type-abstract]
+    scale = typed(ScaleConfig, tree["scale"], "scale")
+    own = {key: value for key, value in tree.items() if key not in ("backbone", "scale", "objective")}
+    asked = typed(CostConfig, own, "")
+    if asked.output is not None and not Path(asked.output).parent.is_dir():
+        raise ConfigError(
+            f"output={asked.output}: there is no folder {Path(asked.output).parent}; make it first"
+        )
+    try:
+        return Pricing(cls, config, scale, asked).report()
+    except ConfigError:
+        raise
+    except ValueError as error:  # widths that do not go together
+        raise ConfigError(f"backbone: {error}") from None

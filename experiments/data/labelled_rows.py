@@ -1,0 +1,158 @@
+"""Rows with named columns, and their splits: what tasks with labels are made from.
+
+From local files (.jsonl .json .csv .tsv .parquet, or .conll: a word and its tag
+on a line) or from a Hugging Face dataset. A split that the source does not name
+is carved from its training rows by a hash of their place.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from experiments.data.corpus import split_of
+from experiments.data.hub import hub_rows
+from experiments.data.local_files import decode_utf8, find_files, refuse_overlap, rows_of_file
+from experiments.runtime.errors import DataError, nearest
+from experiments.tasks.task import SPLITS
+
+SUFFIXES = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".conll")
+CONLL_COLUMNS = ("tokens", "tags")
+"""The columns of a row that is a sentence of a .conll file."""
+
+
+class Row(NamedTuple):
+    """A row, and where it stands, for messages."""
+
+    place: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsConfig:
+    """Where rows come from and how they are split."""
+
+    made: ClassVar[str | None] = None
+    """The source that a task makes itself, without files or network."""
+
+    source: str = "files"
+    """``files``, ``hub``, or what the task makes itself."""
+    paths: list[str] = field(default_factory=list)
+    """Files or globs to train on (files): .jsonl .json .csv .tsv .parquet .conll."""
+    validation_paths: list[str] = field(default_factory=list)
+    """Files of the validation split; empty carves it from ``paths`` by row."""
+    test_paths: list[str] = field(default_factory=list)
+    """Files of the test split; empty carves it from ``paths`` by row."""
+    dataset: str | None = None
+    """Name on the Hugging Face hub, or a local folder in the hub's layout (hub)."""
+    dataset_config: str | None = None
+    """Which configuration of the dataset; null takes its default."""
+    revision: str | None = None
+    """Commit or tag of the dataset on the hub; null takes the newest."""
+    train_split: str = "train"
+    """The dataset's split to train on."""
+    validation_split: str | None = "validation"
+    """The dataset's validation split; null carves it from the training split by row."""
+    test_split: str | None = "test"
+    """The dataset's test split; null carves it from the training split by row."""
+    max_rows: int | None = None
+    """Read at most this many rows of each split of the source; null reads all."""
+
+    def __post_init__(self) -> None:
+        sources = [name for name in (self.made, "files", "hub") if name]
+        if self.source not in sources:
+            raise ValueError(f"source={self.source!r} is unknown{nearest(self.source, sources)}")
+        if (self.source == "files") != bool(self.paths):
+            raise ValueError(f"source={self.source} with paths={self.paths}: source=files needs paths=[...]")
+        if (self.source == "hub") != bool(self.dataset):
+            raise ValueError(f"source={self.source} with dataset={self.dataset}: source=hub needs a dataset")
+        if self.source != "files" and (self.validation_paths or self.test_paths):
+            raise ValueError(f"source={self.source} reads no paths: set source=files to read them")
+        if self.source == "hub" and self.train_split in (self.validation_split, self.test_split):
+            raise ValueError(
+                f"train_split={self.train_split} is held out too: name another validation_split and "
+                "test_split, or null to carve them"
+            )
+        if self.max_rows is not None and self.max_rows < 1:
+            raise ValueError(f"max_rows={self.max_rows} must be at least 1, or null for all")
+
+
+def read_rows(config: RowsConfig, columns: Sequence[str]) -> Iterator[tuple[str, Row]]:
+    """Every row of files or hub with its split, training rows first. Raises DataError."""
+    named = {
+        "files": {"validation": bool(config.validation_paths), "test": bool(config.test_paths)},
+        "hub": {"validation": bool(config.validation_split), "test": bool(config.test_split)},
+    }[config.source]
+    carved = [split for split, given in named.items() if not given]
+    if config.source == "files":
+        refuse_overlap(_patterns(config), SUFFIXES)
+    for split in SPLITS:
+        if split in carved:
+            continue
+        found = _file_rows(config, split, columns) if config.source == "files" else _hub_rows(config, split)
+        for name, row in islice(found, config.max_rows):
+            yield split_of(name, carved) if split == "train" else split, row
+
+
+def _hub_rows(config: RowsConfig, split: str) -> Iterator[tuple[str, Row]]:
+    assert config.dataset is not None
+    rows = hub_rows(
+        config.dataset,
+        config=config.dataset_config,
+        revision=config.revision,
+        split=getattr(config, f"{split}_split"),
+        streaming=False,
+        limit=config.max_rows,
+    )
+    for name, place, values in rows:
+        assert isinstance(values, Mapping)
+        yield name, Row(place, values)
+
+
+def _patterns(config: RowsConfig) -> dict[str, list[str]]:
+    return {"train": config.paths, "validation": config.validation_paths, "test": config.test_paths}
+
+
+def _file_rows(config: RowsConfig, split: str, columns: Sequence[str]) -> Iterator[tuple[str, Row]]:
+    paths = find_files(_patterns(config)[split], SUFFIXES)
+    base = os.path.commonpath([path.parent.absolute() for path in paths])
+    for path in paths:
+        name = path.absolute().relative_to(base).as_posix()
+        for place, values in _conll_rows(path) if path.suffix == ".conll" else rows_of_file(path, columns):
+            if not isinstance(values, Mapping):
+                raise DataError(f"{path}, {place}: expected an object, got {type(values).__name__}")
+            yield f"{name}#{place}", Row(f"{path}, {place}", values)
+
+
+def _conll_rows(path: Path) -> Iterator[tuple[str, Any]]:
+    """Sentences: on each line a word, perhaps more, and the tag last; empty lines between them."""
+    lines = decode_utf8(path.read_bytes(), path, 0).splitlines()
+    words: list[list[str]] = []
+    for number, line in enumerate([*lines, ""], start=1):
+        fields = line.split()
+        if fields and fields[0] != "-DOCSTART-":
+            if len(fields) < 2:
+                raise DataError(f"{path}, line {number}: a word without a tag; write 'word tag'")
+            words.append([fields[0], fields[-1]])
+        elif words:
+            tokens, tags = zip(*words, strict=True)
+            yield f"line {number - len(words)}", dict(zip(CONLL_COLUMNS, (tokens, tags), strict=True))
+            words = []
+
+
+def value_in(row: Row, column: str, key: str) -> Any:
+    """What stands in the column that the setting ``task.KEY`` names. Raises DataError where nothing does."""
+    if column not in row.values:
+        raise DataError(
+            f"{row.place}: no column '{column}'{nearest(column, map(str, row.values))} Set task.{key}"
+        )
+    value = row.values[column]
+    if value is None or (isinstance(value, str) and not value):
+        raise DataError(
+            f"{row.place}: column '{column}' is empty: remove the row, or use a split with labels"
+        )
+    return value

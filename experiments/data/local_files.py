@@ -1,0 +1,158 @@
+"""Documents from local files: .txt and .md whole, .json, .jsonl and .parquet by row."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+
+from experiments.data.document import Document, text_of_row
+from experiments.runtime.errors import DataError, nearest
+
+SUFFIXES = (".txt", ".md", ".json", ".jsonl", ".parquet")
+
+
+def find_files(patterns: Sequence[str], suffixes: Sequence[str] = SUFFIXES) -> list[Path]:
+    """The files that paths and globs (``**`` included) name, sorted, each once."""
+    found: set[Path] = set()
+    for pattern in patterns:
+        matches = [Path(p) for p in glob.glob(pattern, recursive=True) if Path(p).is_file()]
+        if not matches:
+            raise DataError(f"no file at '{pattern}' (looked from {Path.cwd()}): correct the path or glob")
+        for path in matches:
+            if path.suffix not in suffixes:
+                raise DataError(f"{path}: cannot read '{path.suffix}' files; use {', '.join(suffixes)}")
+        found.update(matches)
+    return sorted(found)
+
+
+def refuse_overlap(patterns: Mapping[str, Sequence[str]], suffixes: Sequence[str] = SUFFIXES) -> None:
+    """DataError where a file is both trained on and held out. ``patterns`` are those of each split."""
+    trained = {path.resolve() for path in find_files(patterns["train"], suffixes)}
+    for split in ("validation", "test"):
+        for path in find_files(patterns[split], suffixes):
+            if path.resolve() in trained:
+                raise DataError(
+                    f"{path}: in the training split and in the {split} split (task.paths and "
+                    f"task.{split}_paths): what is tested on must not be trained on; take it out of one"
+                )
+
+
+def read_files(paths: Sequence[Path], column: str) -> Iterator[Document]:
+    """Documents of the files in order; a row's text is in ``column``.
+
+    A document is named by its path below the folder the files share and by its
+    row, so the split does not depend on where the data lies.
+    """
+    base = os.path.commonpath([path.parent.absolute() for path in paths])
+    for path in paths:
+        name = path.absolute().relative_to(base).as_posix()
+        if path.stat().st_size == 0:
+            raise DataError(f"{path}: the file is empty; remove it from the paths")
+        if path.suffix in (".txt", ".md"):
+            yield Document(name, decode_utf8(path.read_bytes(), path, 0))
+        else:
+            for place, row in rows_of_file(path, [column]):
+                yield Document(f"{name}#{place}", text_of_row(row, column, f"{path}, {place}"))
+
+
+def decode_utf8(data: bytes, path: Path, offset: int) -> str:
+    """Text of bytes that begin at ``offset`` of a file; DataError with the place of a bad byte."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        place = offset + error.start
+        raise DataError(
+            f"{path}: byte {place} (0x{data[error.start]:02x}) is not UTF-8: "
+            "convert the file, for example with iconv -t UTF-8"
+        ) from None
+
+
+def rows_of_file(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, object]]:
+    """The rows of a .json, .jsonl, .csv, .tsv or .parquet file with their places (``line 3``, ``row 0``).
+
+    ``columns`` are those wanted; Parquet reads no others, and names those it lacks.
+    """
+    if path.suffix == ".json":
+        yield from _json_rows(path)
+    elif path.suffix == ".jsonl":
+        yield from _jsonl_rows(path)
+    elif path.suffix == ".parquet":
+        yield from _parquet_rows(path, columns)
+    else:
+        yield from _csv_rows(path, {".csv": ",", ".tsv": "\t"}[path.suffix])
+
+
+def _json_rows(path: Path) -> Iterator[tuple[str, object]]:
+    text = decode_utf8(path.read_bytes(), path, 0)
+    try:
+        rows = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{path}, line {error.lineno}: not JSON ({error.msg}); one object to a line is '.jsonl'"
+        ) from None
+    if not isinstance(rows, list):
+        raise DataError(f"{path}: expected a list of objects, got {type(rows).__name__}")
+    for i, row in enumerate(rows):
+        yield f"row {i}", row
+
+
+def _jsonl_rows(path: Path) -> Iterator[tuple[str, object]]:
+    offset = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            text = decode_utf8(line, path, offset)
+            offset += len(line)
+            if not text.strip():
+                continue
+            try:
+                yield f"line {number}", json.loads(text)
+            except json.JSONDecodeError as error:
+                raise DataError(f"{path}, line {number}: not JSON ({error.msg}); mend the line") from None
+
+
+def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[str, object]]:
+    """Rows under a header line. Tab-separated files have no quotes: a text may contain them."""
+    text = decode_utf8(path.read_bytes(), path, 0).removeprefix("\ufeff")
+    lines = io.StringIO(text, newline="")
+    if delimiter == "\t":
+        reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    try:
+        names = next(reader)
+        for values in reader:
+            if not values:
+                continue
+            if len(values) != len(names):
+                raise DataError(
+                    f"{path}, line {reader.line_num}: {len(values)} fields under a header of {len(names)}: "
+                    "mend the line"
+                )
+            yield f"line {reader.line_num}", dict(zip(names, values, strict=True))
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num}: {error}; mend the line") from None
+
+
+def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, object]]:
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+    except pyarrow.ArrowInvalid as error:
+        raise DataError(f"{path}: not a Parquet file ({error}); mend it or fetch it again") from None
+    names = file.schema_arrow.names
+    wanted = [column if column in names else column.partition(".")[0] for column in columns]
+    for column in wanted:
+        if column not in names:
+            raise DataError(f"{path}: no column '{column}'{nearest(column, names)} Set task.column")
+    row = 0
+    for block in file.iter_batches(batch_size=1024, columns=wanted):
+        for value in block.to_pylist():
+            yield f"row {row}", value
+            row += 1

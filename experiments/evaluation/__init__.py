@@ -1,0 +1,1 @@
+"""Metrics of a trained model on a split."""

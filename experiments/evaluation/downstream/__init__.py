@@ -1,0 +1,1 @@
+"""The tasks of the lm-evaluation-harness, asked of our models."""

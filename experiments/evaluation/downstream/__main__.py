@@ -1,0 +1,227 @@
+"""Evaluates a trained model on tasks of EleutherAI's lm-evaluation-harness (extra ``eval``).
+
+    python -m experiments.evaluation.downstream run=FOLDER include=docs/downstream tasks=[words_bits]
+    python -m experiments.evaluation.downstream run=FOLDER include=mine tasks=[quiz] shots=2
+    python -m experiments.evaluation.downstream run=FOLDER tasks=[lambada_openai] limit=100
+    python -m experiments.evaluation.downstream run=FOLDER task=sentences shots=4
+
+A table on the screen, and a line for each row at the end of ``downstream.jsonl`` in the run's folder. Tasks
+are YAML files of the harness: those in the folder ``include``, or its own, which fetch their data themselves;
+``task`` is one of ours, as ``experiments.train`` takes them.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from experiments.config.hydra_app import start
+
+if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
+    start("experiments.evaluation.downstream.__main__.downstream", "downstream")
+    sys.exit()
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.config.schema import DeviceConfig
+from experiments.config.structured import typed
+from experiments.evaluation.downstream.answer_likelihood import AnswerScorer
+from experiments.evaluation.downstream.local_tasks import own_task
+from experiments.evaluation.downstream.results import Row, append, check_shots, print_table, task_rows
+from experiments.run.load_model import Saved, open_saved
+from experiments.run.plan import build_task
+from experiments.run.refilling import Refilling, refill
+from experiments.run.settings import part
+from experiments.runtime.console import Console
+from experiments.runtime.errors import ConfigError, DataError, nearest
+from experiments.tasks.task import Task
+
+if TYPE_CHECKING:
+    from lm_eval.tasks.manager import TaskDict, TaskManager
+
+
+@dataclass(frozen=True, kw_only=True)
+class DownstreamConfig:
+    """What is asked of ``experiments.evaluation.downstream``."""
+
+    run: str
+    """Folder of a run or of Hugging Face."""
+    tasks: list[str] = field(default_factory=list)
+    """Names of tasks, groups or tags of the harness."""
+    include: str | None = None
+    """Folder of task files; what is not found there is looked for among the harness's own."""
+    shots: int | None = None
+    """Solved examples before each question, of the split that the task names for it; null takes the task's
+    number. A task that fixes 0 keeps it; one that asks for whole texts has none."""
+    limit: int | None = None
+    """Examples of each task at most; null takes all."""
+    samples: int = 32
+    """Masked versions of each answer from which a bound is estimated; other likelihoods draw nothing."""
+    batch_size: int = 32
+    """Requests at once; changes memory, not results."""
+    seed: int = 1234
+    """Which examples are shown as solved (the harness's default is 1234), which masks, which samples."""
+    filling: Refilling = field(default_factory=Refilling)
+    """What changes in how blanks are filled in where a text is written, for models that do that."""
+    output: str | None = None
+    """File that rows are appended to; null for downstream.jsonl in the run's folder."""
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+    """Where to compute."""
+
+    def __post_init__(self) -> None:
+        if self.shots is not None and self.shots < 0:
+            raise ValueError(f"shots={self.shots} must be 0 or more, or null")
+        if self.limit is not None and self.limit < 2:
+            raise ValueError(f"limit={self.limit} must be 2 or more, or null for all examples")
+        if self.samples < 2 or self.batch_size < 1:
+            raise ValueError(
+                f"samples={self.samples} must be 2 or more and batch_size={self.batch_size} positive"
+            )
+
+
+def downstream(cfg: DictConfig) -> None:
+    tree = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(tree, dict)
+    section = tree.pop("task", None)
+    config = typed(DownstreamConfig, {str(key): value for key, value in tree.items()}, "")
+    if not config.tasks and section is None:
+        raise ConfigError(
+            "tasks=[] names no task: give some, such as tasks=[words_choice], or task=sentences"
+        )
+    check_installed()
+    config.device.apply()
+    saved = open_saved(Path(config.run), config.device.torch_device())
+    refill(saved, config.filling)
+    rows = evaluate(saved, config, [] if section is None else [_own(section, config.seed)])
+    print(saved.description)
+    print_table(rows)
+    append(rows, Path(config.output or Path(config.run) / "downstream.jsonl"))
+
+
+def _own(section: dict[str, Any], seed: int) -> dict[str, Any]:
+    """The harness's description of one of our tasks."""
+    task_class, config = part({"task": section}, "task", Task)  # type: ignore[type-abstract]
+    name = task_class.__name__.lower()
+    return own_task(name, build_task(task_class, config, name), seed)
+
+
+def check_installed() -> None:
+    """Raises ConfigError where the harness is missing."""
+    try:
+        import lm_eval  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "lm_eval":
+            raise
+        raise ConfigError(
+            "the lm-evaluation-harness is not installed: pip install 'archbench[eval]'"
+        ) from None
+
+
+def evaluate(saved: Saved, config: DownstreamConfig, own: Sequence[dict[str, Any]] = ()) -> list[Row]:
+    """One row for each metric of each task, in their order; ``own`` are tasks beside those of the harness."""
+    from lm_eval import evaluator  # takes seconds, which every command would wait
+
+    from experiments.evaluation.downstream.lm_eval_model import HarnessModel
+
+    scorer = AnswerScorer(
+        saved, samples=config.samples, seed=config.seed, batch_size=config.batch_size, device=config.device
+    )
+    found = load_tasks(config, own)
+    check_kinds(saved, found)
+    model = HarnessModel(
+        saved,
+        scorer,
+        seed=config.seed,
+        batch_size=config.batch_size,
+        device=config.device,
+        progress=Console("downstream").progress,
+    )
+    # Its errors of whole splits are resampled; ours are the jackknife's, as everywhere.
+    results = evaluator.evaluate(model, found, limit=config.limit, bootstrap_iters=0)
+    return task_rows(results, found["tasks"], model.notes, saved, scorer, config.seed)
+
+
+def load_tasks(config: DownstreamConfig, own: Sequence[dict[str, Any]] = ()) -> TaskDict:
+    """The tasks, with their data, number of shots and seed.
+
+    Raises:
+        ConfigError: a name that no task has.
+        DataError: a task that cannot be built, or whose data cannot be had.
+    """
+    with quiet():
+        manager = _manager(config)
+        try:
+            found = manager.load([*config.tasks, *own])
+        except Exception as error:  # whatever a task's file or its data brings about
+            reason = " ".join(str(error).split()) or "no reason given"
+            raise DataError(f"tasks={_listed(config.tasks)}: {type(error).__name__}: {reason}") from error
+    for name, task in found["tasks"].items():
+        written = task.get_config("num_fewshot")
+        if (
+            task.OUTPUT_TYPE == "loglikelihood_rolling"
+        ):  # whole texts: there is no question to show them before
+            task.set_config(key="num_fewshot", value=0)
+        elif written is None or (config.shots is not None and written != 0):
+            task.set_config(key="num_fewshot", value=config.shots or 0)
+        task.set_fewshot_seed(seed=config.seed)
+        check_shots(name, task)
+    return found
+
+
+def _manager(config: DownstreamConfig) -> TaskManager:
+    """What knows the tasks asked for; the harness's own are only looked at where they are needed."""
+    from lm_eval.tasks import TaskManager
+
+    if not config.tasks:
+        return TaskManager(include_defaults=False)
+    if config.include is not None:
+        if not Path(config.include).is_dir():
+            raise ConfigError(f"include={config.include}: there is no such folder")
+        manager = TaskManager(include_path=config.include, include_defaults=False)
+        if set(config.tasks) <= set(manager.all_tasks):
+            return manager
+    manager = TaskManager(include_path=config.include)
+    for name in config.tasks:
+        if name not in manager.all_tasks:
+            close = nearest(name, manager.all_tasks).split("; options")[0]  # there are thousands
+            raise ConfigError(f"tasks={_listed(config.tasks)}: there is no task '{name}'{close}")
+    return manager
+
+
+def check_kinds(saved: Saved, found: TaskDict) -> None:
+    """Refuses tasks whose questions the model cannot be asked."""
+    for name, task in found["tasks"].items():
+        if task.OUTPUT_TYPE == "loglikelihood_rolling" and saved.model.capabilities.encoder_decoder:
+            raise ConfigError(
+                f"tasks: {name} asks for the likelihood of whole texts, and an encoder-decoder only says how "
+                "likely one is behind another: leave it out"
+            )
+        if getattr(task, "UNSAFE_CODE", False) or getattr(task, "MULTIMODAL", False):
+            raise ConfigError(
+                f"tasks: {name} runs code that models write, or shows them images: leave it out"
+            )
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars of datasets that are prepared, no warnings of tasks about their defaults."""
+    import datasets  # takes seconds
+
+    logger, level = logging.getLogger("lm_eval"), logging.getLogger("lm_eval").level
+    datasets.disable_progress_bars()
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        datasets.enable_progress_bars()
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"[{','.join(names)}]"

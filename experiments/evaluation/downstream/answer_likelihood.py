@@ -1,0 +1,193 @@
+"""How likely a trained model finds an answer, given what stands before it.
+
+Left-to-right models and encoder-decoders give the exact likelihood, by the chain rule; masked diffusion
+gives a bound on it, estimated from random masks; a masked language model gives a pseudo-likelihood.
+
+Shapes: B answers of a batch, T tokens, S samples.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from experiments.config.schema import DeviceConfig
+from experiments.data.counter_rng import stream
+from experiments.evaluation.measure import inference
+from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion
+from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from experiments.objectives.objective import Likelihood, Objective
+from experiments.run.load_model import Saved
+from experiments.runtime.errors import ConfigError, DataError
+from experiments.tasks.task import Batch
+
+PAD_TO = 16
+"""Answers are padded to a multiple of it. The padding of an answer depends on its own length only, hence so
+do the masks that are drawn for it, whatever shares its batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Tokens to be scored, behind tokens that are given."""
+
+    context: list[int]
+    tokens: list[int]
+    noise: str
+    """Names the random numbers: answers to one question share it, and so the noise of their difference is
+    less."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """What a model says of an answer."""
+
+    nats: float
+    """-log p, or its bound, or the pseudo one."""
+    variance: float
+    """Of ``nats``, through the masks that were drawn; 0 where nothing is drawn."""
+    greedy: bool
+    """Whether every token of the answer is the likeliest one. Left to right each is asked for behind those
+    before it; where blanks are filled in, all at once."""
+
+
+class AnswerScorer:
+    """Scores answers by the likelihood that belongs to the model's objective."""
+
+    def __init__(
+        self, saved: Saved, *, samples: int, seed: int, batch_size: int, device: DeviceConfig
+    ) -> None:
+        """``samples`` masked versions of each answer are drawn where its bound is estimated.
+
+        Raises:
+            ConfigError: the model was not trained to give a likelihood of text.
+        """
+        self._saved, self._seed, self._batch_size, self._device = saved, seed, batch_size, device
+        self._samples = samples
+        self._objective = scoring_objective(saved, samples)
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """The class of all scores."""
+        if isinstance(self._objective, MaskedDiffusion | MaskedLM):
+            return self._objective.likelihood
+        return Likelihood(kind="exact", estimator="chain rule on the answer given the context", samples=1)
+
+    @property
+    def longest(self) -> int:
+        """The tokens of context and answer that the model can be given together."""
+        model = self._saved.model
+        marks = 2 if model.capabilities.encoder_decoder else 0  # a sentinel or mode token, and the end
+        return model.max_length - marks - (0 if self._saved.objective.continues else 2)
+
+    def score(self, answers: Sequence[Answer], tick: Callable[[int], None]) -> list[Scored]:
+        """The score of each answer; ``tick`` is called with the number of those that are done.
+
+        Raises:
+            DataError: an answer is longer than the model can be given.
+        """
+        found: dict[int, Scored] = {}
+        with inference(self._saved.model, self._device.torch_device(), self._device.precision):
+            for length, numbers in self._batches(answers):
+                some = [answers[number] for number in numbers]
+                found.update(zip(numbers, self._score_together(some, length), strict=True))
+                tick(len(found))
+        return [found[number] for number in range(len(answers))]
+
+    def _batches(self, answers: Sequence[Answer]) -> Iterator[tuple[int, list[int]]]:
+        """Padded lengths, the longest first, with the numbers of the answers of a batch."""
+        by_length = defaultdict(list)
+        for number, answer in enumerate(answers):
+            length = len(answer.context) + len(answer.tokens)
+            if length > self.longest:
+                raise DataError(
+                    f"context and answer have {length} tokens, the model can be given {self.longest}: cut "
+                    "the context, or leave the task out"
+                )
+            by_length[min(-(-length // PAD_TO) * PAD_TO, self.longest)].append(number)
+        for length in sorted(by_length, reverse=True):
+            numbers = by_length[length]
+            for first in range(0, len(numbers), self._batch_size):
+                yield length, numbers[first : first + self._batch_size]
+
+    def _score_together(self, answers: Sequence[Answer], length: int) -> list[Scored]:
+        objective, model = self._objective, self._saved.model
+        batch = self._batch(answers, length)
+        generators = [
+            torch.Generator().manual_seed(stream(self._seed, "answer", answer.noise) >> 1)
+            for answer in answers
+        ]
+        device = next(model.parameters()).device
+        view = objective.answer_view(batch).to(device)
+        output = view.run(model)
+        hit_BT = objective.logits(output, view).argmax(-1) == view.target_BT
+        greedy_B = (hit_BT | (view.weight_BT == 0)).all(1)
+        variance_B = torch.zeros(len(answers), dtype=torch.float64)
+        if isinstance(objective, MaskedDiffusion):
+            nats_BS = objective.estimates(model, batch, generators)
+            nats_B, variance_B = nats_BS.mean(1), nats_BS.var(1) / self._samples
+        elif isinstance(objective, MaskedLM):
+            nats = objective.likelihood_score(model, batch, generators).nats_B
+            assert nats is not None
+            nats_B = nats
+        else:
+            nats_B = objective.nats(output, view).double().sum(1)
+        rows = zip(nats_B.tolist(), variance_B.tolist(), greedy_B.tolist(), strict=True)
+        return [Scored(nats=nats, variance=variance, greedy=greedy) for nats, variance, greedy in rows]
+
+    def _batch(self, answers: Sequence[Answer], length: int) -> Batch:
+        """The answers behind their contexts, padded on the right.
+
+        An answer that stands by itself (of a model that learned pairs) is separated and ended as in training.
+        """
+        vocabulary = self._saved.objective.vocabulary
+        end = [] if self._saved.objective.continues else [vocabulary.eos]
+        shape = (len(answers), length + 2 * len(end))
+        tokens_BT = torch.full(shape, vocabulary.pad)
+        answer_BT, valid_BT = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)
+        for row, answer in enumerate(answers):
+            context, tokens = answer.context + end, answer.tokens + end
+            whole = len(context) + len(tokens)
+            tokens_BT[row, :whole] = torch.tensor(context + tokens)
+            answer_BT[row, len(context) : whole] = True
+            valid_BT[row, :whole] = True
+        return Batch(
+            tokens_BT=tokens_BT,
+            context_BT=tokens_BT,
+            answer_BT=answer_BT,
+            valid_BT=valid_BT,
+            bytes_BT=torch.zeros_like(tokens_BT),  # nobody asks for bits per byte here
+            split="test",
+        )
+
+
+def scoring_objective(saved: Saved, samples: int) -> Objective:
+    """The objective as answers are scored by it: bounds from ``samples`` draws, pseudo ones from none.
+
+    Raises:
+        ConfigError: it has no likelihood of text.
+    """
+    objective = saved.objective
+    if objective.targets not in ("tokens", "texts"):
+        raise ConfigError(
+            f"{saved.description}: it learned {objective.targets}, not text, so it gives text no likelihood: "
+            "take a run of a language model"
+        )
+    if isinstance(objective, MaskedDiffusion):
+        if not objective.continues:
+            raise ConfigError(
+                f"{saved.description}: masked diffusion of pairs bounds the likelihood of answers with all "
+                "their end tokens: take a run on task=text"
+            )
+        return type(objective)(
+            dataclasses.replace(objective.config, evaluation_samples=samples), objective.task
+        )
+    if isinstance(objective, MaskedLM):  # pairs of texts, if it learned these beside, are not asked about
+        every = MaskedLMConfig(
+            evaluation_positions=None, separate_documents=objective.config.separate_documents
+        )
+        return MaskedLM(every, objective.task)
+    return objective

@@ -1,0 +1,197 @@
+"""A trained model as EleutherAI's lm-evaluation-harness asks for one. Needs the extra ``eval``."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+from experiments.config.schema import DeviceConfig
+from experiments.data.counter_rng import stream
+from experiments.evaluation.downstream.answer_likelihood import Answer, AnswerScorer, Scored
+from experiments.evaluation.measure import inference
+from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
+from experiments.run.load_model import Saved
+from experiments.runtime.errors import DataError
+
+MOST_TOKENS = 256
+"""Tokens written where a task does not say how many: the harness's own default."""
+NONE = -1
+"""Stands in a window for what comes before a text; the objective knows itself what a text begins with."""
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+
+Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """What the harness does not keep of a request."""
+
+    truncated: bool = False
+    """Whether the prompt was cut from its left, because the model is not made for so many tokens."""
+    variance: float = 0.0
+    """Of the nats, through the masks that were drawn."""
+
+
+class HarnessModel(LM):
+    """Answers what the harness asks by the likelihoods of ``AnswerScorer`` and the objective's samples."""
+
+    def __init__(
+        self,
+        saved: Saved,
+        scorer: AnswerScorer,
+        *,
+        seed: int,
+        batch_size: int,
+        device: DeviceConfig,
+        progress: Progress,
+    ) -> None:
+        super().__init__()
+        self._saved, self._scorer, self._seed = saved, scorer, seed
+        self._batch_size, self._where, self._progress = batch_size, device, progress
+        self._encode = saved.tokenizer.encode
+        self.notes: dict[Key, Note] = {}
+        """By the name of the method and the texts of the request."""
+
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+        """Log-likelihood of each continuation given its context, and whether it is the likeliest."""
+        answers = []
+        for context, continuation in (request.args for request in requests):
+            before, after = self._encode_pair(context, continuation)
+            answers.append(self._answer(before, after, noise=context))
+            cut = len(answers[-1].context) < len(before)
+            self.notes["loglikelihood", context, continuation] = Note(truncated=cut)
+        scores = self._score(answers)
+        for request, score in zip(requests, scores, strict=True):
+            key = ("loglikelihood", *request.args)
+            self.notes[key] = replace(self.notes[key], variance=score.variance)
+        return [(-score.nats, score.greedy) for score in scores]
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """The tokens of both, by the harness's rule.
+
+        Spaces at the end of the context go to the continuation, and the two become tokens together, but for
+        encoder-decoders, which read and write apart. Where a token runs over the border, the harness would
+        repeat or lose text; here the token belongs to the continuation.
+        """
+        spaces = len(context) - len(context.rstrip())
+        if context.strip() and spaces:
+            context, continuation = context[:-spaces], context[-spaces:] + continuation
+        before = self._encode(context)
+        if self._saved.model.capabilities.encoder_decoder:
+            return before, self._encode(continuation)
+        whole = self._encode(context + continuation)
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, whole, strict=False))
+        shared = len(list(same))
+        return whole[:shared], whole[shared:]
+
+    def _answer(self, context: list[int], tokens: list[int], noise: str) -> Answer:
+        """The request, its context cut from the left to what the model is made for."""
+        if not tokens:
+            raise DataError(f"a continuation of {noise[-40:]!r} is empty: mend the task's file or its data")
+        room = max(self._scorer.longest - len(tokens), 0)
+        return Answer(context=context[max(len(context) - room, 0) :], tokens=tokens, noise=noise)
+
+    def _score(self, answers: Sequence[Answer]) -> list[Scored]:
+        with self._progress(len(answers)) as tick:
+            return self._scorer.score(answers, tick)
+
+    def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
+        """Log-likelihood of each text, in windows as long as the model is made for, every token once.
+
+        A window behind the first is given the last token before it; the last one is given as many as fit.
+        """
+        answers, owners, longest = list[Answer](), list[int](), self._scorer.longest
+        for number, (text,) in enumerate(request.args for request in requests):
+            windows = get_rolling_token_windows(
+                self._encode(text), prefix_token=NONE, max_seq_len=longest, context_len=min(2, longest)
+            )
+            for place, (context, tokens) in enumerate(map(make_disjoint_window, windows)):
+                given = [token for token in context if token != NONE]
+                answers.append(self._answer(given, tokens, noise=f"{place} {text}"))
+                owners.append(number)
+        nats, variance = [0.0] * len(requests), [0.0] * len(requests)
+        for number, score in zip(owners, self._score(answers), strict=True):
+            nats[number] += score.nats
+            variance[number] += score.variance
+        for number, request in enumerate(requests):
+            self.notes["loglikelihood_rolling", *request.args] = Note(variance=variance[number])
+        return [-x for x in nats]
+
+    def generate_until(self, requests: list[Instance]) -> list[str]:
+        """What is written behind each prompt, up to the first of the task's ``until``."""
+        alike, asked = defaultdict(list), Counter[str]()
+        for number, request in enumerate(requests):
+            prompt, settings = request.args
+            alike[repr(settings)].append((number, prompt, asked[prompt]))
+            asked[prompt] += 1
+        texts, done = [""] * len(requests), 0
+        with self._progress(len(requests)) as tick:
+            for places in alike.values():
+                settings = requests[places[0][0]].args[1]
+                places.sort(key=lambda place: -len(place[1]))
+                for first in range(0, len(places), self._batch_size):
+                    some = places[first : first + self._batch_size]
+                    written = self._write([prompt for _, prompt, _ in some], [n for *_, n in some], settings)
+                    for (number, *_), text in zip(some, written, strict=True):
+                        texts[number] = text
+                    tick(done := done + len(some))
+        return texts
+
+    def _write(self, prompts: Sequence[str], repeats: Sequence[int], asked: dict[str, Any]) -> list[str]:
+        """What is written for prompts of the same settings; a prompt that is repeated draws anew."""
+        settings = normalize_gen_kwargs(asked, MOST_TOKENS)
+        most, until = settings["max_gen_toks"], settings["until"]
+        tokens = [self._prompt(prompt, most) for prompt in prompts]
+        ends = [self._encode(text) for text in until]
+        keys = [stream(self._seed, "write", *place) >> 1 for place in zip(prompts, repeats, strict=True)]
+        with inference(self._saved.model, self._where.torch_device(), self._where.precision):
+            written = self._saved.objective.sample(
+                self._saved.model,
+                tokens,
+                max_tokens=most,
+                generators=[torch.Generator().manual_seed(key) for key in keys],
+                sampling=sampling(settings),
+                stop={self._saved.task.vocabulary.eos, *(end[0] for end in ends if len(end) == 1)},
+            )
+        texts = [self._saved.tokenizer.decode(row) for row in written]
+        return [postprocess_generated_text(text, until, None) for text in texts]
+
+    def _prompt(self, text: str, most: int) -> list[int]:
+        """The prompt's last tokens, as many as leave room for what is written."""
+        tokens, room = self._encode(text), self._scorer.longest
+        room -= 0 if self._saved.model.capabilities.encoder_decoder else most
+        if room < 1:
+            raise DataError(
+                f"a task asks for up to {most} tokens, and the model is made for {self._scorer.longest} with "
+                "the prompt: set generation_kwargs.max_gen_toks in the task's file"
+            )
+        self.notes["generate_until", text] = Note(truncated=len(tokens) > room)
+        return tokens[-room:]
+
+
+def sampling(settings: dict[str, Any]) -> SamplingConfig:
+    """How a task wants tokens to be drawn. Raises DataError for what there is not."""
+    asked = {name: value for name, value in settings.items() if name not in ("until", "max_gen_toks")}
+    draws = asked.pop("do_sample", False)
+    unknown = [name for name in asked if name not in SAMPLING]
+    if unknown:
+        raise DataError(
+            f"generation_kwargs.{unknown[0]} of a task is unknown here; there are {', '.join(SAMPLING)}"
+        )
+    if not draws:
+        return GREEDY
+    try:
+        return SamplingConfig(**asked)
+    except ValueError as error:
+        raise DataError(f"generation_kwargs of a task: {error}") from None

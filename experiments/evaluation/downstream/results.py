@@ -1,0 +1,239 @@
+"""The rows and the table of ``experiments.evaluation.downstream``."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import rich.box
+import rich.console
+import rich.table
+
+from experiments.evaluation.downstream.answer_likelihood import AnswerScorer
+from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
+from experiments.run.load_model import Saved
+from experiments.runtime.errors import ConfigError, DataError
+from experiments.tasks.metrics import jackknife
+from experiments.tracking.run_folder import plain
+
+if TYPE_CHECKING:
+    from experiments.evaluation.downstream.lm_eval_model import Key, Note
+
+UNITS = {"acc": "share", "acc_norm": "share", "exact_match": "share", "bits_per_byte": "bits/byte"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One metric of one task, with all that is needed to read it."""
+
+    task: str
+    metric: str
+    filter: str
+    """How answers are read out of what was written; ``none`` where the task says nothing."""
+    value: float
+    standard_error: float | None
+    """Over the examples; says nothing of other seeds. None where there are fewer than 2."""
+    items: int
+    unit: str
+    direction: str
+    likelihood: str | None
+    """``exact``, ``bound`` or ``pseudo``; None where texts are written."""
+    estimator: str
+    samples: int
+    """Random draws for each answer; 1 where nothing is drawn."""
+    nats_error: float | None
+    """What these draws leave uncertain: the root mean square, over all answers, of the standard error of an
+    answer's nats. None where nothing is drawn."""
+    shots: int
+    shots_from: str | None
+    """The split that solved examples are of."""
+    truncated: int
+    """Prompts that were cut from the left, of ``requests``."""
+    requests: int
+    seed: int
+    task_version: str
+    harness: str
+    """The version of the lm-evaluation-harness."""
+    prompts: str
+    """Hash of all that the model was given: prompts, continuations, settings of writing."""
+    model: str
+
+
+def task_rows(
+    results: Mapping[str, Any],
+    tasks: Mapping[str, Any],
+    notes: Mapping[Key, Note],
+    saved: Saved,
+    scorer: AnswerScorer,
+    seed: int,
+) -> list[Row]:
+    """A row for each metric and filter of each task.
+
+    Args:
+        results: what the harness gives.
+        tasks: its tasks by name.
+        notes: what the model kept of each request.
+    """
+    rows = []
+    for name, task in tasks.items():
+        examples, kind = results["samples"][name], task.OUTPUT_TYPE
+        written, shots = kind == "generate_until", results["n-shot"][name]
+        kept = _notes(examples, notes, kind)
+        likelihood = scorer.likelihood
+        drawn = not written and likelihood.kind == "bound"
+        for key, value in results["results"][name].items():
+            metric, _, kept_by = key.partition(",")
+            if not kept_by or metric.endswith("_stderr"):
+                continue
+            items = [example[metric] for example in examples if example["filter"] == kept_by]
+            higher = results["higher_is_better"][name].get(metric)
+            rows.append(
+                Row(
+                    task=name,
+                    metric=metric,
+                    filter=kept_by,
+                    value=float(value),
+                    standard_error=_error(items, task.aggregation().get(metric)),
+                    items=len(items),
+                    unit=UNITS.get(metric, ""),
+                    direction="" if higher is None else "higher" if higher else "lower",
+                    likelihood=None if written else likelihood.kind,
+                    estimator=how_written(saved) if written else likelihood.estimator,
+                    samples=likelihood.samples if drawn else 1,
+                    nats_error=math.sqrt(np.mean([note.variance for note in kept])) if drawn else None,
+                    shots=shots,
+                    shots_from=shots_split(task) if shots else None,
+                    truncated=sum(note.truncated for note in kept),
+                    requests=len(kept),
+                    seed=seed,
+                    task_version=str(results["versions"].get(name)),
+                    harness=metadata.version("lm_eval"),
+                    prompts=_prompts(examples),
+                    model=saved.description,
+                )
+            )
+    return rows
+
+
+def _notes(examples: Sequence[Mapping[str, Any]], notes: Mapping[Key, Note], kind: str) -> list[Note]:
+    """What the model kept of a task's requests."""
+    method = "loglikelihood" if kind == "multiple_choice" else kind
+    once = [example for example in examples if example["filter"] == examples[0]["filter"]]
+    asked = [arguments for example in once for arguments in example["arguments"]]
+    return [notes[method, *(text for text in arguments if isinstance(text, str))] for arguments in asked]
+
+
+def _prompts(examples: Sequence[Mapping[str, Any]]) -> str:
+    asked = [example["arguments"] for example in examples]
+    return hashlib.sha256(json.dumps(asked, default=str).encode()).hexdigest()[:16]
+
+
+def _error(items: Sequence[Any], aggregate: Any) -> float | None:
+    """Standard error of an aggregated metric: the jackknife's, which of a mean is the usual one."""
+    from lm_eval.api.metrics import mean, mean_stderr
+
+    if len(items) < 2 or aggregate is None:
+        return None
+    if aggregate is mean:
+        return float(mean_stderr(items))
+    return jackknife(lambda kept: float(aggregate([items[i] for i in kept])), len(items))
+
+
+def shots_split(task: Any) -> str:
+    """The split that a task's solved examples are of, by the harness's rule."""
+    c = task.config
+    if c.fewshot_config.split is not None:
+        return str(c.fewshot_config.split)
+    if c.fewshot_config.samples is not None:
+        return "the task's file"
+    return str(c.training_split or c.validation_split or c.test_split)
+
+
+def check_shots(name: str, task: Any) -> None:
+    """Refuses a task with too few examples to show as solved, or that could show a question among them."""
+    c = task.config
+    if not c.num_fewshot:
+        return
+    shown, evaluated = shots_split(task), c.test_split or c.validation_split
+    left_out = c.fewshot_config.split is not None and c.fewshot_config.split == c.test_split
+    if shown == evaluated and not left_out:
+        raise DataError(
+            f"tasks: {name} takes its solved examples from its {evaluated} split, which it is evaluated on, "
+            "and may show a question with its answer: name fewshot_split in its file, or set shots=0"
+        )
+    available = len(list(task.fewshot_docs())) - left_out
+    if c.num_fewshot > available:
+        raise DataError(
+            f"tasks: {name} has only {available} solved examples ({shown}): set shots={available} or less"
+        )
+
+
+def how_written(saved: Saved) -> str:
+    """How texts are written, in words."""
+    objective = saved.objective
+    if not isinstance(objective, FillsBlanks):
+        return "written from left to right"
+    order = f" ({objective.filling.order})" if objective.filling.method == "confidence" else ""
+    return f"filled in by {objective.filling.method}{order}, {objective.steps} steps"
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """The table, in the order of the tasks; what holds for all rows stands below."""
+    console = rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else 118)
+    console.print(table(rows))
+    for line in below(rows):
+        print(line)
+
+
+def table(rows: Sequence[Row]) -> rich.table.Table:
+    found = rich.table.Table(box=rich.box.SIMPLE)
+    found.add_column("task", overflow="fold")
+    found.add_column("metric", overflow="fold")
+    for name in ("value", "n", "class", "nats ±", "shots", "cut", "version"):
+        found.add_column(name, justify="left" if name == "class" else "right", no_wrap=True)
+    found.add_column("prompts", no_wrap=True)
+    for row in rows:
+        error = "" if row.standard_error is None else f" ± {row.standard_error:.4f}"
+        arrow = {"higher": " ↑", "lower": " ↓", "": ""}[row.direction]
+        found.add_row(
+            row.task,
+            row.metric + ("" if row.filter == "none" else f" ({row.filter})") + arrow,
+            f"{row.value:.4f}{error}",
+            str(row.items),
+            row.likelihood or "-",
+            "" if row.nats_error is None else f"{row.nats_error:.3f}",
+            f"{row.shots}" + (f" ({row.shots_from})" if row.shots_from else ""),
+            f"{row.truncated}/{row.requests}",
+            row.task_version,
+            row.prompts[:8],
+        )
+    return found
+
+
+def below(rows: Sequence[Row]) -> list[str]:
+    """What the columns mean, and how likelihoods and texts came about."""
+    hows = dict.fromkeys(
+        f"{row.likelihood or 'texts'}: {row.estimator}"
+        + ("" if row.samples == 1 else f", {row.samples} draws for each answer, which leave nats ± uncertain")
+        for row in rows
+    )
+    lines = [*hows, "±: standard error over examples, not over seeds; cut: prompts cut from the left"]
+    return [*lines, f"lm-evaluation-harness {rows[0].harness}, seed {rows[0].seed}"]
+
+
+def append(rows: Sequence[Row], path: Path) -> None:
+    """Adds a line for each row to a JSON-lines file. Raises ConfigError where it cannot be written."""
+    lines = [json.dumps(plain(asdict(row)), allow_nan=False) + "\n" for row in rows]
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write("".join(lines))
+    except OSError as error:
+        raise ConfigError(f"output={path}: cannot be written: {error}") from error

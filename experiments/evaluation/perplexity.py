@@ -1,0 +1,161 @@
+"""Bits per byte in other units, and where in a sequence they are spent.
+
+Shapes: B batch, T length, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from architectures.backbone import Backbone
+from experiments.evaluation.measure import EVALUATION_SEED, Metric, inference
+from experiments.objectives.objective import Objective
+from experiments.runtime.errors import ConfigError
+from experiments.tasks.task import Batch, Task
+from experiments.tasks.text.text import Text
+
+
+def text_rates(metric: Metric, task: Task, batch_size: int) -> dict[str, float]:
+    """``metric``, in bits per byte, as perplexity per token, bits per character and perplexity per word.
+
+    Tokens and characters are those of the examples that the metric is of. Words are those of the whole split
+    (of the published one, where ``task.test_words`` says so), so that tokenizers and windows do not matter.
+    A character is a code point of UTF-8. Empty for other metrics; without words where the task is no corpus.
+    """
+    if metric.name != "bits_per_byte":
+        return {}
+    nats_per_byte = metric.value * math.log(2)
+    leading_V = None
+    if task.tokenizer is not None:  # all but the first byte of a code point are 10xxxxxx
+        leading_V = torch.tensor([sum(b & 0xC0 != 0x80 for b in text) for text in task.tokenizer.token_bytes])
+    tokens = num_bytes = characters = 0
+    for start in range(0, metric.items, batch_size):
+        batch = task.batch(metric.split, EVALUATION_SEED, start, min(batch_size, metric.items - start))
+        assert batch.bytes_BT is not None
+        scored_BT = batch.answer_BT & batch.valid_BT
+        tokens += int(scored_BT.sum())
+        num_bytes += int((batch.bytes_BT * scored_BT).sum())
+        if leading_V is not None:
+            characters += int(leading_V[batch.tokens_BT[scored_BT]].sum())
+    found = {"perplexity_per_token": math.exp(nats_per_byte * num_bytes / tokens)}
+    if characters:
+        found["bits_per_character"] = metric.value * num_bytes / characters
+    if isinstance(task, Text):
+        nats_per_word = nats_per_byte / task.words_per_byte(metric.split)
+        # A model that knows nothing may need more nats for a word than a float can hold as a perplexity.
+        found["perplexity_per_word"] = math.exp(nats_per_word) if nats_per_word < 700 else math.inf
+    return found
+
+
+SLICES = ("repeated", "other")
+"""Of the tokens: those that complete a bigram of the context once more, and the others."""
+
+
+def repeated_bigrams(tokens_BT: Tensor, vocab_size: int) -> Tensor:
+    """True (B, T) where a token and the one before it stood together earlier in the same sequence.
+
+    Such a token can be had by recall from the context: look for the last token, repeat what followed it.
+    """
+    pair_BS = tokens_BT[:, :-1] * vocab_size + tokens_BT[:, 1:]
+    sorted_BS, order_BS = pair_BS.sort(dim=1, stable=True)
+    again_BS = torch.zeros_like(sorted_BS, dtype=torch.bool)
+    again_BS[:, 1:] = sorted_BS[:, 1:] == sorted_BS[:, :-1]  # all but the first of equal pairs
+    found_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
+    found_BT[:, 1:] = torch.zeros_like(again_BS).scatter(1, order_BS, again_BS)
+    return found_BT
+
+
+def nats_by_recall(
+    model: Backbone,
+    objective: Objective,
+    split: str,
+    *,
+    examples: int,
+    batch_size: int,
+    precision: str,
+) -> dict[str, tuple[float, int]]:
+    """Mean nats per token and their number, of ``repeated`` bigrams (see above) and of the ``other`` tokens.
+
+    Arora et al. 2023 (Zoology, arXiv 2312.04927), table 1, without their second condition, that the bigram
+    is rare in the training text. NaN where there are none. Raises ConfigError as ``nats_by_position`` does.
+    """
+    nats, count = dict.fromkeys(SLICES, 0.0), dict.fromkeys(SLICES, 0)
+    for batch, nats_BT, scored_BT in position_nats(
+        model, objective, split, "recall=false", examples=examples, batch_size=batch_size, precision=precision
+    ):
+        repeated_BT = repeated_bigrams(batch.tokens_BT, objective.task.vocabulary.size)
+        for name, slice_BT in zip(SLICES, (repeated_BT, ~repeated_BT), strict=True):
+            nats[name] += nats_BT[slice_BT & scored_BT].sum().item()
+            count[name] += int((slice_BT & scored_BT).sum())
+    return {name: (nats[name] / count[name] if count[name] else math.nan, count[name]) for name in SLICES}
+
+
+def position_nats(
+    model: Backbone,
+    objective: Objective,
+    split: str,
+    off: str,
+    *,
+    examples: int,
+    batch_size: int,
+    precision: str,
+) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+    """Batches of a split, the nats (B, T) of each of their tokens, and which are scored; on the CPU.
+
+    Raises ConfigError, which says to set ``off``, where the objective does not read from left to right or the
+    task is no text.
+    """
+    task, device = objective.task, next(model.parameters()).device
+    total = min(examples, task.num_examples(split) or examples)
+    with inference(model, device, precision):
+        for start in range(0, total, batch_size):
+            batch = task.batch(split, EVALUATION_SEED, start, min(batch_size, total - start))
+            if objective.likelihood.kind != "exact" or not batch.whole:
+                raise ConfigError(
+                    f"{off.partition('=')[0]}: loss by position is of text read from left to right "
+                    f"(objective=causal_lm); set {off}"
+                )
+            view = objective.answer_view(batch).to(device)
+            nats_BT = objective.nats(view.run(model), view).double().cpu()
+            yield batch, nats_BT, view.weight_BT.cpu() > 0
+
+
+def nats_by_position(
+    model: Backbone,
+    objective: Objective,
+    split: str,
+    *,
+    stretches: int,
+    examples: int,
+    batch_size: int,
+    precision: str,
+) -> list[tuple[int, int, float]]:
+    """Mean nats per token in equal stretches of the sequence: begin, end (not included), nats.
+
+    Raises ConfigError where the objective does not read from left to right, or the task is no text.
+    """
+    length = objective.task.sequence_length
+    if not 1 <= stretches <= length:
+        raise ConfigError(f"stretches={stretches} must lie in 1 to {length}, the length of the sequences")
+    nats_T, count_T = torch.zeros(length, dtype=torch.float64), torch.zeros(length, dtype=torch.float64)
+    for _, nats_BT, scored_BT in position_nats(
+        model,
+        objective,
+        split,
+        "stretches=null",
+        examples=examples,
+        batch_size=batch_size,
+        precision=precision,
+    ):
+        nats_T += nats_BT.sum(0)
+        count_T += scored_BT.double().sum(0)
+    edges = [length * i // stretches for i in range(stretches + 1)]
+    return [
+        (begin, end, (nats_T[begin:end].sum() / count_T[begin:end].sum()).item())
+        for begin, end in pairwise(edges)
+    ]

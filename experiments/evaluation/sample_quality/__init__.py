@@ -1,0 +1,1 @@
+"""Quality and speed of sampled texts."""

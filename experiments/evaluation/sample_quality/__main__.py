@@ -1,0 +1,209 @@
+"""Measures the texts a model writes: how another model likes them, how varied they are, how fast they come.
+
+    python -m experiments.evaluation.sample_quality run=FOLDER judge=FOLDER
+    python -m experiments.evaluation.sample_quality run=FOLDER judge=FOLDER steps=[4,16,64] output=quality
+
+One row for each number of steps, since neither quality nor speed means anything without the other: a table
+on the screen, ``quality.csv`` and ``quality.html`` in ``output``. The last row is real text of the same
+length, judged alike. Generative perplexity falls when samples repeat themselves, so entropy stands beside it.
+
+Shapes: N samples, T tokens.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from experiments.config.hydra_app import start
+
+if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
+    start("experiments.evaluation.sample_quality.__main__.sample_quality", "sample_quality")
+    sys.exit()
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.config.schema import DeviceConfig
+from experiments.config.structured import typed
+from experiments.data.counter_rng import stream
+from experiments.evaluation.measure import EVALUATION_SEED, inference
+from experiments.evaluation.sample_quality.statistics import Judgement, distinct, judged, token_entropy
+from experiments.evaluation.sample_quality.table import Row, render, write
+from experiments.generate import stop_tokens
+from experiments.objectives.decoding.sampling import SamplingConfig
+from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
+from experiments.run.load_model import Saved, open_saved, read_run
+from experiments.run.model_files import is_run
+from experiments.run.plan import build_task
+from experiments.run.refilling import Refilling, refill
+from experiments.runtime.errors import ConfigError
+
+Texts = list[list[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleQualityConfig:
+    """What is asked of ``experiments.evaluation.sample_quality``."""
+
+    run: str
+    """Folder of the run, or of Hugging Face, that writes."""
+    judge: str
+    """Folder of the causal model that says how likely the texts are; stated with every number."""
+    steps: list[int] = field(default_factory=lambda: [4, 8, 16, 32, 64])
+    """Forward passes for each sample; one row each. A model that writes from left to right has one row."""
+    num_samples: int = 32
+    """Texts for each row."""
+    batch_size: int = 32
+    """Texts written together; speed depends on it."""
+    length: int = 128
+    """Tokens of each text at most."""
+    prompt: str = ""
+    """Text that every sample continues; it is not judged."""
+    stop: list[str] = field(default_factory=lambda: ["eos"])
+    """``eos``, or pieces of text that are one token."""
+    seed: int = 0
+    """Every sample draws from a stream of its own under this seed."""
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    """How tokens are drawn."""
+    filling: Refilling = field(default_factory=Refilling)
+    """How blanks are filled in, beside the number of steps."""
+    output: str | None = None
+    """Folder for quality.csv and quality.html."""
+    device: DeviceConfig = field(default_factory=DeviceConfig)
+    """Where to compute."""
+
+    def __post_init__(self) -> None:
+        if not self.steps or min(self.steps) < 1:
+            raise ValueError(f"steps={list(self.steps)} must be one or more positive numbers")
+        if self.filling.steps is not None:
+            raise ValueError(f"filling.steps={self.filling.steps}: give steps=[...] instead")
+        if self.num_samples < 2 or self.batch_size < 1 or self.length < 1:
+            raise ValueError(
+                f"num_samples={self.num_samples} must be 2 or more, batch_size={self.batch_size} and "
+                f"length={self.length} positive"
+            )
+
+
+def sample_quality(cfg: DictConfig) -> None:
+    tree = OmegaConf.to_container(cfg, resolve=True)
+    assert isinstance(tree, dict)
+    config = typed(SampleQualityConfig, {str(key): value for key, value in tree.items()}, "")
+    config.device.apply()
+    device = config.device.torch_device()
+    saved, judge = open_saved(Path(config.run), device), open_saved(Path(config.judge), device)
+    if not judge.model.capabilities.causal:
+        raise ConfigError(
+            f"judge={config.judge}: only a causal model says exactly how likely a text is, and this is "
+            f"{judge.model.capabilities.describe()}"
+        )
+    refill(saved, config.filling)
+    rows = [_samples(saved, judge, config, steps) for steps in _steps(saved, config)]
+    real = _real(saved, config)
+    if real:
+        rows.append(_row(saved, judge, config, real, text="real"))
+    print(f"{saved.description}, {how(saved, config)}\njudge: {judge.description}")
+    print(render(rows))
+    if config.output is not None:
+        write(rows, Path(config.output), f"{saved.description}; {how(saved, config)}; judge {config.judge}")
+
+
+def how(saved: Saved, config: SampleQualityConfig) -> str:
+    """How the texts were written, in words."""
+    drawn = f"temperature {config.sampling.temperature:g}, top_p {config.sampling.top_p or 1:g}"
+    if not isinstance(saved.objective, FillsBlanks):
+        return f"left to right, {drawn}, float64 noise"
+    filling = saved.objective.filling
+    order = f" ({filling.order})" if filling.method == "confidence" else ""
+    return f"{filling.method}{order}, {drawn}, float64 noise, batches of {config.batch_size}"
+
+
+def _steps(saved: Saved, config: SampleQualityConfig) -> Sequence[int | None]:
+    return list(config.steps) if isinstance(saved.objective, FillsBlanks) else [None]
+
+
+def _samples(saved: Saved, judge: Saved, config: SampleQualityConfig, steps: int | None) -> Row:
+    """Writes the texts of one row and measures them."""
+    if steps is not None:
+        assert isinstance(saved.objective, FillsBlanks)
+        saved.objective.refill(steps=steps)
+    passes, texts, stop = [0], list[list[int]](), stop_tokens(config.stop, saved.tokenizer)
+    hook = saved.model.embedding.register_forward_hook(_count(passes))
+    prompt, began = saved.tokenizer.encode(config.prompt), time.perf_counter()
+    with inference(saved.model, config.device.torch_device(), config.device.precision):
+        for first in range(0, config.num_samples, config.batch_size):
+            numbers = range(first, min(first + config.batch_size, config.num_samples))
+            seeds = [stream(config.seed, "quality", number) >> 1 for number in numbers]
+            texts += saved.objective.sample(
+                saved.model,
+                [prompt] * len(numbers),
+                max_tokens=config.length,
+                generators=[torch.Generator().manual_seed(seed) for seed in seeds],
+                sampling=config.sampling,
+                stop=stop,
+            )
+    seconds = time.perf_counter() - began
+    hook.remove()
+    speed = sum(map(len, texts)) / seconds
+    batches = -(-config.num_samples // config.batch_size)
+    kept = [text[:-1] if text and text[-1] in stop else text for text in texts]
+    return _row(
+        saved, judge, config, kept, text="samples", steps=steps, passes=passes[0] / batches, speed=speed
+    )
+
+
+def _count(passes: list[int]) -> Callable[..., None]:
+    def hook(*_: object) -> None:
+        passes[0] += 1
+
+    return hook
+
+
+def _real(saved: Saved, config: SampleQualityConfig) -> Texts:
+    """As many texts of the test split of the run's own task; none where that is not plain text."""
+    if not is_run(Path(config.run)):
+        return []
+    settings = read_run(Path(config.run))
+    task = build_task(settings.task_class, settings.task, settings.names.task)
+    available = task.num_examples("test")
+    count = config.num_samples if available is None else min(config.num_samples, available)
+    batch = task.batch("test", EVALUATION_SEED, 0, count)
+    if not batch.whole:
+        return []
+    rows = zip(batch.tokens_BT, batch.valid_BT, strict=True)
+    return [tokens_T[valid_T].tolist()[: config.length] for tokens_T, valid_T in rows]
+
+
+def _row(
+    saved: Saved,
+    judge: Saved,
+    config: SampleQualityConfig,
+    texts: Texts,
+    *,
+    text: str,
+    steps: int | None = None,
+    passes: float | None = None,
+    speed: float | None = None,
+) -> Row:
+    decoded = [saved.tokenizer.decode(tokens) for tokens in texts]
+    found: Judgement = judged(judge, decoded, config.device, config.batch_size)
+    entropy, entropy_error = token_entropy(texts)
+    return Row(
+        text=text,
+        steps=steps,
+        passes=passes,
+        tokens_per_second=speed,
+        perplexity=found.perplexity,
+        perplexity_error=found.perplexity_error,
+        bits_per_byte=found.bits_per_byte,
+        entropy=entropy,
+        entropy_error=entropy_error,
+        distinct_1=distinct(texts, 1),
+        distinct_2=distinct(texts, 2),
+        distinct_3=distinct(texts, 3),
+        tokens=sum(map(len, texts)),
+    )

@@ -1,0 +1,115 @@
+"""What is measured of generated texts: how likely a judge finds them, and how varied they are.
+
+Shapes: B texts of a batch, N all texts, T tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from experiments.config.schema import DeviceConfig
+from experiments.evaluation.measure import inference
+from experiments.objectives.decoding.sampling import pad_right
+from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from experiments.run.load_model import Saved
+from experiments.runtime.errors import DataError
+from experiments.tasks.metrics import jackknife
+from experiments.tasks.task import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """How likely a judge finds some texts."""
+
+    perplexity: float
+    """exp of nats per token of the judge's tokenizer, over all texts."""
+    perplexity_error: float
+    """Standard error over texts."""
+    bits_per_byte: float
+
+
+def judged(judge: Saved, texts: Sequence[str], device: DeviceConfig, batch_size: int) -> Judgement:
+    """The judge's likelihood of texts, split anew into its own tokens.
+
+    A text longer than the judge's context is judged in pieces, each from its beginning.
+
+    Raises:
+        DataError: every text is empty.
+    """
+    pieces = [
+        (number, tokens[place : place + judge.model.max_length])
+        for number, text in enumerate(texts)
+        for tokens in [judge.tokenizer.encode(text)]
+        for place in range(0, len(tokens), judge.model.max_length)
+    ]
+    if not pieces:
+        raise DataError("every text is empty: there is nothing to judge")
+    nats_N, tokens_N = np.zeros(len(texts)), np.zeros(len(texts))
+    objective = CausalLM(CausalLMConfig(), judge.task)
+    with inference(judge.model, device.torch_device(), device.precision):
+        for first in range(0, len(pieces), batch_size):
+            some = pieces[first : first + batch_size]
+            batch = _batch([tokens for _, tokens in some], judge.task.vocabulary.pad)
+            generators = [torch.Generator() for _ in some]
+            nats_B = objective.likelihood_score(judge.model, batch, generators).nats_B
+            assert nats_B is not None
+            for (number, tokens), nats in zip(some, nats_B.tolist(), strict=True):
+                nats_N[number] += nats
+                tokens_N[number] += len(tokens)
+    kept = np.flatnonzero(tokens_N)
+
+    def perplexity(index: np.ndarray) -> float:
+        return float(np.exp(nats_N[kept][index].sum() / tokens_N[kept][index].sum()))
+
+    num_bytes = sum(len(text.encode()) for text in texts)
+    return Judgement(
+        perplexity=perplexity(np.arange(len(kept))),
+        perplexity_error=jackknife(perplexity, len(kept)) if len(kept) > 1 else math.nan,
+        bits_per_byte=float(nats_N.sum()) / num_bytes / math.log(2),
+    )
+
+
+def _batch(rows: Sequence[Sequence[int]], pad: int) -> Batch:
+    """Token lists as a batch of text of which every token is scored."""
+    tokens_BT, valid_BT = pad_right(rows, pad, torch.device("cpu"))
+    valid_BT = torch.ones_like(tokens_BT, dtype=torch.bool) if valid_BT is None else valid_BT
+    return Batch(
+        tokens_BT=tokens_BT,
+        context_BT=tokens_BT,
+        answer_BT=valid_BT,
+        valid_BT=valid_BT,
+        bytes_BT=valid_BT.long(),
+        whole=True,
+    )
+
+
+def token_entropy(texts: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """Mean over texts, and its standard error, of the entropy of a text's own token counts, nats.
+
+    As in the published evaluations of diffusion models (Zheng et al. 2024, arXiv 2409.02908, section 5).
+    Empty texts count as 0.
+    """
+    found = np.array([_entropy(text) for text in texts])
+    error = found.std(ddof=1) / math.sqrt(len(found)) if len(found) > 1 else math.nan
+    return float(found.mean()), float(error)
+
+
+def _entropy(text: Sequence[int]) -> float:
+    counts = np.array(list(Counter(text).values()), dtype=np.float64)
+    share = counts / counts.sum() if len(counts) else counts
+    return float(-(share * np.log(share)).sum()) + 0.0
+
+
+def distinct(texts: Sequence[Sequence[int]], order: int) -> float:
+    """Different n-grams over all n-grams of all texts; 0 where there are none.
+
+    Li et al. 2016 (arXiv 1510.03055), section 5.1.
+    """
+    grams = [tuple(text[i : i + order]) for text in texts for i in range(len(text) - order + 1)]
+    return len(set(grams)) / len(grams) if grams else 0.0

@@ -1,0 +1,97 @@
+"""The table and the curve of ``experiments.evaluation.sample_quality``."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from experiments.runtime.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One point of the curve."""
+
+    text: str
+    """``samples``, or ``real`` for text of the test split."""
+    steps: int | None
+    """Steps asked for; None where there are none to choose."""
+    passes: float | None
+    """Forward passes that were made for a batch, on average."""
+    tokens_per_second: float | None
+    """Tokens written for all samples, over the seconds it took."""
+    perplexity: float
+    """exp of the judge's nats per token of its own, over all texts."""
+    perplexity_error: float
+    """Its standard error over texts."""
+    bits_per_byte: float
+    """The judge's bits over all bytes: it depends on no tokenizer."""
+    entropy: float
+    """Mean over texts of the entropy of the token counts in a text, nats."""
+    entropy_error: float
+    """Its standard error over texts."""
+    distinct_1: float
+    """Share of the tokens of all texts that are different ones."""
+    distinct_2: float
+    """The same of pairs of tokens."""
+    distinct_3: float
+    """The same of triples."""
+    tokens: int
+    """Tokens of all texts."""
+
+
+def render(rows: Sequence[Row]) -> str:
+    """The table in plain text."""
+    head = f"{'text':8} {'steps':>6} {'passes':>7} {'tok/s':>9} {'gen. perplexity':>18} {'bits/byte':>9} "
+    lines = [head + f"{'entropy':>14} {'dist-1':>6} {'dist-2':>6} {'dist-3':>6}"]
+    for row in rows:
+        steps, passes = ("" if x is None else f"{x:g}" for x in (row.steps, row.passes))
+        speed = "" if row.tokens_per_second is None else f"{row.tokens_per_second:.1f}"
+        perplexity = f"{row.perplexity:.2f} ± {row.perplexity_error:.2f}"
+        entropy = f"{row.entropy:.3f} ± {row.entropy_error:.3f}"
+        lines.append(
+            f"{row.text:8} {steps:>6} {passes:>7} {speed:>9} {perplexity:>18} {row.bits_per_byte:9.3f} "
+            f"{entropy:>14} {row.distinct_1:6.3f} {row.distinct_2:6.3f} {row.distinct_3:6.3f}"
+        )
+    return "\n".join(lines)
+
+
+def write(rows: Sequence[Row], folder: Path, title: str) -> None:
+    """quality.csv and quality.html. Raises ConfigError where they cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "quality.csv").open("w", newline="") as file:
+            table = csv.DictWriter(file, [f.name for f in fields(Row)])
+            table.writeheader()
+            table.writerows(asdict(row) for row in rows)
+        curve(rows, title).write_html(folder / "quality.html", include_plotlyjs=True)
+    except OSError as error:
+        raise ConfigError(f"output={folder}: cannot be written: {error}") from error
+
+
+def curve(rows: Sequence[Row], title: str):  # type: ignore[no-untyped-def]
+    """Perplexity and entropy against steps and against speed, real text as a line across."""
+    from plotly.subplots import make_subplots  # takes a second, which every command would wait
+
+    figure = make_subplots(rows=2, cols=2, shared_yaxes=True, vertical_spacing=0.08)
+    samples = [row for row in rows if row.text == "samples"]
+    for line, name in enumerate(("perplexity", "entropy"), start=1):
+        for column, axis in enumerate(("passes", "tokens_per_second"), start=1):
+            figure.add_scatter(
+                x=[getattr(row, axis) for row in samples],
+                y=[getattr(row, name) for row in samples],
+                error_y={"array": [getattr(row, f"{name}_error") for row in samples]},
+                text=[f"{row.steps} steps" for row in samples],
+                mode="lines+markers",
+                marker={"color": "#0072B2"},
+                row=line,
+                col=column,
+            )
+            for real in (row for row in rows if row.text == "real"):
+                figure.add_hline(getattr(real, name), line_dash="dot", row=line, col=column)
+            figure.update_xaxes(title_text=axis.replace("_", " "), type="log", row=line, col=column)
+        figure.update_yaxes(title_text=name, row=line, col=1)
+    figure.update_layout(title={"text": title, "font": {"size": 12}}, showlegend=False, height=700)
+    return figure

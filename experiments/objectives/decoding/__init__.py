@@ -1,0 +1,1 @@
+"""Decoding of text: sampling and beam search."""

@@ -1,0 +1,146 @@
+"""Beam search: the most likely continuation, as far as a few hypotheses at a time can find it.
+
+The rules are those of the ``transformers`` library, so results agree with it:
+twice as many candidates as beams are kept, those among the best ``num_beams`` that
+end are finished, and a score is the log-probability over length ** length_penalty.
+
+Shapes: R running hypotheses of all sequences, K those of one sequence, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from architectures.backbone import Backbone
+from experiments.objectives.decoding.sampling import Opening, read, writable
+from experiments.tasks.task import Vocabulary
+
+EARLY_STOPPING = ("full", "heuristic", "never")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeamConfig:
+    """How wide to search and when to stop."""
+
+    num_beams: int = 4
+    """Hypotheses that run at once."""
+    length_penalty: float = 1.0
+    """Scores are divided by length to this power: above 0 favours long sequences."""
+    early_stopping: str = "heuristic"
+    """``full``: stop with ``num_beams`` finished. ``heuristic``: stop when the best running one, were it
+    to end now, would not be better than the worst of them. ``never``: the same, were it to end at the
+    length most in its favour."""
+
+    def __post_init__(self) -> None:
+        if self.num_beams < 1:
+            raise ValueError(f"num_beams={self.num_beams} must be at least 1")
+        if self.early_stopping not in EARLY_STOPPING:
+            raise ValueError(
+                f"early_stopping={self.early_stopping!r} is unknown: choose {', '.join(EARLY_STOPPING)}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hypothesis:
+    """A continuation and how likely it is."""
+
+    tokens: list[int]
+    """What was written, the stop token included if it came."""
+    log_p: float
+    """Sum of the log-probabilities of its tokens (nats)."""
+    score: float
+    """``log_p`` over length ** length_penalty."""
+
+
+@dataclass(kw_only=True)
+class _Search:
+    """The search for one sequence."""
+
+    first: int
+    """Its first row in the decoding state; its running hypotheses follow one another."""
+    running: list[tuple[float, list[int]]] = field(default_factory=lambda: [(0.0, [])])
+    """Log-probability and tokens, best first."""
+    finished: list[Hypothesis] = field(default_factory=list)
+    """At most ``num_beams``, best first."""
+
+
+@torch.no_grad()
+def beam_search(
+    model: Backbone,
+    opening: Opening,
+    vocabulary: Vocabulary,
+    config: BeamConfig,
+    *,
+    max_tokens: int,
+    stop: Collection[int],
+) -> list[list[Hypothesis]]:
+    """The best hypotheses of each sequence of ``opening``, best first, at most ``num_beams`` each."""
+    searches = [_Search(first=row) for row in range(len(opening.unread_BT))]
+    active = searches
+    logits_RV = read(model, opening)
+    forbidden_V = ~writable(vocabulary, stop, logits_RV.device)
+    for length in range(1, max_tokens + 1):
+        log_p_RV = logits_RV.masked_fill(forbidden_V, -torch.inf).double().log_softmax(-1).cpu()
+        going: list[_Search] = []
+        parents: list[int] = []
+        for search in active:
+            first = search.first
+            log_p_KV = log_p_RV[first : first + len(search.running)]
+            rows = _extend(search, log_p_KV, config, length == max_tokens, stop)
+            if _may_improve(search, config, length, max_tokens):
+                search.first = len(parents)
+                parents += [first + row for row in rows]
+                going.append(search)
+        if not going:
+            break
+        active = going
+        opening.state.select(parents)
+        last = [tokens[-1] for search in active for _, tokens in search.running]
+        token_R1 = torch.tensor(last, device=logits_RV.device)[:, None]
+        logits_RV = model.step(token_R1, opening.state)[:, -1]
+    return [search.finished for search in searches]
+
+
+def _extend(
+    search: _Search, log_p_KV: Tensor, config: BeamConfig, at_end: bool, stop: Collection[int]
+) -> list[int]:
+    """Moves every running hypothesis on by a token; gives the parent (0..K-1) of each that still runs."""
+    vocab_size = log_p_KV.shape[-1]
+    total_KV = log_p_KV + torch.tensor([log_p for log_p, _ in search.running], dtype=torch.float64)[:, None]
+    # So many that num_beams are left to run even if all the others end.
+    kept = max(2, 1 + len(stop)) * config.num_beams
+    best = total_KV.flatten().topk(min(kept, total_KV.numel()))
+    running: list[tuple[float, list[int]]] = []
+    parents: list[int] = []
+    for place, (log_p, index) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True)):
+        parent, token = divmod(index, vocab_size)
+        tokens = [*search.running[parent][1], token]
+        if log_p == -torch.inf:
+            break
+        if token in stop or at_end:
+            if place < config.num_beams:
+                score = log_p / len(tokens) ** config.length_penalty
+                search.finished.append(Hypothesis(tokens=tokens, log_p=log_p, score=score))
+        elif len(running) < config.num_beams:
+            running.append((log_p, tokens))
+            parents.append(parent)
+    search.finished = sorted(search.finished, key=lambda h: -h.score)[: config.num_beams]
+    search.running = running
+    return parents
+
+
+def _may_improve(search: _Search, config: BeamConfig, length: int, max_tokens: int) -> bool:
+    """Whether going on could still change the finished hypotheses."""
+    if not search.running:
+        return False
+    if len(search.finished) < config.num_beams:
+        return True
+    if config.early_stopping == "full":
+        return False
+    favourable = config.early_stopping == "never" and config.length_penalty > 0
+    best = search.running[0][0] / (max_tokens if favourable else length) ** config.length_penalty
+    return best > search.finished[-1].score

@@ -1,0 +1,1 @@
+"""Masked and block diffusion: noise, bounds and samplers."""

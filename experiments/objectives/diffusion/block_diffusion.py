@@ -1,0 +1,173 @@
+"""Block diffusion: the tokens of a block are masked and predicted together, given the blocks before.
+
+Arriola et al. 2025 (BD3LM, arXiv 2503.09573), section 3: the bound is the sum of the bounds of the blocks,
+each given the clean blocks before it. Blocks of one token make it the exact likelihood of a left-to-right
+model, one block of everything plain masked diffusion.
+
+Shapes: B batch, K blocks, L tokens of a block, T length, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from architectures.backbone import Backbone, Capabilities
+from experiments.objectives.decoding.sampling import SamplingConfig, pad_right, writable
+from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from experiments.objectives.diffusion.unmasking_sampler import up_to
+from experiments.objectives.diffusion.unmasking_schedule import Filler, FillingConfig
+from experiments.objectives.objective import Likelihood, View
+from experiments.runtime.errors import ConfigError, DataError
+from experiments.tasks.task import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockDiffusionConfig(MaskedDiffusionConfig):
+    """Block diffusion."""
+
+    block_length: int = 4
+    """Tokens of a block; the backbone must have the same."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.block_length < 1:
+            raise ValueError(f"block_length={self.block_length} must be at least 1")
+        check_filling(self.filling)
+
+
+def check_filling(filling: FillingConfig) -> None:
+    """Raises ValueError for what block diffusion has not."""
+    if filling.block_length is not None or filling.guidance:
+        raise ValueError(
+            "block diffusion takes filling.block_length=null, as its blocks are block_length, and "
+            "filling.guidance=0"
+        )
+
+
+class BlockDiffusion(MaskedDiffusion):
+    """Masked diffusion block by block. On tasks with answers only the answers are ever masked."""
+
+    Config = BlockDiffusionConfig
+    config: BlockDiffusionConfig
+    sees = "the blocks before, and a random share of its own block"
+
+    @property
+    def likelihood(self) -> Likelihood:  # type: ignore[override]
+        found = super().likelihood
+        return replace(found, estimator=f"{found.estimator}, blocks of {self.config.block_length}")
+
+    @classmethod
+    def requires(cls, capabilities: Capabilities) -> str | None:
+        if capabilities.blockwise:
+            return None
+        return "a blockwise backbone: one that sees the blocks before and all of its own"
+
+    def make_readout(self, backbone: Backbone) -> None:
+        """None; refuses a backbone of other blocks, before anything is trained."""
+        if backbone.block_length != self.config.block_length:
+            raise ConfigError(
+                f"objective.block_length={self.config.block_length} and "
+                f"backbone.block_length={backbone.block_length} must be the same: set the objective's only"
+            )
+
+    def refill(self, *, steps: int | None = None, **changes: Any) -> None:
+        super().refill(steps=steps, **changes)
+        check_filling(self.filling)
+
+    def blocks(self, length: int) -> Tensor:
+        return torch.arange(length) // self.config.block_length
+
+    def _times(self, rows: int, blocks: int, generator: torch.Generator) -> Tensor:
+        """Times (B, K). A block of one token is always masked: the same mean as t with weight 1/t."""
+        if self.config.block_length == 1:
+            return torch.ones(rows, blocks)
+        return super()._times(rows, blocks, generator)
+
+    def _view(
+        self, batch: Batch, shown_BT: Tensor, masked_BT: Tensor, weight_BT: Tensor, share_B: Tensor
+    ) -> View:
+        view = super()._view(batch, shown_BT, masked_BT, weight_BT, share_B)
+        return replace(view, clean_BT=batch.context_BT)
+
+    def write(
+        self,
+        model: Backbone,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_tokens: int,
+        generators: Sequence[torch.Generator],
+        sampling: SamplingConfig,
+        stop: Collection[int] = (),
+    ) -> list[list[int]]:
+        """Continues each prompt block by block; finished blocks stay in the model's decoding state."""
+        if sampling.repetition_penalty != 1:
+            raise ConfigError(f"repetition_penalty={sampling.repetition_penalty}: leave it at 1")
+        L = self.config.block_length
+        written: list[list[int]] = [[] for _ in prompts]
+        for rest in range(L):  # prompts that end at the same place of a block, together
+            rows = [row for row, prompt in enumerate(prompts) if len(prompt) % L == rest]
+            if rows and max_tokens > 0:
+                group = [prompts[row] for row in rows]
+                own = [generators[row] for row in rows]
+                found = self._write_together(model, group, max_tokens, own, sampling, stop)
+                for row, tokens in zip(rows, found, strict=True):
+                    written[row] = tokens
+        return written
+
+    @torch.no_grad()
+    def _write_together(
+        self,
+        model: Backbone,
+        prompts: Sequence[Sequence[int]],
+        max_tokens: int,
+        generators: Sequence[torch.Generator],
+        sampling: SamplingConfig,
+        stop: Collection[int],
+    ) -> list[list[int]]:
+        """The same of prompts whose lengths leave the same rest when divided by the block's."""
+        L, v, device = self.config.block_length, self.vocabulary, next(model.parameters()).device
+        rest = len(prompts[0]) % L
+        whole = [list(prompt[: len(prompt) - rest]) for prompt in prompts]
+        longest = max(map(len, whole)) + -(-(rest + max_tokens) // L) * L
+        state = model.start(len(prompts), longest)
+        if any(whole):
+            read_BT, valid_BT = pad_right(whole, v.pad, device)
+            model.step(read_BT, state, valid_BT)
+        texts = [list(prompt[len(prompt) - rest :]) for prompt in prompts]  # from the first open block on
+        forbidden_V, going = ~writable(v, stop, device), list(range(len(prompts)))
+        open_blocks = -(-(rest + max_tokens) // L)
+        for number in range(open_blocks):
+            known = [texts[row][number * L :] for row in going]
+            tokens_BL = torch.tensor([[*some, *[v.mask] * (L - len(some))] for some in known], device=device)
+            place_BN = torch.arange(len(known[0]), L, device=device).expand(len(going), -1)
+            filler = Filler(
+                look=lambda tokens_BT, rows_R, share_R: model.denoise(tokens_BT, state)[rows_R],
+                tokens_BT=tokens_BL,
+                place_BN=place_BN,
+                masked_BN=torch.ones_like(place_BN, dtype=torch.bool),
+                size_B=torch.full((len(going),), L, device=device),
+                filling=self.filling,
+                noise=self.noise,
+                sampling=sampling,
+                generators=[generators[row] for row in going],
+                forbidden_V=forbidden_V,
+            )
+            filler.run(max(1, (number + 1) * self.steps // open_blocks - number * self.steps // open_blocks))
+            for row, block in zip(going, tokens_BL.tolist(), strict=True):
+                texts[row][number * L :] = block
+            model.step(tokens_BL, state)  # again, clean, to stay
+            kept = [i for i, row in enumerate(going) if not set(texts[row][rest:]) & set(stop)]
+            if not kept:
+                break
+            if len(kept) < len(going):
+                state.select(kept)
+                going = [going[i] for i in kept]
+        return [up_to(text[rest : rest + max_tokens], stop) for text in texts]
+
+    def fill_in(self, model: Backbone, texts: Sequence[Sequence[int]], **how: object) -> list[list[int]]:
+        raise DataError("block diffusion writes from left to right, block by block: it fills in no blanks")

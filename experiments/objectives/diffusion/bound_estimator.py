@@ -1,0 +1,59 @@
+"""The noise from which the bound of masked diffusion is estimated: by fixed numbers of masks, or by times.
+
+Both give masks (B, T), the weights (B, T) of the masked tokens' cross-entropies, whose sum is unbiased
+for the bound, and the share (B,) of the first block that is masked. ``part`` is where the uniform draw lies
+and how wide it is, so that a sequence's samples are stratified.
+
+Shapes: B batch, K blocks (one, but in block diffusion), T length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from experiments.objectives.diffusion.noise_schedules import NoiseConfig, inverse_weight, masked_share
+from experiments.objectives.objective import row_noise
+
+Noised = tuple[Tensor, Tensor, Tensor]
+
+
+def fixed_count(
+    scored_BT: Tensor, block_T: Tensor, generators: Sequence[torch.Generator], part: tuple[float, float]
+) -> Noised:
+    """Of a block's N tokens l are masked, l uniform on 1..N, and weigh N / l.
+
+    Nie et al. 2025 (LLaDA, arXiv 2502.09992), equation 6. Unbiased for the integral over t, with far less
+    variance. Blocks are contiguous.
+    """
+    size_BK = torch.zeros(len(scored_BT), int(block_T[-1]) + 1)
+    size_BK.index_add_(1, block_T, scored_BT.float()).clamp_min_(1)
+    low, width = part
+    u_BK = row_noise(generators, size_BK.shape[1]).double()
+    masks_BK = (1 + ((low + u_BK * width) * size_BK).floor()).clamp_max(size_BK)
+    # Ranks by block, in it the scored tokens first, in random order.
+    within_BT = torch.where(scored_BT, 0.5 * row_noise(generators, len(block_T)).double(), 0.75)
+    rank_BT = (block_T + within_BT).argsort(1).argsort(1) - torch.searchsorted(block_T, block_T)
+    masked_BT = (rank_BT < masks_BK[:, block_T]) & scored_BT
+    weight_BT = masked_BT * (size_BK / masks_BK).float()[:, block_T]
+    return masked_BT, weight_BT, (masks_BK / size_BK).float()[:, 0]
+
+
+def by_time(
+    scored_BT: Tensor,
+    block_T: Tensor,
+    generators: Sequence[torch.Generator],
+    part: tuple[float, float],
+    noise: NoiseConfig,
+) -> Noised:
+    """Each block's tokens are masked as at a time drawn for it: the definition of the bound."""
+    low, width = part
+    u_BK = row_noise(generators, int(block_T[-1]) + 1).double()
+    time_BK = 1 - (low + u_BK * width)  # in (0, 1]
+    share_BK = masked_share(time_BK, noise)
+    noise_BT = row_noise(generators, len(block_T)).double()
+    masked_BT = (noise_BT < share_BK[:, block_T]) & scored_BT
+    weight_BT = masked_BT / inverse_weight(time_BK, noise)[:, block_T]
+    return masked_BT, weight_BT.float(), share_BK.float()[:, 0]

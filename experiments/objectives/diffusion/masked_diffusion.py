@@ -1,0 +1,272 @@
+"""Masked diffusion: mask a random share of the tokens, predict them all at once.
+
+Sahoo et al. 2024 (MDLM, arXiv 2406.07524), Shi et al. 2024 (MD4, arXiv
+2406.04329), Nie et al. 2025 (LLaDA, arXiv 2502.09992). At time t each token is
+masked with probability m(t), and the cross-entropy of the masked tokens weighs
+m'(t) / m(t), which is 1/t in the linear schedule. The mean over t bounds -log p
+from above.
+
+Shapes: B batch, K blocks (one, but in block diffusion), T length, S samples, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from architectures.backbone import Backbone, Capabilities, Output
+from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
+from experiments.objectives.diffusion.bound_estimator import by_time, fixed_count
+from experiments.objectives.diffusion.noise_schedules import (
+    NoiseConfig,
+    draw_times,
+    inverse_weight,
+    masked_share,
+)
+from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
+from experiments.objectives.diffusion.unmasking_schedule import FillingConfig
+from experiments.objectives.generation_metrics import (
+    as_written,
+    ended_answers,
+    source_prompts,
+    written_metrics,
+)
+from experiments.objectives.objective import (
+    Likelihood,
+    Score,
+    View,
+    scored_bytes,
+    weighted_cross_entropy,
+)
+from experiments.runtime.errors import nearest
+from experiments.tasks.metrics import Metric, jackknife
+from experiments.tasks.task import Batch, Task
+
+ESTIMATORS = {
+    "fixed_count": "NELBO, a fixed number of masks drawn uniformly, stratified",
+    "time": "NELBO, Monte Carlo over stratified times",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedDiffusionConfig:
+    """Masked diffusion."""
+
+    min_time: float = 1e-3
+    """Smallest time drawn in training, which bounds the weight."""
+    noise: NoiseConfig = field(default_factory=NoiseConfig)
+    """How many tokens are masked at a time, and how times are drawn."""
+    estimator: str = "fixed_count"
+    """How the bound is estimated: by ``fixed_count`` masks (LLaDA, equation 6; far less variance) or by
+    Monte Carlo over ``time``."""
+    evaluation_samples: int = 8
+    """Masked versions of each sequence from which the bound is estimated."""
+    sampling_steps: int = 32
+    """Forward passes to fill in a sample."""
+    filling: FillingConfig = field(default_factory=FillingConfig)
+    """How a sample is filled in."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.min_time < self.noise.max_time:
+            raise ValueError(
+                f"min_time={self.min_time} must lie between 0 and noise.max_time={self.noise.max_time}"
+            )
+        if self.estimator not in ESTIMATORS:
+            raise ValueError(f"estimator={self.estimator!r} is unknown{nearest(self.estimator, ESTIMATORS)}")
+        if self.evaluation_samples < 1 or self.sampling_steps < 1:
+            raise ValueError(
+                f"evaluation_samples={self.evaluation_samples} and sampling_steps={self.sampling_steps} must "
+                "be at least 1"
+            )
+
+
+class MaskedDiffusion(FillsBlanks):
+    """Continuous-time masked diffusion. On tasks with answers only the answers are ever masked."""
+
+    Config = MaskedDiffusionConfig
+    config: MaskedDiffusionConfig
+    sees = "a random share of the tokens"
+    gives_time = True
+
+    def __init__(self, config: MaskedDiffusionConfig, task: Task) -> None:
+        super().__init__(config, task)
+        self.filling, self.noise = config.filling, config.noise
+        self.continues = task.targets != "texts"
+
+    @property
+    def likelihood(self) -> Likelihood:  # type: ignore[override]
+        given = "" if self.continues else " of the target and its end tokens given the source"
+        return Likelihood(
+            kind="bound",
+            estimator=ESTIMATORS[self.config.estimator] + given,
+            samples=self.config.evaluation_samples,
+        )
+
+    @classmethod
+    def requires(cls, capabilities: Capabilities) -> str | None:
+        if capabilities.bidirectional:
+            return None
+        return "a bidirectional backbone: one that sees both sides of a blank"
+
+    @classmethod
+    def refuses(cls, task: type[Task]) -> str | None:
+        return None if task.targets == "texts" else super().refuses(task)
+
+    def blocks(self, length: int) -> Tensor:
+        """The number (T,) of the block that each position belongs to; times are drawn for each block."""
+        return torch.zeros(length, dtype=torch.long)
+
+    def view(self, batch: Batch, generator: torch.Generator) -> View:
+        batch = self._canvas(batch)
+        B, T = batch.tokens_BT.shape
+        block_T = self.blocks(T)
+        time_BK = self._times(B, int(block_T[-1]) + 1, generator)
+        scored_BT = batch.answer_BT & batch.valid_BT
+        share_BK = masked_share(time_BK, self.noise)
+        masked_BT = (torch.rand(B, T, generator=generator) < share_BK[:, block_T]) & scored_BT
+        weight_BT = masked_BT / inverse_weight(time_BK, self.noise)[:, block_T]
+        return self._view(batch, batch.tokens_BT, masked_BT, weight_BT, share_BK[:, 0])
+
+    def _times(self, rows: int, blocks: int, generator: torch.Generator) -> Tensor:
+        """Times (B, K), spread evenly over all of them: far less variance than independent draws."""
+        time_N = draw_times(rows * blocks, self.config.min_time, self.noise, generator)
+        if blocks > 1:  # else a block would always have a time from the same part of the range
+            time_N = time_N[torch.randperm(len(time_N), generator=generator)]
+        return time_N.view(rows, blocks)
+
+    def answer_view(self, batch: Batch) -> View:
+        batch = self._canvas(batch)
+        hidden_BT = batch.answer_BT & batch.valid_BT
+        everything_B = torch.ones(len(hidden_BT))
+        return self._view(batch, batch.context_BT, hidden_BT, hidden_BT.float(), everything_B)
+
+    def _canvas(self, batch: Batch) -> Batch:
+        """The batch; where texts are asked for, with room to the right of each answer, full of end tokens."""
+        if self.continues:
+            return batch
+        return ended_answers(batch, self.task.config.max_target + 1, self.vocabulary)  # type: ignore[attr-defined]
+
+    def _view(
+        self, batch: Batch, shown_BT: Tensor, masked_BT: Tensor, weight_BT: Tensor, share_B: Tensor
+    ) -> View:
+        return View(
+            tokens_BT=shown_BT.masked_fill(masked_BT, self.vocabulary.mask),
+            valid_BT=None if batch.valid_BT.all() else batch.valid_BT,
+            target_BT=batch.tokens_BT,
+            weight_BT=weight_BT,
+            # All scored tokens, masked or not: the weight 1/t makes up for those that are not.
+            count_B=(batch.answer_BT & batch.valid_BT).sum(1).float(),
+            time_B=share_B,
+        )
+
+    def logits(self, output: Output, view: View) -> Tensor:
+        """The mask token is never predicted (SUBS, MDLM section 3.2.3).
+
+        What is shown is carried over without being predicted: its weight is zero.
+        """
+        logits_BTV = output.logits_BTV
+        never_V = torch.arange(logits_BTV.shape[-1], device=logits_BTV.device) == self.vocabulary.mask
+        return logits_BTV.masked_fill(never_V, -torch.inf)
+
+    def nats(self, output: Output, view: View) -> Tensor:
+        return weighted_cross_entropy(output.logits_BTV, view, never=self.vocabulary.mask)
+
+    @torch.no_grad()
+    def evaluate(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
+        """Where texts are asked for, the bound on the target's likelihood and the text that is written."""
+        if self.continues:
+            return super().evaluate(model, batch, generators)
+        score = self.likelihood_score(model, batch, generators)
+        found = self.sample(
+            model,
+            source_prompts(batch),
+            max_tokens=batch.tokens_BT.shape[1],
+            generators=generators,
+            sampling=GREEDY,
+            stop={self.vocabulary.eos},
+        )
+        texts = [self.task.decode(tokens) for tokens in found]  # type: ignore[attr-defined]
+        return Score(records=as_written(score, texts, batch))
+
+    def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
+        """The bound for each sequence: the mean of its samples, each unbiased for it."""
+        nats_BS = self.estimates(model, batch, generators)
+        bytes_B = scored_bytes(batch, batch.answer_BT & batch.valid_BT)
+        nats_B, records = nats_BS.mean(1), []
+        if nats_BS.shape[1] > 1:
+            variance_B = nats_BS.var(1) / nats_BS.shape[1]
+            records = list(zip(variance_B.tolist(), bytes_B.tolist(), strict=True))
+        return Score(nats_B=nats_B, bytes_B=bytes_B, records=records)
+
+    def estimates(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Tensor:
+        """``evaluation_samples`` estimates (B, S) of each sequence's bound, in nats, float64.
+
+        They are stratified: each sample draws from its own part of the times, or of the counts.
+        """
+        device = next(model.parameters()).device
+        batch = self._canvas(batch)
+        samples, found = self.config.evaluation_samples, []
+        scored_BT, block_T = batch.answer_BT & batch.valid_BT, self.blocks(batch.tokens_BT.shape[1])
+        for index in range(samples):
+            part = (index / samples, 1 / samples)
+            if self.config.estimator == "fixed_count":
+                noised = fixed_count(scored_BT, block_T, generators, part)
+            else:
+                noised = by_time(scored_BT, block_T, generators, part, self.noise)
+            view = self._view(batch, batch.tokens_BT, *noised).to(device)
+            found.append(self.nats(view.run(model), view).double().sum(1).cpu())
+        return torch.stack(found, dim=1)
+
+    def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
+        """The part of the standard error that is the estimator's own; the texts' metrics where some are."""
+        if not self.continues:
+            how = f"{self.filling.method}, {self.steps} steps"
+            return written_metrics(records, split, self.likelihood, self.task.metric, how)
+        variance_N, bytes_N = np.array(records, dtype=np.float64).T
+
+        def error(kept: NDArray[np.int64]) -> float:
+            return math.sqrt(variance_N[kept].sum()) / float(bytes_N[kept].sum()) / math.log(2)
+
+        return [
+            Metric(
+                name="estimator_error",
+                split=split,
+                value=error(np.arange(len(records))),
+                unit="bits/byte",
+                direction="lower",
+                averaging="micro: root of the summed variances of all sequences' estimates over all bytes",
+                likelihood=self.likelihood.kind,
+                estimator="spread of each sequence's samples, as if they were not stratified",
+                samples=self.likelihood.samples,
+                standard_error=jackknife(error, len(records)),
+                items=len(records),
+            )
+        ]
+
+    def sample(
+        self,
+        model: Backbone,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_tokens: int,
+        generators: Sequence[torch.Generator],
+        sampling: SamplingConfig,
+        stop: Collection[int] = (),
+        on_token: Callable[[int, int], None] | None = None,
+    ) -> list[list[int]]:
+        """As in training, a text that was asked for has room for the longest, whatever ``max_tokens`` is."""
+        room = max_tokens
+        if not self.continues:
+            prompts = [[*prompt, self.vocabulary.eos] for prompt in prompts]
+            room = self.task.config.max_target + 1  # type: ignore[attr-defined]
+        found = self.write(
+            model, prompts, max_tokens=room, generators=generators, sampling=sampling, stop=stop
+        )
+        return [tokens[:max_tokens] for tokens in found]

@@ -1,0 +1,106 @@
+"""Noise schedules of masked diffusion: how likely a token is masked at a time, and what that weighs.
+
+At time t, from 0 (clean) to 1 (all masked), each token is masked with probability m(t) = 1 - alpha(t).
+The bound on -log p is the mean over t of w(t) times the cross-entropy of the masked tokens, with
+w(t) = -alpha'(t) / (1 - alpha(t)) = m'(t) / m(t) (Sahoo et al. 2024, MDLM, arXiv 2406.07524, equation 11;
+Shi et al. 2024, MD4, arXiv 2406.04329, section 4). Its value does not depend on the schedule, only the
+variance of its estimate does.
+
+Shapes: X any.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from experiments.runtime.errors import nearest
+
+SCHEDULES = ("linear", "polynomial", "cosine", "geometric")
+TIMES = ("shared_offset", "antithetic", "independent")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseConfig:
+    """A noise schedule, and how times are drawn for training."""
+
+    schedule: str = "linear"
+    """``linear`` m = t (the log-linear schedule of MDLM, up to its epsilon), ``polynomial`` m = t^power,
+    ``cosine`` m = cos(pi/2 (1 - t)), ``geometric`` m = 1 - exp(-sigma_min^(1-t) sigma_max^t)."""
+    power: float = 2.0
+    """Of the polynomial schedule."""
+    sigma_min: float = 1e-5
+    """Of the geometric schedule, at time 0."""
+    sigma_max: float = 20.0
+    """Of the geometric schedule, at time 1."""
+    times: str = "shared_offset"
+    """``shared_offset`` one offset spreads the times of a batch evenly (MD4), ``antithetic`` one draw in
+    each of as many equal intervals (MDLM), ``independent``."""
+    max_time: float = 1.0
+    """Largest time drawn in training; the smallest is ``min_time``. A narrower range trains with less
+    variance on what is then no bound any more (the clipped schedules of block diffusion)."""
+
+    def __post_init__(self) -> None:
+        for name, known in (("schedule", SCHEDULES), ("times", TIMES)):
+            if getattr(self, name) not in known:
+                value = getattr(self, name)
+                raise ValueError(f"noise.{name}={value!r} is unknown{nearest(value, known)}")
+        if self.power <= 0:
+            raise ValueError(f"noise.power={self.power} must be positive")
+        if not 0 < self.sigma_min < self.sigma_max:
+            raise ValueError(
+                f"noise.sigma_min={self.sigma_min} must be positive, and less than "
+                f"noise.sigma_max={self.sigma_max}"
+            )
+        if not 0 < self.max_time <= 1:
+            raise ValueError(f"noise.max_time={self.max_time} must lie in (0, 1]")
+
+
+def masked_share(time_X: Tensor, config: NoiseConfig) -> Tensor:
+    """The probability m(t) that a token is masked."""
+    if config.schedule == "linear":
+        return time_X
+    if config.schedule == "polynomial":
+        return time_X**config.power
+    if config.schedule == "cosine":
+        # The sine of t is exact near 0, where the cosine of 1 - t cancels.
+        return torch.sin(math.pi / 2 * time_X)
+    return -torch.expm1(-_sigma(time_X, config))
+
+
+def inverse_weight(time_X: Tensor, config: NoiseConfig) -> Tensor:
+    """1 / w(t) = m(t) / m'(t), which masked tokens' cross-entropies are divided by."""
+    if config.schedule == "linear":
+        return time_X
+    if config.schedule == "polynomial":
+        return time_X / config.power
+    if config.schedule == "cosine":
+        return 2 / math.pi * torch.tan(math.pi / 2 * time_X)
+    sigma_X = _sigma(time_X, config)
+    return torch.expm1(sigma_X) / (sigma_X * math.log(config.sigma_max / config.sigma_min))
+
+
+def _sigma(time_X: Tensor, config: NoiseConfig) -> Tensor:
+    return config.sigma_min ** (1 - time_X) * config.sigma_max**time_X
+
+
+def draw_times(count: int, min_time: float, config: NoiseConfig, generator: torch.Generator) -> Tensor:
+    """Times (count,) from ``min_time`` to ``max_time``, each of them uniform by itself."""
+    place_N = torch.arange(count) / count
+    if config.times == "shared_offset":
+        time_N = (torch.rand(1, generator=generator) + place_N) % 1
+    elif config.times == "antithetic":
+        time_N = torch.rand(count, generator=generator) / count + place_N
+    else:
+        time_N = torch.rand(count, generator=generator)
+    return min_time + (config.max_time - min_time) * time_N
+
+
+def time_grid(steps: int, config: NoiseConfig) -> Tensor:
+    """Masked shares (steps + 1,), float64, at equal steps of time from 1 (all masked) down to 0 (none)."""
+    share_K = masked_share(torch.linspace(1, 0, steps + 1, dtype=torch.float64), config)
+    share_K[0], share_K[-1] = 1.0, 0.0  # the geometric schedule all but reaches them
+    return share_K

@@ -1,0 +1,219 @@
+"""Filling in masked positions step by step with a model that sees both sides of them.
+
+Used by the objectives whose models predict masked tokens; ``filling.py`` says how.
+
+Shapes: B batch, R rows that are worked on, N positions to fill in, T length, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from architectures.backbone import Backbone
+from experiments.objectives.decoding.sampling import SamplingConfig, pad_right, writable
+from experiments.objectives.diffusion.noise_schedules import NoiseConfig
+from experiments.objectives.diffusion.unmasking_schedule import Filler, FillingConfig, Look
+from experiments.objectives.objective import Objective
+from experiments.runtime.errors import ConfigError, DataError
+from experiments.tasks.task import Task, Vocabulary
+
+
+class FillsBlanks(Objective):
+    """An objective whose models predict masked tokens. Its settings have ``sampling_steps``."""
+
+    config: Any
+    filling = FillingConfig()
+    noise = NoiseConfig()
+
+    def __init__(self, config: Any, task: Task) -> None:
+        super().__init__(config, task)
+        self.steps: int = config.sampling_steps
+
+    def refill(self, *, steps: int | None = None, **changes: Any) -> None:
+        """Changes how blanks are filled in from now on: the number of steps, and fields of FillingConfig.
+
+        A threshold that the new method has no use for is dropped, unless it is among the changes.
+        """
+        if changes.get("method", "confidence") != "confidence":
+            changes = {"threshold": None, **changes}
+        self.steps = self.steps if steps is None else steps
+        self.filling = replace(self.filling, **changes)
+
+    def sample(
+        self,
+        model: Backbone,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_tokens: int,
+        generators: Sequence[torch.Generator],
+        sampling: SamplingConfig,
+        stop: Collection[int] = (),
+        on_token: Callable[[int, int], None] | None = None,
+    ) -> list[list[int]]:
+        """Filled in step by step; ``on_token`` is not called, as tokens are not written in their order."""
+        return self.write(
+            model, prompts, max_tokens=max_tokens, generators=generators, sampling=sampling, stop=stop
+        )
+
+    def write(
+        self,
+        model: Backbone,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_tokens: int,
+        generators: Sequence[torch.Generator],
+        sampling: SamplingConfig,
+        stop: Collection[int] = (),
+    ) -> list[list[int]]:
+        """Continues each prompt by ``max_tokens`` tokens, up to a stop token."""
+        return unmask(
+            model,
+            prompts,
+            self.vocabulary,
+            max_tokens=max_tokens,
+            steps=self.steps,
+            generators=generators,
+            sampling=sampling,
+            stop=stop,
+            filling=self.filling,
+            noise=self.noise,
+            continues=self.continues,
+        )
+
+    def fill_in(
+        self,
+        model: Backbone,
+        texts: Sequence[Sequence[int]],
+        *,
+        generators: Sequence[torch.Generator],
+        sampling: SamplingConfig,
+        stop: Collection[int] = (),
+    ) -> list[list[int]]:
+        """The texts with every mask token in them replaced, wherever it stands. Raises DataError for none."""
+        blanks = [sum(token == self.vocabulary.mask for token in text) for text in texts]
+        if not all(blanks):
+            raise DataError("a text has no blank to fill in: give the mask token where one should be")
+        filled: list[list[int]] = [[] for _ in texts]
+        for count in sorted(set(blanks)):  # together where equally many are open
+            rows = [row for row, found in enumerate(blanks) if found == count]
+            found = fill_blanks(
+                model,
+                [texts[row] for row in rows],
+                self.vocabulary,
+                steps=self.steps,
+                generators=[generators[row] for row in rows],
+                sampling=sampling,
+                stop=stop,
+                filling=self.filling,
+                noise=self.noise,
+                continues=self.continues,
+            )
+            for row, tokens_N in zip(rows, found, strict=True):
+                written = iter(tokens_N)
+                filled[row] = [next(written) if t == self.vocabulary.mask else t for t in texts[row]]
+        return filled
+
+
+def unmask(
+    model: Backbone,
+    prompts: Sequence[Sequence[int]],
+    vocabulary: Vocabulary,
+    *,
+    max_tokens: int,
+    stop: Collection[int] = (),
+    **how: Any,
+) -> list[list[int]]:
+    """Continues each prompt by ``max_tokens`` tokens, up to a stop token. See ``fill_blanks``.
+
+    Raises:
+        ConfigError: a repetition penalty: what is written before and after a blank is not settled yet.
+    """
+    if not prompts or max_tokens < 1:
+        return [[] for _ in prompts]
+    texts = [[*prompt, *[vocabulary.mask] * max_tokens] for prompt in prompts]
+    rows = fill_blanks(model, texts, vocabulary, new=max_tokens, stop=stop, **how)
+    return [up_to(row, stop) for row in rows]
+
+
+@torch.no_grad()
+def fill_blanks(
+    model: Backbone,
+    texts: Sequence[Sequence[int]],
+    vocabulary: Vocabulary,
+    *,
+    steps: int,
+    generators: Sequence[torch.Generator],
+    sampling: SamplingConfig,
+    stop: Collection[int] = (),
+    filling: FillingConfig | None = None,
+    noise: NoiseConfig | None = None,
+    continues: bool = True,
+    new: int | None = None,
+) -> list[list[int]]:
+    """What is written at the mask tokens of each text, all texts having equally many.
+
+    Args:
+        texts: tokens; of these, mask tokens are to be replaced.
+        steps: forward passes at most (``first_hitting``: one for each blank).
+        continues: whether the whole text was noised in training, or only what is written.
+        new: so many tokens at the end are the blanks, whatever stands before; null for all mask tokens.
+    """
+    if sampling.repetition_penalty != 1:
+        raise ConfigError(
+            f"repetition_penalty={sampling.repetition_penalty}: tokens are filled in out of their order, so "
+            "nothing is a repetition of what came before; leave it at 1"
+        )
+    device, filling = next(model.parameters()).device, filling or FillingConfig()
+    tokens_BT, valid_BT = pad_right(texts, vocabulary.pad, device)
+    open_BT = tokens_BT == vocabulary.mask
+    if new is not None:
+        length_B1 = torch.tensor([[len(text)] for text in texts], device=device)
+        index_T = torch.arange(tokens_BT.shape[1], device=device)
+        open_BT = (index_T >= length_B1 - new) & (index_T < length_B1)
+    place_BN = open_BT.nonzero()[:, 1].view(len(texts), -1)
+    real_B = torch.tensor([len(text) for text in texts], device=device)
+    filler = Filler(
+        look=looking(model, valid_BT, open_BT, filling.guidance, vocabulary.mask),
+        tokens_BT=tokens_BT,
+        place_BN=place_BN,
+        masked_BN=torch.ones_like(place_BN, dtype=torch.bool),
+        size_B=real_B if continues else torch.full_like(real_B, place_BN.shape[1]),
+        filling=filling,
+        noise=noise or NoiseConfig(),
+        sampling=sampling,
+        generators=generators,
+        forbidden_V=~writable(vocabulary, stop, device),
+    )
+    filler.run(steps, stop)
+    return tokens_BT.gather(1, place_BN).tolist()
+
+
+def looking(model: Backbone, valid_BT: Tensor | None, open_BT: Tensor, guidance: float, mask: int) -> Look:
+    """Asks the model about some rows, with classifier-free guidance where that is set."""
+
+    def ask(tokens_RT: Tensor, valid_RT: Tensor | None, share_R: Tensor) -> Tensor:
+        time = {"time_B": share_R} if model.takes_time else {}
+        return model(tokens_RT, valid_BT=valid_RT, **time).logits_BTV
+
+    def look(tokens_BT: Tensor, rows_R: Tensor, share_R: Tensor) -> Tensor:
+        tokens_RT = tokens_BT[rows_R]
+        valid_RT = None if valid_BT is None else valid_BT[rows_R]
+        with_RTV = ask(tokens_RT, valid_RT, share_R)
+        if guidance == 0:
+            return with_RTV
+        # The prompt is what was never a blank; padding is hidden anyway.
+        without_RTV = ask(torch.where(open_BT[rows_R], tokens_RT, mask), valid_RT, share_R)
+        return without_RTV + (1 + guidance) * (with_RTV - without_RTV)
+
+    return look
+
+
+def up_to(tokens: list[int], stop: Collection[int]) -> list[int]:
+    """The tokens up to the first stop token, which is kept."""
+    ends = [place for place, token in enumerate(tokens) if token in stop]
+    return tokens[: ends[0] + 1] if ends else tokens

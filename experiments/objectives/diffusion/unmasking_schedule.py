@@ -1,0 +1,188 @@
+"""How blanks are filled in step by step: which of them at which step, and with what.
+
+Three methods. ``ancestral`` walks the reverse process of masked diffusion on a grid of times: a token that
+is masked at time t stays so until s with probability m(s) / m(t) (Sahoo et al. 2024, MDLM, arXiv
+2406.07524, equation 6); its error falls with the number of steps. ``first_hitting`` (Zheng et al. 2024,
+arXiv 2409.02908, section 4) draws when the next token opens: one at a time, uniformly, and the samples are
+exactly the model's. ``confidence`` commits the blanks the model is surest of (LLaDA, arXiv 2502.09992; the
+orders of Dream, arXiv 2508.15487; the threshold of Fast-dLLM, arXiv 2505.22618): it seeks the mode, and is
+no sampler of the model's distribution even with one token at a step.
+
+Shapes: R rows that are worked on, N blanks, T length, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from experiments.objectives.decoding.sampling import SamplingConfig, draw, process
+from experiments.objectives.diffusion.noise_schedules import NoiseConfig, time_grid
+from experiments.runtime.errors import nearest
+
+METHODS = ("confidence", "ancestral", "first_hitting")
+ORDERS = ("low_confidence", "margin", "entropy", "random")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FillingConfig:
+    """How blanks are filled in."""
+
+    method: str = "confidence"
+    """``confidence`` (mode-seeking), ``ancestral`` (a sampler, the better the more steps) or
+    ``first_hitting`` (an exact sampler; as many steps as blanks)."""
+    order: str = "low_confidence"
+    """Which blanks ``confidence`` commits first: those whose drawn token is likeliest (``low_confidence``:
+    the others are masked again), whose two likeliest tokens lie furthest apart (``margin``), whose
+    distribution has least ``entropy``, or any (``random``)."""
+    threshold: float | None = None
+    """``confidence`` also commits every blank whose drawn token is at least so likely; null for none."""
+    block_length: int | None = None
+    """Blanks are filled in block by block from left to right, this many at a time (semi-autoregressive),
+    the steps shared out between blocks; a text that has ended gets no more blocks. Null for one block."""
+    guidance: float = 0.0
+    """Classifier-free guidance s: logits without the prompt plus (1 + s) times what the prompt changes; the
+    prompt is masked in a second pass. 0 takes none (Nie et al. 2024, arXiv 2410.18514, equation 8)."""
+
+    def __post_init__(self) -> None:
+        for name, known in (("method", METHODS), ("order", ORDERS)):
+            if getattr(self, name) not in known:
+                value = getattr(self, name)
+                raise ValueError(f"filling.{name}={value!r} is unknown{nearest(value, known)}")
+        for name in ("threshold", "block_length"):
+            if getattr(self, name) is not None and getattr(self, name) <= 0:
+                raise ValueError(f"filling.{name}={getattr(self, name)} must be positive, or null")
+        if self.threshold is not None and self.method != "confidence":
+            raise ValueError(
+                f"filling.threshold={self.threshold} belongs to filling.method=confidence, not {self.method}"
+            )
+        if self.guidance < 0:
+            raise ValueError(f"filling.guidance={self.guidance} must not be negative; 0 takes none")
+
+
+Look = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Logits (R, T, V) of the rows (R,) of all tokens (B, T), given the share (R,) of each that is masked."""
+
+
+@dataclass(kw_only=True)
+class Filler:
+    """Texts that are being filled in, and how. What a row becomes depends on its own generator alone."""
+
+    look: Look
+    tokens_BT: Tensor
+    """Changed in place."""
+    place_BN: Tensor
+    """Positions of the blanks of each row, from left to right; every row has equally many."""
+    masked_BN: Tensor
+    """True where a blank is still open."""
+    size_B: Tensor
+    """What the share of masked tokens is a share of."""
+    filling: FillingConfig
+    noise: NoiseConfig
+    sampling: SamplingConfig
+    generators: Sequence[torch.Generator]
+    forbidden_V: Tensor
+    """True at the tokens that are never written."""
+
+    def run(self, steps: int, stop: Collection[int] = ()) -> None:
+        """Fills in every blank, but for the blocks behind one that holds a stop token."""
+        count = self.place_BN.shape[1]
+        length = min(self.filling.block_length or count, count)
+        going = list(range(len(self.tokens_BT)))
+        for start in range(0, count, length):
+            block = slice(start, min(start + length, count))
+            self.fill_block(block, going, max(1, block.stop * steps // count - start * steps // count))
+            written = self.tokens_BT.gather(1, self.place_BN[:, block]).tolist()
+            going = [row for row in going if not set(written[row]) & set(stop)]
+            if not going:
+                return
+
+    def fill_block(self, block: slice, rows: Sequence[int], steps: int) -> None:
+        """Fills in one block of blanks of some rows."""
+        if self.filling.method == "confidence":
+            for remaining in range(steps, 0, -1):
+                rows = [row for row in rows if self.masked_BN[row, block].any()]
+                self._open_surest(block, rows, remaining)
+            return
+        events = self._ancestral(block, rows, steps)
+        if self.filling.method == "first_hitting":
+            events = self._first_hitting(block, rows)
+        for opened_RN in events:
+            hit_R = opened_RN.any(1)  # the model is asked only about rows in which something opens
+            hit = [row for row, now in zip(rows, hit_R.tolist(), strict=True) if now]
+            if hit:
+                self._commit(block, hit, opened_RN[hit_R], self._propose(block, hit)[1])
+
+    def _ancestral(self, block: slice, rows: Sequence[int], steps: int) -> Iterator[Tensor]:
+        """Blanks (R, N) that open at each step of the time grid."""
+        share_K = time_grid(steps, self.noise)
+        for before, after in itertools.pairwise(share_K.tolist()):
+            uniform_RN = self._uniform(block, rows)
+            yield (uniform_RN >= after / before) & self.masked_BN[list(rows), block]
+
+    def _first_hitting(self, block: slice, rows: Sequence[int]) -> Iterator[Tensor]:
+        """One open blank of each row at a time, each as likely as the others."""
+        for _ in range(block.stop - block.start):
+            noise_RN = self._uniform(block, rows).masked_fill(~self.masked_BN[list(rows), block], -1.0)
+            first_RN = torch.zeros_like(noise_RN, dtype=torch.bool)
+            first_RN.scatter_(1, noise_RN.argmax(1, keepdim=True), True)
+            yield first_RN & self.masked_BN[list(rows), block]
+
+    def _open_surest(self, block: slice, rows: Sequence[int], remaining: int) -> None:
+        """Commits an equal part of the blanks, those the model is surest of, and all above the threshold."""
+        if not rows:
+            return
+        logits_RNV, token_RN = self._propose(block, rows)
+        p_RNV = logits_RNV.softmax(-1)
+        likely_RN = p_RNV.gather(-1, token_RN[..., None]).squeeze(-1)
+        masked_RN = self.masked_BN[list(rows), block]
+        if self.filling.order == "random":
+            sure_RN = self._uniform(block, rows)
+        else:
+            sure_RN = sureness(p_RNV, likely_RN, self.filling.order)
+        count_R1 = -(-masked_RN.sum(1, keepdim=True) // remaining)
+        best_RJ = sure_RN.masked_fill(~masked_RN, -torch.inf).topk(int(count_R1.max()), dim=1).indices
+        counted_RJ = torch.arange(best_RJ.shape[1], device=best_RJ.device) < count_R1
+        opened_RN = torch.zeros_like(masked_RN).scatter_(1, best_RJ, counted_RJ)
+        if self.filling.threshold is not None:
+            opened_RN = opened_RN | (likely_RN >= self.filling.threshold)
+        self._commit(block, rows, opened_RN & masked_RN, token_RN)
+
+    def _propose(self, block: slice, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Logits (R, N, V) of a block, before temperature, and tokens (R, N) drawn."""
+        rows_R = torch.tensor(rows, device=self.tokens_BT.device)
+        share_R = self.masked_BN[rows_R].sum(1) / self.size_B[rows_R]
+        logits_RTV = self.look(self.tokens_BT, rows_R, share_R)
+        index_R1 = torch.arange(len(rows), device=rows_R.device)[:, None]
+        logits_RNV = logits_RTV[index_R1, self.place_BN[rows_R, block]].float()
+        logits_RNV = logits_RNV.masked_fill(self.forbidden_V, -torch.inf)
+        own = [self.generators[row] for row in rows]
+        return logits_RNV, draw(process(logits_RNV, self.sampling), self.sampling, own)
+
+    def _commit(self, block: slice, rows: Sequence[int], opened_RN: Tensor, token_RN: Tensor) -> None:
+        """Writes the tokens of the opened blanks."""
+        row_R = torch.tensor(rows, device=self.tokens_BT.device)
+        at, blank = opened_RN.nonzero(as_tuple=True)
+        blank_N = blank + block.start
+        self.tokens_BT[row_R[at], self.place_BN[row_R[at], blank_N]] = token_RN[at, blank]
+        self.masked_BN[row_R[at], blank_N] = False
+
+    def _uniform(self, block: slice, rows: Sequence[int]) -> Tensor:
+        """Uniform numbers (R, N), float64, each row from its own generator."""
+        length = block.stop - block.start
+        own = [torch.rand(length, generator=self.generators[row], dtype=torch.float64) for row in rows]
+        return torch.stack(own).to(self.tokens_BT.device)
+
+
+def sureness(p_RNV: Tensor, likely_RN: Tensor, order: str) -> Tensor:
+    """How sure the model is of each blank (R, N): the larger, the surer; see ``FillingConfig.order``."""
+    if order == "low_confidence":
+        return likely_RN
+    if order == "margin":
+        best_RN2 = p_RNV.topk(2, dim=-1).values
+        return best_RN2[..., 0] - best_RN2[..., 1]
+    return (p_RNV * p_RNV.clamp_min(torch.finfo(p_RNV.dtype).tiny).log()).sum(-1)

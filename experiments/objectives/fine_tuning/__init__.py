@@ -1,0 +1,1 @@
+"""Objectives with a readout of their own: classes, tags, similarity."""

@@ -1,0 +1,118 @@
+"""Token classification: a tag for each word, such as the names of persons and places in a sentence.
+
+Devlin et al. 2019 (arXiv 1810.04805), section 5.3. A word is tagged at its last
+token, where a causal backbone too has read all of it.
+
+Shapes: B batch, T length, C tags, N sequences of a split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from architectures.backbone import Backbone, Output
+from architectures.layers.readout import TokenReadout
+from experiments.objectives.fine_tuning.base import ReadoutObjective, check_dropout, valid_or_none
+from experiments.objectives.objective import Likelihood, Score, View
+from experiments.tasks.metrics import Metric, split_metrics
+from experiments.tasks.task import Batch
+from experiments.tasks.text.bio_tags import entities, is_entity_scheme
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenClassificationConfig:
+    """The readout of a tagger."""
+
+    dropout: float = 0.1
+    """Probability of setting an element of a token's state to 0 in training."""
+
+    def __post_init__(self) -> None:
+        check_dropout(self.dropout)
+
+
+class TokenClassification(ReadoutObjective):
+    """Cross-entropy of the tags, a mean over words."""
+
+    Config = TokenClassificationConfig
+    config: TokenClassificationConfig
+    targets = "tags"
+    likelihood = Likelihood(kind="exact", estimator="softmax over the tags", samples=1)
+
+    def make_readout(self, backbone: Backbone) -> nn.Module:
+        return TokenReadout(backbone.config.width, len(self.task.classes), dropout=self.config.dropout)
+
+    def answer_view(self, batch: Batch) -> View:
+        assert batch.tag_BT is not None
+        tagged_BT = batch.answer_BT & batch.valid_BT
+        return View(
+            tokens_BT=batch.tokens_BT,
+            valid_BT=valid_or_none(batch),
+            target_BT=batch.tag_BT,
+            weight_BT=tagged_BT.float(),
+            count_B=tagged_BT.sum(1).float(),
+        )
+
+    def logits(self, output: Output, view: View) -> Tensor:
+        """The scores of the tags, (B, T, C)."""
+        assert output.readout is not None
+        return output.readout
+
+    @torch.no_grad()
+    def evaluate(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
+        view = self.answer_view(batch)
+        on_device = view.to(next(model.parameters()).device)
+        guess_BT = self.logits(on_device.run(model), on_device).argmax(-1).cpu()
+        records = []
+        for tags_T, guesses_T, weight_T in zip(view.target_BT, guess_BT, view.weight_BT, strict=True):
+            words_T = weight_T > 0
+            records.append((tags_T[words_T].tolist(), guesses_T[words_T].tolist()))
+        return Score(records=records)
+
+    def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
+        """Share of right tags; where tags mark entities, also their precision, recall and F1.
+
+        An entity is found if type, beginning and end are right, as in the CoNLL
+        shared tasks (Tjong Kim Sang and De Meulder 2003).
+        """
+        counts_N5 = np.array([self._counts(*record) for record in records])
+
+        def ratio(above: list[int], below: list[int]) -> Any:
+            def statistic(kept: NDArray[np.int64]) -> float:
+                total = counts_N5[kept][:, below].sum()
+                return float(counts_N5[kept][:, above].sum() / total) if total else 0.0
+
+            return statistic
+
+        words, right, true, guessed, found = range(5)
+        statistics = {"tag_accuracy": ratio([right], [words])}
+        if is_entity_scheme(self.task.classes):
+            statistics |= {
+                # 2 x found: fancy indexing takes the column twice.
+                "entity_f1": ratio([found, found], [true, guessed]),
+                "entity_precision": ratio([found], [guessed]),
+                "entity_recall": ratio([found], [true]),
+            }
+        return split_metrics(
+            statistics,
+            len(records),
+            split,
+            first=self.task.metric,
+            unit="share",
+            estimator="most likely tag of each word",
+        )
+
+    def _counts(self, tags: list[int], guesses: list[int]) -> tuple[int, ...]:
+        """Of one sequence: words, right tags; entities there are, guessed, and found."""
+        true, guessed = ([self.task.classes[tag] for tag in row] for row in (tags, guesses))
+        right = sum(a == b for a, b in zip(true, guessed, strict=True))
+        if not is_entity_scheme(self.task.classes):
+            return len(true), right, 0, 0, 0
+        there, said = entities(true), entities(guessed)
+        return len(true), right, len(there), len(said), len(there & said)

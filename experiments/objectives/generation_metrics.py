@@ -1,0 +1,103 @@
+"""Texts that models write when they are evaluated, and what is measured of them.
+
+Shapes: B batch, T length, N examples of a split.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from experiments.objectives.objective import Likelihood, Score
+from experiments.runtime.errors import DataError
+from experiments.tasks.metrics import Metric, jackknife
+from experiments.tasks.task import Batch, Vocabulary
+from experiments.tasks.text_metrics import text_metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What evaluation keeps of an example."""
+
+    nats: float
+    bytes: float
+    text: str
+    reference: str
+
+
+def as_written(score: Score, texts: Sequence[str], batch: Batch) -> list[Written]:
+    """The likelihood of each target beside the text that the model wrote itself."""
+    assert score.nats_B is not None
+    assert score.bytes_B is not None
+    assert batch.references is not None
+    parts = zip(score.nats_B.tolist(), score.bytes_B.tolist(), texts, batch.references, strict=True)
+    return [Written(nats=n, bytes=b, text=text, reference=reference) for n, b, text, reference in parts]
+
+
+def source_prompts(batch: Batch) -> list[list[int]]:
+    """The sources of a batch of pairs, without their end tokens."""
+    kept_BT = batch.valid_BT & ~batch.answer_BT
+    return [row[kept].tolist()[:-1] for row, kept in zip(batch.tokens_BT, kept_BT, strict=True)]
+
+
+def ended_answers(batch: Batch, room: int, vocabulary: Vocabulary) -> Batch:
+    """The batch with each answer followed by end tokens up to ``room`` tokens, which are answers too.
+
+    A model that fills in blanks so learns how long an answer is, as in LLaDA (arXiv 2502.09992, section
+    2.3); the blanks do not tell.
+    """
+    answer_BT = batch.answer_BT & batch.valid_BT
+    first_B1 = answer_BT.int().argmax(1, keepdim=True)
+    length = int(first_B1.max()) + room
+    missing = max(length - batch.tokens_BT.shape[1], 0)
+    index_T = torch.arange(batch.tokens_BT.shape[1] + missing)
+    canvas_BT = ((index_T >= first_B1) & (index_T < first_B1 + room))[:, :length]
+
+    def widened(x_BT: torch.Tensor, filler: int) -> torch.Tensor:
+        return torch.nn.functional.pad(x_BT, (0, missing), value=filler)[:, :length]
+
+    added_BT = canvas_BT & ~widened(batch.valid_BT, 0)
+    tokens_BT = widened(batch.tokens_BT, vocabulary.pad).masked_fill(added_BT, vocabulary.eos)
+    return dataclasses.replace(
+        batch,
+        tokens_BT=tokens_BT,
+        context_BT=tokens_BT,
+        answer_BT=canvas_BT,
+        valid_BT=widened(batch.valid_BT, 0) | canvas_BT,
+        bytes_BT=None if batch.bytes_BT is None else widened(batch.bytes_BT, 0).masked_fill(added_BT, 0),
+    )
+
+
+def written_metrics(
+    records: Sequence[Written], split: str, likelihood: Likelihood, first: str, search: str
+) -> list[Metric]:
+    """Bits per byte of the targets, BLEU, ROUGE and exact match; the metric named ``first`` leads."""
+    nats_N, bytes_N = (np.array([getattr(r, name) for r in records]) for name in ("nats", "bytes"))
+    if bytes_N.sum() == 0:
+        raise DataError(f"all targets of the {split} split are empty: there is nothing to score")
+
+    def bits_per_byte(index: np.ndarray) -> float:
+        return float(nats_N[index].sum() / bytes_N[index].sum()) / math.log(2)
+
+    found = [
+        Metric(
+            name="bits_per_byte",
+            split=split,
+            value=bits_per_byte(np.arange(len(records))),
+            unit="bits/byte",
+            direction="lower",
+            averaging="micro: all bits over all bytes",
+            likelihood=likelihood.kind,
+            estimator=likelihood.estimator,
+            samples=likelihood.samples,
+            standard_error=jackknife(bits_per_byte, len(records)),
+            items=len(records),
+        ),
+        *text_metrics([r.text for r in records], [r.reference for r in records], split, search),
+    ]
+    return sorted(found, key=lambda metric: metric.name != first)

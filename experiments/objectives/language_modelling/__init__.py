@@ -1,0 +1,1 @@
+"""Causal, masked, prefix and sequence-to-sequence language modelling."""

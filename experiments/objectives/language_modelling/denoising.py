@@ -1,0 +1,182 @@
+"""Denoising: the encoder reads a corrupted text, the decoder writes the whole of it.
+
+Lewis et al. 2020 (BART, arXiv 1910.13461), section 2.2: text infilling replaces spans, whose lengths
+are drawn from a Poisson distribution, by one mask token each; a span of length 0 inserts a mask.
+Sentence permutation shuffles the parts of the text first.
+
+Shapes: B batch, T raw length, K spans, M items of a source (kept tokens and masks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from architectures.backbone import Backbone, Capabilities
+from experiments.objectives.decoding.sampling import Opening
+from experiments.objectives.objective import Likelihood, Objective, Score, View, scored_bytes
+from experiments.objectives.source_target import keep, open_target, source_target_view
+from experiments.tasks.task import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenoisingConfig:
+    """Denoising as in BART."""
+
+    rate: float = 0.3
+    """Share of the tokens that are masked."""
+    mean_span: float = 3.0
+    """Mean of the Poisson distribution of span lengths."""
+    pieces: int = 1
+    """Parts the text is cut into, at random places, and which are shuffled before it is masked. BART
+    shuffles sentences, which a window of tokens does not show. 1 shuffles nothing."""
+    evaluation_samples: int = 4
+    """Corrupted versions of each sequence that are scored."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < 1:
+            raise ValueError(f"rate={self.rate} must lie between 0 and 1")
+        if self.mean_span < 1:
+            raise ValueError(f"mean_span={self.mean_span} must be at least 1")
+        if self.pieces < 1 or self.evaluation_samples < 1:
+            raise ValueError(
+                f"pieces={self.pieces} and evaluation_samples={self.evaluation_samples} must be at least 1"
+            )
+
+
+def span_lengths(total: int, mean_span: float, generator: torch.Generator) -> Tensor:
+    """Poisson lengths (K,) that add up to ``total``: the last is trimmed, as in the published code.
+
+    Of lengths of 0, so many are dropped that there are no more spans than tokens: a source is then
+    never longer than its text. That happens to texts of a few tokens only.
+    """
+    drawn = torch.empty(0, dtype=torch.long)
+    while drawn.sum() < total:
+        more = torch.poisson(torch.full((total,), mean_span), generator=generator).long()
+        drawn = torch.cat([drawn, more])
+    last = int((drawn.cumsum(0) >= total).int().argmax())
+    drawn = drawn[: last + 1]
+    drawn[last] -= drawn.sum() - total
+    surplus = max(len(drawn) - total, 0)
+    empty = drawn == 0
+    return drawn[~(empty & (empty.cumsum(0) <= surplus))]
+
+
+def infill(length: int, rate: float, mean_span: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Where each item of the source begins in the text (M,), and whether it is a mask (M,).
+
+    ``round(rate * length)`` tokens are masked, at least one. Spans do not overlap; every order of kept
+    tokens and spans is equally likely.
+    """
+    masked = min(max(round(rate * length), 1), length)
+    span_K = span_lengths(masked, mean_span, generator)
+    items = length - masked + len(span_K)
+    mask_M = torch.randperm(items, generator=generator) < len(span_K)
+    advance_M = torch.ones(items, dtype=torch.long)
+    advance_M[mask_M] = span_K[torch.randperm(len(span_K), generator=generator)]
+    return advance_M.cumsum(0) - advance_M, mask_M
+
+
+def shuffled(length: int, pieces: int, generator: torch.Generator) -> Tensor:
+    """Positions (T,) of a text whose pieces were shuffled; every way to cut it is equally likely."""
+    pieces = min(pieces, length)
+    cuts = torch.randperm(length - 1, generator=generator)[: pieces - 1].sort().values + 1
+    parts = torch.arange(length).tensor_split(cuts.tolist())
+    return torch.cat([parts[i] for i in torch.randperm(pieces, generator=generator).tolist()])
+
+
+class Denoising(Objective):
+    """BART's objective. On tasks with answers, the answers are masked and only they are scored."""
+
+    Config = DenoisingConfig
+    config: DenoisingConfig
+    sees = "the text with spans masked"
+
+    @property
+    def likelihood(self) -> Likelihood:  # type: ignore[override]
+        return Likelihood(
+            kind="pseudo",
+            estimator=f"the text given itself with {self.config.rate:.0%} masked, per masked byte",
+            samples=self.config.evaluation_samples,
+        )
+
+    @classmethod
+    def requires(cls, capabilities: Capabilities) -> str | None:
+        if capabilities.encoder_decoder:
+            return None
+        return "an encoder-decoder: one that reads a source and writes a target"
+
+    @property
+    def longest(self) -> int:
+        return self.task.sequence_length + 1
+
+    def view(self, batch: Batch, generator: torch.Generator) -> View:
+        if not batch.whole:
+            return self.answer_view(batch)
+        return self._corrupted(batch, [generator] * len(batch.tokens_BT), score_end=True)[0]
+
+    def answer_view(self, batch: Batch) -> View:
+        masked_BT = batch.answer_BT & batch.valid_BT
+        starts_BT = masked_BT & ~F.pad(masked_BT[:, :-1], (1, 0))
+        source_BT = torch.where(starts_BT, self.vocabulary.mask, batch.context_BT)
+        kept_BT = (batch.valid_BT & ~masked_BT) | starts_BT
+        return self._view(batch, source_BT, kept_BT, masked_BT, score_end=False)
+
+    def _corrupted(
+        self, batch: Batch, generators: Sequence[torch.Generator], *, score_end: bool
+    ) -> tuple[View, Tensor]:
+        """A view, and True (B, T) at the tokens it hides; each row is drawn from its own generator."""
+        c, lengths = self.config, batch.valid_BT.sum(1).tolist()
+        sources, hidden_BT = [], batch.valid_BT.clone()
+        for row, (length, generator) in enumerate(zip(lengths, generators, strict=True)):
+            order_T = shuffled(length, c.pieces, generator)
+            begin_M, mask_M = infill(length, c.rate, c.mean_span, generator)
+            place_M = order_T[begin_M.clamp_max(length - 1)]  # a mask may stand behind the last token
+            sources.append(batch.tokens_BT[row, place_M].masked_fill(mask_M, self.vocabulary.mask))
+            hidden_BT[row, place_M[~mask_M]] = False
+        source_BM = torch.nn.utils.rnn.pad_sequence(sources, batch_first=True)
+        lengths_B1 = torch.tensor([[len(source)] for source in sources])
+        kept_BM = torch.arange(source_BM.shape[1]) < lengths_B1
+        return self._view(batch, source_BM, kept_BM, batch.valid_BT, score_end=score_end), hidden_BT
+
+    def _view(
+        self, batch: Batch, source_BM: Tensor, kept_BM: Tensor, scored_BT: Tensor, *, score_end: bool
+    ) -> View:
+        """The kept part of the source against the whole text, both with an end token."""
+        eos, pad = self.vocabulary.eos, self.vocabulary.pad
+        in_source_BM, in_target_BT = (F.pad(x, (0, 1), value=True) for x in (kept_BM, batch.valid_BT))
+        return source_target_view(
+            source_BS=keep(F.pad(source_BM, (0, 1), value=eos), in_source_BM, pad),
+            source_lengths_B=in_source_BM.sum(1),
+            shown_BY=keep(F.pad(batch.context_BT, (0, 1), value=eos), in_target_BT, pad),
+            target_BY=keep(F.pad(batch.tokens_BT, (0, 1), value=eos), in_target_BT, pad),
+            target_lengths_B=in_target_BT.sum(1),
+            scored_BY=keep(F.pad(scored_BT, (0, 1), value=score_end), in_target_BT, False),
+            begin=eos,  # as in BART
+        )
+
+    def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
+        """Nats to restore the text, and the bytes that were masked.
+
+        The kept tokens, nearly free, are part of the nats and not of the bytes, so the ratio is
+        what restoring a masked byte costs.
+        """
+        device = next(model.parameters()).device
+        nats_B = torch.zeros(len(batch.tokens_BT), dtype=torch.float64)
+        bytes_B = torch.zeros_like(nats_B)
+        for _ in range(self.config.evaluation_samples):
+            view, hidden_BT = self._corrupted(batch, generators, score_end=False)
+            view = view.to(device)
+            nats_B += self.nats(view.run(model), view).double().sum(1).cpu()
+            bytes_B += scored_bytes(batch, hidden_BT)
+        return Score(nats_B=nats_B, bytes_B=bytes_B)
+
+    def begin(self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int) -> Opening:
+        """The prompt with a mask at its end, which the decoder writes after the prompt itself."""
+        v = self.vocabulary
+        sources = [[*prompt, v.mask, v.eos] for prompt in prompts]
+        return open_target(model, sources, [[v.eos, *prompt] for prompt in prompts], v, max_tokens)

@@ -1,0 +1,174 @@
+"""Masked language modelling: hide some tokens, predict them from the rest.
+
+Devlin et al. 2019 (arXiv 1810.04805), section 3.1: a share of the tokens is chosen;
+of these 80% become the mask token, 10% a random token, 10% stay. Special tokens
+(the end of a document, what frames a pair of texts, padding) are neither chosen
+nor drawn, and the pseudo-likelihood leaves them out.
+
+Shapes: B batch, T length, N sequences of a split.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from architectures.backbone import Backbone, Capabilities
+from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
+from experiments.objectives.objective import (
+    Likelihood,
+    Score,
+    View,
+    documents,
+    row_noise,
+    scored_bytes,
+)
+from experiments.tasks.metrics import Metric, jackknife
+from experiments.tasks.task import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedLMConfig:
+    """Masked language modelling."""
+
+    rate: float = 0.3
+    """Share of the tokens to be predicted: 0.15 in BERT, 0.3 in ModernBERT (better in short training)."""
+    mask_share: float = 0.8
+    """Of these, the share shown as the mask token."""
+    random_share: float = 0.1
+    """Of these, the share shown as a random symbol; the rest is shown as it is."""
+    evaluation_positions: int | None = 8
+    """Positions of each sequence at which the pseudo-likelihood is estimated; null takes all, exactly."""
+    separate_documents: bool = False
+    """Documents that share a window do not see each other, and each begins at position 0."""
+    sampling_steps: int = 32
+    """Forward passes to fill in a sample."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ValueError(f"rate={self.rate} must lie in (0, 1]")
+        if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1:
+            raise ValueError(
+                f"mask_share={self.mask_share} and random_share={self.random_share} "
+                "must not be negative nor add up to more than 1"
+            )
+        if self.evaluation_positions is not None and self.evaluation_positions < 1:
+            raise ValueError(
+                f"evaluation_positions={self.evaluation_positions} must be at least 1, or null for all"
+            )
+        if self.sampling_steps < 1:
+            raise ValueError(f"sampling_steps={self.sampling_steps} must be at least 1")
+
+
+class MaskedLM(FillsBlanks):
+    """BERT's objective. On tasks with answers it hides all answers and nothing else."""
+
+    Config = MaskedLMConfig
+    config: MaskedLMConfig
+    sees = "the tokens around"
+
+    @property
+    def likelihood(self) -> Likelihood:  # type: ignore[override]
+        return Likelihood(
+            kind="pseudo",
+            estimator="each token given all others (one mask at a time, "
+            + ("every position)" if self.config.evaluation_positions is None else "random positions)"),
+            samples=self.config.evaluation_positions or 1,
+        )
+
+    @classmethod
+    def requires(cls, capabilities: Capabilities) -> str | None:
+        if capabilities.bidirectional:
+            return None
+        return "a bidirectional backbone: one that sees both sides of a blank"
+
+    def view(self, batch: Batch, generator: torch.Generator) -> View:
+        return self.masked_view(batch, generator) if batch.whole else self.answer_view(batch)
+
+    def masked_view(self, batch: Batch, generator: torch.Generator) -> View:
+        """Of each sequence's n symbols, max(1, round(rate * n)) are chosen, as in BERT's own code."""
+        c, shape, symbol_BT = self.config, batch.tokens_BT.shape, self._symbols(batch)
+        noise_BT = torch.rand(shape, generator=generator).masked_fill(~symbol_BT, 2.0)
+        order_BT = noise_BT.argsort(1).argsort(1)
+        count_B = (c.rate * symbol_BT.sum(1)).round().clamp_min(1)
+        chosen_BT = (order_BT < count_B[:, None]) & symbol_BT
+        fate_BT = torch.rand(shape, generator=generator)
+        symbols_V = self.vocabulary.is_symbol().nonzero().flatten()
+        random_BT = symbols_V[torch.randint(len(symbols_V), shape, generator=generator)]
+        shown_BT = torch.where(fate_BT < c.mask_share, self.vocabulary.mask, random_BT)
+        shown_BT = torch.where(fate_BT < c.mask_share + c.random_share, shown_BT, batch.tokens_BT)
+        return self._view(batch, torch.where(chosen_BT, shown_BT, batch.tokens_BT), chosen_BT)
+
+    def answer_view(self, batch: Batch) -> View:
+        hidden_BT = batch.answer_BT & batch.valid_BT
+        return self._view(batch, batch.context_BT.masked_fill(hidden_BT, self.vocabulary.mask), hidden_BT)
+
+    def _symbols(self, batch: Batch) -> Tensor:
+        """True where a real token stands that is not special."""
+        return batch.valid_BT & self.vocabulary.is_symbol()[batch.tokens_BT]
+
+    def _view(self, batch: Batch, shown_BT: Tensor, scored_BT: Tensor) -> View:
+        return View(
+            tokens_BT=shown_BT,
+            valid_BT=None if batch.valid_BT.all() else batch.valid_BT,
+            target_BT=batch.tokens_BT,
+            weight_BT=scored_BT.float(),
+            count_B=scored_BT.sum(1).float(),
+            segments_BT=batch.segments_BT,
+            # End tokens are never masked, so that the documents are those of the text.
+            documents_BT=documents(shown_BT, self.vocabulary) if self.config.separate_documents else None,
+        )
+
+    def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
+        """Salazar et al. 2020 (arXiv 1910.14659): the sum over positions of log p(token | all others).
+
+        The sum is estimated from random positions, drawn without replacement, or taken over all.
+        """
+        device = next(model.parameters()).device
+        B, T = batch.tokens_BT.shape
+        scored_BT = batch.answer_BT & self._symbols(batch)
+        length_B = scored_BT.sum(1).clamp_min(1)
+        samples_B = length_B.clamp_max(self.config.evaluation_positions or T)
+        order_BT = row_noise(generators, T).masked_fill(~scored_BT, 2.0).argsort(1).argsort(1)
+        nats_B = torch.zeros(B, dtype=torch.float64)
+        for index in range(int(samples_B.max())):
+            hidden_BT = (order_BT == index) & scored_BT
+            shown_BT = batch.tokens_BT.masked_fill(hidden_BT, self.vocabulary.mask)
+            view = self._view(batch, shown_BT, hidden_BT).to(device)
+            nats_B += self.nats(view.run(model), view).double().sum(1).cpu()
+        nats_B = nats_B * length_B / samples_B
+        return Score(
+            nats_B=nats_B,
+            bytes_B=scored_bytes(batch, scored_BT),
+            records=list(zip(nats_B.tolist(), scored_BT.sum(1).tolist(), strict=True)),
+        )
+
+    def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
+        """The pseudo-perplexity of a token, exp(-sum of PLL / number of tokens) (Salazar et al.)."""
+        nats_N, tokens_N = np.array(records, dtype=np.float64).T
+
+        def perplexity(kept: NDArray[np.int64]) -> float:
+            return math.exp(nats_N[kept].sum() / tokens_N[kept].sum())
+
+        return [
+            Metric(
+                name="pseudo_perplexity",
+                split=split,
+                value=perplexity(np.arange(len(records))),
+                unit="per token",
+                direction="lower",
+                averaging="micro: all nats over all tokens",
+                likelihood=self.likelihood.kind,
+                estimator=self.likelihood.estimator,
+                samples=self.likelihood.samples,
+                standard_error=jackknife(perplexity, len(records)),
+                items=len(records),
+            )
+        ]

@@ -1,0 +1,171 @@
+"""Masked language modelling beside a question about two texts, as BERT and ALBERT are trained.
+
+A window of text is cut in two at a random place of its middle half, and shown as
+``[bos] a [eos] b [eos]`` with segments 0 and 1. The question is one of
+
+* ``next`` (Devlin et al. 2019, arXiv 1810.04805, section 3.1): does b follow a? In a share of the
+  examples b comes from another window of the same split.
+* ``order`` (Lan et al. 2020, "ALBERT", arXiv 1909.11942, section 3.1): which is first? In a share
+  of the examples a and b are exchanged.
+
+The loss is the mean over the masked tokens plus the mean over the pairs. What is
+drawn depends on the generator and the example, not on the rest of the batch.
+
+Shapes: B batch, T length of a window, N pairs of a split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from architectures.backbone import Backbone, Output
+from architectures.layers.readout import SequenceReadout
+from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
+from experiments.objectives.objective import Score, View
+from experiments.runtime.errors import nearest
+from experiments.tasks.metrics import Metric, accuracy, split_metrics
+from experiments.tasks.task import Batch, Task
+
+QUESTIONS = ("order", "next")
+MOST_WINDOWS = 2**31
+"""Where a split never runs out, other windows are drawn from so many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentencePairsConfig(MaskedLMConfig):
+    """Masked language modelling on pairs of texts."""
+
+    question: str = "order"
+    """``order`` (exchanged or not, as in ALBERT) or ``next`` (from elsewhere or not, as in BERT)."""
+    changed_share: float = 0.5
+    """Share of the pairs that are exchanged, or whose second text comes from elsewhere."""
+    pair_weight: float = 1.0
+    """Weight of the question in the loss."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.question not in QUESTIONS:
+            raise ValueError(f"question={self.question!r} is unknown{nearest(self.question, QUESTIONS)}")
+        if not 0 <= self.changed_share <= 1:
+            raise ValueError(f"changed_share={self.changed_share} must lie in [0, 1]")
+        if self.separate_documents:
+            raise ValueError("separate_documents=true hides the texts of a pair from each other")
+        if self.pair_weight < 0:
+            raise ValueError(f"pair_weight={self.pair_weight} must not be negative")
+
+
+class SentencePairs(MaskedLM):
+    """The masked language model of a text, and from its first token's state the answer about the pair."""
+
+    Config = SentencePairsConfig
+    config: SentencePairsConfig
+    sees = "the tokens around, in two texts"
+
+    @classmethod
+    def refuses(cls, task: type[Task]) -> str | None:
+        if getattr(task, "metric", None) == "bits_per_byte":
+            return None
+        return "it has no text to cut in two"
+
+    def make_readout(self, backbone: Backbone) -> nn.Module:
+        return SequenceReadout(backbone.config.width, 2, pooling="first")
+
+    def view(self, batch: Batch, generator: torch.Generator) -> View:
+        pairs, changed_B = self.pairs(batch, [generator] * len(batch.tokens_BT))
+        return replace(self.masked_view(pairs, generator), label_B=changed_B)
+
+    def pairs(self, batch: Batch, generators: Sequence[torch.Generator]) -> tuple[Batch, Tensor]:
+        """Windows as pairs of texts, each drawn from its generator, and which were changed (0 or 1)."""
+        rows, changed = [], []
+        for row, generator in enumerate(generators):
+            cut, change = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
+            window = self._window(batch, row)
+            place = len(window) // 4 + int(cut * max(1, len(window) // 2))
+            first, second = window[:place], window[place:]
+            changed.append(int(change < self.config.changed_share))
+            if changed[-1] and self.config.question == "order":
+                first, second = second, first
+            elif changed[-1]:
+                second = self._elsewhere(batch, window, generator)[place:]
+            rows.append((first, second))
+        return self._framed(batch, rows), torch.tensor(changed)
+
+    def _window(self, batch: Batch, row: int) -> Tensor:
+        """Tokens of a window and, below them, the bytes behind each: shape (T, 2)."""
+        assert batch.bytes_BT is not None
+        return torch.stack([batch.tokens_BT[row], batch.bytes_BT[row]], dim=1)[batch.valid_BT[row]]
+
+    def _elsewhere(self, batch: Batch, window: Tensor, generator: torch.Generator) -> Tensor:
+        """Another window of the split, drawn evenly. Its neighbour is taken if it is this very one."""
+        seed = int(torch.randint(MOST_WINDOWS, (), generator=generator))
+        limit = self.task.num_examples(batch.split) or MOST_WINDOWS
+        index = int(torch.randint(limit, (), generator=generator))
+        for number in (index, (index + 1) % limit):
+            other = self._window(self.task.batch(batch.split, seed, number, 1), 0)
+            if not torch.equal(other, window):
+                break
+        return other
+
+    def _framed(self, batch: Batch, rows: Sequence[tuple[Tensor, Tensor]]) -> Batch:
+        """``[bos] a [eos] b [eos]``, padded on the right, with segments 0 and 1."""
+        v = self.vocabulary
+        shape = (len(rows), batch.tokens_BT.shape[1] + 3)
+        tokens_BT, bytes_BT = torch.full(shape, v.pad), torch.zeros(shape, dtype=torch.int64)
+        segments_BT, valid_BT = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.bool)
+        bos, eos = (torch.tensor([[special, 0]]) for special in (v.bos, v.eos))
+        for row, (first, second) in enumerate(rows):
+            framed = torch.cat([bos, first, eos, second, eos])
+            tokens_BT[row, : len(framed)], bytes_BT[row, : len(framed)] = framed.T
+            segments_BT[row, len(first) + 2 : len(framed)] = 1
+            valid_BT[row, : len(framed)] = True
+        return Batch(
+            tokens_BT=tokens_BT,
+            context_BT=tokens_BT,
+            answer_BT=valid_BT,
+            valid_BT=valid_BT,
+            bytes_BT=bytes_BT,
+            whole=True,
+            split=batch.split,
+            segments_BT=segments_BT,
+        )
+
+    def auxiliary(self, output: Output, view: View) -> dict[str, Tensor]:
+        assert output.readout is not None
+        assert view.label_B is not None
+        nats = F.cross_entropy(output.readout.float(), view.label_B, reduction="sum")
+        return {**output.auxiliary, "pair": self.config.pair_weight * nats}
+
+    def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
+        """The pseudo-likelihood of the window as an unchanged pair cut in its middle, and the pair's answer.
+
+        The answer is asked for a pair drawn as in training, shown without masks.
+        """
+        device = next(model.parameters()).device
+        pairs, changed_B = self.pairs(batch, generators)
+        windows = [self._window(batch, row) for row in range(len(changed_B))]
+        halves = [(window[: len(window) // 2], window[len(window) // 2 :]) for window in windows]
+        score = super().likelihood_score(model, self._framed(batch, halves), generators)
+        readout_BC = self._view(pairs, pairs.tokens_BT, pairs.valid_BT).to(device).run(model).readout
+        assert readout_BC is not None
+        answers = zip(changed_B.tolist(), readout_BC.argmax(-1).tolist(), strict=True)
+        return replace(score, records=list(zip(score.records, answers, strict=True)))
+
+    def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
+        """The pseudo-perplexity, and the share of pairs of which the answer is right."""
+        texts, answers = zip(*records, strict=True)
+        changed_N, guess_N = np.array(answers, dtype=np.int64).T
+        return super().summarise(texts, split) + split_metrics(
+            {"pair_accuracy": lambda kept: accuracy(changed_N[kept], guess_N[kept])},
+            len(records),
+            split,
+            first="pair_accuracy",
+            unit="share",
+            estimator=f"more likely answer, {self.config.changed_share:g} of the pairs changed",
+        )

@@ -1,0 +1,135 @@
+"""Sequence to sequence: read a source text, write its target.
+
+Sutskever et al. 2014 (arXiv 1409.3215): the target is written from left to right, up to its end token.
+An encoder-decoder reads the source with its encoder; a causal backbone reads it first, token by token.
+Only the target is scored. Evaluation also generates, and compares the texts with the references.
+
+Shapes: B batch, T length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from architectures.backbone import Backbone, Capabilities
+from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
+from experiments.objectives.decoding.sampling import GREEDY, Opening
+from experiments.objectives.generation_metrics import as_written, source_prompts, written_metrics
+from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from experiments.objectives.objective import Likelihood, Objective, Score, View, scored_bytes
+from experiments.objectives.source_target import cut_out, open_target
+from experiments.tasks.metrics import Metric
+from experiments.tasks.task import Batch
+from experiments.tasks.text.text_pairs import Pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seq2SeqConfig:
+    """Sequence to sequence."""
+
+    num_beams: int = 1
+    """Hypotheses of the beam search that writes the texts of an evaluation; 1 takes the likeliest token."""
+    length_penalty: float = 1.0
+    """Scores of hypotheses are divided by length to this power (beam search only)."""
+
+    def __post_init__(self) -> None:
+        if self.num_beams < 1:
+            raise ValueError(f"num_beams={self.num_beams} must be at least 1")
+
+    @property
+    def search(self) -> str:
+        """How texts are written, in words."""
+        if self.num_beams == 1:
+            return "greedy"
+        return f"beam search of {self.num_beams}, length penalty {self.length_penalty:g}"
+
+
+class Seq2Seq(Objective):
+    """Source to target by an encoder-decoder."""
+
+    Config = Seq2SeqConfig
+    config: Seq2SeqConfig
+    task: Pairs
+    likelihood = Likelihood(
+        kind="conditional", estimator="chain rule on the target and its end given the source", samples=1
+    )
+    sees = "the source, then the tokens before"
+    targets = "texts"
+    continues = False
+
+    @classmethod
+    def requires(cls, capabilities: Capabilities) -> str | None:
+        if capabilities.encoder_decoder or capabilities.causal:
+            return None
+        return "an encoder-decoder or a causal backbone: one that writes from left to right"
+
+    @classmethod
+    def for_backbone(cls, capabilities: Capabilities) -> type[Objective]:
+        return cls if capabilities.encoder_decoder else CausalSeq2Seq
+
+    def view(self, batch: Batch, generator: torch.Generator) -> View:
+        return self.answer_view(batch)
+
+    def answer_view(self, batch: Batch) -> View:
+        return cut_out(batch, batch.answer_BT, self.vocabulary, ends=False)  # the task has put them in
+
+    @torch.no_grad()
+    def evaluate(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
+        """Likelihood of the target, and the text that the model writes itself."""
+        score = self.likelihood_score(model, batch, generators)
+        return Score(records=as_written(score, self.write(model, batch, generators), batch))
+
+    def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
+        view = self.answer_view(batch).to(next(model.parameters()).device)
+        return Score(
+            nats_B=self.nats(view.run(model), view).double().sum(1).cpu(),
+            bytes_B=scored_bytes(batch, batch.answer_BT & batch.valid_BT),
+        )
+
+    def write(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> list[str]:
+        """The text written for each source."""
+        sources = source_prompts(batch)
+        limit, stop = self.task.config.max_target + 1, {self.vocabulary.eos}
+        if self.config.num_beams == 1:
+            found = self.sample(
+                model, sources, max_tokens=limit, generators=generators, sampling=GREEDY, stop=stop
+            )
+        else:
+            beams = BeamConfig(num_beams=self.config.num_beams, length_penalty=self.config.length_penalty)
+            opening = self.begin(model, sources, limit)
+            best = beam_search(model, opening, self.vocabulary, beams, max_tokens=limit, stop=stop)
+            found = [hypotheses[0].tokens for hypotheses in best]
+        return [self.task.decode(tokens) for tokens in found]
+
+    def begin(self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int) -> Opening:
+        v = self.vocabulary
+        sources = [[*prompt, v.eos] for prompt in prompts]
+        return open_target(model, sources, [[v.pad]] * len(prompts), v, max_tokens)
+
+    def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
+        """Bits per byte of the targets, BLEU, ROUGE and exact match; the task's metric first."""
+        return written_metrics(records, split, self.likelihood, self.task.metric, self.config.search)
+
+
+class CausalSeq2Seq(Seq2Seq):
+    """Source to target by a causal backbone: one sequence, of which only the target is scored."""
+
+    def answer_view(self, batch: Batch) -> View:
+        view = CausalLM(CausalLMConfig(), self.task).answer_view(batch)
+        length = int(batch.valid_BT.sum(1).max())  # columns of padding alone are not computed
+        return dataclasses.replace(
+            view,
+            tokens_BT=view.tokens_BT[:, :length],
+            valid_BT=None if batch.valid_BT[:, :length].all() else batch.valid_BT[:, :length],
+            target_BT=view.target_BT[:, :length],
+            weight_BT=view.weight_BT[:, :length],
+        )
+
+    def begin(self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int) -> Opening:
+        prompts = [[*prompt, self.vocabulary.eos] for prompt in prompts]
+        return CausalLM(CausalLMConfig(), self.task).begin(model, prompts, max_tokens)

@@ -1,0 +1,193 @@
+"""One run from settings to result: build, train, test, record."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from experiments.objectives.objective import Objective
+from experiments.run import record as recording
+from experiments.run import resume_check as drift
+from experiments.run.plan import build_model, plan
+from experiments.run.settings import Settings
+from experiments.runtime.console import Console, clock
+from experiments.runtime.errors import (
+    LockedError,
+    OutOfMemoryError,
+    Preempted,
+)
+from experiments.runtime.failures import translate
+from experiments.runtime.memory import is_out_of_memory, peak_memory, reset_peak_memory
+from experiments.runtime.preemption import ORPHANED, Interruptions
+from experiments.runtime.restarts import check_progress
+from experiments.runtime.run_lock import RunLock
+from experiments.runtime.secrets import redact
+from experiments.tracking.run_folder import RunFolder
+from experiments.tracking.summary import derived
+from experiments.tracking.tracker import RunIdentity, Tracker, TrackingConfig, open_tracker
+from experiments.training import checkpoint
+from experiments.training.parallel import collectives as world
+from experiments.training.parallel.device_mesh import Grid, make_grid
+from experiments.training.trainer import Trainer
+
+
+def execute(settings: Settings) -> None:
+    """Trains, tests and records one cell, or says that it is done already.
+
+    Raises:
+        RunError: the run failed in a way its message explains; if it had begun,
+            the failure is a row of the study (result.json).
+        Preempted: the run was asked to stop; a checkpoint was saved.
+        LockedError: another process is writing the run; nothing was touched.
+    """
+    device = settings.device.torch_device()
+    world.start(device)
+    grid = make_grid(settings.parallel, device.type, settings.budget)
+    folder = RunFolder(settings.folder, writes=world.leads())
+    console = Console(f"{settings.cell} s{settings.seed}", quiet=not world.leads())
+    world.lead(lambda: drift.check_config(settings, folder.root))
+    if not _finished(folder, console):
+        try:
+            with _one_writer(folder.root) as lock:
+                if not _finished(folder, console):  # it may have ended while we asked for the lock
+                    world.lead(
+                        lambda: check_progress(folder.root, checkpoint.newest_step(folder.checkpoints))
+                    )
+                    _execute(settings, folder, console, grid, lock)
+        except Preempted as preempted:
+            if preempted.reason == ORPHANED:
+                os._exit(75)  # nobody waits for this process any more, and nobody would end it
+            raise
+
+
+def _finished(folder: RunFolder, console: Console) -> bool:
+    finished = world.lead(lambda: folder.finished)
+    if finished:
+        console.say(f"already {(folder.result() or {})['status']}: {folder.root}")
+    return finished
+
+
+@contextmanager
+def _one_writer(folder: Path) -> Iterator[RunLock]:
+    """The lock of a run; of several processes the first holds it. Raises LockedError in all."""
+    lock = RunLock(folder)
+    with ExitStack() as held:
+
+        def take() -> None:
+            held.enter_context(lock)
+
+        world.lead(take)
+        yield lock
+
+
+def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid, lock: RunLock) -> None:
+    """The part of ``execute`` that only one command at a time may do."""
+    settings.device.apply()
+    planned = world.leader_first(lambda: plan(settings))
+    record = {**recording.identity(settings), **planned.cost, "fingerprint": planned.task.fingerprint}
+    if settings.initial is not None:
+        record["initial"] = {"path": str(settings.initial.path), "fingerprint": settings.initial.fingerprint}
+    try:
+        reset_peak_memory()
+        model = build_model(settings, planned)
+        kernels = model.kernels() | _engine(settings, grid)
+        record |= world.lead(lambda: recording.begin(settings, planned, model, kernels, folder, console))
+    except (RuntimeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            raise OutOfMemoryError(f"out of memory while building the model: {error}") from error
+        raise
+    console.say(
+        f"{planned.cost['parameters']['body']:,} body parameters "
+        f"({planned.matched.residual:+.2%} of the target), {settings.folder}"
+    )
+    if kernels:
+        console.say("kernels: " + ", ".join(f"{part}: {path}" for part, path in kernels.items()))
+    tracking = settings.tracking if folder.writes else TrackingConfig()
+    tracker = open_tracker(
+        tracking,
+        RunIdentity.of(record),
+        settings.folder,
+        settings.resolved,
+        derived(record, folder.provenance()),
+        steps=planned.cost["planned"]["steps"],
+    )
+    with Interruptions(settings.trainer.stop_margin, clock=world.leads()) as interruptions:
+        trainer = Trainer(
+            settings,
+            model=model,
+            objective=planned.objective,
+            task=planned.task,
+            folder=folder,
+            tracker=tracker,
+            console=console,
+            grid=grid,
+            flops_per_token=planned.cost["flops_per_token"],
+            interruptions=interruptions,
+            lock=lock,
+        )
+        _train(trainer, planned.tests, record, folder, tracker, console)
+
+
+def _engine(settings: Settings, grid: Grid) -> dict[str, str]:
+    """What trains the model where it is not plain PyTorch in one process, for the record."""
+    processes = {} if grid.mesh is None else {"processes": grid.describe()}
+    return processes | ({} if settings.trainer.compile == "none" else {"blocks": "compiled"})
+
+
+def _train(
+    trainer: Trainer,
+    tests: dict[str, Objective],
+    record: dict[str, Any],
+    folder: RunFolder,
+    tracker: Tracker,
+    console: Console,
+) -> None:
+    """Runs the trainer and writes the result, whatever it is."""
+    error: BaseException | None = None
+    status, metrics = "complete", []
+    try:
+        trainer.run()
+        examples = trainer.settings.trainer.test_examples
+        metrics = [asdict(metric) for metric in trainer.test("test", examples)]
+        for name, objective in tests.items():
+            metrics += [
+                asdict(metric) | {"split": name} for metric in trainer.test("test", examples, objective)
+            ]
+        record["references"] = [asdict(reference) for reference in trainer.task.references()]
+    except Preempted as preempted:
+        status, error = "preempted", preempted
+    except LockedError:
+        tracker.close(None, LockedError.exit_code)
+        raise  # the record is another's by now
+    except Exception as failure:
+        error = world.first_failure(translate(failure))
+        status = error.status
+    state = trainer.state
+    peak = peak_memory(trainer.device)
+    message = None if error is None else redact(error.reason if isinstance(error, Preempted) else str(error))
+    if status == "oom":
+        message = f"{message} (peak {peak / 2**20:,.0f} MiB)"
+    result = {
+        **record,
+        "status": status,
+        "message": message,
+        "training": recording.training(trainer, peak),
+        "metrics": metrics,
+        "finished_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+    error = recording.finish(folder, result, error)
+    tracker.close(result, 0 if error is None else getattr(error, "exit_code", 75))
+    if error is not None:
+        console.say(f"{status}: {message}")
+        raise error
+    metric = metrics[0]
+    ended = len(list(folder.root.parents[1].glob("*/s*/result.json")))
+    console.say(
+        f"complete in {clock(state.seconds)}: test {metric['name']} {metric['value']:.4f} "
+        f"({ended} runs of study {record['study']} have ended)"
+    )

@@ -1,0 +1,251 @@
+"""The live view of a study: what runs, how far it is, what failed. Read from the run folders alone.
+
+It writes nothing and asks no process, so it may run anywhere that sees the folders, any number of times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import rich.box
+import rich.console
+import rich.live
+import rich.table
+
+from experiments.runtime import run_lock as lock
+from experiments.runtime.console import clock, count
+
+EVERY = 2.0
+"""Seconds between two looks."""
+TAIL = 16_384
+"""Bytes at the end of metrics.jsonl that are read: some fifty rows."""
+ENDED = ("complete", "diverged", "oom", "failed")
+"""Statuses of runs that nothing continues by itself."""
+OPEN = ("preempted", "running", "stopped", "missing")
+"""The others. ``preempted`` saved itself and said so; ``stopped`` has begun, and no process writes it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A cell with its seed, as the plan of a study gives it."""
+
+    cell: str
+    backbone: str
+    seed: int
+    folder: Path
+    tokens: int
+    """Tokens of training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """How far one run is."""
+
+    planned: Planned
+    status: str
+    """One of ``ENDED`` or ``OPEN``."""
+    message: str = ""
+    """Why it ended otherwise than complete; in one line."""
+    writer: str = ""
+    """The process that writes it."""
+    tokens: float = 0.0
+    seconds: float = 0.0
+    """Of training steps."""
+    train: dict[str, Any] | None = None
+    validation: dict[str, Any] | None = None
+    """The last rows of the record."""
+
+    @property
+    def share(self) -> float:
+        """Of the training that is done."""
+        return min(1.0, self.tokens / self.planned.tokens)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Of training, at the speed so far; None before the first row."""
+        return self.seconds * (1 - self.share) / self.share if self.tokens else None
+
+
+def look(planned: Planned) -> Look:
+    """Reads a run's folder. What is half-written counts as not there yet."""
+    folder = planned.folder
+    result = _read(folder / "result.json")
+    if result is not None:
+        training = result.get("training") or {}
+        return Look(
+            planned=planned,
+            status=str(result["status"]),
+            message=" ".join(str(result.get("message") or "").split()),
+            tokens=training.get("tokens") or 0.0,
+            seconds=training.get("seconds") or 0.0,
+        )
+    if not folder.exists():
+        return Look(planned=planned, status="missing")
+    rows = _last_rows(folder / "metrics.jsonl")
+    last = max(rows.values(), key=lambda row: row["step"], default={"tokens": 0.0, "seconds": 0.0})
+    writer = lock.writer(folder)
+    return Look(
+        planned=planned,
+        status="running" if writer else "stopped",
+        writer=writer or "",
+        tokens=last["tokens"],
+        seconds=last["seconds"],
+        train=rows.get("train"),
+        validation=rows.get("validation"),
+    )
+
+
+def seconds_left(looks: list[Look]) -> float | None:
+    """Until the study has ended, with as many runs at a time as now. None where nothing tells.
+
+    A run that has not begun is taken to last as long as the median of those of its backbone, else of all.
+    """
+    lasted = {
+        each.planned.backbone: [
+            other.seconds / other.share
+            for other in looks
+            if other.planned.backbone == each.planned.backbone and other.tokens
+        ]
+        for each in looks
+    }
+    everything = [seconds for known in lasted.values() for seconds in known]
+    at_once = sum(each.status == "running" for each in looks)
+    if not everything or not at_once:
+        return None
+    left = 0.0
+    for each in looks:
+        if each.status in OPEN:
+            own = each.seconds_left
+            known = lasted[each.planned.backbone] or everything
+            left += statistics.median(known) * (1 - each.share) if own is None else own
+    return left / at_once
+
+
+def screen(study: str, looks: list[Look]) -> rich.console.Group:
+    """Counts, a row for each backbone, the runs that go on, and those that failed."""
+    left = seconds_left(looks)
+    done = sum(each.status == "complete" for each in looks)
+    share = sum(1.0 if each.status in ENDED else each.share for each in looks) / len(looks)
+    head = f"{study}: {done} of {len(looks)} runs complete, {share:.0%} of the training"
+    if left is not None:
+        head += f", about {clock(left)} left"
+    parts: list[Any] = [head, _backbones(looks)]
+    going = [each for each in looks if each.status == "running"]
+    if going:
+        parts.append(_going(going))
+    failed = [each for each in looks if each.status in ENDED and each.status != "complete"]
+    if failed:
+        parts.append(_failed(failed))
+    return rich.console.Group(*parts)
+
+
+def watch(study: str, planned: list[Planned]) -> list[Look]:
+    """Shows a study until all its runs have ended, or Ctrl-C; without a terminal once. The last look."""
+    console = rich.console.Console(highlight=False)
+    looks = [look(each) for each in planned]
+    if not console.is_terminal:
+        rich.console.Console(highlight=False, width=150).print(screen(study, looks), markup=False)
+        return looks
+    try:
+        with rich.live.Live(screen(study, looks), console=console, auto_refresh=False) as live:
+            while any(each.status in OPEN for each in looks):
+                time.sleep(EVERY)
+                looks = [each if each.status == "complete" else look(each.planned) for each in looks]
+                live.update(screen(study, looks), refresh=True)
+    except KeyboardInterrupt:
+        pass  # the view ends; the study goes on
+    return looks
+
+
+def _backbones(looks: list[Look]) -> rich.table.Table:
+    found = [status for status in (*ENDED, *OPEN) if any(each.status == status for each in looks)]
+    table = _table("backbone", *found, "training")
+    names = dict.fromkeys(each.planned.backbone for each in looks)
+    for name in names:
+        own = [each for each in looks if each.planned.backbone == name]
+        counts = Counter(each.status for each in own)
+        share = sum(1.0 if each.status in ENDED else each.share for each in own) / len(own)
+        table.add_row(name, *(str(counts[status] or "") for status in found), f"{share:.0%}")
+    return table
+
+
+def _going(looks: list[Look]) -> rich.table.Table:
+    table = _table("running", "seed", "done", "loss", "validation", "tokens/s", "left", "process")
+    for each in looks:
+        train, left = each.train or {}, each.seconds_left
+        speed = train.get("tokens_per_second")
+        table.add_row(
+            each.planned.cell,
+            str(each.planned.seed),
+            f"{each.share:.0%}",
+            _number(train.get("loss")),
+            _score(each.validation),
+            count(speed) if isinstance(speed, float) else "",
+            "" if left is None else clock(left),
+            each.writer,
+        )
+    return table
+
+
+def _failed(looks: list[Look]) -> rich.table.Table:
+    table = _table("failed", "seed", "how", "why")
+    for each in looks:
+        table.add_row(each.planned.cell, str(each.planned.seed), each.status, each.message)
+    return table
+
+
+def _table(first: str, *others: str) -> rich.table.Table:
+    table = rich.table.Table(box=rich.box.SIMPLE)
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        words = name in ("process", "how", "why")
+        table.add_column(name, justify="left" if words else "right", overflow="fold", no_wrap=not words)
+    return table
+
+
+AXES = ("kind", "step", "tokens", "flops", "seconds")
+
+
+def _score(row: dict[str, Any] | None) -> str:
+    """The first metric of an evaluation."""
+    metrics = [(name, value) for name, value in (row or {}).items() if name not in AXES]
+    return f"{metrics[0][0]} {_number(metrics[0][1])}" if metrics else ""
+
+
+def _number(value: Any) -> str:
+    """A number of the record, where infinities and what is no number are text."""
+    return f"{value:.4f}" if isinstance(value, int | float) else str(value or "")
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _last_rows(path: Path) -> dict[str, dict[str, Any]]:
+    """The last row of each kind at the end of metrics.jsonl."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return {}
+    rows = {}
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue  # cut off at the front, or not yet written to its end
+        if isinstance(row, dict) and "step" in row:
+            rows[str(row["kind"])] = row
+    return rows

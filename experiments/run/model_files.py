@@ -1,0 +1,201 @@
+"""A trained model on disk: what it is, where its tensors are, and how they get into a module.
+
+It is the folder of a run (model.json and checkpoints) or of the Hugging Face
+library (config.json and safetensors). Nothing else of either is needed here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from architectures.backbone import Backbone, BackboneConfig
+from architectures.pretrained import load_folder, read_folder_config
+from experiments.config.structured import load_class, typed
+from experiments.data.folder_tokenizer import FolderTokenizer
+from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
+from experiments.runtime.errors import CheckpointError, ConfigError, nearest
+from experiments.tasks.task import Task
+from experiments.tracking.run_folder import write_json
+from experiments.training.checkpoint import newest
+from experiments.training.state_dict import model_tensors
+
+RECORD = "model.json"
+"""Beside the checkpoints of a run: all that building the module again needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRecord:
+    """What a module was built from."""
+
+    name: str
+    """What a cell that starts from it is called: the YAML of its backbone, or the folder's name."""
+    backbone_class: type[Backbone]
+    config: BackboneConfig
+    """Every width settled."""
+    vocab_size: int
+    max_length: int
+    tokenizer: str | None
+    """Fingerprint of the tokenizer whose ids it knows; None where that is not known, or there is none."""
+
+    @classmethod
+    def of(cls, model: Backbone, name: str, tokenizer: TextTokenizer | None) -> ModelRecord:
+        """The record of a model, and of the tokenizer it is trained with."""
+        return cls(
+            name=name,
+            backbone_class=type(model),
+            config=model.config,
+            vocab_size=model.vocab_size,
+            max_length=model.max_length,
+            tokenizer=None if tokenizer is None else tokenizer.fingerprint,
+        )
+
+    def check(self, task: Task, path: Path) -> None:
+        """Weights mean nothing to other token ids than those they were trained on. Raises ConfigError."""
+        unknown = self.tokenizer is None or task.tokenizer is None
+        same = unknown or task.tokenizer.fingerprint == self.tokenizer  # type: ignore[union-attr]
+        if not same or self.vocab_size != task.vocabulary.size:
+            raise ConfigError(
+                f"{path}: this model knows a vocabulary of {self.vocab_size} tokens, the task another, of "
+                f"{task.vocabulary.size}: use the same tokenizer, where the folder has a tokenizer.json by "
+                f"task.tokenizer.kind=folder task.tokenizer.path={path}"
+            )
+
+    def section(self) -> dict[str, Any]:
+        """The ``backbone`` section of a configuration that describes it."""
+        target = f"{self.backbone_class.__module__}.{self.backbone_class.__qualname__}"
+        return {"_target_": target, **dataclasses.asdict(self.config)}
+
+    def write(self, folder: Path) -> None:
+        """Writes model.json."""
+        sizes = {"vocab_size": self.vocab_size, "max_length": self.max_length}
+        tree = {"name": self.name, "backbone": self.section(), **sizes, "tokenizer": self.tokenizer}
+        write_json(folder / RECORD, tree)
+
+
+def is_run(path: Path) -> bool:
+    """True for a run's folder, False for one of the Hugging Face library. Raises ConfigError for neither."""
+    if (path / RECORD).is_file():
+        return True
+    if (path / "config.json").is_file():
+        return False
+    if not path.is_dir():
+        siblings = [p.name for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
+        close = difflib.get_close_matches(path.name, siblings, n=1)
+        raise ConfigError(f"{path}: there is no such folder{nearest(path.name, close)}")
+    raise ConfigError(
+        f"{path} is neither the folder of a run (with {RECORD}; its name is that of the seed, as s0) nor "
+        "one of Hugging Face (with config.json)"
+    )
+
+
+def hugging_face(path: Path) -> Backbone:
+    """The model of a Hugging Face folder, with its weights. Raises ConfigError."""
+    try:
+        return load_folder(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def hugging_face_record(path: Path) -> ModelRecord:
+    """What a Hugging Face folder holds, and the tokenizer there. Raises ConfigError."""
+    try:
+        found = read_folder_config(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return ModelRecord(
+        name=re.sub(r"[^\w.-]", "-", path.resolve().name).lstrip("."),
+        backbone_class=found.backbone_class,
+        config=found.config,
+        vocab_size=found.vocab_size,
+        max_length=found.max_length,
+        tokenizer=folder_tokenizer(path).fingerprint if (path / "tokenizer.json").is_file() else None,
+    )
+
+
+def folder_tokenizer(path: Path) -> FolderTokenizer:
+    """The tokenizer of a folder. Raises DataError where it has none."""
+    return FolderTokenizer(TokenizerConfig(kind="folder", path=str(path)), path)
+
+
+def read_record(path: Path) -> ModelRecord:
+    """What the folder's model is. Raises ConfigError."""
+    if not is_run(path):
+        return hugging_face_record(path)
+    try:
+        tree = json.loads((path / RECORD).read_text())
+        section = dict(tree["backbone"])
+        target = section.pop("_target_")
+        cls: type[Backbone] = load_class(target, Backbone, "backbone")  # type: ignore[type-abstract]
+        config = typed(cls.Config, section, "backbone")
+        sizes = {name: tree[name] for name in ("name", "vocab_size", "max_length", "tokenizer")}
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"{path / RECORD}: cannot be read: {error}") from None
+    return ModelRecord(backbone_class=cls, config=config, **sizes)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The folder's tensors by name, a run's from its newest whole checkpoint. Raises CheckpointError."""
+    if not is_run(path):
+        return hugging_face(path).state_dict()
+    file = newest(path / "checkpoints") / "model.safetensors"
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{file}: {error}") from error
+
+
+def fingerprint(path: Path) -> str:
+    """A hash of the model and its weights, 16 hexadecimal digits; where the folder lies does not enter."""
+    if is_run(path):
+        checkpoint = newest(path / "checkpoints")
+        files = [path / RECORD, checkpoint / "model.safetensors"]
+    else:
+        files = [path / "config.json", *sorted(path.glob("*.safetensors"))]
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as opened:
+            digest.update(hashlib.file_digest(opened, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+def put(tensors: dict[str, Tensor], model: Backbone, source: Path, *, new_readout: bool) -> None:
+    """Loads tensors into a module; all must fit.
+
+    Args:
+        new_readout: leaves out a readout, of the tensors or of the module, that the other has not or has
+            in another shape: the task it is for has changed.
+
+    Raises:
+        ConfigError: names tensors of another shape, missing and left over.
+    """
+
+    def spared(name: str) -> bool:
+        return new_readout and name.startswith("readout.")
+
+    own = model.state_dict()
+    wrong = [n for n, t in tensors.items() if n in own and own[n].shape != t.shape]
+    tied = set(own) - set(model_tensors(model))
+    missing = sorted(n for n in set(own) - set(tensors) - tied if not spared(n))
+    extra = sorted(n for n in set(tensors) - set(own) if not spared(n))
+    shapes = [f"{n} {tuple(tensors[n].shape)}, not {tuple(own[n].shape)}" for n in wrong if not spared(n)]
+    found = {"of another shape": shapes, "missing": missing, "left over": extra}
+    if any(found.values()):
+        said = "; ".join(f"{what}: {_some(names)}" for what, names in found.items() if names)
+        raise ConfigError(f"{source}: its tensors do not fit the model: {said}")
+    model.load_state_dict({n: t for n, t in tensors.items() if n in own and n not in wrong}, strict=False)
+
+
+def _some(names: list[str]) -> str:
+    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + rest

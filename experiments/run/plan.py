@@ -1,0 +1,147 @@
+"""What is known of a run before it is trained: its task, the size of its model, and what that costs."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from architectures.backbone import Backbone
+from experiments.data.counter_rng import stream
+from experiments.objectives.objective import Objective
+from experiments.run.model_files import put, read_tensors
+from experiments.run.settings import Settings
+from experiments.run.size_solver import Matched, Sizes, match, training_flops_per_token
+from experiments.runtime.errors import ConfigError, DataError
+from experiments.tasks.task import Task
+from experiments.training import mup
+
+STATE_LENGTH = 2048
+"""Length at which decoding states are compared."""
+
+PRICED_EXAMPLES = 64
+"""Examples whose mean lengths a run's FLOPs are computed from; most objectives show equally long ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is known of a run before it is trained."""
+
+    task: Task
+    objective: Objective
+    tests: dict[str, Objective]
+    """The objective on the task of each further test, by the words that ask for it."""
+    sizes: Sizes
+    matched: Matched
+    cost: dict[str, Any]
+    """Parameters by part, training FLOPs per token, decoding-state bytes: the fields of result.json."""
+
+
+def build_task(task_class: type[Task], config: Any, name: str) -> Task:
+    """The task, its data prepared. Raises DataError where they cannot be."""
+    try:
+        return task_class(config)  # type: ignore[call-arg]
+    except OSError as error:
+        raise DataError(f"task={name}: the data cannot be read or prepared: {error}") from error
+
+
+def plan(settings: Settings) -> Plan:
+    """Sizes the model and prices it. Allocates nothing."""
+    task = build_task(settings.task_class, settings.task, settings.names.task)
+    for split in ("validation", "test"):
+        available = task.num_examples(split)
+        if available is not None and available < 2:
+            raise DataError(
+                f"task={settings.names.task}: the {split} split has {available} examples: at least 2 are "
+                "needed for an evaluation; give it more"
+            )
+    objective = settings.objective_class(settings.objective, task)
+    tests = _tests(settings, task)
+    # The same examples for every seed, so that a size does not depend on it.
+    view = objective.view(task.batch("train", 0, 0, PRICED_EXAMPLES), torch.Generator().manual_seed(0))
+    if view.count_B.sum() == 0:
+        raise DataError(
+            f"task={settings.names.task}: nothing is scored in the first {PRICED_EXAMPLES} training "
+            "examples: give data with answers in them"
+        )
+    length, source_length = view.mean_lengths()
+    trained_length = settings.initial.record.max_length if settings.initial else 0
+    sizes = Sizes(
+        vocab_size=task.vocabulary.size,
+        length=length,
+        source_length=source_length,
+        raw_length=task.sequence_length,
+        max_length=max(
+            view.tokens_BT.shape[1],
+            view.source_length,
+            trained_length,
+            *(each.longest for each in (objective, *tests.values())),
+        ),
+        passes=view.passes,
+        make_readout=objective.make_readout,
+    )
+    if settings.initial is not None:
+        settings.initial.record.check(task, settings.initial.path)
+    matched = match(settings.backbone_class, settings.backbone, settings.scale, sizes)
+    if (width := settings.optimizer.mup_base_width) is not None:
+        matched = dataclasses.replace(matched, config=mup.scaled_attention(matched.config, width))
+    model = sizes.on_meta(settings.backbone_class, matched.config)
+    parts = model.parameters_by_part()
+    source = STATE_LENGTH if model.capabilities.encoder_decoder else 0
+    flops = training_flops_per_token(model, sizes)
+    cost = {
+        "parameters": {
+            "embedding": parts.embedding,
+            "body": parts.body,
+            "head": parts.head,
+            "total": parts.total,
+            "active": parts.active,
+        },
+        "flops_per_token": flops,
+        "state_bytes_2k": model.state_bytes(STATE_LENGTH, source),
+        "matched": {
+            "axis": matched.axis,
+            "target": matched.target,
+            "value": matched.value,
+            "residual": matched.residual,
+        },
+        "widths": asdict(matched.config),
+        "planned": _planned(settings, task, flops),
+    }
+    return Plan(task=task, objective=objective, tests=tests, sizes=sizes, matched=matched, cost=cost)
+
+
+def _planned(settings: Settings, task: Task, flops_per_token: float) -> dict[str, float]:
+    """What the whole training will come to."""
+    tokens_per_step = settings.budget.batch_size * task.sequence_length
+    steps = max(1, settings.budget.tokens // tokens_per_step)
+    tokens = steps * tokens_per_step
+    return {"steps": steps, "tokens": tokens, "flops": tokens * flops_per_token}
+
+
+def _tests(settings: Settings, task: Task) -> dict[str, Objective]:
+    """The objective on the task of each further test, which must have the vocabulary of the run's own."""
+    found = {}
+    for name, config in settings.tests.items():
+        other = build_task(settings.task_class, config, settings.names.task)
+        if other.vocabulary != task.vocabulary:
+            raise ConfigError(
+                f"trainer.tests: {name}: it has {other.vocabulary.size} tokens and the task trained on "
+                f"{task.vocabulary.size}: change settings that leave the vocabulary as it is"
+            )
+        found[name] = settings.objective_class(settings.objective, other)
+    return found
+
+
+def build_model(settings: Settings, planned: Plan) -> Backbone:
+    """The model with its first weights, on its device."""
+    torch.manual_seed(stream(settings.seed, "initialisation") >> 1)
+    model = planned.sizes.build(settings.backbone_class, planned.matched.config)
+    if (width := settings.optimizer.mup_base_width) is not None:
+        base = planned.sizes.on_meta(settings.backbone_class, mup.at_width(settings.backbone, width))
+        mup.parametrise(model, base)
+    if (initial := settings.initial) is not None:
+        put(read_tensors(initial.path), model, initial.path, new_readout=True)
+    return model.to(settings.device.torch_device())

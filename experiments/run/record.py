@@ -1,0 +1,105 @@
+"""What a run writes about itself: who it is and what it is made of before training, the result after it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from architectures.backbone import Backbone
+from experiments.run import resume_check as drift
+from experiments.run.model_files import ModelRecord
+from experiments.run.plan import Plan
+from experiments.run.settings import Settings
+from experiments.runtime.console import Console
+from experiments.runtime.errors import CheckpointError, Preempted, RunError
+from experiments.tracking.provenance import provenance
+from experiments.tracking.run_folder import RunFolder
+from experiments.training.parallel import collectives as world
+from experiments.training.trainer import Trainer
+
+
+def identity(settings: Settings) -> dict[str, Any]:
+    """The fields of result.json that say which run it is."""
+    return {
+        "format": 1,
+        "key": settings.key,
+        "study": settings.study,
+        "cell": settings.cell,
+        "digest": settings.digest,
+        "seed": settings.seed,
+        **asdict(settings.names),
+    }
+
+
+def begin(
+    settings: Settings,
+    planned: Plan,
+    model: Backbone,
+    kernels: dict[str, str],
+    folder: RunFolder,
+    console: Console,
+) -> dict[str, Any]:
+    """Writes what is known before training, for one process; gives what it adds to the result."""
+    added = {}
+    try:
+        if settings.fork is not None:
+            added["parent"] = drift.adopt(settings.fork, folder.root)
+        now = provenance(
+            settings.device.torch_device(),
+            settings.device.precision,
+            {"task": settings.names.task, "fingerprint": planned.task.fingerprint},
+            kernels,
+        )
+        added["resume"] = drift.compare(folder.root, now, console.say)
+        folder.open(settings.resolved, {**now, "resume": added["resume"]})
+        ModelRecord.of(model, settings.names.backbone, planned.task.tokenizer).write(folder.root)
+        if planned.task.tokenizer is not None:
+            planned.task.tokenizer.save(folder.root)
+    except OSError as error:
+        raise CheckpointError(f"{settings.folder}: the run folder cannot be written: {error}") from error
+    return added
+
+
+def training(trainer: Trainer, peak: int) -> dict[str, Any]:
+    """How training went, for the result. ``peak``: bytes of memory at most."""
+    state = trainer.state
+    return {
+        "steps": state.step,
+        "tokens": state.tokens,
+        "flops": state.flops,
+        "epochs": _epochs(trainer),
+        "seconds": state.seconds,
+        "device_seconds": state.device_seconds,
+        "tokens_per_second": state.tokens / state.seconds if state.seconds else None,
+        "compile_seconds": state.compile_seconds,
+        "data_share": state.data_seconds / state.seconds if state.seconds else None,
+        "peak_memory_bytes": peak,
+        "micro_batch_size": trainer.fitting.size,
+        "skipped_steps": state.anomalies.skipped,
+        "loss_spikes": state.anomalies.spikes,
+    }
+
+
+def _epochs(trainer: Trainer) -> float | None:
+    """How often the training examples were gone through; None where they never run out."""
+    available = trainer.task.num_examples("train")
+    return None if available is None else trainer.state.step * trainer.batch_size / available
+
+
+def finish(folder: RunFolder, result: dict[str, Any], error: BaseException | None) -> BaseException | None:
+    """Writes the result. Gives why the run fails: ``error``, or that it cannot be written."""
+
+    def write() -> None:
+        try:
+            folder.finish(result)
+        except OSError as failure:
+            raise CheckpointError(f"{folder.root}: the result cannot be written: {failure}") from failure
+
+    try:
+        if error is None or isinstance(error, Preempted):
+            world.lead(write)  # all are here, and shall not end well where the first cannot
+        else:
+            write()  # the others may be gone
+    except RunError as failure:
+        return failure
+    return error

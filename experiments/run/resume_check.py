@@ -1,0 +1,126 @@
+"""What has changed between the sittings of a run: refused, or said and written on the result.
+
+Settings that decide the result are part of the folder's name, so that a changed one begins another run.
+What can still change under the same name is looked at here: the stored configuration, the data, the code,
+libraries and machine.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from experiments.run.settings import Initial, Settings, deciding
+from experiments.runtime.errors import ConfigError, DataError
+from experiments.runtime.secrets import redact
+from experiments.tracking.run_folder import write_json
+from experiments.training import checkpoint
+
+_ABSENT = "nothing"
+
+
+def check_config(settings: Settings, folder: Path) -> None:
+    """Refuses a folder of the same name with another configuration. Raises ConfigError, which says where."""
+    path = folder / "config.yaml"
+    if not path.is_file():
+        return
+    try:
+        stored = OmegaConf.to_container(OmegaConf.load(path))
+        assert isinstance(stored, dict)
+        before = flat(deciding({str(key): value for key, value in stored.items()}))
+    except Exception as error:  # whatever a damaged file makes the reader of YAML say
+        raise ConfigError(
+            f"{path}: cannot be read ({error}): remove the run's folder to begin again"
+        ) from error
+    now = flat(redact(deciding(settings.resolved)))
+    different = [
+        f"{key}: {before.get(key, _ABSENT)} there, {now.get(key, _ABSENT)} now"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key, _ABSENT) != now.get(key, _ABSENT)
+    ]
+    if different:
+        raise ConfigError(
+            f"{folder}: this run has another configuration ({'; '.join(different)}): restore its "
+            f"config.yaml, remove the folder, or continue its training in a run of its own with fork={folder}"
+        )
+
+
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """A tree's leaves by dotted key."""
+    if not isinstance(tree, dict):
+        return {prefix[:-1]: tree}
+    return {
+        name: leaf for key, value in tree.items() for name, leaf in flat(value, f"{prefix}{key}.").items()
+    }
+
+
+def compare(folder: Path, now: dict[str, Any], say: Callable[[str], object]) -> dict[str, Any]:
+    """What a sitting that continues a run finds changed, for ``provenance.json`` and the result.
+
+    Args:
+        folder: the run folder, as the sitting before left it.
+        now: the provenance of this one.
+        say: is told in one line what has changed.
+
+    Returns:
+        ``sittings`` (how many there were, this one included), ``changed`` (since the first, by dotted key,
+        ``[before, now]``) and ``exact``: whether the result can be promised to be, to the last bit on a CPU,
+        that of a run without interruption.
+
+    Raises:
+        DataError: the data is not what training began with.
+    """
+    try:
+        before = json.loads((folder / "provenance.json").read_text())
+    except (OSError, ValueError):
+        before = None
+    if before is None or not any((folder / "checkpoints").glob("step-*")):
+        return {"sittings": 1, "exact": True, "changed": {}}
+    if before["data"] != now["data"]:
+        raise DataError(
+            f"{folder}: the data has changed since this run began: fingerprint "
+            f"{before['data'].get('fingerprint')} then, {now['data'].get('fingerprint')} now: restore the "
+            f"data, remove the folder, or continue on the new data in a run of its own with fork={folder}"
+        )
+    earlier = before.get("resume", {"sittings": 1, "changed": {}})
+    flat_then, flat_now = _watched(before), _watched(now)
+    changed = {
+        key: [flat_then.get(key), flat_now.get(key)]
+        for key in sorted(flat_then.keys() | flat_now.keys())
+        if flat_then.get(key) != flat_now.get(key)
+    }
+    if changed:
+        words = "; ".join(f"{key} {old} -> {new}" for key, (old, new) in changed.items())
+        say(f"warning: changed since the run was last here: {words}; its result is marked as not exact")
+    # The oldest value stays the one compared with: what changed and changed back did so for a while.
+    changed = {key: [earlier["changed"].get(key, pair)[0], pair[1]] for key, pair in changed.items()}
+    changed = {**earlier["changed"], **changed}
+    return {"sittings": earlier["sittings"] + 1, "exact": not changed, "changed": changed}
+
+
+def _watched(provenance: dict[str, Any]) -> dict[str, Any]:
+    """What of a provenance may change the last bits of a result."""
+    kept = {key: provenance.get(key) for key in ("versions", "device", "kernels")}
+    return flat(kept | {"code": (provenance.get("git") or {}).get("code")})
+
+
+def adopt(parent: Initial, folder: Path) -> dict[str, Any]:
+    """Gives a fork that has no checkpoint yet the newest one of its parent; tells which that was.
+
+    Raises CheckpointError where the parent has no whole checkpoint.
+    """
+    checkpoints, record = folder / "checkpoints", folder / "parent.json"
+    if not any(checkpoints.glob("step-*")):
+        newest = checkpoint.newest(parent.path / "checkpoints")
+        step = int(newest.name.removeprefix("step-"))
+        temporary = checkpoints / f".tmp-{uuid.uuid4().hex[:8]}"
+        shutil.copytree(newest, temporary)
+        write_json(record, {"path": str(parent.path), "fingerprint": parent.fingerprint, "step": step})
+        temporary.rename(checkpoints / newest.name)
+    return dict(json.loads(record.read_text()))

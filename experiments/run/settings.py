@@ -1,0 +1,277 @@
+"""From a composed Hydra configuration to typed, validated settings.
+
+What is wrong is said in one message with the key, the value, the remedy and the
+nearest valid name, before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from architectures.backbone import Backbone, BackboneConfig
+from experiments.config.schema import TrainerConfig
+from experiments.config.sections import CONF, Sections, read_sections, read_tree
+from experiments.config.structured import load_class, typed
+from experiments.objectives.objective import Objective
+from experiments.run.model_files import ModelRecord, fingerprint, is_run, read_record
+from experiments.run.tuned_rates import adopt_rate
+from experiments.runtime.errors import ConfigError
+from experiments.tasks.task import Task
+
+KEY_LENGTH = 64
+"""W&B takes run ids up to this length."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Initial:
+    """A saved model whose weights training starts from, or a run whose training is continued."""
+
+    path: Path
+    record: ModelRecord
+    fingerprint: str
+    """Of the weights, wherever they lie."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Sections):
+    """Everything about one run, typed and checked."""
+
+    backbone_class: type[Backbone]
+    backbone: BackboneConfig
+    objective_class: type[Objective]
+    objective: Any
+    task_class: type[Task]
+    task: Any
+    tests: dict[str, Any]
+    """The settings of the task in each further test, by the words that ask for it."""
+    initial: Initial | None
+    """What training starts from; None where it starts from random weights."""
+    fork: Initial | None
+    """The run whose training this one continues, step and moments included; None for most."""
+    seed: int
+    runs: Path
+    resolved: dict[str, Any]
+    """The whole configuration with every reference filled in, as written to config.yaml."""
+
+    @property
+    def digest(self) -> str:
+        """Eight hex digits of everything that decides the result, except the seed."""
+        kept = deciding(self.resolved)
+        for name, source in (("initial", self.initial), ("fork", self.fork)):
+            if source is not None:
+                kept[name] = source.fingerprint
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
+
+    @property
+    def cell(self) -> str:
+        return f"{self.names.backbone}-{self.names.task}-{self.names.scale}"
+
+    @property
+    def key(self) -> str:
+        """The run key: folder, resume key, W&B id and "already done?" test in one."""
+        return f"{self.cell}-{self.digest}-s{self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        return self.runs / self.study / f"{self.cell}-{self.digest}" / f"s{self.seed}"
+
+
+def deciding(resolved: dict[str, Any]) -> dict[str, Any]:
+    """What of a configuration decides the result, except the seed, and the weights training starts from."""
+    beside = ("seed", "runs", "tracking", "study", "names", "parallel", "initial", "fork")
+    kept = {k: v for k, v in resolved.items() if k not in beside}
+    kept["task"] = {k: v for k, v in kept["task"].items() if k != "cache_dir"}
+    kept["device"] = {"precision": kept["device"]["precision"]}
+    kept["budget"] = {k: v for k, v in kept["budget"].items() if k != "micro_batch_size"}
+    sizes = ("validation_examples", "test_examples", "evaluate_every", "tests")
+    trainer = {k: v for k, v in kept["trainer"].items() if k in sizes}
+    if kept["trainer"].get("non_finite", "stop") != "stop":  # else as before there was a choice
+        trainer["non_finite"] = kept["trainer"]["non_finite"]
+    plain = {"mup_base_width": None, "decay_ends": [1.0]}  # as before there was a choice
+    optimizer = {k: v for k, v in kept["optimizer"].items() if k not in plain or v != plain[k]}
+    return _without_modules({**kept, "trainer": trainer, "optimizer": optimizer})
+
+
+def _without_modules(value: Any) -> Any:
+    """The same settings, with each class named by itself: the module it lives in may change."""
+    if isinstance(value, dict):
+        own = {k: _without_modules(v) for k, v in value.items()}
+        return {**own, "_target_": str(own["_target_"]).rpartition(".")[2]} if "_target_" in own else own
+    return [_without_modules(v) for v in value] if isinstance(value, list) else value
+
+
+def read_settings(cfg: DictConfig) -> Settings:
+    """Validates a composed configuration. Raises ConfigError."""
+    tree = read_tree(cfg)
+    initial = _adopt_initial(tree)
+    adopt_rate(tree)
+
+    sections = read_sections(tree)
+    names = sections.names
+    backbone_class, backbone = part(tree, "backbone", Backbone)  # type: ignore[type-abstract]
+    objective_class, objective = part(tree, "objective", Objective)  # type: ignore[type-abstract]
+    task_class, task = part(tree, "task", Task)  # type: ignore[type-abstract]
+    _check_pair(tree["names"], backbone_class, objective_class, task_class)
+    if getattr(objective, "separate_documents", False) and not backbone_class.capabilities.packs:
+        raise ConfigError(
+            f"objective.separate_documents=true: backbone={names.backbone} cannot keep documents of one "
+            "sequence apart; leave it false, or choose another backbone"
+        )
+    if getattr(backbone, "time_embedding", False) and not objective_class.gives_time:
+        raise ConfigError(
+            f"backbone.time_embedding=true: objective={names.objective} has no time to tell; leave it false, "
+            "or choose masked_diffusion"
+        )
+    objective_class = objective_class.for_backbone(backbone_class.capabilities)
+    settings = Settings(
+        names=names,
+        backbone_class=backbone_class,
+        backbone=backbone,
+        objective_class=objective_class,
+        objective=objective,
+        task_class=task_class,
+        task=task,
+        tests=_tests(tree, sections.trainer),
+        scale=sections.scale,
+        budget=sections.budget,
+        optimizer=sections.optimizer,
+        device=sections.device,
+        parallel=sections.parallel,
+        trainer=sections.trainer,
+        tracking=sections.tracking,
+        study=sections.study,
+        initial=initial,
+        fork=_forked(tree),
+        seed=tree["seed"],
+        runs=Path(tree["runs"]),
+        resolved=tree,
+    )
+    if settings.optimizer.mup_base_width is not None and initial is not None:
+        raise ConfigError(
+            f"optimizer.mup_base_width={settings.optimizer.mup_base_width} beside initial={initial.path}: "
+            "muP says how weights start, and these have; leave it null"
+        )
+    if settings.scale.target is None and backbone.d_model is None:
+        raise ConfigError("backbone.d_model and scale.target are both null: give a width, or a size to reach")
+    if len(settings.key) > KEY_LENGTH:
+        raise ConfigError(
+            f"names: the run key {settings.key} has {len(settings.key)} characters, W&B takes {KEY_LENGTH}: "
+            "shorten the names of the YAML files"
+        )
+    return settings
+
+
+def _adopt_initial(tree: dict[str, Any]) -> Initial | None:
+    """Puts the backbone of ``initial`` into the configuration, as large as it is.
+
+    A backbone or a scale on the command line would be ignored, so it is refused unless it says the same.
+    """
+    if tree.get("initial") is None:
+        return None
+    path = Path(tree["initial"])
+    record = read_record(path)
+    section = record.section()
+    for word in HydraConfig.get().overrides.task:
+        key = word.partition("=")[0]
+        group = key.split(".")[0].lstrip("+~")
+        same = tree["names"]["backbone"] == record.name
+        if "." in key:
+            same = OmegaConf.select(OmegaConf.create(tree), key) == OmegaConf.select(
+                OmegaConf.create({"backbone": section}), key
+            )
+        if group in ("backbone", "scale") and not (group == "backbone" and same):
+            raise ConfigError(f"{word} beside initial={path}, which says what the model is: leave it out")
+    tree["backbone"], tree["scale"] = section, {**tree["scale"], "target": None}
+    tree["names"] = {**tree["names"], "backbone": record.name, "scale": "given"}
+    return Initial(path=path, record=record, fingerprint=fingerprint(path))
+
+
+def _forked(tree: dict[str, Any]) -> Initial | None:
+    """The run named by ``fork``. Raises ConfigError where it is none, or where ``initial`` is given too."""
+    if tree.get("fork") is None:
+        return None
+    path = Path(tree["fork"])
+    if tree.get("initial") is not None:
+        raise ConfigError(f"fork={path} beside initial={tree['initial']}: choose where training starts")
+    if not is_run(path):
+        raise ConfigError(f"fork={path} is no folder of a run: to start from its weights alone, use initial")
+    return Initial(path=path, record=read_record(path), fingerprint=fingerprint(path))
+
+
+def _tests(tree: dict[str, Any], trainer: TrainerConfig) -> dict[str, Any]:
+    """The settings of the task in each of ``trainer.tests``."""
+    found = {}
+    for words in trainer.tests:
+        key = "trainer.tests"
+        if not words.strip() or not all("=" in word for word in words.split()):
+            raise ConfigError(f"{key}: {words!r} must be settings of the task, such as 'sequence_length=256'")
+        changes = OmegaConf.to_container(OmegaConf.from_dotlist(words.split()))
+        changed = OmegaConf.merge(tree["task"], changes)
+        try:
+            found[words] = part({"task": OmegaConf.to_container(changed)}, "task", Task)[1]  # type: ignore[type-abstract]
+        except ConfigError as error:
+            raise ConfigError(f"{key}: {words}: {error}") from None
+    return found
+
+
+def part(tree: dict[str, Any], key: str, base: type[T]) -> tuple[type[T], Any]:
+    """The class a group's YAML names, and its configuration."""
+    values = dict(tree[key])
+    if "_target_" not in values:
+        raise ConfigError(f"{key}: the YAML has no _target_, the dotted path of its {base.__name__}")
+    target = str(values.pop("_target_"))
+    found = load_class(target, base, key)
+    if not hasattr(found, "Config"):
+        raise ConfigError(f"{key}._target_={target} has no Config, the dataclass of its settings")
+    return found, typed(found.Config, values, key)  # type: ignore[attr-defined]
+
+
+def _check_pair(
+    names: dict[str, str], backbone: type[Backbone], objective: type[Objective], task: type[Task]
+) -> None:
+    """Refuses what cannot meet, naming those that can."""
+    missing = objective.requires(backbone.capabilities)
+    if missing is not None:
+        partners = _partners("backbone", Backbone, lambda b: objective.requires(b.capabilities) is None)
+        objectives = _partners("objective", Objective, lambda o: o.requires(backbone.capabilities) is None)
+        raise ConfigError(
+            f"objective={names['objective']} needs {missing}, and backbone={names['backbone']} is "
+            f"{backbone.capabilities.describe()}. Backbones for this objective: {partners}. "
+            f"Objectives for this backbone: {objectives}."
+        )
+    refused = objective.refuses(task)
+    if refused is not None:
+        tasks = _partners("task", Task, lambda t: objective.refuses(t) is None)
+        raise ConfigError(
+            f"objective={names['objective']} cannot train on task={names['task']}: {refused}. "
+            f"Tasks for this objective: {tasks}."
+        )
+
+
+def _partners(group: str, base: type[Any], suits: Any) -> str:
+    """Names of the YAMLs of a group whose class suits; presets, whose width is given, are not listed."""
+    return (
+        ", ".join(name for name, target in _sized(group) if suits(load_class(target, base, group))) or "none"
+    )
+
+
+@functools.cache
+def _sized(group: str) -> list[tuple[str, str]]:
+    """The YAMLs of a group that leave their size open, each with the path of its class."""
+    found = []
+    for path in sorted((CONF / group).glob("*.yaml")):
+        yaml = OmegaConf.load(path)
+        target = OmegaConf.select(yaml, f"{group}._target_") or OmegaConf.select(yaml, "_target_")
+        if target and OmegaConf.select(yaml, "d_model") is None:
+            found.append((path.stem, str(target)))
+    return found

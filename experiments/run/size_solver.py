@@ -1,0 +1,164 @@
+"""The solver that brings every backbone to the same size.
+
+It turns the width, then one fine knob, until the chosen axis is within 1% of the
+target. Sizes are counted on the real module, built without memory on PyTorch's
+meta device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from architectures.backbone import Backbone, BackboneConfig
+from experiments.config.schema import ScaleConfig
+from experiments.runtime.errors import ConfigError
+
+TOLERANCE = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matched:
+    """What the solver chose."""
+
+    config: BackboneConfig
+    axis: str
+    target: int | None
+    value: int
+    """What the built module has on the axis."""
+
+    @property
+    def residual(self) -> float:
+        """Relative miss; 0 where nothing was aimed at."""
+        return 0.0 if self.target is None else self.value / self.target - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """What a model is built for."""
+
+    vocab_size: int
+    length: int
+    """Length of the sequences it is shown, on average."""
+    source_length: int = 0
+    """Length of the encoder's side, for encoder-decoders."""
+    raw_length: int = 0
+    """Task tokens behind one example: the unit of FLOPs per token."""
+    max_length: int = 0
+    """The longest sequence or source it is made for, if that is more than the lengths above."""
+    passes: int = 1
+    """Sequences read for each example."""
+    make_readout: Callable[[Backbone], nn.Module | None] | None = None
+    """Makes what the objective attaches to the backbone, if anything."""
+
+    def build(self, cls: type[Backbone], config: BackboneConfig) -> Backbone:
+        """The model with its readout. Backbone first, so that its weights are the same with and without."""
+        longest = max(self.length, self.raw_length, self.max_length)
+        model = cls(config, vocab_size=self.vocab_size, max_length=longest)
+        readout = self.make_readout(model) if self.make_readout else None
+        if readout is not None:
+            model.attach_readout(readout)
+        return model
+
+    def on_meta(self, cls: type[Backbone], config: BackboneConfig) -> Backbone:
+        """The model without memory: shapes only."""
+        with torch.device("meta"), _Undrawn():
+            return self.build(cls, config)
+
+
+DRAWS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
+"""What draws numbers into a tensor: backbones themselves, and PyTorch's own layers before them."""
+
+
+class _Undrawn(TorchFunctionMode):
+    """Draws no numbers into tensors. Without memory there is nothing to draw, yet it would take nine tenths
+    of the time of building a model, and the first time import the compiler."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+def training_flops_per_token(model: Backbone, sizes: Sizes) -> float:
+    """Three times the forward pass (the backward pass costs two), for each task token.
+
+    Logits are counted at every position, though training computes only those that the loss reads: the size
+    of a model would else depend on what it is trained on. A readout is left out: its few products are less
+    than a thousandth of the backbone's.
+    """
+    forward = sizes.passes * model.sequence_flops(sizes.length, sizes.source_length).total
+    return 3 * forward / (sizes.raw_length or sizes.length)
+
+
+def match(cls: type[Backbone], config: BackboneConfig, scale: ScaleConfig, sizes: Sizes) -> Matched:
+    """The configuration whose size on ``scale.axis`` is nearest the target. Raises ConfigError if none is."""
+
+    def measure(candidate: BackboneConfig) -> int:
+        model = sizes.on_meta(cls, candidate)
+        parts = model.parameters_by_part()
+        if scale.axis == "flops":
+            return round(training_flops_per_token(model, sizes))
+        return {
+            "body": parts.body,
+            "active_body": parts.body - parts.inactive,
+            "total": parts.total,
+        }[scale.axis]
+
+    if scale.target is None:
+        return Matched(config=config, axis=scale.axis, target=None, value=measure(config))
+    chosen = config
+    if config.d_model is None:
+        chosen = _nearest_width(config, scale.target, measure)
+    if getattr(config, config.fine_knob) is None:
+        chosen = _turn_fine_knob(chosen, scale.target, measure)
+    value = measure(chosen)
+    if abs(value / scale.target - 1) > TOLERANCE:
+        raise ConfigError(
+            f"scale.target={scale.target}: {cls.__name__} comes no nearer than {value} on the axis "
+            f"'{scale.axis}'. The solver sets backbone.d_model and backbone.{config.fine_knob} where they "
+            "are null; leave them null, choose another target, or scale=given to keep all widths"
+        )
+    return Matched(config=chosen, axis=scale.axis, target=scale.target, value=value)
+
+
+def _nearest_width(base: BackboneConfig, target: int, measure: Any) -> BackboneConfig:
+    """The multiple of the smallest width whose standard proportions come nearest the target."""
+    unit = base.width_multiple
+
+    def at(multiple: int) -> BackboneConfig:
+        return dataclasses.replace(base, d_model=unit * multiple)
+
+    high = 1
+    while measure(at(high)) < target:
+        high *= 2
+    low = max(1, high // 2)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if measure(at(middle)) < target else (low, middle)
+    return min(at(low), at(high), key=lambda c: abs(measure(c) - target))
+
+
+def _turn_fine_knob(config: BackboneConfig, target: int, measure: Any) -> BackboneConfig:
+    """Sets the fine knob, which enters every axis linearly, in the coarsest steps that reach the target."""
+    knob = config.fine_knob
+
+    def at(value: int) -> BackboneConfig:
+        return dataclasses.replace(config, **{knob: value})
+
+    per_unit = measure(at(17)) - measure(at(16))
+    if per_unit == 0:  # no layer of this configuration has what it turns
+        return config
+    exact = 16 + (target - measure(at(16))) / per_unit
+    for step in (16, 8, 4, 2, 1):
+        candidate = at(max(step, step * round(exact / step)))
+        if abs(measure(candidate) / target - 1) <= TOLERANCE / 2:
+            return candidate
+    return at(max(1, round(exact)))

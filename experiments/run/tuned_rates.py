@@ -1,0 +1,115 @@
+"""Learning rates that ``analysis.rates`` chose, for a study that confirms them on fresh seeds.
+
+A study asks for them with ``study.tuned``, the path of a rates.yaml. A run then gets the rate of its
+task, scale and backbone, and is refused under a seed that the rates were chosen with: the best of
+several runs is in part the luckiest, and would be again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.hydra_config import HydraConfig
+
+from experiments.config.structured import typed
+from experiments.runtime.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedArm:
+    """A backbone at one size on one task, and what was chosen for it."""
+
+    task: str
+    """Name of the task."""
+    scale: str
+    """Name of the scale."""
+    target: float | None
+    """``scale.target``; null where widths are given."""
+    backbone: str
+    """Name of the backbone."""
+    learning_rate: float
+    """The best rate."""
+    bracketed: bool
+    """Whether rates on both sides of it were tried."""
+    metric: str
+    """What it was the best by, on the validation split."""
+    validation: float
+    """That metric, at the best rate."""
+    decades: float
+    """Of learning rate, within 5% of the best result."""
+
+    @property
+    def place(self) -> tuple[str, str, float | None, str]:
+        return self.task, self.scale, self.target, self.backbone
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedRates:
+    """A rates.yaml."""
+
+    study: str
+    """The study that swept the rates."""
+    seeds: list[int]
+    """The seeds it trained with."""
+    arms: list[TunedArm]
+    """What was chosen."""
+
+
+def adopt_rate(tree: dict[str, Any]) -> None:
+    """Puts the rate of ``study.tuned`` into a configuration, where it has one. Raises ConfigError."""
+    study = dict(tree["study"])
+    if study.get("tuned") is None:
+        return
+    path = Path(str(study.pop("tuned")))
+    rates = read_rates(path)
+    for word in HydraConfig.get().overrides.task:
+        if word.partition("=")[0].lstrip("+~") == "optimizer.learning_rate":
+            raise ConfigError(f"{word} beside study.tuned={path}, which says the rate: leave it out")
+    if tree["seed"] in rates.seeds:
+        raise ConfigError(
+            f"seed={tree['seed']}: study={rates.study} chose the rates of {path} with it, so it would "
+            f"flatter them; use seeds other than {', '.join(map(str, rates.seeds))}"
+        )
+    target = tree["scale"].get("target")
+    place = (
+        tree["names"]["task"], tree["names"]["scale"], None if target is None else float(target),
+        tree["names"]["backbone"],
+    )  # fmt: skip
+    found = {arm.place: arm for arm in rates.arms}
+    if place not in found:
+        arms = "; ".join(_words(arm.place) for arm in rates.arms)
+        raise ConfigError(f"study.tuned={path} has no rate for {_words(place)}; it has {arms or 'none'}")
+    arm = found[place]
+    if not arm.bracketed:
+        raise ConfigError(
+            f"study.tuned={path}: the best rate of {_words(place)}, {arm.learning_rate:g}, was at the edge "
+            f"of its grid: extend it with python -m analysis.rates study={rates.study} --extend"
+        )
+    tree["optimizer"] = {**tree["optimizer"], "learning_rate": arm.learning_rate}
+    # In the record of the run the rate stands by itself: the file may change or go.
+    tree["study"] = {**study, "rate_from": str(path)}
+
+
+def read_rates(path: Path) -> TunedRates:
+    """A rates.yaml. Raises ConfigError where it is missing or something else."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"study.tuned={path} is not there: python -m experiments.train study=tune, then "
+            "python -m analysis.rates study=tune, writes it"
+        ) from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"study.tuned={path}: cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"study.tuned={path} is no file of analysis.rates")
+    return typed(TunedRates, values, f"study.tuned={path}")
+
+
+def _words(place: tuple[str, str, float | None, str]) -> str:
+    task, scale, target, backbone = place
+    size = "" if target is None else f" scale.target={target:g}"
+    return f"task={task} scale={scale}{size} backbone={backbone}"

@@ -1,0 +1,1 @@
+"""The process a run lives in: rank, device, memory, signals, locks, errors."""

@@ -1,0 +1,71 @@
+"""What a person sees while a run goes on: a progress bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import rich.console
+import rich.progress
+
+from experiments.runtime.secrets import redact
+
+
+def clock(seconds: float) -> str:
+    """Seconds as 0:07, 3:20 or 2:05:00."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{second:02d}" if hours else f"{minutes}:{second:02d}"
+
+
+def count(number: float) -> str:
+    """Large numbers in three digits: 950, 12.3k, 4.56M, 1.20G, 3.00T."""
+    for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(number) >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.3g}"
+
+
+class _Screen(rich.console.Console):
+    """A console whose reader may go away: what is printed then is lost, and the run goes on."""
+
+    def on_broken_pipe(self) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Console:
+    """Prints the lines of one run, each led by the run's name."""
+
+    def __init__(self, name: str, *, quiet: bool = False) -> None:
+        """``quiet`` prints nothing: of several processes one speaks."""
+        self.name = name
+        self._rich = _Screen(highlight=False, soft_wrap=True, quiet=quiet)
+
+    def say(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._rich.print(redact(f"[{self.name}] {text}"), markup=False)
+            sys.stdout.flush()
+
+    def step(self, step: int, total: int, row: dict[str, Any], seconds_left: float) -> None:
+        """One line for a logged step."""
+        self.say(
+            f"step {step}/{total} ({step / total:.0%}) | loss {row['loss']:.4f} | "
+            f"lr {row['learning_rate']:.2e} | grad {row['grad_norm']:.2f} | "
+            f"{count(row['tokens_per_second'])} tokens/s | data {row['data_share']:.1%} | "
+            f"ETA {clock(seconds_left)}"
+        )
+
+    @contextmanager
+    def progress(self, total: int) -> Iterator[Callable[[int], None]]:
+        """A function to call with the number of the step reached."""
+        if not self._rich.is_terminal:
+            yield lambda step: None
+            return
+        columns = (*rich.progress.Progress.get_default_columns(), rich.progress.TimeElapsedColumn())
+        with rich.progress.Progress(*columns, console=self._rich, transient=True) as bar:
+            task = bar.add_task(self.name, total=total)
+            yield lambda step: bar.update(task, completed=step)

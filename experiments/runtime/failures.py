@@ -1,0 +1,26 @@
+"""Exceptions that nobody raised on purpose, as errors that carry a status and an exit code."""
+
+from __future__ import annotations
+
+import traceback
+
+from experiments.runtime.errors import CheckpointError, OutOfMemoryError, RunError
+from experiments.runtime.memory import is_out_of_memory
+
+
+def translate(failure: Exception) -> RunError:
+    """``failure`` itself where it is a RunError; else what it amounts to.
+
+    A refusal of the system to read or write is storage; of anything else the traceback goes into the
+    record.
+    """
+    if isinstance(failure, RunError):
+        return failure
+    if is_out_of_memory(failure):
+        return OutOfMemoryError(
+            f"out of memory: {failure}; halve budget.micro_batch_size, which changes memory and not results"
+        )
+    if isinstance(failure, OSError) and not isinstance(failure, ConnectionError):
+        return CheckpointError(f"storage fails: {failure}; make room, or choose another place with runs=")
+    lines = traceback.format_exception(failure)
+    return RunError(f"{type(failure).__name__}: {failure}\n{''.join(lines)}")

@@ -1,0 +1,124 @@
+"""Memory: its peak, and what to do where it does not suffice: fewer sequences at once, or how many fit."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import functools
+import gc
+import platform
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from experiments.runtime.errors import OutOfMemoryError
+
+T = TypeVar("T")
+
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+"""Names of settings of the C library (malloc.h)."""
+LARGE = 2**25
+"""Bytes from which a block is a mapping of its own: as high as glibc raises this limit by itself."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """True for what PyTorch, NumPy and Python raise when an allocation fails."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        words in str(error) for words in ("can't allocate memory", "std::bad_alloc")
+    )
+
+
+class Fitting:
+    """How many sequences are computed at once.
+
+    Work that runs out of memory is tried again with half as many. With ``auto`` the
+    run goes on with what fits: the batch is the same, and so is the loss to rounding.
+    Otherwise what was found ends the run, as advice.
+    """
+
+    def __init__(self, size: int | str | None, batch_size: int, *, alone: bool = True) -> None:
+        """``alone=False``: of several processes, which keep step, none can try again."""
+        self.alone = alone
+        self.auto = size == "auto"
+        self.size = size if isinstance(size, int) else batch_size
+
+    def run(self, work: Callable[[int], T]) -> T:
+        """``work(size)``, which must be repeatable. Raises OutOfMemoryError."""
+        tried: list[int] = []
+        said = ""
+        while True:
+            try:
+                result = work(self.size)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                said = said or str(error).strip().partition("\n")[0] or type(error).__name__
+                if not self.alone:
+                    raise OutOfMemoryError(
+                        f"out of memory in one of several processes, with {self.size} sequences at once in "
+                        f"each: {said}; set budget.micro_batch_size lower, which changes memory and not "
+                        "results"
+                    ) from error
+            else:
+                if tried and not self.auto:
+                    raise OutOfMemoryError(
+                        f"out of memory with {tried[0]} sequences at once: {said}; {self.size} fit: set "
+                        f"budget.micro_batch_size={self.size} (or auto), which changes memory and not results"
+                    )
+                return result
+            # Out of the handler, so that the failed attempt's tensors are no longer held by its traceback.
+            tried.append(self.size)
+            if self.size == 1:
+                raise OutOfMemoryError(
+                    f"out of memory even with one sequence at once: {said}; choose a smaller model or a "
+                    "shorter sequence"
+                )
+            self.size = (self.size + 1) // 2
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+
+
+def keep_heap() -> None:
+    """Lets this process keep the memory that it frees, for its next tensors, until ``reset_peak_memory``.
+
+    By standard the C library gives the free end of its heap back, and each step has it paged in anew. Blocks
+    of ``LARGE`` bytes are still given back: kept, they would not fit when they are wanted again.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        _libc().mallopt(MMAP_THRESHOLD, LARGE)
+        _libc().mallopt(TRIM_THRESHOLD, 2**31 - 1)
+
+
+def reset_peak_memory() -> None:
+    """Gives freed memory back and starts a new peak, so that runs sharing a process are told apart."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        _libc().malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")
+    except (OSError, AttributeError):
+        return  # not Linux: the peak is then that of the whole process
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    """The C library, which is found by running other programs."""
+    return ctypes.CDLL(ctypes.util.find_library("c"))
+
+
+def peak_memory(device: torch.device) -> int:
+    """Peak bytes since the run began: of the GPU's allocator, or of the process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+    except (OSError, StopIteration):
+        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,0 +1,87 @@
+"""Why a run should stop before its end: a signal, the end of its job, the death of the sweep it belongs to.
+
+Nothing happens when one arrives but that it is noted. The trainer asks between
+two steps, and between two batches of an evaluation, and then saves and ends.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+ORPHANED = "stopped because the sweep it belongs to is gone"
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Interruptions:
+    """Notes what asks a run to stop, from ``with`` to its end."""
+
+    def __init__(self, margin: float, *, clock: bool = True) -> None:
+        """``margin``: seconds before the end of a SLURM job at which to stop.
+
+        ``clock=False`` leaves that to another process: of several, whose clocks differ, one decides.
+        """
+        self._signal: signal.Signals | None = None
+        self._before: dict[int, Any] = {}
+        self._end = _job_end(margin) if clock else None
+        # The processes of a parallel sweep outlive a killed parent, unless they look.
+        worker = multiprocessing.current_process().name != "MainProcess"
+        self._parent = os.getppid() if worker else None
+
+    def __enter__(self) -> Interruptions:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in SIGNALS if _ours(number)}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @property
+    def orphaned(self) -> bool:
+        """True in a process of a sweep whose parent is gone."""
+        return self._parent is not None and os.getppid() != self._parent
+
+    @property
+    def reason(self) -> str | None:
+        """Why to stop now; None to go on."""
+        if self._signal is not None:
+            return f"stopped by {self._signal.name}"
+        if self._end is not None and time.time() >= self._end:
+            return "stopped before the end of the job's time"
+        return ORPHANED if self.orphaned else None
+
+    def _note(self, number: int, frame: object) -> None:
+        self._signal = signal.Signals(number)
+
+
+def _ours(number: signal.Signals) -> bool:
+    """False where a launcher listens to a signal itself: submitit's to TERM, to be requeued by SLURM.
+
+    USR2, which asks to save, it hears of when we have saved (``experiments/config/hydra_app.py``).
+    """
+    free = (signal.SIG_DFL, signal.default_int_handler)
+    return number == signal.SIGUSR2 or signal.getsignal(number) in free
+
+
+def _job_end(margin: float) -> float | None:
+    """When to stop, in seconds since 1970, by what SLURM says of the job; None outside of one.
+
+    At most a tenth of the job's time is left unused.
+    """
+    try:
+        end = float(os.environ["SLURM_JOB_END_TIME"])
+    except (KeyError, ValueError):
+        return None
+    try:
+        length = end - float(os.environ["SLURM_JOB_START_TIME"])
+    except (KeyError, ValueError):
+        length = float("inf")
+    return end - min(margin, length / 10)

@@ -1,0 +1,1 @@
+"""Formal languages and word problems."""

@@ -1,0 +1,107 @@
+"""What the formal languages share: a string, a marker, and what is to be written for the string.
+
+The tasks are those of Delétang et al. 2023, "Neural networks and the Chomsky hierarchy" (arXiv 2207.02098;
+github.com/google-deepmind/neural_networks_chomsky_hierarchy), which trains on lengths 1 to 40 and tests on up
+to 500. ``regular.py``, ``context_free.py`` and ``context_sensitive.py`` hold them by their level in the
+hierarchy.
+
+Shapes: B examples, T tokens, N symbols of a string, M symbols of its answer.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.data.example_rng import Draws
+from experiments.tasks.probes.probe import Probe, batch_of, draws_of
+from experiments.tasks.task import Batch, Reference, Vocabulary
+
+FILLER = 0
+END = "."
+"""Fills an answer up that is shorter than its room."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageConfig:
+    """Settings of a formal language."""
+
+    sequence_length: int = 42
+    """Tokens in an example (T): the string, a marker and the answer, then padding."""
+    min_length: int = 3
+    """Symbols of the shortest string; lengths up to the longest that fits are equally likely."""
+
+    def __post_init__(self) -> None:
+        if self.min_length < 3:
+            raise ValueError(f"min_length={self.min_length} must be at least 3")
+
+
+class Language(Probe):
+    """Base class. Token i stands for the i-th character of ``alphabet``, counted from 1."""
+
+    Config = LanguageConfig
+    alphabet: ClassVar[str]
+    """The characters that strings and answers are made of."""
+    answers: ClassVar[str]
+    """The characters that an answer is made of."""
+
+    def __init__(self, config: LanguageConfig) -> None:
+        self.config = config
+        self.sequence_length = config.sequence_length
+        self.marker = 1 + len(self.alphabet)
+        self.vocabulary = Vocabulary(num_symbols=self.marker + 1, num_sentinels=1)
+        lengths = range(config.min_length, config.sequence_length)
+        fitting = [n for n in lengths if n + 1 + self.answer_length(n) <= config.sequence_length]
+        if not fitting:
+            needed = config.min_length + 1 + self.answer_length(config.min_length)
+            raise ValueError(
+                f"sequence_length={config.sequence_length}: a string of min_length={config.min_length}, "
+                f"a marker and the answer need {needed}"
+            )
+        self.max_length = fitting[-1]
+
+    def answer_length(self, length: int) -> int:
+        """Symbols of the answer (M) to a string of ``length``: nothing but the length decides it."""
+        return 1
+
+    @abstractmethod
+    def make(self, draws: Draws, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Strings (B, N) and answers (B, M), as indices into ``alphabet``."""
+
+    @abstractmethod
+    def rewrite(self, text: str) -> str:
+        """The answer to one string, worked out plainly: the oracle."""
+
+    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
+        draws, T = draws_of(split, seed, start, count), self.sequence_length
+        options = self.max_length - self.config.min_length + 1
+        length_B = self.config.min_length + draws.below("lengths", 1, options)[:, 0]
+        context_BT = np.full((count, T), FILLER, dtype=np.int64)
+        tokens_BT = context_BT.copy()
+        answer_BT, valid_BT = np.zeros((2, count, T), dtype=bool)
+        for length in np.unique(length_B).tolist():
+            chosen_B = length_B == length
+            string_BN, answer_BM = self.make(draws.rows(chosen_B), length)
+            assert string_BN.shape[1] == length
+            end = length + 1 + answer_BM.shape[1]
+            context_BT[chosen_B, :length] = 1 + string_BN
+            context_BT[chosen_B, length] = self.marker
+            tokens_BT[chosen_B, : length + 1] = context_BT[chosen_B, : length + 1]
+            tokens_BT[chosen_B, length + 1 : end] = 1 + answer_BM
+            answer_BT[chosen_B, length + 1 : end] = True
+            valid_BT[chosen_B, :end] = True
+        return batch_of(tokens_BT, context_BT, answer_BT, valid_BT)
+
+    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
+        text = "".join(self.alphabet[token - 1] for token in shown[: asked[0] - 1])
+        return [1 + self.alphabet.index(character) for character in self.rewrite(text)]
+
+    def guesses(self) -> list[Reference]:
+        return [
+            Reference(name="random answer", metric=self.metric, value=1 / len(self.answers), note="chance")
+        ]

@@ -1,0 +1,1 @@
+"""Tasks over long sequences: ListOps, Pathfinder, images, documents."""

@@ -1,0 +1,1 @@
+"""Synthetic probes: copying, induction, infilling, needle."""

@@ -1,0 +1,1 @@
+"""Associative recall and its variants."""

@@ -1,0 +1,70 @@
+"""What the recall probes share: facts, then queries among filler, each asked once.
+
+The layout is that of multi-query associative recall (Arora et al. 2023,
+"Zoology", arXiv 2312.04927, section 4): the rest of the sequence behind the
+facts is cut into slots that hold a query and its answer; which slots are used
+follows a power law of their distance from the facts.
+
+Shapes: B examples, T tokens, C tokens of facts, Q queries of W tokens.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.data.example_rng import Draws
+from experiments.tasks.probes.probe import Probe, batch_of, draws_of
+from experiments.tasks.task import Batch
+
+FILLER = 0
+
+
+class Lookup(Probe):
+    """Base class. ``config`` has ``sequence_length`` and ``power``."""
+
+    @abstractmethod
+    def facts(self, draws: Draws) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """The facts (B, C), the queries (B, Q, W) and their answers (B, Q)."""
+
+    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
+        c, draws = self.config, draws_of(split, seed, start, count)
+        facts_BC, query_BQW, answer_BQ = self.facts(draws)
+        facts, (_, queries, width) = facts_BC.shape[1], query_BQW.shape
+        slots = num_slots(c.sequence_length, facts, width)
+        gap_BQ = draws.distinct("gaps", slots, queries, (c.power - 1) * np.log(np.arange(1, slots + 1)))
+
+        context_BT = np.full((count, c.sequence_length), FILLER, dtype=np.int64)
+        context_BT[:, :facts] = facts_BC
+        place_BQ = facts + (width + 1) * gap_BQ
+        for word in range(width):
+            np.put_along_axis(context_BT, place_BQ + word, query_BQW[:, :, word], axis=1)
+        tokens_BT = context_BT.copy()
+        np.put_along_axis(tokens_BT, place_BQ + width, answer_BQ, axis=1)
+        answer_BT = np.zeros((count, c.sequence_length), dtype=bool)
+        np.put_along_axis(answer_BT, place_BQ + width, True, axis=1)
+        return batch_of(tokens_BT, context_BT, answer_BT)
+
+
+def num_slots(sequence_length: int, facts: int, width: int) -> int:
+    """Slots for queries of ``width`` tokens and their answers behind so many tokens of facts."""
+    return (sequence_length - facts) // (width + 1)
+
+
+def check_room(sequence_length: int, facts: int, queries: int, width: int) -> None:
+    """Raises ValueError where the queries do not fit, naming the length that they need."""
+    needed = facts + queries * (width + 1)
+    if sequence_length < needed:
+        raise ValueError(
+            f"sequence_length={sequence_length}: {facts} tokens of facts and {queries} queries "
+            f"need {needed} or more"
+        )
+
+
+def check_positive(config: object, *names: str) -> None:
+    """Raises ValueError for a setting that must be above 0 and is not."""
+    for name in names:
+        if getattr(config, name) <= 0:
+            raise ValueError(f"{name}={getattr(config, name)} must be above 0")

@@ -1,0 +1,86 @@
+"""Memorization of MAD: a table of keys and values that is nowhere shown, only learned.
+
+Poli et al. 2024 (MAD, arXiv 2403.17844; github.com/athms/mad-lab): ``key ? key ? ...``, where
+each question stands for the value of its key in a table that is the same in all examples of all splits. It
+asks for facts in the weights, not in the context: the whole table is learned from the training split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from experiments.data.counter_rng import permute, stream
+from experiments.tasks.probes.probe import Probe, batch_of, draws_of
+from experiments.tasks.task import Batch, Reference, Vocabulary
+
+FILLER = 0
+SENTINELS = 128
+"""Answers that an encoder-decoder can be asked for in one example."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorizationConfig:
+    """Settings of memorization."""
+
+    sequence_length: int = 32
+    """Tokens in an example (T), an even number: key and value in turn."""
+    num_symbols: int = 256
+    """Symbols (V), the filler among them: as many keys as values, (V - 1) // 2."""
+    table_seed: int = 12345
+    """Which table is to be learned."""
+
+    def __post_init__(self) -> None:
+        if self.sequence_length < 2 or self.sequence_length % 2:
+            raise ValueError(f"sequence_length={self.sequence_length} must be even and positive")
+        if self.num_symbols < 5:
+            raise ValueError(f"num_symbols={self.num_symbols} must be at least 5")
+
+
+class Memorization(Probe):
+    """Keys from [1, 1+K), values behind them; the table is a permutation."""
+
+    Config = MemorizationConfig
+    generator = "memorization-1"
+
+    def __init__(self, config: MemorizationConfig) -> None:
+        self.config = config
+        self.sequence_length = config.sequence_length
+        self.num_keys = (config.num_symbols - 1) // 2
+        self.vocabulary = Vocabulary(num_symbols=config.num_symbols, num_sentinels=SENTINELS)
+
+    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
+        draws = draws_of(split, seed, start, count)
+        key_BP = draws.below("keys", self.sequence_length // 2, self.num_keys)
+        table = stream("memorization", self.config.table_seed)
+        value_K = permute(table, np.arange(self.num_keys), self.num_keys)
+        context_BT = np.full((count, self.sequence_length), FILLER, dtype=np.int64)
+        context_BT[:, ::2] = 1 + key_BP
+        tokens_BT = context_BT.copy()
+        tokens_BT[:, 1::2] = 1 + self.num_keys + value_K[key_BP]
+        answer_BT = np.zeros(tokens_BT.shape, dtype=bool)
+        answer_BT[:, 1::2] = True
+        return batch_of(tokens_BT, context_BT, answer_BT)
+
+    @cached_property
+    def _read(self) -> dict[int, int]:
+        """The table as the training split tells it, read until every key has been met."""
+        found: dict[int, int] = {}
+        start = 0
+        while len(found) < self.num_keys:
+            tokens = self.batch("train", 0, start, 64).tokens_BT
+            found.update(
+                zip(tokens[:, ::2].flatten().tolist(), tokens[:, 1::2].flatten().tolist(), strict=True)
+            )
+            start += 64
+        return found
+
+    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
+        """From the training split: what is asked for is not in the context."""
+        return [self._read[shown[place - 1]] for place in asked]
+
+    def guesses(self) -> list[Reference]:
+        return [Reference(name="random value", metric=self.metric, value=1 / self.num_keys, note="chance")]

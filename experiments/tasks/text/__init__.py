@@ -1,0 +1,1 @@
+"""Text: language modelling, pairs, classification, tags, similarity."""

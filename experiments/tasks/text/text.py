@@ -1,0 +1,230 @@
+"""Language modelling on text, scored in bits per byte.
+
+The documents of a split form one stream of tokens with ``eos`` after each; an
+example is a window of T tokens. Held-out windows lie side by side and are the
+same for every seed. In training, each epoch visits its windows in a new order
+and cuts them at a new offset, so every token is seen about once in an epoch
+and not always at the same place in a window.
+
+Shapes: B examples, T tokens, N tokens of a split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from experiments.data.baselines import XZ_LIMIT, text_of_tokens, unigram_bits_per_byte, xz_bits_per_byte
+from experiments.data.corpus import CorpusConfig
+from experiments.data.counter_rng import permute, stream
+from experiments.data.token_file import open_token_file
+from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
+from experiments.runtime.errors import DataError
+from experiments.tasks.task import SPLITS, Batch, Reference, Task
+
+PASSAGE = 1024
+"""Tokens of the passages that ``TextConfig.train_tokens`` picks."""
+_CHUNK = 1 << 22
+"""Tokens whose words are counted at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextConfig(CorpusConfig):
+    """A corpus, a tokenizer and a window."""
+
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    """How text becomes tokens."""
+    sequence_length: int = 256
+    """Tokens in an example (T)."""
+    train_tokens: int | None = None
+    """Tokens of the training text at most; null for all. They are passages of 1,024 tokens from all over the
+    text, the same for every seed, and fewer tokens are a part of more. A tokenizer still learns from all."""
+    num_sentinels: int = 28
+    """Sentinel ids kept for span corruption; with bytes, 28 makes a vocabulary of 288."""
+    cache_dir: str = "data-cache"
+    """Folder of the prepared token files."""
+    stride: int | None = None
+    """Held-out windows begin this many tokens apart and each scores what the one before did not reach,
+    with the rest as its context; null lays them side by side. For objectives that read from left to right."""
+    test_words: int | None = None
+    """Words of the published test split, for perplexity per word; null counts what white space separates."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sequence_length < 2:
+            raise ValueError(f"sequence_length={self.sequence_length} must be at least 2")
+        if self.train_tokens is not None and self.train_tokens < self.sequence_length:
+            raise ValueError(
+                f"train_tokens={self.train_tokens} is less than one example: give sequence_length="
+                f"{self.sequence_length} or more, or null for all"
+            )
+        if self.num_sentinels < 0:
+            raise ValueError(f"num_sentinels={self.num_sentinels} must not be negative")
+        if self.stride is not None and not 1 <= self.stride <= self.sequence_length:
+            raise ValueError(
+                f"stride={self.stride} must lie in 1 to sequence_length={self.sequence_length}, or be null"
+            )
+        if self.test_words is not None and self.test_words < 1:
+            raise ValueError(f"test_words={self.test_words} must be at least 1, or null")
+
+
+class Text(Task):
+    """Windows of a tokenised corpus. Building the task prepares the corpus if the cache lacks it."""
+
+    Config = TextConfig
+    tokenizer: TextTokenizer
+    metric = "bits_per_byte"
+
+    def __init__(self, config: TextConfig) -> None:
+        self.config = config
+        self.sequence_length = config.sequence_length
+        self._file = open_token_file(config, config.tokenizer, config.num_sentinels, config.cache_dir)
+        self.tokenizer = self._file.tokenizer
+        self.vocabulary = self.tokenizer.vocabulary
+        self._tokens = self._file.tokens
+        if config.train_tokens is not None:
+            self._tokens = {**self._tokens, "train": passages(self._tokens["train"], config.train_tokens)}
+        self._bytes_per_token = torch.from_numpy(self.tokenizer.bytes_per_token)
+        for split in SPLITS:
+            if self.num_examples(split) == 0:
+                raise DataError(
+                    f"source={config.source}: the {split} split has {len(self._tokens[split])} tokens, "
+                    f"fewer than sequence_length={config.sequence_length}: use more text or a shorter window"
+                )
+
+    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
+        index_B = np.arange(start, start + count, dtype=np.int64)
+        if split == "train":
+            begin_B = self._train_windows(seed, index_B)
+        else:
+            num_windows = self.num_examples(split)
+            if start + count > num_windows:
+                raise ValueError(
+                    f"the {split} split has {num_windows} windows of {self.sequence_length} tokens, "
+                    f"asked for {start} to {start + count - 1}"
+                )
+            begin_B = index_B * self._step
+        batch = self._windows(split, begin_B)
+        if split == "train" or self._step == self.sequence_length:
+            return batch
+        scored_BT = batch.answer_BT.clone()
+        scored_BT[torch.from_numpy(index_B > 0), : self.sequence_length - self._step] = False
+        return replace(batch, answer_BT=scored_BT)
+
+    @property
+    def _step(self) -> int:
+        """Tokens from the beginning of a held-out window to that of the next."""
+        return self.config.stride or self.sequence_length
+
+    def _train_windows(self, seed: int, index_B: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where training windows begin. A batch may span epochs."""
+        num_windows, num_tokens = self.num_examples("train"), len(self._tokens["train"])
+        epoch_B, position_B = np.divmod(index_B, num_windows)
+        begin_B = np.empty_like(index_B)
+        for epoch in np.unique(epoch_B).tolist():
+            now = epoch_B == epoch
+            window = permute(stream(seed, "train", "order", epoch), position_B[now], num_windows)
+            offset = stream(seed, "train", "offset", epoch) % num_tokens
+            begin_B[now] = offset + window * self.sequence_length
+        return begin_B
+
+    def _windows(self, split: str, begin_B: NDArray[np.int64]) -> Batch:
+        tokens_N = self._tokens[split]
+        # The training stream is a ring: a window may run over its end.
+        place_BT = (begin_B[:, None] + np.arange(self.sequence_length)) % len(tokens_N)
+        tokens_BT = torch.from_numpy(tokens_N[place_BT].astype(np.int64))
+        if (largest := int(tokens_BT.max())) >= self.vocabulary.size:
+            row, column = np.argwhere(tokens_BT.numpy() == largest)[0]
+            raise DataError(
+                f"{self._file.folder / split}.bin: token {place_BT[row, column]} is {largest}, the "
+                f"vocabulary has {self.vocabulary.size}: delete the folder and run again to prepare it anew"
+            )
+        everywhere_BT = torch.ones_like(tokens_BT, dtype=torch.bool)
+        return Batch(
+            tokens_BT=tokens_BT,
+            context_BT=tokens_BT,
+            answer_BT=everywhere_BT,
+            valid_BT=everywhere_BT,
+            bytes_BT=self._bytes_per_token[tokens_BT],
+            whole=True,
+            split=split,
+        )
+
+    def num_examples(self, split: str) -> int:
+        """Full windows of the split; for ``train``, of one epoch (training may go on beyond)."""
+        length, step = self.sequence_length, self.sequence_length if split == "train" else self._step
+        return max(0, (len(self._tokens[split]) - length) // step + 1)
+
+    @property
+    def fingerprint(self) -> str:
+        described = f"text-1 {self._file.fingerprint} {self.sequence_length}"
+        if self.config.train_tokens is not None:
+            described += f" {len(self._tokens['train'])}"
+        if self._step != self.sequence_length:
+            described += f" stride {self._step}"
+        return hashlib.sha256(described.encode()).hexdigest()[:16]
+
+    def references(self) -> list[Reference]:
+        values, of = self._file.meta["references"], ""
+        if self.config.train_tokens is not None:
+            values, of = self._references(), f", {len(self._tokens['train']):,} training tokens"
+        return [
+            Reference(
+                name=f"unigram{of}",
+                metric=self.metric,
+                value=values["unigram"],
+                note="the training frequencies on the test split: what a model without context reaches",
+            ),
+            Reference(
+                name=f"xz{of}",
+                metric=self.metric,
+                value=values["xz"],
+                note="xz -9e on the test text after the training text (at most 8 MB of each)",
+            ),
+        ]
+
+    def _references(self) -> dict[str, float]:
+        """The reference lines of a part of the training text."""
+        train_N, test_N = self._tokens["train"], self._tokens["test"]
+        count_V, test_count_V = (np.bincount(t, minlength=self.vocabulary.size) for t in (train_N, test_N))
+        test_bytes = int((test_count_V * self.tokenizer.bytes_per_token).sum())
+        part_N = (train_N[-XZ_LIMIT:], test_N[:XZ_LIMIT])
+        train_text, test_text = (text_of_tokens(t, self.tokenizer.token_bytes) for t in part_N)
+        return {
+            "unigram": unigram_bits_per_byte(count_V, test_count_V, test_bytes),
+            "xz": xz_bits_per_byte(train_text, test_text),
+        }
+
+    def words_per_byte(self, split: str) -> float:
+        """Words of a whole split over its bytes; ``test_words`` of the test split, where that is given."""
+        num_bytes = self._file.meta["splits"][split]["bytes"]
+        if split == "test" and self.config.test_words is not None:
+            return self.config.test_words / num_bytes
+        words, tokens_N, inside = 0, self._file.tokens[split], False
+        token_bytes = [text or b"\n" for text in self.tokenizer.token_bytes]  # no word runs over documents
+        for start in range(0, len(tokens_N), _CHUNK):
+            text = text_of_tokens(tokens_N[start : start + _CHUNK], token_bytes)
+            words += len(text.split()) - (inside and not text[:1].isspace())  # one cut in two counts once
+            inside = not text[-1:].isspace()
+        return words / num_bytes
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a prompt, without bos or eos."""
+        return self.tokenizer.encode(text)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text behind tokens; special tokens vanish."""
+        return self.tokenizer.decode(tokens)
+
+
+def passages(tokens_N: NDArray[np.integer], limit: int) -> NDArray[np.integer]:
+    """``limit`` tokens (or all, if there are fewer): passages in a fixed random order, the last one cut."""
+    count = -(-len(tokens_N) // PASSAGE)
+    order = permute(stream("passages"), np.arange(min(count, limit // PASSAGE + 2)), count)
+    picked = [tokens_N[number * PASSAGE : (number + 1) * PASSAGE] for number in order.tolist()]
+    return np.concatenate(picked)[:limit]

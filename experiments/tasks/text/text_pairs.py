@@ -1,0 +1,194 @@
+"""Pairs of texts: read the source, write the target. Translation, summarisation, and the like.
+
+An example is ``source eos target eos``, padded on the right; target and last ``eos`` are the answer. An
+encoder-decoder reads the source and writes the target, a causal backbone reads one after the other.
+
+Shapes: B examples, T tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from experiments.data.counter_rng import permute, stream
+from experiments.data.document import text_of_row
+from experiments.data.labelled_rows import RowsConfig, read_rows
+from experiments.data.tokenizer import TextTokenizer, TokenizerConfig, train_tokenizer
+from experiments.runtime.errors import DataError, nearest
+from experiments.tasks.task import SPLITS, Batch, Reference, Task
+from experiments.tasks.text.toy_translation import phrases
+from experiments.tasks.text_metrics import TEXT_METRICS, bleu
+
+METRICS = ("bits_per_byte", *TEXT_METRICS)
+LEARNED_PHRASES = 10_000
+"""Phrases that a BPE tokenizer is learned from, and those that references are computed on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsConfig(RowsConfig):
+    """Where pairs come from and how they become tokens."""
+
+    made: ClassVar[str | None] = "phrases"
+
+    source: str = "phrases"
+    """``phrases`` (a small English into a made-up language, needs no file), ``files`` or ``hub``."""
+    source_column: str = "source"
+    """The column of the text to read; a dotted name leads into nested columns (translation.de)."""
+    target_column: str = "target"
+    """The column of the text to write."""
+    tokenizer: TokenizerConfig = field(default_factory=lambda: TokenizerConfig(post_processing=[]))
+    """How text becomes tokens; one tokenizer for both sides, learned from both."""
+    max_source: int = 64
+    """Tokens of a source at most; longer ones are cut."""
+    max_target: int = 64
+    """Tokens of a target at most; longer ones are cut, and then have no end token."""
+    num_sentinels: int = 28
+    """Sentinel ids, so that models pretrained by span corruption keep their vocabulary."""
+    metric: str = "bits_per_byte"
+    """The metric of the table: ``bits_per_byte``, ``bleu``, ``rouge_1``, ``rouge_2``, ``rouge_l`` or
+    ``exact_match``. All are computed and recorded."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.metric not in METRICS:
+            raise ValueError(f"metric={self.metric!r} is unknown{nearest(self.metric, METRICS)}")
+        if self.max_source < 1 or self.max_target < 1:
+            raise ValueError(
+                f"max_source={self.max_source} and max_target={self.max_target} must be positive"
+            )
+        if self.num_sentinels < 0:
+            raise ValueError(f"num_sentinels={self.num_sentinels} must not be negative")
+        if self.tokenizer.post_processing:
+            raise ValueError(
+                f"tokenizer.post_processing={self.tokenizer.post_processing}: pairs get their end tokens "
+                "from the task; set it to []"
+            )
+
+
+class Pair(NamedTuple):
+    """A text to read and the text to write."""
+
+    source: str
+    target: str
+
+
+class Pairs(Task):
+    """Pairs from a rule, from files or from the hub. Held-out pairs are the same for every seed."""
+
+    Config = PairsConfig
+    targets = "texts"
+    tokenizer: TextTokenizer
+
+    def __init__(self, config: PairsConfig) -> None:
+        self.config = config
+        self.metric = config.metric
+        self.sequence_length = config.max_source + config.max_target + 2
+        self._rows = None if config.source == "phrases" else _read(config)
+        self.tokenizer = train_tokenizer(config.tokenizer, config.num_sentinels, self._training_texts())
+        self.vocabulary = self.tokenizer.vocabulary
+        self._bytes_per_token = torch.from_numpy(self.tokenizer.bytes_per_token)
+
+    def _training_texts(self) -> Iterator[str]:
+        first = np.arange(LEARNED_PHRASES)
+        pairs = _phrase_pairs("train", 0, first) if self._rows is None else self._rows["train"]
+        return (text for pair in pairs for text in pair)
+
+    def pairs(self, split: str, seed: int, start: int, count: int) -> list[Pair]:
+        """Pairs ``start .. start + count`` as texts: a pure function of its arguments."""
+        index_B = np.arange(start, start + count, dtype=np.int64)
+        if self._rows is None:
+            return _phrase_pairs(split, seed if split == "train" else 0, index_B)
+        rows = self._rows[split]
+        if split == "train":
+            epoch_B, position_B = np.divmod(index_B, len(rows))
+            for epoch in np.unique(epoch_B).tolist():
+                now_B = epoch_B == epoch
+                order = stream(seed, "train", "order", epoch)
+                position_B[now_B] = permute(order, position_B[now_B], len(rows))
+            index_B = position_B
+        elif start + count > len(rows):
+            raise ValueError(f"the {split} split has {len(rows)} pairs; asked for {count} from {start} on")
+        return [rows[i] for i in index_B.tolist()]
+
+    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
+        c, eos = self.config, self.vocabulary.eos
+        pairs = self.pairs(split, seed, start, count)
+        tokens_BT = torch.full((count, self.sequence_length), self.vocabulary.pad)
+        answer_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
+        valid_BT = torch.zeros_like(answer_BT)
+        # Two calls, so that the tokenizer may work on all texts of a side at once.
+        sources = self.tokenizer.encode_documents([pair.source for pair in pairs])
+        targets = self.tokenizer.encode_documents([pair.target for pair in pairs])
+        for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
+            end = [eos] if len(target) <= c.max_target else []
+            parts = [*source[: c.max_source].tolist(), eos, *target[: c.max_target].tolist(), *end]
+            tokens_BT[row, : len(parts)] = torch.tensor(parts)
+            answer_BT[row, min(len(source), c.max_source) + 1 : len(parts)] = True
+            valid_BT[row, : len(parts)] = True
+        return Batch(
+            tokens_BT=tokens_BT,
+            context_BT=tokens_BT,
+            answer_BT=answer_BT,
+            valid_BT=valid_BT,
+            bytes_BT=self._bytes_per_token[tokens_BT],
+            split=split,
+            references=[pair.target for pair in pairs],
+        )
+
+    def num_examples(self, split: str) -> int | None:
+        return None if self._rows is None else len(self._rows[split])
+
+    @property
+    def fingerprint(self) -> str:
+        c = self.config
+        digest = hashlib.sha256(b"pairs-1")
+        described = [c.tokenizer.description(), self.tokenizer.fingerprint, c.num_sentinels]
+        digest.update(json.dumps([*described, c.max_source, c.max_target], sort_keys=True).encode())
+        for split in SPLITS:
+            some = _phrase_pairs(split, 0, np.arange(100)) if self._rows is None else self._rows[split]
+            digest.update(json.dumps([split, some]).encode())
+        return digest.hexdigest()[:16]
+
+    def references(self) -> list[Reference]:
+        """What a model reaches in BLEU that copies the source."""
+        held_out = self.num_examples("test")
+        pairs = self.pairs("test", 0, 0, 1000 if held_out is None else min(held_out, 1000))
+        value, _, _ = bleu([pair.source for pair in pairs], [pair.target for pair in pairs])
+        return [Reference(name="source copied", metric="bleu", value=value, note="the source as the answer")]
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a source, without its end token."""
+        return self.tokenizer.encode(text)
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """The text behind tokens; special tokens vanish."""
+        return self.tokenizer.decode(tokens)
+
+
+def _phrase_pairs(split: str, seed: int, index_B: NDArray[np.int64]) -> list[Pair]:
+    return [Pair(phrase.english(), phrase.translation()) for phrase in phrases(seed, split, index_B)]
+
+
+def _read(config: PairsConfig) -> dict[str, list[Pair]]:
+    """All pairs of files or hub, by split."""
+    found: dict[str, list[Pair]] = {split: [] for split in SPLITS}
+    columns = {key: getattr(config, key) for key in ("source_column", "target_column")}
+    for split, row in read_rows(config, list(columns.values())):
+        texts = [text_of_row(row.values, column, row.place, f"task.{key}") for key, column in columns.items()]
+        found[split].append(Pair(*texts))
+    for split, pairs in found.items():
+        if not pairs:
+            counts = ", ".join(f"{name} {len(some)}" for name, some in found.items())
+            raise DataError(
+                f"source={config.source}: no pairs in the {split} split ({counts}); name its files or its "
+                f"split (task.{split}_paths, task.{split}_split), or give more rows"
+            )
+    return found

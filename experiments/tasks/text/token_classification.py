@@ -1,0 +1,174 @@
+"""A tag for each word: named entities and the like, from files, a hub dataset, or made here.
+
+The default needs no network: short sentences about invented persons, places and
+firms. Any name can be of any kind; only the words around it tell which.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from experiments.data.counter_rng import stream
+from experiments.data.labelled_rows import Row, value_in
+from experiments.runtime.errors import DataError, nearest
+from experiments.tasks.task import Reference
+from experiments.tasks.text.base import Example, Labelled, LabelledConfig, Parsed
+from experiments.tasks.text.bio_tags import entities, is_entity_scheme
+
+METRICS = ("entity_f1", "tag_accuracy")
+MADE_SENTENCES = {"train": 4000, "validation": 500, "test": 500}
+TEMPLATES = (
+    "PER was born in LOC .",
+    "Yesterday PER left LOC for LOC .",
+    "ORG hired PER in May .",
+    "The office of ORG in LOC is closed .",
+    "Shares of ORG fell after PER sold them .",
+    "Dr. PER works for ORG .",
+    "It rained in LOC all week .",
+    "PER and PER met near LOC .",
+)
+"""Sentences of the default; PER, LOC and ORG stand for names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TagsConfig(LabelledConfig):
+    """Words and their tags."""
+
+    made: ClassVar[str] = "synthetic"
+
+    source: str = "synthetic"
+    """``synthetic`` (sentences with invented names), ``files`` or ``hub``."""
+    tokens_column: str = "tokens"
+    """The column of the words, a list; in .conll files the words are always ``tokens``."""
+    tags_column: str = "tags"
+    """The column of their tags, a list as long; in .conll files the tags are always ``tags``."""
+    sequence_length: int = 64
+    """Tokens in an example (T), special tokens included; longer sentences are cut into pieces."""
+    metric: str = "entity_f1"
+    """What the table shows: ``entity_f1`` (tags are O, B-TYPE, I-TYPE, perhaps E- and S-) or
+    ``tag_accuracy``; both are recorded where tags mark entities."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.metric not in METRICS:
+            raise ValueError(f"metric={self.metric!r} is unknown{nearest(self.metric, METRICS)}")
+
+
+class Tags(Labelled):
+    """A tag at the last token of each word. A sentence too long is cut into pieces between words."""
+
+    Config = TagsConfig
+    config: TagsConfig
+    targets = "tags"
+
+    def __init__(self, config: TagsConfig) -> None:
+        self.metric = config.metric
+        self.columns = [config.tokens_column, config.tags_column]
+        super().__init__(config)
+        if self.metric == "entity_f1" and not is_entity_scheme(self.classes):
+            odd = next(tag for tag in self.classes if not is_entity_scheme([tag]))
+            raise DataError(
+                f"tag '{odd}' marks no entity (O, B-TYPE, I-TYPE, E-TYPE, S-TYPE): "
+                "set task.metric=tag_accuracy"
+            )
+
+    def made_rows(self) -> Iterator[tuple[str, Row]]:
+        c = self.config
+        for split, count in MADE_SENTENCES.items():
+            rng = np.random.Generator(np.random.PCG64(stream("tags", split)))
+            for i in range(count):
+                words, tags = _sentence(rng)
+                yield split, Row(f"{split} sentence {i}", {c.tokens_column: words, c.tags_column: tags})
+
+    def parse(self, row: Row) -> Parsed:
+        c = self.config
+        words = _strings(row, c.tokens_column, "tokens_column")
+        tags = _strings(row, c.tags_column, "tags_column")
+        if len(words) != len(tags):
+            raise DataError(f"{row.place}: {len(words)} words and {len(tags)} tags: mend the row")
+        return Parsed(row.place, words, tags)
+
+    def find_classes(self, train: Sequence[Parsed]) -> Sequence[str]:
+        return sorted({tag for row in train for tag in row.target})
+
+    def encode(self, parsed: Parsed) -> list[Example]:
+        room = self.sequence_length - 2
+        pieces: list[tuple[list[int], list[tuple[int, int]]]] = [([], [])]
+        for i, (word, tag) in enumerate(zip(parsed.texts, parsed.target, strict=True)):
+            tokens = self.tokenizer.encode(f" {word}" if i else word)[:room]
+            if len(pieces[-1][0]) + len(tokens) > room:
+                pieces.append(([], []))
+            text, tags = pieces[-1]
+            text += tokens
+            tags.append((len(text), self.class_number(tag, parsed.place)))  # bos stands before the text
+        examples = []
+        for text, tags in pieces:
+            framed, segments = self.frame([text])
+            examples.append(Example(framed, segments, tags=tags))
+        return examples
+
+    def references(self) -> list[Reference]:
+        """What a dictionary reaches that gives each word its most frequent tag in training."""
+        seen: dict[str, Counter[str]] = defaultdict(Counter)
+        for row in self.parsed["train"]:
+            for word, tag in zip(row.texts, row.target, strict=True):
+                seen[word][tag] += 1
+        usual = Counter(tag for row in self.parsed["train"] for tag in row.target).most_common(1)[0][0]
+        true = [list(row.target) for row in self.parsed["test"]]
+        guessed = [
+            [seen[w].most_common(1)[0][0] if w in seen else usual for w in row.texts]
+            for row in self.parsed["test"]
+        ]
+        return [
+            Reference(
+                name="most frequent tag",
+                metric=self.metric,
+                value=_entity_f1(true, guessed) if self.metric == "entity_f1" else _accuracy(true, guessed),
+                note=f"each word's own in training, '{usual}' for words not seen there",
+            )
+        ]
+
+
+def _strings(row: Row, column: str, key: str) -> Sequence[str]:
+    """The words or tags of a row; numbers, as of classes without names, are written out."""
+    values: Any = value_in(row, column, key)
+    if not isinstance(values, list | tuple) or not values:
+        raise DataError(
+            f"{row.place}: column '{column}' is not a list of words: mend the row, or set task.{key}"
+        )
+    if any(value is None or value == "" or value == -1 for value in values):
+        raise DataError(f"{row.place}: column '{column}' has gaps: mend the row, or use a split with tags")
+    return [str(value) for value in values]
+
+
+def _sentence(rng: np.random.Generator) -> tuple[list[str], list[str]]:
+    """Words and tags of an invented sentence. A name has one word or two."""
+    words, tags = [], []
+    for part in TEMPLATES[rng.integers(len(TEMPLATES))].split():
+        if part not in ("PER", "LOC", "ORG"):
+            words.append(part)
+            tags.append("O")
+            continue
+        for i in range(int(rng.integers(1, 3))):
+            letters = [rng.choice(list(s)) for _ in range(2) for s in ("bdfgklmnprstvz", "aeiou")]
+            words.append("".join(letters).capitalize())
+            tags.append(f"{'I' if i else 'B'}-{part}")
+    return words, tags
+
+
+def _entity_f1(true: Sequence[Sequence[str]], guessed: Sequence[Sequence[str]]) -> float:
+    pairs = [(entities(a), entities(b)) for a, b in zip(true, guessed, strict=True)]
+    total = sum(len(a) + len(b) for a, b in pairs)
+    return 2 * sum(len(a & b) for a, b in pairs) / total if total else 0.0
+
+
+def _accuracy(true: Sequence[Sequence[str]], guessed: Sequence[Sequence[str]]) -> float:
+    right = [
+        a == b for row, other in zip(true, guessed, strict=True) for a, b in zip(row, other, strict=True)
+    ]
+    return float(np.mean(right))

@@ -1,0 +1,80 @@
+"""Where a result comes from: code, versions, data, machine, kernels, command."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments.runtime.secrets import redact
+
+PACKAGES = ("torch", "numpy", "hydra-core", "datasets", "tokenizers", "safetensors", "wandb")
+
+
+def provenance(
+    device: torch.device, precision: str, task: dict[str, Any], kernels: dict[str, str]
+) -> dict[str, Any]:
+    """What is written to provenance.json."""
+    return {
+        "git": _git(),
+        "versions": _versions(),
+        "data": task,
+        "device": {
+            "name": device.type,
+            "processor": processor(device),
+            "threads": torch.get_num_threads(),
+            "precision": precision,
+        },
+        "kernels": kernels,
+        "command": shlex.join(redact(["python", "-m", "experiments.train", *sys.argv[1:]])),
+    }
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{p: metadata.version(p) for p in PACKAGES}}
+
+
+@functools.cache
+def _git() -> dict[str, Any]:
+    """Commit of the code that runs, whether anything was changed since, and a hash of the code itself.
+
+    Asked once: a process goes on with the code that it imported, whatever becomes of the files.
+    """
+
+    def ask(*words: str) -> str | None:
+        try:
+            found = subprocess.run(
+                ["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, timeout=10
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return found.stdout.strip() if found.returncode == 0 else None
+
+    parts = [":/architectures", ":/experiments", ":/conf"]
+    trees = ask("rev-parse", *(f"HEAD{part.replace('/', '', 1)}" for part in parts))
+    status, changes = ask("status", "--porcelain"), ask("diff", "HEAD", "--", *parts)
+    return {
+        "commit": ask("rev-parse", "HEAD"),
+        "dirty": None if status is None else bool(status),
+        "code": None if trees is None else hashlib.sha256(f"{trees}{changes}".encode()).hexdigest()[:16],
+    }
+
+
+def processor(device: torch.device) -> str:
+    """The name of a GPU, or of the processor as the system tells it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -1,0 +1,50 @@
+"""What of a run folder is mirrored: its rows, its small files, and what follows from its configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from experiments.runtime.secrets import redact
+from experiments.tracking.run_folder import plain
+
+FILES = ("config.yaml", "provenance.json", "metrics.jsonl", "result.json")
+"""The small files of a run folder: all that analysis reads of a run without experts."""
+
+
+def safe_texts(folder: Path) -> dict[str, str]:
+    """The text of each of ``FILES`` that is there, without secrets; rows are numbers and stay as they are."""
+    found = {}
+    for name in FILES:
+        path = folder / name
+        if not path.is_file():
+            continue
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":
+            text = json.dumps(plain(redact(json.loads(text))), indent=1, allow_nan=False) + "\n"
+        elif path.suffix == ".yaml":
+            text = OmegaConf.to_yaml(OmegaConf.create(redact(OmegaConf.to_container(OmegaConf.create(text)))))
+        found[name] = text
+    return found
+
+
+def derived(record: dict[str, Any], provenance: dict[str, Any]) -> dict[str, Any]:
+    """What follows from a run's configuration, as it is shown beside it.
+
+    Args:
+        record: the fields of result.json that are known before training, or all of them.
+        provenance: the fields of provenance.json.
+    """
+    planned, parameters = record.get("planned") or {}, record.get("parameters") or {}
+    ratio = planned["tokens"] / parameters["total"] if planned and parameters.get("total") else None
+    names = ("key", "study", "cell", "digest", "seed", "backbone", "objective", "task", "scale", "initial")
+    costs = ("parameters", "flops_per_token", "state_bytes_2k", "matched", "widths", "planned")
+    sources = ("device", "kernels", "versions", "git")
+    return {
+        **{name: record[name] for name in (*names, *costs, "fingerprint") if name in record},
+        "tokens_per_parameter": ratio,
+        **{name: provenance[name] for name in sources if name in provenance},
+    }

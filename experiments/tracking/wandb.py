@@ -1,0 +1,130 @@
+"""Weights & Biases, online or offline.
+
+Offline runs lie inside their run folders, in ``wandb/offline-run-*``, one for each sitting of a run
+that was interrupted; the newest holds every row of the run. When a run ends, its small files
+(``record.FILES``) are saved as files of the W&B run, for ``analysis.fetch`` to read back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+from experiments.runtime.secrets import redact
+from experiments.tracking.summary import safe_texts
+from experiments.tracking.tracker import RunIdentity, Sink, TrackingConfig, fold
+
+SUMMARIES = {"train/*": "min,max,last", "validation/*": "min,max,last", "routing/*": "last"}
+"""What W&B keeps of each metric beside its curve."""
+FILES = "record"
+"""Folder of the W&B run's files in which the record's files are."""
+INIT_TIMEOUT = 20.0
+"""Seconds to wait for the server when a run starts."""
+FINISH_TIMEOUT = 60.0
+"""Seconds to wait for the last uploads when a run ends."""
+FLUSH_SECONDS = 0.5
+"""Seconds of rows that a kill may cost offline; W&B's own default is 15."""
+PREEMPTED = 75
+"""The exit code of a run that was interrupted and can go on; W&B shows it as preempted."""
+RUNNING = "status:running"
+NO_KEY = "no API key: set WANDB_API_KEY or run `wandb login`"
+
+
+class WandbSink(Sink):
+    """A run of W&B."""
+
+    name = "W&B"
+
+    def __init__(
+        self, config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict[str, Any]
+    ) -> None:
+        self.folder = folder
+        self.run = start(config, run, folder, contents)
+        self.held = int(self.run.step)
+
+    def log(self, step: int, seconds: float, names: dict[str, object]) -> None:
+        self.run.log(names)
+
+    def close(self, result: dict[str, Any] | None, exit_code: int) -> None:
+        if result is not None:
+            tags = [tag for tag in self.run.tags if tag != RUNNING]
+            self.run.tags = [*tags, f"status:{result['status']}"]
+            metrics = {f"{m['split']}/{m['name']}": m["value"] for m in result.get("metrics", [])}
+            shown = fold({**result, "metrics": metrics}, 1)
+            self.run.summary.update({f"result/{name}": value for name, value in shown.items()})
+            self._save_record()
+        if exit_code == PREEMPTED:
+            self.run.mark_preempting()
+        self.run.finish(exit_code=exit_code)
+
+    def _save_record(self) -> None:
+        """Copies, redacted: a link to a file of the run folder would change with it."""
+        copies = Path(self.run.dir) / FILES
+        copies.mkdir(exist_ok=True)
+        for name, text in safe_texts(self.folder).items():
+            (copies / name).write_text(text, encoding="utf-8")
+        self.run.save(str(copies / "*"), base_path=self.run.dir, policy="now")
+
+    @staticmethod
+    def abandon(error: Exception) -> None:
+        """Where W&B's helper process is gone: else each exit hook prints a traceback, and the next run of
+        this process would talk to the dead helper."""
+        if isinstance(error, ConnectionError):
+            import wandb
+
+            with contextlib.suppress(Exception, SystemExit):
+                wandb.teardown()
+
+
+def signed_in() -> bool:
+    """True if there is an API key; nobody is asked for one and nothing is sent."""
+    os.environ["WANDB_ERROR_REPORTING"] = "false"  # read on import; stops reports to third parties
+    import wandb
+
+    wandb.setup(settings=wandb.Settings(silent=True))
+    return bool(wandb.login(prompt=False, verify=False))
+
+
+def start(config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict[str, Any]) -> Any:
+    """The W&B run. wandb is imported when it is asked for: it takes half a second."""
+    os.environ["WANDB_ERROR_REPORTING"] = "false"  # read on import; stops reports to third parties
+    import wandb
+
+    settings = wandb.Settings(
+        mode="online" if config.mode == "online" else "offline",
+        silent=True,
+        console="off",  # the run folder has the log; a copy might hold secrets
+        save_code=False,
+        disable_git=True,
+        x_disable_machine_info=True,  # command line, program, hardware
+        x_save_requirements=False,
+        symlink=False,
+        reinit="create_new",  # several runs may share a process; each keeps its own rows
+        init_timeout=INIT_TIMEOUT,
+        finish_timeout=FINISH_TIMEOUT,
+        finish_timeout_raises=True,
+        x_transaction_log_flush_interval=FLUSH_SECONDS,
+    )
+    wandb.setup(settings=settings)
+    if config.mode == "online" and not wandb.login(prompt=False, verify=False):
+        raise ValueError(f"{NO_KEY}, or use tracking=wandb_offline")
+    tags = [f"{kind}:{value}" for kind, value in run.tags.items()]
+    handle = wandb.init(
+        id=run.key,
+        name=run.key,
+        project=config.project or run.study,
+        entity=config.entity,
+        group=run.group,
+        job_type=run.job_type,
+        tags=list(dict.fromkeys([*tags, *redact(config.tags), RUNNING])),
+        config=contents,
+        dir=folder,
+        resume="allow",
+        settings=settings,
+    )
+    for name, summary in SUMMARIES.items():
+        handle.define_metric(name, step_metric="progress/tokens", summary=summary)
+    handle.define_metric("progress/*", summary="last")
+    return handle

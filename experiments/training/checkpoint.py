@@ -1,0 +1,276 @@
+"""Checkpoints that are whole or absent: safetensors and JSON, never pickle.
+
+A checkpoint is written into a hidden folder, each file synced and its hash
+listed in MANIFEST.json, then renamed. Loading takes the newest one whose files
+match their hashes; a broken one is set aside under a name that says so, with
+the reason inside. A new one is verified before an old one is removed, and an
+old one loses its manifest first, so that half a checkpoint never looks whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from experiments.runtime.errors import CheckpointError
+from experiments.runtime.memory import is_out_of_memory
+from experiments.training.parallel.collectives import anyone, lead
+from experiments.training.state_dict import gather, put_moments, put_weights
+
+FORMAT = 1
+FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
+
+
+def save(
+    folder: Path,
+    step: int,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: dict[str, Any],
+    keep: int,
+    say: Callable[[str], object] = print,
+) -> Path:
+    """Commits a checkpoint, verifies it, and then removes all but the newest ``keep``.
+
+    Of several processes, which must all call it, the first writes. ``say`` is told of old
+    checkpoints that could not be removed; they do no harm.
+    Raises CheckpointError, with every older checkpoint as it was.
+    """
+    tensors = gather(model, optimizer)
+    lead(lambda: write(folder, step, tensors, state, keep, say))
+    return _place(folder, step)
+
+
+def write(
+    folder: Path,
+    step: int,
+    tensors: dict[str, dict[str, Tensor]],
+    state: dict[str, Any],
+    keep: int,
+    say: Callable[[str], object] = print,
+) -> None:
+    """Does what ``save`` says with what was gathered; for one process."""
+    final = _place(folder, step)
+    temporary = folder / f".tmp-{step:08d}-{uuid.uuid4().hex[:8]}"
+    replaced = folder / f"broken-{final.name}-replaced"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(folder)
+        temporary.mkdir()
+        for name, content in tensors.items():
+            save_file(content, temporary / name)
+        (temporary / "state.json").write_text(json.dumps({"format": FORMAT, "step": step, **state}))
+        files = {
+            path.name: {"bytes": path.stat().st_size, "sha256": _hash(path)} for path in temporary.iterdir()
+        }
+        (temporary / "MANIFEST.json").write_text(json.dumps(files, indent=1))
+        for path in [*temporary.iterdir(), temporary]:
+            _sync(path)
+        if final.exists():
+            final.rename(replaced)
+        temporary.rename(final)
+        _sync(folder)
+        shutil.rmtree(replaced, ignore_errors=True)
+        reason = broken(final)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise CheckpointError(f"{final}: the checkpoint cannot be written: {error}") from error
+    if reason is not None:
+        set_aside(final, reason)
+        raise CheckpointError(f"{final}: what was written cannot be read back: {reason}")
+    try:
+        prune(folder, keep)
+    except OSError as error:
+        say(f"warning: {folder}: an old checkpoint cannot be removed: {error}")
+
+
+def _place(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}"
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Removes all but the newest ``keep`` checkpoints. Raises OSError.
+
+    Only those count whose files are there in full length: what a crash while pruning
+    left is removed, and what is damaged is set aside.
+    """
+    whole = []
+    for path in _committed(folder):
+        if not (path / "MANIFEST.json").exists():
+            shutil.rmtree(path)
+        elif reason := broken(path, hashes=False):
+            set_aside(path, reason)
+        else:
+            whole.append(path)
+    for old in whole[keep:]:
+        (old / "MANIFEST.json").unlink()
+        shutil.rmtree(old)
+
+
+def free_space(folder: Path, keep: int) -> None:
+    """Removes what a run can do without: leftovers, broken checkpoints, all but the newest ``keep``."""
+    for path in folder.glob("broken-*"):
+        shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        _remove_leftovers(folder)
+        prune(folder, keep)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    for leftover in folder.glob(".tmp-*"):
+        shutil.rmtree(leftover)
+
+
+def set_aside(path: Path, reason: str) -> None:
+    """Renames a broken checkpoint and writes the reason into it."""
+    aside = path.with_name(f"broken-{path.name}-{uuid.uuid4().hex[:4]}")
+    path.rename(aside)
+    with contextlib.suppress(OSError):
+        (aside / "REASON.txt").write_text(reason + "\n")
+
+
+def load_newest(
+    folder: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    say: Callable[[str], object] = print,
+) -> dict[str, Any] | None:
+    """Restores the newest whole checkpoint and returns its state; None if there has never been one.
+
+    ``say`` is told in one line where a newer one is broken. Of several processes, which must all call
+    it, the first chooses; one whose files another does not see in full length is set aside for all.
+
+    Raises:
+        CheckpointError: there are checkpoints, and every one is broken, or the newest comes from
+            another version. Starting over in silence would hide the loss.
+    """
+    reasons: list[str] = []  # in the first process
+    while (name := lead(lambda: _choose(folder, reasons))) is not None:
+        path = folder / name
+        if not anyone(broken(path, hashes=False) is not None):
+            if reasons:
+                say(f"warning: {folder}: fell back to {name}; set aside {'; '.join(reasons)}")
+            return _restore(path, model, optimizer)
+        lead(partial(_refuse, path, "another process does not find its files whole", reasons))
+    return None
+
+
+def _choose(folder: Path, reasons: list[str]) -> str | None:
+    """The name of the newest whole checkpoint, those that are broken set aside; None if there is none."""
+    if not folder.exists():
+        return None
+    for path in _committed(folder):
+        reason = broken(path)
+        if reason is None:
+            _check_format(path)
+            return path.name
+        _refuse(path, reason, reasons)
+    earlier = [f"{path.name}: {_reason(path)}" for path in sorted(folder.glob("broken-*"))]
+    if earlier:
+        raise CheckpointError(
+            f"{folder}: no checkpoint is whole ({'; '.join(reasons or earlier)}). "
+            "Remove the run's folder to train it from the beginning."
+        )
+    return None
+
+
+def _refuse(path: Path, reason: str, reasons: list[str]) -> None:
+    """Sets a checkpoint aside, and notes why."""
+    reasons.append(f"{path.name}: {reason}")
+    set_aside(path, reason)
+
+
+def newest(folder: Path) -> Path:
+    """The newest whole checkpoint, to be read and left as it is. Raises CheckpointError."""
+    reasons = []
+    for path in _committed(folder):
+        reason = broken(path)
+        if reason is None:
+            _check_format(path)
+            return path
+        reasons.append(f"{path.name}: {reason}")
+    raise CheckpointError(f"{folder}: no checkpoint is whole ({'; '.join(reasons) or 'none was saved'})")
+
+
+def newest_step(folder: Path) -> int:
+    """The step of the newest checkpoint that was committed; 0 where there is none."""
+    steps = [int(path.name.removeprefix("step-")) for path in _committed(folder)]
+    return steps[0] if steps else 0
+
+
+def _committed(folder: Path) -> list[Path]:
+    """Checkpoints, newest first."""
+    return sorted(folder.glob("step-*"), reverse=True)
+
+
+def broken(path: Path, *, hashes: bool = True) -> str | None:
+    """Why a checkpoint cannot be trusted; None if every file matches the manifest."""
+    try:
+        manifest = json.loads((path / "MANIFEST.json").read_text())
+        for name in FILES:
+            file, expected = path / name, manifest[name]
+            if not file.exists():
+                return f"{name} is missing"
+            if file.stat().st_size != expected["bytes"]:
+                return f"{name} has {file.stat().st_size} bytes instead of {expected['bytes']}"
+            if hashes and _hash(file) != expected["sha256"]:
+                return f"{name} has changed since it was written"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"the manifest cannot be read ({error})"
+    return None
+
+
+def _check_format(path: Path) -> None:
+    """A whole checkpoint of another version is not broken: it is left as it is and refused."""
+    format_ = json.loads((path / "state.json").read_text()).get("format")
+    if format_ != FORMAT:
+        raise CheckpointError(
+            f"{path}: it is in format {format_}, this version reads {FORMAT}: continue with the version that "
+            "wrote it (provenance.json in the run's folder names its commit)"
+        )
+
+
+def _reason(path: Path) -> str:
+    try:
+        return (path / "REASON.txt").read_text().strip()
+    except OSError:
+        return "broken"
+
+
+def _restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    try:
+        absent, extra = put_weights(model, load_file(path / "model.safetensors"))
+        if absent or extra:
+            raise CheckpointError(f"{path}: tensors do not fit the model; missing {absent}, extra {extra}")
+        put_moments(optimizer, load_file(path / "optimizer.safetensors"))
+    except (SafetensorError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
+        raise CheckpointError(f"{path}: {error}") from error
+    return json.loads((path / "state.json").read_text())
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

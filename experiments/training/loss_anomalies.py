@@ -1,0 +1,75 @@
+"""Losses that are no numbers, and losses that jump: the first are dealt with, the second counted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from experiments.runtime.errors import DivergedError
+from experiments.tracking.run_folder import write_json
+
+MOST_IN_A_ROW = 5
+MOST_IN_ALL = 20
+"""Steps that ``skip`` leaves out before the run counts as diverged."""
+WINDOW = 128
+SIGMAS = 6
+"""A finite loss above the mean of the last 128 by six of their standard deviations is a spike (as OLMo-core
+counts them)."""
+
+
+@dataclass
+class Anomalies:
+    """What was odd so far; saved and resumed with the state of training."""
+
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    spikes: int = 0
+    recent: list[float] = field(default_factory=list)
+    """The last losses, at most ``WINDOW``."""
+
+    def see(self, loss: float) -> None:
+        """Counts a finite loss."""
+        self.skipped_in_a_row = 0
+        if len(self.recent) == WINDOW:
+            recent = np.array(self.recent)
+            self.spikes += int(loss > recent.mean() + SIGMAS * recent.std())
+        self.recent = [*self.recent, loss][-WINDOW:]
+
+    def refuse(self, what: str, policy: str) -> None:
+        """Counts a step that is left out. Raises DivergedError where ``policy`` does not allow it."""
+        if policy == "stop":
+            raise DivergedError(f"{what}; the weights were not updated")
+        self.skipped += 1
+        self.skipped_in_a_row += 1
+        for count, most, how in (
+            (self.skipped_in_a_row, MOST_IN_A_ROW, "in a row"),
+            (self.skipped, MOST_IN_ALL, "in all"),
+        ):
+            if count > most:
+                raise DivergedError(
+                    f"{what}; {most} steps {how} were left out before it (trainer.non_finite=skip)"
+                )
+
+
+def not_finite(loss: float, norm: float) -> str | None:
+    """Which of the two is no finite number, in words; None if both are."""
+    for name, value in (("loss", loss), ("gradient norm", norm)):
+        if not math.isfinite(value):
+            return f"{name} is {value}"
+    return None
+
+
+def dump(folder: Path, step: int, bad: list[str], known: dict[str, Any]) -> Path:
+    """Writes all that repeating a bad step takes, beside the checkpoint before it, and where it went wrong.
+
+    ``bad`` names the parameters whose gradients are no numbers. The batch is named by its place in the
+    data, from which it follows, as do masks and dropout.
+    """
+    path = folder / f"step-{step:08d}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"step": step, **known, "gradients_not_finite": bad})
+    return path

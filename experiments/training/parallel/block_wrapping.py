@@ -1,0 +1,67 @@
+"""Blocks that are compiled, or computed again in the backward pass instead of being remembered."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from architectures.layers.block import Block
+from architectures.layers.context import Context
+from experiments.runtime.errors import ConfigError
+
+
+def recompute(block: Block) -> None:
+    """Keeps only the input of a block for the backward pass (Chen et al. 2016, arXiv 1604.06174)."""
+    inner = block.forward
+
+    def forward(x_BTD: Tensor, context: Context, *more: Any) -> Any:
+        def run(x_BTD: Tensor, *more: Any) -> Any:
+            # A copy, so that the second time finds what the first found, and nothing made since.
+            return inner(x_BTD, replace(context, _made=dict(context._made)), *more)
+
+        return checkpoint(run, x_BTD, *more, use_reentrant=False)
+
+    block.forward = forward  # type: ignore[method-assign]
+
+
+def compile_block(block: Block) -> None:
+    """Compiles the forward pass of a block, and with it the backward pass, for training.
+
+    Without gradients it runs as it is: evaluations have other shapes, each of which would be compiled.
+    """
+    plain, compiled = block.forward, torch.compile(block.forward)
+
+    def forward(*given: Any) -> Any:
+        return compiled(*given) if torch.is_grad_enabled() else plain(*given)
+
+    block.forward = forward  # type: ignore[method-assign, assignment]
+
+
+def check_compiler(device: torch.device) -> None:
+    """Raises ConfigError where ``torch.compile`` finds no compiler for a device."""
+    if device.type == "cuda":
+        from torch.utils._triton import has_triton
+
+        missing = None if has_triton() else "Triton for this GPU is not installed (pip install triton)"
+    else:
+        from torch._inductor.cpp_builder import get_cpp_compiler
+        from torch._inductor.exc import InvalidCxxCompiler
+
+        try:
+            get_cpp_compiler()
+            missing = None
+        except InvalidCxxCompiler:
+            missing = "there is no C++ compiler (install g++, or name one in CXX)"
+    if missing:
+        raise ConfigError(f"trainer.compile=blocks: {missing}; or leave trainer.compile=none")
+
+
+def compile_seconds() -> float:
+    """Seconds that ``torch.compile`` has taken so far in this process."""
+    from torch._dynamo.utils import calculate_time_spent
+
+    return calculate_time_spent().get("total_wall_time", 0.0)

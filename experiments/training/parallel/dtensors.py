@@ -1,0 +1,95 @@
+"""Tensors of which each process holds a part: made whole, cut again, measured.
+
+Checkpoints hold whole tensors, so that any number of processes reads what any other
+number wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeGuard
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from experiments.training.parallel.collectives import leads, size
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+def is_cut(tensor: Tensor | None) -> TypeGuard[DTensor]:
+    """Whether processes share a tensor out among them. One that is alone need not import what that takes."""
+    if not dist.is_initialized():
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The whole of a tensor. Of one that is shared out only the first process keeps it, in CPU memory.
+
+    All processes must ask for the same tensors in the same order.
+    """
+    tensor = tensor.detach()
+    if is_cut(tensor):
+        full = tensor.full_tensor()
+        return full.contiguous().cpu() if leads() else full.new_empty(0)
+    return tensor.contiguous()
+
+
+def like(tensor: Tensor, other: Tensor) -> Tensor:
+    """``tensor``, whole in every process, cut as ``other`` is; as it is where their shapes differ."""
+    if is_cut(other) and tensor.shape == other.shape:
+        from torch.distributed.tensor import distribute_tensor
+
+        tensor = tensor.to(device=other.device, dtype=other.dtype)
+        # Every process has read all of it: nothing need be sent.
+        return distribute_tensor(tensor, other.device_mesh, other.placements, src_data_rank=None)
+    return tensor
+
+
+def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """The common norm of all gradients, in all processes together."""
+    norms = []
+    for parts in _alike(parameters):
+        norm = nn.utils.get_total_norm([p.grad for p in parts if p.grad is not None])
+        norms.append(norm.full_tensor() if is_cut(norm) else norm)
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], limit: float, norm: Tensor) -> None:
+    """Scales all gradients, whose common norm is given, down to ``limit``."""
+    for parts in _alike(parameters):
+        nn.utils.clip_grads_with_norm_(parts, limit, norm)
+
+
+def _alike(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """Those that have gradients, together where they are shared out in the same way."""
+    used = [parameter for parameter in parameters if parameter.grad is not None]
+    if not dist.is_initialized():
+        return [used] if used else []
+    groups: dict[object, list[nn.Parameter]] = {}
+    for parameter in used:
+        gradient = parameter.grad
+        cut = (gradient.device_mesh, gradient.placements) if is_cut(gradient) else None
+        groups.setdefault(cut, []).append(parameter)
+    return list(groups.values())
+
+
+def not_finite_gradients(model: nn.Module) -> list[str]:
+    """Parameters whose gradients hold, in any process, what is no finite number. All must ask."""
+    named = dict(model.named_parameters())
+    bad = torch.tensor([_bad(parameter.grad) for parameter in named.values()]).int()
+    if size() > 1:
+        dist.all_reduce(bad, dist.ReduceOp.MAX)
+    return [name for name, is_bad in zip(named, bad.tolist(), strict=True) if is_bad]
+
+
+def _bad(gradient: Tensor | None) -> bool:
+    if gradient is None:
+        return False
+    own = gradient.to_local() if is_cut(gradient) else gradient
+    return not bool(own.isfinite().all())

@@ -1,0 +1,186 @@
+"""How a model is trained by one process or by several: PyTorch's own DDP, FSDP2 and tensor parallelism.
+
+What only several processes need is imported where they need it, for that takes a second. A backbone knows
+nothing of it all. Its blocks (``architectures.layers.block.Block``) are what is gathered and
+computed again one at a time.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from architectures.backbone import Backbone
+from architectures.layers.block import Block
+from experiments.evaluation.measure import autocast
+from experiments.objectives.objective import Objective, View
+from experiments.runtime.errors import ConfigError
+from experiments.training.parallel.block_wrapping import check_compiler, compile_block, recompute
+from experiments.training.parallel.device_mesh import Grid
+from experiments.training.parallel.dtensors import is_cut
+
+ATTRIBUTES = ("no_weight_decay", "learning_rate_cap", "learning_rate_factor")
+"""What a parameter may tell the optimizer, and would forget when it is shared out."""
+
+
+class Loss(nn.Module):
+    """The model with its objective. A module, so that DDP sees which parameters a loss depends on."""
+
+    def __init__(self, model: Backbone, objective: Objective, precision: str) -> None:
+        super().__init__()
+        self.model, self.objective, self.precision = model, objective, precision
+
+    def forward(self, part: View, count: Tensor, rows: int) -> Tensor:
+        """The loss of some rows: their share of the mean over ``count``, and over all ``rows``."""
+        with autocast(part.tokens_BT.device, self.precision):
+            output = part.run(self.model)
+        loss = self.objective.loss(output, part)[0] / count
+        for auxiliary in self.objective.auxiliary(output, part).values():
+            loss = loss + auxiliary / rows
+        return loss
+
+
+class Strategy:
+    """Prepares a model to be trained on a grid of processes, in place. Make the optimizer afterwards."""
+
+    def __init__(self, grid: Grid, model: Backbone, objective: Objective, settings: Any) -> None:
+        """``settings`` are those of the run. Raises ConfigError where the model cannot be shared out so."""
+        self.grid, self.model = grid, model
+        self.blocks = [part for part in model.modules() if isinstance(part, Block)]
+        kept = {name: _attributes(parameter) for name, parameter in model.named_parameters()}
+        self._share_layers()
+        if settings.parallel.activation_checkpointing == "block":
+            for block in self.blocks:
+                recompute(block)
+        if settings.trainer.compile == "blocks":
+            self._compile()
+        self.loss: nn.Module = Loss(model, objective, settings.device.precision)
+        if grid.strategy == "fsdp":
+            self._fsdp()
+        elif grid.strategy == "ddp":
+            self._ddp()
+        for name, parameter in model.named_parameters():
+            for attribute, value in kept[name].items():
+                setattr(parameter, attribute, value)
+
+    def _compile(self) -> None:
+        """After recomputing is set up and before FSDP is, as PyTorch advises."""
+        for name, parts in (("tensor", self.grid.tensor), ("expert", self.grid.expert)):
+            if parts > 1:
+                raise ConfigError(
+                    f"trainer.compile=blocks does not go with parallel.{name}={parts}: leave one"
+                )
+        check_compiler(next(self.model.parameters()).device)
+        for block in self.blocks:
+            compile_block(block)
+
+    def _share_layers(self) -> None:
+        """Tensor and expert parallelism."""
+        try:
+            if self.grid.mesh is not None and self.grid.tensor > 1:
+                from experiments.training.parallel.tensor_parallel import cut_layers
+
+                cut_layers(self.model, self.grid.mesh["tensor"])
+            if self.grid.experts is not None:
+                from architectures.layers.moe.expert_parallel import distribute_experts
+
+                distribute_experts(self.model, self.grid.experts)
+        except ValueError as error:
+            raise ConfigError(f"parallel: {error}") from error
+
+    def _own(self) -> dict[str, nn.Parameter]:
+        """Parameters that are shared out already, and not by FSDP: those of experts."""
+        if self.grid.experts is None:
+            return {}
+        return {name: p for name, p in self.model.named_parameters() if is_cut(p.data)}
+
+    def _fsdp(self) -> None:
+        from torch.distributed.fsdp import FSDPModule, fully_shard
+
+        assert self.grid.mesh is not None
+        own = set(self._own().values())
+        for part in [*self.blocks, self.model]:
+            fully_shard(part, mesh=self.grid.mesh["data"], ignored_params=own)
+            assert isinstance(part, FSDPModule)
+            # Gradients are summed, the loss being a share of the batch's already.
+            part.set_gradient_divide_factor(1.0)
+            part.set_force_sum_reduction_for_comms(True)  # gloo knows no other way
+
+    def _ddp(self) -> None:
+        assert self.grid.mesh is not None
+        ignored = [f"model.{name}" for name in self._own()]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.loss, ignored)
+        group = self.grid.mesh["data"].get_group()
+        with warnings.catch_warnings():
+            # The name that is to replace broadcast_buffers is not known to every PyTorch we run on.
+            warnings.simplefilter("ignore", FutureWarning)
+            # A head that a readout replaces has no gradient, and DDP must be told to look.
+            self.loss = DistributedDataParallel(
+                self.loss, process_group=group, broadcast_buffers=False, find_unused_parameters=True
+            )
+        self.loss.register_comm_hook(group, lambda group, bucket: _add_up(group, bucket))
+
+    def rows(self, view: View) -> View:
+        """The rows of a batch that this process trains on."""
+        rows = len(view.tokens_BT) // self.grid.data
+        return view.rows(self.grid.data_rank * rows, (self.grid.data_rank + 1) * rows)
+
+    @contextmanager
+    def accumulating(self, last: bool) -> Iterator[None]:
+        """Around a micro-batch: DDP adds gradients up with the last one only, FSDP with each: less memory."""
+        if isinstance(self.loss, DistributedDataParallel) and not last:
+            with self.loss.no_sync():
+                yield
+        else:
+            yield
+
+    def finish_gradients(self) -> None:
+        """Adds up what the backward pass left to do: gradients of experts that several processes hold."""
+        for parameter in self._own().values():
+            if is_cut(parameter) and is_cut(gradient := parameter.grad):
+                parameter.grad = gradient.redistribute(placements=parameter.placements)
+
+    def total(self, value: float) -> float:
+        """The sum of a number over the parts of the batch."""
+        if self.grid.mesh is None:
+            return value
+        found = torch.tensor(value, dtype=torch.float64)
+        dist.all_reduce(found)
+        return found.item() / self.grid.tensor
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """Within it every process has all weights and may use the model in any way, or not at all."""
+        if self.grid.strategy != "fsdp":
+            yield
+            return
+        from torch.distributed.fsdp import FSDPModule
+
+        parts = [part for part in self.model.modules() if isinstance(part, FSDPModule)]
+        for part in parts:
+            part.set_reshard_after_forward(False, recurse=False)
+            part.unshard()
+        try:
+            yield
+        finally:
+            for part in parts:
+                part.reshard()
+                part.set_reshard_after_forward(part is not self.model, recurse=False)
+
+
+def _attributes(parameter: nn.Parameter) -> dict[str, Any]:
+    return {name: getattr(parameter, name) for name in ATTRIBUTES if hasattr(parameter, name)}
+
+
+def _add_up(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """Sums gradients, where DDP would take their mean: the loss is a share of the batch's already."""
+    work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
+    assert work is not None
+    return work.get_future().then(lambda done: done.value()[0])

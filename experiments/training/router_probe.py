@@ -1,0 +1,107 @@
+"""Which experts a few fixed examples choose, recorded at each evaluation of a run.
+
+The examples are the first of the validation split, as the objective shows them
+in training, always hidden and masked alike: what changes from one recording to
+the next is the model. A model without experts records nothing.
+
+``routing/step-N.safetensors`` holds, by the name of each layer of experts, the
+choices (N, K) int16 of all its tokens, padding left out; -1 stands where the
+experts choose and an expert does not take a token.
+
+Shapes: B batch, T length, N tokens that are no padding, K choices of a token.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from architectures.backbone import Backbone, Output
+from architectures.layers.moe.routing_record import RoutingRecord, expert_layers, record_routing
+from experiments.data.counter_rng import stream
+from experiments.evaluation.measure import EVALUATION_SEED, inference
+from experiments.objectives.objective import Objective, View
+from experiments.tracking.run_folder import RunFolder, write_bytes
+
+PROBE_TOKENS = 2048
+"""Task tokens of the examples that are recorded; at least one example, however long."""
+
+STATISTICS = (
+    "load_entropy", "max_violation", "mean_violation", "dropped_share", "dropped_in_training", "gate_mean",
+    "router_entropy", "logit_norm",
+)  # fmt: skip
+"""Properties of ``RoutingRecord`` that a row of kind ``routing`` has for each layer, beside ``load``."""
+
+
+def probe_view(objective: Objective, split: str, start: int, count: int) -> View:
+    """Examples ``start .. start + count`` as shown in training, the same ones whenever they are asked for."""
+    batch = objective.task.batch(split, EVALUATION_SEED, start, count)
+    generator = torch.Generator().manual_seed(stream("routing", split, start) >> 1)
+    return objective.view(batch, generator)
+
+
+def read_tokens(view: View, layer: str) -> Tensor:
+    """The tokens (B, T) that a layer of experts works on: the source's in an encoder with a decoder."""
+    if view.source_BS is not None and layer.startswith("encoder."):
+        return view.source_BS
+    return view.tokens_BT if view.clean_BT is None else torch.cat([view.tokens_BT, view.clean_BT], dim=1)
+
+
+def routed(
+    model: Backbone, view: View, *, batch_size: int, precision: str
+) -> tuple[dict[str, RoutingRecord], list[Output]]:
+    """What a model decides on a view, in evaluation mode: a record for each layer; and its outputs."""
+    device = next(model.parameters()).device
+    outputs = []
+    with inference(model, device, precision), record_routing(model) as records:
+        for start in range(0, len(view.tokens_BT), batch_size):
+            outputs.append(view.rows(start, start + batch_size).to(device).run(model))
+    return {layer: RoutingRecord.joined(parts) for layer, parts in records.items()}, outputs
+
+
+def choices(record: RoutingRecord) -> Tensor:
+    """The experts that the tokens chose, or that chose them, (N, K) int16; see the module's docstring.
+
+    A token that comes to a full expert has chosen it all the same.
+    """
+    expert_BTK = record.expert_BTK.masked_fill(~record.chosen_BTK, -1)
+    return expert_BTK[record.valid_BT].to(torch.int16).cpu()
+
+
+class RoutingProbe:
+    """Records the routing of one model as it is trained."""
+
+    def __init__(self, model: Backbone, objective: Objective) -> None:
+        self.model, self.objective = model, objective
+
+    @cached_property
+    def _view(self) -> View:
+        task = self.objective.task
+        available = task.num_examples("validation")
+        wanted = max(1, PROBE_TOKENS // task.sequence_length)
+        return probe_view(
+            self.objective, "validation", 0, wanted if available is None else min(wanted, available)
+        )
+
+    def record(
+        self, folder: RunFolder, step: int, *, batch_size: int, precision: str
+    ) -> dict[str, float | list[float]]:
+        """Writes the choices into the run folder; gives the numbers of each layer, ``LAYER/NAME``.
+
+        Empty, and nothing is computed, where the model has no experts.
+        """
+        if not expert_layers(self.model):
+            return {}
+        records, _ = routed(self.model, self._view, batch_size=batch_size, precision=precision)
+        if folder.writes:
+            folder.routing.mkdir(exist_ok=True)
+            tensors = {layer: choices(record) for layer, record in records.items()}
+            write_bytes(folder.routing / f"step-{step:08d}.safetensors", save(tensors))
+        row: dict[str, float | list[float]] = {}
+        for layer, record in records.items():
+            row[f"{layer}/load"] = record.load_X.tolist()
+            row |= {f"{layer}/{name}": getattr(record, name) for name in STATISTICS}
+        return row
