@@ -13,16 +13,16 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from analysis.against import draw
-from analysis.arguments import read_arguments, run_command
-from analysis.differences import with_differences
-from analysis.flags import study_warnings, with_warnings
-from analysis.latex import render_latex
-from analysis.load import load_history, load_study
-from analysis.page import Findings, find, render_page
-from analysis.steps_to_loss import with_steps
-from analysis.summary import comparisons
-from analysis.table import WIDTH, render_markdown, render_tables, study_text
+from analysis.cli import read_arguments, run_command
+from analysis.load.study import load_history, load_study
+from analysis.report.page import Findings, find, render_page
+from analysis.stats.against_variable import draw
+from analysis.stats.arms import comparisons
+from analysis.stats.steps_to_loss import with_steps
+from analysis.stats.versus_baseline import with_differences
+from analysis.stats.warnings import study_warnings, with_warnings
+from analysis.tables.latex import render_latex
+from analysis.tables.text import WIDTH, render_markdown, render_tables, study_text
 from analysis.writing import parquet, write
 
 HELP = """\

@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from analysis.arguments import read_arguments
+from analysis.cli import read_arguments
 from experiments.runtime.errors import DataError
 from experiments.runtime.secrets import redact
 from experiments.tracking.run_folder import write_json

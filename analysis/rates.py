@@ -22,10 +22,18 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from analysis.arguments import read_arguments, run_command
-from analysis.flags import condition_warnings
-from analysis.load import load_study
-from analysis.rate_choice import ARM, MIN_RATES, best_rates, extension, rate_means, rate_table, runs_of
+from analysis.cli import read_arguments, run_command
+from analysis.load.study import load_study
+from analysis.stats.learning_rate_choice import (
+    ARM,
+    MIN_RATES,
+    best_rates,
+    extension,
+    rate_means,
+    rate_table,
+    runs_of,
+)
+from analysis.stats.warnings import condition_warnings
 from analysis.writing import write
 
 HELP = """\

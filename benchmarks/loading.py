@@ -27,8 +27,8 @@ import torch
 from machine import Page, as_markdown, machine_line
 from overhead import compose
 
-from analysis.frame_cache import NAME
-from analysis.load import load_history, load_study
+from analysis.load.cache import NAME
+from analysis.load.study import load_history, load_study
 from experiments.tracking.provenance import provenance
 from experiments.tracking.run_folder import RunFolder, write_json
 

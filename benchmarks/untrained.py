@@ -19,9 +19,9 @@ import pandas as pd
 import torch
 from sklearn.svm import SVC
 
-from analysis.arguments import read_arguments
-from analysis.scaling import read_points
-from analysis.scaling_laws import drop_highest, fit_law
+from analysis.cli import read_arguments
+from analysis.scaling.__main__ import read_points
+from analysis.scaling.laws import drop_highest, fit_law
 from experiments.runtime.errors import RunError
 from experiments.tasks.long_range import listops
 from experiments.tasks.long_range.images import Images, ImagesConfig

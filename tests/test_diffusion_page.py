@@ -9,10 +9,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.against import against_grid, against_scores
-from analysis.gap import gap_grid, gaps
-from analysis.summary import arm_table
-from analysis.table import score_text
+from analysis.stats.against_variable import against_grid, against_scores
+from analysis.stats.arms import arm_table
+from analysis.stats.likelihood_gap import gap_grid, gaps
+from analysis.tables.text import score_text
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 PAGE = (RESULTS / "diffusion.md").read_text()

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from analysis import task_grid
-from analysis.scaling_tables import fit
-from analysis.table import render_markdown
+from analysis.scaling.tables import fit
+from analysis.tables.text import render_markdown
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 

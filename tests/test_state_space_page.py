@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.further import further_grid, further_scores
-from analysis.summary import arm_table
-from analysis.table import score_text, size
+from analysis.stats.arms import arm_table
+from analysis.stats.extra_tests import further_grid, further_scores
+from analysis.tables.text import score_text, size
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 PAGE = (RESULTS / "state_space.md").read_text().splitlines()

@@ -66,4 +66,5 @@ _NAMES = {
 
 MOVED = {
     f"{package}.{old}": f"{package}.{new}" for package, names in _NAMES.items() for old, new in names.items()
-}"""From the module that a stored ``_target_`` may name to the one that holds the class now."""
+}
+"""From the module that a stored ``_target_`` may name to the one that holds the class now."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 DIRECTIONS = ("lower", "higher")
 AVERAGINGS = ("micro", "macro")
 CLASSES = ("exact", "conditional", "bound", "pseudo")
-"""Likelihood classes; ``analysis.summary.LIKELIHOODS`` says what they mean."""
+"""Likelihood classes; ``analysis.stats.arms.LIKELIHOODS`` says what they mean."""
 JACKKNIFE_GROUPS = 100
 """Groups of examples left out in turn; every example alone, where there are no more than these."""
 

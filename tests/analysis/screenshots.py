@@ -16,7 +16,7 @@ from pathlib import Path
 from browser import picture
 from PIL import Image
 
-from analysis import report
+from analysis.report import __main__ as report
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOTS = {

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.against import against_grid, against_scores, against_title, draw
-from analysis.load import load_history, load_study
-from analysis.page import render_page
-from analysis.table import render_markdown, render_tables
+from analysis.load.study import load_history, load_study
+from analysis.report.page import render_page
+from analysis.stats.against_variable import against_grid, against_scores, against_title, draw
+from analysis.tables.text import render_markdown, render_tables
 
 SCORES = {"decoder": {1.0: 2.0, 4.0: 2.1, 16.0: 2.6}, "diffusion": {1.0: 2.5, 4.0: 2.5, 16.0: 2.45}}
 

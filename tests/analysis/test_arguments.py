@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from analysis.arguments import read_arguments, run_command
+from analysis.cli import read_arguments, run_command
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 from browser import CHROMIUM, REMEDY, document, on_paper
 
-from analysis.figures import AXES, learning_curves
-from analysis.load import load_history, load_study
-from analysis.report import main
-from analysis.report_data import ranks
-from analysis.summary import PLACE, arm_table, comparisons
-from analysis.table import HEADERS, cells
+from analysis.figures.curves import AXES, learning_curves
+from analysis.load.study import load_history, load_study
+from analysis.report.__main__ import main
+from analysis.stats.arms import PLACE, arm_table, comparisons
+from analysis.stats.ranks import ranks
+from analysis.tables.text import HEADERS, cells
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason=REMEDY)]
 TRAINED = Path(__file__).resolve().parents[2] / "runs"
@@ -76,7 +76,7 @@ const wait = setInterval(async () => {
 
 def written(runs: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The report of study=compare, without the figures for papers."""
-    monkeypatch.setattr("analysis.report.KINDS", ())
+    monkeypatch.setattr("analysis.report.__main__.KINDS", ())
     assert main([f"runs={runs}", f"out={out}"]) == 0
     return out / "report.html"
 
@@ -90,7 +90,7 @@ def clicked(page: Path, scheme: str, width: int) -> dict[str, Any]:
 
 
 def verdicts(frame: pd.DataFrame) -> list[list[list[str]]]:
-    """The verdict tables as the page must show them: all is written by ``analysis.table`` from the frame."""
+    """The verdict tables as the page must show them: ``analysis.tables.text`` writes them from the frame."""
     arms, pairs = arm_table(frame), comparisons(frame)
     tables = []
     for (task, scale), rows in arms.groupby(PLACE, sort=True):

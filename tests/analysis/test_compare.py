@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 
 from analysis import compare
-from analysis.arguments import read_arguments
+from analysis.cli import read_arguments
 from analysis.compare import CompareConfig, main
-from analysis.latex import render_latex
-from analysis.load import load_study
-from analysis.summary import arm_table, comparisons
-from analysis.table import render_markdown, render_tables
+from analysis.load.study import load_study
+from analysis.stats.arms import arm_table, comparisons
+from analysis.tables.latex import render_latex
+from analysis.tables.text import render_markdown, render_tables
 
 
 def test_results_go_beside_the_runs_or_where_they_are_sent() -> None:

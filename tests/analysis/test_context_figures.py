@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from analysis.context_figures import (
+from analysis.figures.contexts import (
     EVALUATED,
     further_curves,
     is_map,
@@ -16,9 +16,9 @@ from analysis.context_figures import (
     read_positions,
     recall_maps,
 )
-from analysis.figures import PALETTE
-from analysis.load import load_study
-from analysis.print_figures import printed
+from analysis.figures.curves import PALETTE
+from analysis.figures.matplotlib_export import printed
+from analysis.load.study import load_study
 
 
 @pytest.fixture

@@ -12,15 +12,15 @@ import pandas as pd
 import pytest
 import wandb_file
 
-from analysis import dashboard
-from analysis.dashboard_run import contents, rows, upload_analysis
-from analysis.differences import difference_cells, with_differences
-from analysis.figures import learning_curves
-from analysis.flags import study_warnings
-from analysis.load import load_history, load_study
-from analysis.page import Findings
-from analysis.summary import arm_table
-from analysis.table import cells
+from analysis.dashboard import __main__ as dashboard
+from analysis.dashboard.wandb_run import contents, rows, upload_analysis
+from analysis.figures.curves import learning_curves
+from analysis.load.study import load_history, load_study
+from analysis.report.page import Findings
+from analysis.stats.arms import arm_table
+from analysis.stats.versus_baseline import difference_cells, with_differences
+from analysis.stats.warnings import study_warnings
+from analysis.tables.text import cells
 
 
 @pytest.fixture(autouse=True)

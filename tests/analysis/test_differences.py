@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.differences import difference_cells, with_differences
-from analysis.load import load_study
+from analysis.load.study import load_study
+from analysis.stats.versus_baseline import difference_cells, with_differences
 
 WriteRun = Callable[..., Path]
 

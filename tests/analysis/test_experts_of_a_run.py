@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
 
 import commands
 
-from analysis.experts import main
-from analysis.routing_data import follow, open_run
-from analysis.token_kinds import KINDS
+from analysis.experts.__main__ import main
+from analysis.experts.recordings import follow, open_run
+from analysis.experts.token_kinds import KINDS
 
 WORDS = (
     *commands.TINY, "budget.batch_size=4", "trainer.evaluate_every=3", "trainer.validation_examples=2",

@@ -12,7 +12,7 @@ import pytest
 
 from analysis import fetch
 from analysis.fetch import MARK, place
-from analysis.load import load_study
+from analysis.load.study import load_study
 from experiments.runtime.errors import DataError
 
 CELL = Path("compare") / "decoder-causal_lm-text-nano-ab12cd34"

@@ -7,10 +7,19 @@ from typing import Any
 
 import pytest
 
-from analysis.figures import AXES, PALETTE, PANEL_HEIGHT, SEED, learning_curves, log_axis, places, styles
-from analysis.load import load_history, load_study
-from analysis.page_parts import drawn
-from analysis.score_figures import final_scores
+from analysis.figures.curves import (
+    AXES,
+    PALETTE,
+    PANEL_HEIGHT,
+    SEED,
+    learning_curves,
+    log_axis,
+    places,
+    styles,
+)
+from analysis.figures.scores import final_scores
+from analysis.load.study import load_history, load_study
+from analysis.report.html import drawn
 
 
 def test_an_architecture_has_one_colour_and_its_arms_differ_in_dash(write_run: Any, tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis import frame_cache
-from analysis.frame_cache import NAME
-from analysis.load import load_history, load_study
-from analysis.run_record import RunRecord
+from analysis.load import cache as frame_cache
+from analysis.load.cache import NAME
+from analysis.load.run_record import RunRecord
+from analysis.load.study import load_history, load_study
 
 OLD = count(10**9)
 """Seconds of the past, each used once."""

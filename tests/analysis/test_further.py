@@ -9,11 +9,18 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.context_figures import further_curves
-from analysis.further import TRAINED, further_grid, further_scores, published, settings, shared_setting
-from analysis.load import load_history, load_study
-from analysis.page import render_page
-from analysis.table import render_markdown, render_tables
+from analysis.figures.contexts import further_curves
+from analysis.load.study import load_history, load_study
+from analysis.report.page import render_page
+from analysis.stats.extra_tests import (
+    TRAINED,
+    further_grid,
+    further_scores,
+    published,
+    settings,
+    shared_setting,
+)
+from analysis.tables.text import render_markdown, render_tables
 
 LONGER = {"sequence_length=32": 0.6, "sequence_length=64": 0.2}
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.gap import gap_grid, gap_title, gaps
-from analysis.load import load_history, load_study
-from analysis.page import render_page
-from analysis.table import render_markdown, render_tables
+from analysis.load.study import load_history, load_study
+from analysis.report.page import render_page
+from analysis.stats.likelihood_gap import gap_grid, gap_title, gaps
+from analysis.tables.text import render_markdown, render_tables
 
 DECODER = (2.0, 2.1, 2.2)
 DIFFUSION = (2.5, 2.6, 2.9)

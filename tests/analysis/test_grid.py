@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from analysis.grid import grid_table, main
-from analysis.load import load_history, load_study
+from analysis.grid_search import grid_table, main
+from analysis.load.study import load_history, load_study
 
 SCORES = {1e-3: (2.6, 2.5, 2.7), 3e-3: (2.3, 2.4, 2.2), 1e-2: (2.0, 2.0)}
 """By learning rate, a value for each seed. The last has lost one."""

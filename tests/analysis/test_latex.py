@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from analysis.flags import study_warnings
-from analysis.latex import escape, render_latex
-from analysis.load import load_study
-from analysis.summary import matched_line
+from analysis.load.study import load_study
+from analysis.stats.arms import matched_line
+from analysis.stats.warnings import study_warnings
+from analysis.tables.latex import escape, render_latex
 
 
 def rows_of(table: str) -> list[list[str]]:

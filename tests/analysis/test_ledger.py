@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.claims import Order, Record, Row, read_record, read_records
-from analysis.ledger import LedgerConfig, main, order_verdict, page_of, row_values, row_verdict
-from analysis.ledger_page import markdown
+from analysis.ledger.__main__ import LedgerConfig, main, order_verdict, page_of, row_values, row_verdict
+from analysis.ledger.claims import Order, Record, Row, read_record, read_records
+from analysis.ledger.page import markdown
 from experiments.runtime.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis.load import load_history, load_study
+from analysis.load.study import load_history, load_study
 
 
 def test_every_run_is_a_row(study: Path) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from analysis.flags import study_warnings
-from analysis.load import load_history, load_study
-from analysis.page import POLICY, render_page
-from analysis.summary import arm_table
-from analysis.table import cells
+from analysis.load.study import load_history, load_study
+from analysis.report.page import POLICY, render_page
+from analysis.stats.arms import arm_table
+from analysis.stats.warnings import study_warnings
+from analysis.tables.text import cells
 
 
 def page(runs: Path) -> str:

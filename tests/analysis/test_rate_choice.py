@@ -9,7 +9,14 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.rate_choice import best_rates, extension, further_rate, rate_means, rate_table, robust_decades
+from analysis.stats.learning_rate_choice import (
+    best_rates,
+    extension,
+    further_rate,
+    rate_means,
+    rate_table,
+    robust_decades,
+)
 
 WriteRun = Callable[..., Path]
 

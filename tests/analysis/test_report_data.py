@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from analysis.arm_names import config_differences
-from analysis.load import load_history, load_study
-from analysis.report_data import (
+from analysis.load.arm_names import config_differences
+from analysis.load.study import load_history, load_study
+from analysis.stats.arms import arm_table, comparisons
+from analysis.stats.ranks import (
     baseline_gains,
     levels_reached,
     ranks,
 )
-from analysis.summary import arm_table, comparisons
 
 WriteRun = Callable[..., Path]
 

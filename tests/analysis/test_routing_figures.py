@@ -1,6 +1,6 @@
 import pandas as pd
 
-from analysis.routing_figures import share_figure
+from analysis.experts.figures import share_figure
 
 
 def test_shares_are_written_as_they_round() -> None:

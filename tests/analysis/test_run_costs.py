@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from analysis.load import load_history, load_study
-from analysis.run_costs import COST_HEAD, STABILITY_HEAD, cost_rows, stability_rows
+from analysis.load.study import load_history, load_study
+from analysis.stats.run_costs import COST_HEAD, STABILITY_HEAD, cost_rows, stability_rows
 
 WriteRun = Callable[..., Path]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.load import load_study
-from analysis.score_figures import final_scores, forest
+from analysis.figures.scores import final_scores, forest
+from analysis.load.study import load_study
 
 
 def test_scores_are_those_of_the_frame(study: Path) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.load import load_study
-from analysis.solved import solve_rates, solved_grid, solved_title
-from analysis.table import render_markdown
+from analysis.load.study import load_study
+from analysis.stats.solve_rates import solve_rates, solved_grid, solved_title
+from analysis.tables.text import render_markdown
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.figures import PALETTE
-from analysis.speed import draw, main, render, svg
-from analysis.speed_rows import load_speed
+from analysis.figures.curves import PALETTE
+from analysis.speed.__main__ import draw, main, render, svg
+from analysis.speed.rows import load_speed
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 

@@ -6,9 +6,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.figures import PALETTE
-from analysis.speed_figures import roof_notes, share_rows, speed_curves, with_roof
-from analysis.speed_rows import extremes
+from analysis.figures.curves import PALETTE
+from analysis.speed.curves import roof_notes, share_rows, speed_curves, with_roof
+from analysis.speed.rows import extremes
 
 
 def cell(backbone: str, context: int, batch: int = 1, mode: str = "decode", **changes: Any) -> dict[str, Any]:

@@ -6,11 +6,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.report import main, read_speed
-from analysis.speed_figures import share_rows, speed_curves
-from analysis.speed_panels import largest_curves, largest_rows, memory_curves, sampling_curves
-from analysis.speed_rows import extremes, given
-from analysis.tradeoff_figures import decoding_context
+from analysis.figures.tradeoffs import decoding_context
+from analysis.report.__main__ import main, read_speed
+from analysis.speed.curves import share_rows, speed_curves
+from analysis.speed.panels import largest_curves, largest_rows, memory_curves, sampling_curves
+from analysis.speed.rows import extremes, given
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 MIB = 2**20
@@ -94,7 +94,7 @@ def test_rows_of_before_there_were_groups_are_still_drawn() -> None:
 def test_the_report_shows_what_there_is(
     old: bool, study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analysis.report.KINDS", ())
+    monkeypatch.setattr("analysis.report.__main__.KINDS", ())
     rows = RESULTS / "speed.parquet"
     if not old:
         rows = tmp_path / "rows.parquet"

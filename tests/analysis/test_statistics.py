@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.statistics import compare_arms, detectable_difference, holm, mean_interval, welch_error
+from analysis.stats.intervals import compare_arms, detectable_difference, holm, mean_interval, welch_error
 
 
 def test_interval_agrees_with_scipy() -> None:

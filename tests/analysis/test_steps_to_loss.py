@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from analysis.compare import main
-from analysis.load import load_history, load_study
-from analysis.steps_to_loss import first_reached, steps_grid, with_steps
-from analysis.table import render_tables
+from analysis.load.study import load_history, load_study
+from analysis.stats.steps_to_loss import first_reached, steps_grid, with_steps
+from analysis.tables.text import render_tables
 
 
 def curve(*values: float) -> pd.DataFrame:

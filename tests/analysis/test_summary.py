@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.flags import study_warnings
-from analysis.load import load_study
-from analysis.summary import arm_table, comparisons, matched_line
+from analysis.load.study import load_study
+from analysis.stats.arms import arm_table, comparisons, matched_line
+from analysis.stats.warnings import study_warnings
 
 
 def warned(runs: Path) -> str:

@@ -9,9 +9,19 @@ from typing import Any
 
 import pytest
 
-from analysis.differences import DIFFERENCES, difference_cells, with_differences
-from analysis.load import load_study
-from analysis.table import HEADERS, WIDTH, cells, flops, render_markdown, render_tables, seconds, si, size
+from analysis.load.study import load_study
+from analysis.stats.versus_baseline import DIFFERENCES, difference_cells, with_differences
+from analysis.tables.text import (
+    HEADERS,
+    WIDTH,
+    cells,
+    flops,
+    render_markdown,
+    render_tables,
+    seconds,
+    si,
+    size,
+)
 
 
 def line(text: str, arm: str, task: str = "text") -> str:

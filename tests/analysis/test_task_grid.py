@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.load import load_study
+from analysis.load.study import load_study
 from analysis.task_grid import grid_text, main, task_grid
 
 WriteRun = Callable[..., Path]

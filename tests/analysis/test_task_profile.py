@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from analysis.load import load_study
-from analysis.table import render_markdown
-from analysis.task_profile import across_tasks, task_scores
+from analysis.load.study import load_study
+from analysis.stats.performance_profile import across_tasks, task_scores
+from analysis.tables.text import render_markdown
 
 TASKS = ("copying", "induction", "recall")
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from analysis.token_kinds import KINDS, SPECIAL, character_kinds, is_code, token_kinds
+from analysis.experts.token_kinds import KINDS, SPECIAL, character_kinds, is_code, token_kinds
 
 
 def kind_of(text: str, word: str) -> str:

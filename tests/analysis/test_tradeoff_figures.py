@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.figures import REFERENCE_COLOUR, styles
-from analysis.load import load_study
-from analysis.summary import arm_table
-from analysis.tradeoff_figures import decoding_context, decoding_note, dominated, pareto_fronts, with_costs
+from analysis.figures.curves import REFERENCE_COLOUR, styles
+from analysis.figures.tradeoffs import decoding_context, decoding_note, dominated, pareto_fronts, with_costs
+from analysis.load.study import load_study
+from analysis.stats.arms import arm_table
 
 
 def decoding(

@@ -14,9 +14,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis import compare, page, task_grid
-from analysis.flags import study_warnings
-from analysis.load import load_study
+from analysis import compare, task_grid
+from analysis.load.study import load_study
+from analysis.report import page
+from analysis.stats.warnings import study_warnings
 
 WriteRun = Callable[..., Path]
 Plant = Callable[[Path, WriteRun], object]

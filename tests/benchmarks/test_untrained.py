@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.scaling_laws import Law
+from analysis.scaling.laws import Law
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics
 
-from analysis.summary import LIKELIHOODS
+from analysis.stats.arms import LIKELIHOODS
 from experiments.tasks.metrics import (
     CLASSES,
     Metric,

@@ -6,7 +6,7 @@ import commands
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.claims import read_records
+from analysis.ledger.claims import read_records
 from experiments.config.sections import CONF
 
 STUDIES = sorted(path.stem for path in (CONF / "study" / "reproduce").glob("*.yaml"))

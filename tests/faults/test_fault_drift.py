@@ -15,8 +15,8 @@ import torch
 from omegaconf import OmegaConf
 from safetensors.torch import load_file
 
-from analysis.flags import study_warnings
-from analysis.load import load_study
+from analysis.load.study import load_study
+from analysis.stats.warnings import study_warnings
 from experiments.run.resume_check import check_config, flat
 from experiments.run.settings import deciding
 from experiments.runtime.errors import ConfigError, DataError

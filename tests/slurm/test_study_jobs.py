@@ -14,8 +14,8 @@ import jobs
 import pandas as pd
 import pytest
 
-from analysis.load import load_study
-from analysis.summary import arm_table
+from analysis.load.study import load_study
+from analysis.stats.arms import arm_table
 from slurm.cells import Cell, submissions
 from slurm.queue import live
 

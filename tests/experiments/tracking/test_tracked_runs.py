@@ -18,9 +18,9 @@ from omegaconf import OmegaConf
 from processes import child, parts
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from analysis import dashboard_views
+from analysis.dashboard import workspace as dashboard_views
 from analysis.fetch import place
-from analysis.load import load_history, load_study
+from analysis.load.study import load_history, load_study
 from experiments.runtime.secrets import redact
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.tracker import fold

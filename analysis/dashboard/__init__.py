@@ -1,0 +1,1 @@
+"""A Workspace and a Report in Weights & Biases."""

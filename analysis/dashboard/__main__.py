@@ -1,0 +1,190 @@
+"""Shows a study in Weights & Biases: its runs, its tables and figures, a Workspace and a Report.
+
+python -m analysis.dashboard study=compare [runs=runs] [project=NAME] [entity=NAME] [--dry-run]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.cli import read_arguments
+from analysis.dashboard import wandb_run as dashboard_run
+from analysis.dashboard.wandb_run import Contents, contents, upload_analysis
+from analysis.load.study import load_history, load_study
+from analysis.report.page import find
+from analysis.stats.steps_to_loss import with_steps
+from experiments.runtime.errors import RunError
+from experiments.runtime.secrets import redact
+from experiments.tracking.run_folder import RunFolder, write_json
+from experiments.tracking.tracker import SPEC
+from experiments.tracking.upload import study_folders, upload
+from experiments.tracking.wandb import NO_KEY, signed_in
+
+MARK = "wandb-dashboard.json"
+
+HELP = """\
+Shows a study in Weights & Biases.
+
+    python -m analysis.dashboard study=compare runs=runs project=compare entity=me [--dry-run]
+
+study    the study; default compare
+runs     the folder of all studies; default runs
+project  W&B project; default the name of the study
+entity   W&B user or team; default that of the account
+--dry-run, dry_run=true  uses no network and needs no key: writes what would be sent as JSON
+output   where --dry-run writes; default RUNS/STUDY/dashboard
+
+Uploads the runs that are not there yet, then the tables and figures of the study as one run
+of the job type `analysis`, then a Workspace and a Report. The same command again sends only
+what is new.
+
+Exit codes: 0; 1 W&B or the network failed, try again; 2 a mistake in the words, no such
+study, no API key.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DashboardConfig:
+    """What to show, and where."""
+
+    study: str = "compare"
+    """The study, a folder inside ``runs``."""
+    runs: str = "runs"
+    """The folder of all studies."""
+    project: str = ""
+    """W&B project; empty for the name of the study."""
+    entity: str = ""
+    """W&B user or team; empty for the default of the account."""
+    dry_run: str = "false"
+    """``true`` writes what would be sent, and sends nothing."""
+    output: str = ""
+    """Where a dry run writes; empty for ``RUNS/STUDY/dashboard``."""
+
+    def __post_init__(self) -> None:
+        for name in ("study", "runs"):
+            if not getattr(self, name):
+                raise ValueError(f"{name}= is empty: write for example study=compare runs=runs")
+        if self.dry_run not in ("true", "false"):
+            raise ValueError(f"dry_run={self.dry_run}: it is true or false")
+        if self.output and self.dry_run == "false":
+            raise ValueError("output= is for a dry run: add --dry-run")
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.runs) / self.study
+
+    @property
+    def sent_to(self) -> str:
+        return self.project or self.study
+
+
+def specs(frame: pd.DataFrame, sent: Contents, config: DashboardConfig) -> dict[str, Any]:
+    """What a dry run writes, by file name."""
+    from analysis.dashboard import workspace as views  # takes most of a second
+
+    figures = [f"figures/{name}" for name in sent.figures]
+    study = {"spec": SPEC, "study": config.study, "project": config.sent_to, "entity": config.entity}
+    tables = {
+        name: {"columns": [*map(str, table)], "rows": dashboard_run.rows(table)}
+        for name, table in sent.tables.items()
+    }
+    analysis = {"id": sent.run_id, "job_type": "analysis", "content": sent.digest, "figures": figures}
+    links = _links(config.sent_to, config.entity or "ENTITY")
+    return {
+        "workspace.json": {
+            **study,
+            "view": views.spec(views.workspace(frame, config.sent_to, config.entity)),
+        },
+        "report.json": {
+            **study,
+            "view": views.spec(views.report(frame, figures, links, config.sent_to, "")),
+        },
+        "analysis.json": {**study, **analysis, "warnings": sent.warnings, "tables": tables},
+    }
+
+
+def send(frame: pd.DataFrame, sent: Contents, config: DashboardConfig) -> int:
+    """Uploads and saves everything; the number of runs that failed. Raises whatever W&B raises."""
+    import wandb
+
+    from analysis.dashboard import workspace as views
+
+    project, entity = config.sent_to, config.entity or str(wandb.Api().default_entity)
+    failed = 0
+    for path in study_folders(Path(config.runs), config.study):
+        outcome = upload(RunFolder(path), project=project, entity=entity)
+        failed += outcome == "failed"
+        print(f"{path}: {outcome}", flush=True)
+    outcome = upload_analysis(config.folder, sent, mode="online", project=project, entity=entity)
+    print(f"{sent.run_id}: {outcome}")
+    figures = [f"figures/{name}" for name in sent.figures]
+    workspace = views.workspace(frame, project, entity)
+    report = views.report(frame, figures, _links(project, entity), project, entity)
+    print(save_views(config.folder / MARK, workspace, report, f"{entity}/{project}"))
+    return failed
+
+
+def save_views(mark: Path, workspace: Any, report: Any, place: str) -> str:
+    """Saves both under the ids that the mark remembers, so that they are replaced and not doubled."""
+    known = json.loads(mark.read_text()) if mark.exists() else {}
+    if known.get("place") == place:
+        workspace._internal_name, workspace._internal_id = known["workspace"]
+        report.id = known["report"]
+    workspace.save()
+    report.save()
+    ids = [workspace._internal_name, workspace._internal_id]
+    write_json(mark, {"place": place, "workspace": ids, "report": report.id})
+    return f"workspace {workspace.url}\nreport {report.url}"
+
+
+def _links(project: str, entity: str) -> dict[str, str]:
+    root = f"https://wandb.ai/{entity}/{project}"
+    return {"the runs": f"{root}/table", "the workspaces": f"{root}/workspace"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code; ``--help`` lists them."""
+    if any(a in ("--help", "-h") for a in arguments):
+        print(HELP, end="")
+        return 0
+    try:
+        words = ["dry_run=true" if word == "--dry-run" else word for word in arguments]
+        config = DashboardConfig(**read_arguments(words, DashboardConfig))
+        dry = config.dry_run == "true"
+        if not dry and not signed_in():
+            raise ValueError(f"{NO_KEY}; or add --dry-run, which needs none")
+        frame = load_study(Path(config.runs), config.study)
+        history = load_history(Path(config.runs), config.study)
+        frame = with_steps(frame, history)
+        sent = contents(frame, find(frame, history))
+    except (ValueError, RunError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if not dry:
+        try:
+            return int(send(frame, sent, config) > 0)
+        except Exception as error:  # of W&B, its views and the network: many kinds, none of ours
+            reason = " ".join(redact(f"{type(error).__name__}: {error}").split())
+            print(f"error: W&B failed: {reason}; the same command goes on where it stopped", file=sys.stderr)
+            return 1
+    folder = Path(config.output) if config.output else config.folder / "dashboard"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, tree in specs(frame, sent, config).items():
+            write_json(folder / name, tree)
+            print(f"wrote {folder / name}")
+    except OSError as error:
+        print(f"error: cannot write to {folder}/: {error}; set output= to another", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

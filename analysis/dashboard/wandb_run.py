@@ -1,0 +1,121 @@
+"""The ``analysis`` run of a study in W&B: its tables and figures, one run for each study."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.figures.matplotlib_export import printed
+from analysis.report.page import Findings
+from analysis.stats.arms import arm_table, comparisons
+from analysis.stats.warnings import study_warnings
+from experiments.runtime.secrets import redact
+from experiments.tracking.run_folder import write_bytes, write_json
+from experiments.tracking.tracker import SPEC, RunIdentity, TrackingConfig
+from experiments.tracking.wandb import start
+
+MARK = "wandb-analysis.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What is uploaded of a study."""
+
+    study: str
+    tables: Mapping[str, pd.DataFrame]
+    """``verdict`` (an arm each), ``comparisons`` (a pair of arms each) and ``results`` (a run each)."""
+    figures: Mapping[str, bytes]
+    """PNGs by name."""
+    files: Mapping[str, bytes]
+    """The frame as CSV."""
+    warnings: list[str]
+
+    @property
+    def run_id(self) -> str:
+        """The same for a study whenever it is asked."""
+        name = f"analysis-{self.study}"
+        return name if len(name) <= 64 else f"analysis-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+    @property
+    def digest(self) -> str:
+        """Changes with the tables and figures."""
+        parts = [rows(table) for table in self.tables.values()]
+        text = json.dumps([SPEC, self.warnings, *parts], default=str)
+        return hashlib.sha256(text.encode() + b"".join(self.figures.values())).hexdigest()
+
+
+def contents(frame: pd.DataFrame, found: Findings) -> Contents:
+    """What is uploaded of a study; paths on this machine and command lines are not."""
+    frame = frame.drop(columns=["path", "command"])
+    frame = frame.assign(message=[redact(text) for text in frame["message"]])
+    return Contents(
+        study=str(frame["study"].iloc[0]),
+        tables={"verdict": arm_table(frame), "comparisons": comparisons(frame), "results": frame},
+        figures={
+            name: printed(figure, "png") for name, figure in found.figures.items() if figure is not None
+        },
+        files={"results.csv": frame.to_csv(index=False).encode()},
+        warnings=study_warnings(frame),
+    )
+
+
+def rows(table: pd.DataFrame) -> list[list[Any]]:
+    """The cells of a table; None for what is missing."""
+    return [[_cell(value) for value in row] for row in table.itertuples(index=False)]
+
+
+def _cell(value: Any) -> Any:
+    value = value.item() if hasattr(value, "item") else value
+    return None if value is None or (isinstance(value, float) and math.isnan(value)) else value
+
+
+def upload_analysis(folder: Path, contents: Contents, *, mode: str, project: str, entity: str | None) -> str:
+    """``uploaded``, or ``already there`` where the study has nothing new. Raises what W&B does.
+
+    Args:
+        folder: of the study; a mark in it says what was uploaded where.
+        mode: ``online``, or ``offline`` to write W&B's files into ``folder/wandb``.
+    """
+    mark = folder / MARK
+    state = {"mode": mode, "project": project, "entity": entity, "content": contents.digest}
+    if mark.exists() and json.loads(mark.read_text()) == state:
+        return "already there"
+    identity = RunIdentity(
+        key=contents.run_id,
+        study=contents.study,
+        group="analysis",
+        tags={"stage": "analysis"},
+        job_type="analysis",
+    )
+    config = TrackingConfig(mode=mode, project=project, entity=entity)
+    said = {"study": contents.study, "spec": SPEC, "content": contents.digest, "warnings": contents.warnings}
+    run = start(config, identity, folder, said)
+    import wandb
+
+    with tempfile.TemporaryDirectory() as kept:
+        shown: dict[str, Any] = {}
+        for name, table in contents.tables.items():
+            columns: list[str | int] = [str(column) for column in table.columns]
+            shown[f"tables/{name}"] = wandb.Table(columns=columns, data=rows(table), allow_mixed_types=True)
+        for name, figure in contents.figures.items():
+            path = Path(kept) / f"{name}.png"
+            path.write_bytes(figure)
+            shown[f"figures/{name}"] = wandb.Image(str(path))
+        run.log(shown)
+        files = Path(run.dir) / "analysis"
+        files.mkdir(exist_ok=True)
+        for name, content in contents.files.items():
+            write_bytes(files / name, content)
+        run.save(str(files / "*"), base_path=run.dir, policy="now")
+        run.tags = ["stage:analysis", "status:complete"]
+        run.finish(exit_code=0)
+    write_json(mark, state)
+    return "uploaded"

@@ -1,0 +1,1 @@
+"""What the experts of a run do."""

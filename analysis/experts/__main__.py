@@ -1,0 +1,182 @@
+"""What the experts of a run do: load and routing over training, who works with whom, who reads what.
+
+    python -m analysis.experts run=runs/single/moe-text-nano-1a2b3c4d/s0 [out=FOLDER] [examples=256]
+
+run       folder of a run whose model has experts, of any family
+out       where the results go; default RUN/analysis
+examples  examples of the validation split that the last checkpoint is followed on (of each domain as many)
+device    where to compute: auto, cpu or cuda
+
+Writes experts.md and, as CSV and Parquet, experts_training (load, entropy, violations, saturation at each
+evaluation), experts_load, experts_coactivation, experts_vocabulary and, for text, experts_domains and
+experts_kinds; figures as experts_*.svg. Definitions: docs/experts.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis.cli import read_arguments, run_command
+from analysis.experts.figures import coactivation_figure, share_figure, training_figure
+from analysis.experts.recordings import DOMAINS, domain_tasks, follow, load_recordings, open_run
+from analysis.experts.tables import (
+    Grid,
+    coactivation_frame,
+    coactivation_grid,
+    domains_frame,
+    kinds_frame,
+    share_grids,
+    training_grid,
+    vocabulary_frame,
+    vocabulary_grid,
+)
+from analysis.speed.matplotlib_figure import svg
+from analysis.tables.text import WIDTH
+from analysis.writing import parquet, write
+from experiments.config.schema import DeviceConfig
+
+SPLIT = "validation"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertsAnalysisConfig:
+    """What is looked at, and where the results go."""
+
+    run: str = ""
+    """Folder of a run whose model has experts."""
+    out: str = ""
+    """Where the results go; empty for ``RUN/analysis``."""
+    examples: int = 256
+    """Examples of the validation split, and of each domain's; all, where there are fewer."""
+    device: str = "auto"
+    """Where to compute: ``auto``, ``cpu``, ``cuda`` or ``cuda:1`` ..."""
+
+    def __post_init__(self) -> None:
+        if not self.run:
+            raise ValueError("run= is empty: name the folder of a run, as run=runs/STUDY/CELL-DIGEST/s0")
+        if self.examples < 1:
+            raise ValueError(f"examples={self.examples} must be at least 1")
+        DeviceConfig(name=self.device)
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.out) if self.out else Path(self.run) / "analysis"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """All that is found out about a run."""
+
+    description: str
+    frames: dict[str, pd.DataFrame]
+    """By the name of the file, without ``experts_``; a frame that has nothing to say is left out."""
+    notes: list[str]
+    """What could not be found out, and why."""
+
+    def grids(self) -> list[Grid]:
+        """The tables that are printed."""
+        f, grids = self.frames, []
+        if "training" in f:
+            grids.append(training_grid(f["training"]))
+        grids.append(coactivation_grid(f["coactivation"]))
+        if "domains" in f:
+            grids += share_grids(f["domains"], "domain", "Share of a domain's tokens")
+        grids.append(vocabulary_grid(f["vocabulary"]))
+        if "kinds" in f:
+            grids += share_grids(f["kinds"], "kind", "Share of a kind's tokens")
+        return grids
+
+    def figures(self) -> dict[str, Figure]:
+        f = self.frames
+        found = {"coactivation": coactivation_figure(f["coactivation"])}
+        if "training" in f:
+            found["training"] = training_figure(f["training"], f["load"])
+        for name, group in (("domains", "domain"), ("kinds", "kind")):
+            if name in f:
+                found[name] = share_figure(f[name], group)
+        return found
+
+    def markdown(self) -> str:
+        lines = [f"# Experts of {self.description}", "", *(f"- {note}" for note in self.notes), ""]
+        return "\n".join(lines) + "\n".join(grid.markdown() for grid in self.grids())
+
+    def text(self) -> str:
+        lines = [f"Experts of {self.description}", *(f"Note: {note}" for note in self.notes)]
+        return "\n".join(lines) + "\n" + "".join(f"\n{grid.text(WIDTH)}" for grid in self.grids())
+
+
+def find_out(config: ExpertsAnalysisConfig) -> Findings:
+    """Reads the recordings and follows the last checkpoint on text. Raises RunError."""
+    path = Path(config.run)
+    saved = open_run(path, DeviceConfig(name=config.device).torch_device())
+    history, load = load_recordings(path)
+    layers = follow(saved, saved.task, SPLIT, config.examples)
+    domains = {
+        name: follow(saved, task, SPLIT, config.examples) for name, task in domain_tasks(saved, path).items()
+    }
+    tokenizer = saved.task.tokenizer
+    texts = [str(token) for token in range(saved.task.vocabulary.size)]
+    if tokenizer is not None:
+        texts = [_written(token, piece) for token, piece in enumerate(tokenizer.token_bytes)]
+    frames = {
+        "training": history,
+        "load": load,
+        "coactivation": coactivation_frame(layers),
+        "domains": domains_frame(domains),
+        "vocabulary": vocabulary_frame(layers, texts),
+        "kinds": kinds_frame(layers),
+    }
+    notes = []
+    if history.empty:
+        notes.append(f"no recordings in {path}/routing: load and saturation over training are left out")
+    if not domains:
+        notes.append(f"the task is no corpus of text: domains ({', '.join(DOMAINS)}) are left out")
+    if tokenizer is None:
+        notes.append("the task has no text: kinds of words are left out")
+    kept = {name: frame for name, frame in frames.items() if not frame.empty or name in ALWAYS}
+    return Findings(description=saved.description, frames=kept, notes=notes)
+
+
+def _written(token: int, piece: bytes) -> str:
+    """A token as tables show it; those that are no text by themselves by their bytes or number."""
+    try:
+        return repr(piece.decode()) if piece else f"<{token}>"
+    except UnicodeDecodeError:
+        return "0x" + piece.hex()
+
+
+ALWAYS = ("coactivation", "vocabulary")
+"""Frames that are written even where they have no rows."""
+
+
+def prepare(arguments: Sequence[str]) -> tuple[Findings, Path]:
+    """What there is to say, and where it goes. Raises ValueError or RunError."""
+    config = ExpertsAnalysisConfig(**read_arguments(arguments, ExpertsAnalysisConfig))
+    return find_out(config), config.folder
+
+
+def publish(findings: Findings, folder: Path) -> None:
+    """Prints the findings and writes every file of them."""
+    print(findings.text())
+    contents: dict[str, str | bytes] = {"experts.md": findings.markdown()}
+    for name, frame in findings.frames.items():
+        contents[f"experts_{name}.csv"] = frame.to_csv(index=False)
+        contents[f"experts_{name}.parquet"] = parquet(frame)
+    contents |= {f"experts_{name}.svg": svg(figure) for name, figure in findings.figures().items()}
+    for name, content in contents.items():
+        print(f"wrote {write(folder / name, content)}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code: 0, 2 where the person asked for something that is not there, or that of the error."""
+    return run_command(__doc__, arguments, prepare, lambda found: publish(*found))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,149 @@
+"""Figures of quality against context: other lengths of the same task, needles by length and depth, positions.
+
+Loss by position is not in a run's record: ``experiments.evaluate stretches=8 output=RUN/evaluate.json``
+measures it, and the report reads that file where a run has one.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from analysis.figures.curves import MOST_PANELS, make_panels, styles
+from analysis.stats.arms import PLACE, usable
+from analysis.stats.extra_tests import TRAINED, further_scores, settings, shared_setting
+from analysis.stats.intervals import mean_interval
+
+EVALUATED = "evaluate.json"
+"""What a run's evaluation by position is called, in its folder."""
+MAP_AXES = ("depth", "sequence_length")
+"""The two settings of tests that make a map: up and across."""
+
+
+def is_map(tests: list[str]) -> bool:
+    """Whether the further tests among these all set a length and a depth, and nothing else."""
+    asked = [settings(test) for test in tests if test != TRAINED]
+    return bool(asked) and all(tuple(found) == MAP_AXES for found in asked)
+
+
+def further_curves(frame: pd.DataFrame) -> go.Figure | None:
+    """Score on each further test, a panel for each task; None where there are none beside maps."""
+    scores = further_scores(frame)
+    panels = [(p, rows) for p, rows in scores.groupby(PLACE, sort=True) if not is_map(list(rows["test"]))]
+    if not panels:
+        return None
+    figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in panels])
+    style, named = styles(frame), set()
+    for ((task, _), rows), cell in zip(panels, cells, strict=True):
+        shared = shared_setting(rows["test"])
+        for arm, points in rows.groupby("arm", sort=False):
+            look = style[str(arm)]
+            labels = [test.removeprefix(f"{shared}=").replace(" ", "<br>") for test in points["test"]]
+            trace = go.Scatter(
+                x=["as<br>trained" if test == TRAINED else label
+                   for test, label in zip(points["test"], labels, strict=True)],
+                y=points["score"].tolist(), mode="lines+markers", name=str(arm),
+                legendgroup=str(arm), showlegend=arm not in named,
+                line={"color": look["color"], "dash": look["dash"]},
+                marker={"symbol": look["symbol"], "size": 8},
+                error_y={"type": "data", "array": points["half_width"].tolist(), "thickness": 1},
+                hovertemplate=f"{arm}, %{{x}}: %{{y:.4f}}<extra></extra>",
+            )  # fmt: skip
+            figure.add_trace(trace, **cell)
+            named.add(arm)
+        title = shared.replace("_", " ") or "settings of the test that differ"
+        figure.update_xaxes(type="category", title_text=title, automargin=True, **cell)
+        figure.update_yaxes(title_text=_metric(frame, str(task)), **cell)
+    return figure
+
+
+def _metric(frame: pd.DataFrame, task: str) -> str:
+    """The score of a task, in words."""
+    return str(frame[frame["task"] == task]["metric"].dropna().iloc[0]).replace("_", " ")
+
+
+def recall_maps(frame: pd.DataFrame) -> go.Figure | None:
+    """Score by length and depth of the needle, a map for each arm; None where no tests ask for both."""
+    scores = further_scores(frame)
+    panels = [
+        ((task, arm), rows[rows["test"] != TRAINED])
+        for (task, _, arm), rows in scores.groupby([*PLACE, "arm"], sort=True)
+        if is_map(list(rows["test"]))
+    ][:MOST_PANELS]
+    if not panels:
+        return None
+    figure, cells = make_panels([f"{arm}, {task}" for (task, arm), _ in panels])
+    for ((task, arm), rows), cell in zip(panels, cells, strict=True):
+        asked = pd.DataFrame([settings(test) for test in rows["test"]], index=rows.index)
+        table = rows.assign(**asked.astype(float)).pivot(
+            index=MAP_AXES[0], columns=MAP_AXES[1], values="score"
+        )
+        trace = go.Heatmap(
+            x=[f"{length:g}" for length in table.columns], y=[f"{depth:g}" for depth in table.index],
+            z=table.to_numpy().tolist(), zmin=0, zmax=1, colorscale="Cividis", texttemplate="%{z:.2f}",
+            xgap=2, ygap=2, name=str(arm), showscale=cell == cells[-1],
+            colorbar={"title": {"text": _metric(frame, str(task)), "side": "right"}},
+            hovertemplate=f"<b>{arm}</b>, length %{{x}}, depth %{{y}}: %{{z:.4f}}<extra></extra>",
+        )  # fmt: skip
+        figure.add_trace(trace, **cell)
+        figure.update_xaxes(type="category", title_text="sequence length", **cell)
+        figure.update_yaxes(type="category", title_text="depth", autorange="reversed", **cell)
+    return figure
+
+
+def read_positions(frame: pd.DataFrame) -> pd.DataFrame:
+    """What the usable runs' ``evaluate.json`` say of loss by position.
+
+    Columns: ``task scale arm seed begin end nats``, a row for each stretch of each run. Raises ValueError
+    where a file is no such record.
+    """
+    rows: list[dict[str, Any]] = []
+    for run in frame[usable(frame)].to_dict("records"):
+        path = Path(run["path"]) / EVALUATED
+        if not path.is_file():
+            continue
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))["by_position"]
+            known = {key: run[key] for key in ("task", "scale", "arm", "seed")}
+            rows += [
+                known | {"begin": s["begin"], "end": s["end"], "nats": float(s["nats_per_token"])}
+                for s in found
+            ]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{path} is not what experiments.evaluate writes: delete it") from None
+    return pd.DataFrame(rows, columns=["task", "scale", "arm", "seed", "begin", "end", "nats"])
+
+
+def position_curves(positions: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
+    """Nats per token by position, a panel for each task: means over seeds with 95% t-intervals.
+
+    From ``read_positions``. A point stands in the middle of its stretch.
+    """
+    groups = list(positions.groupby(PLACE, sort=True))[:MOST_PANELS]
+    if not groups:
+        return None
+    figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in groups])
+    look, named = styles(frame), set()
+    for (_, rows), cell in zip(groups, cells, strict=True):
+        for arm, own in rows.groupby("arm", sort=True):
+            style = look[str(arm)]
+            stretches = own.groupby(["begin", "end"], sort=True)["nats"]
+            means = [mean_interval(nats.tolist()) for _, nats in stretches]
+            spans = [span for span, _ in stretches]
+            trace = go.Scatter(
+                x=[(begin + end - 1) / 2 for begin, end in spans], y=[estimate.mean for estimate in means],
+                error_y={"type": "data", "array": [e.half_width or 0.0 for e in means], "thickness": 1},
+                customdata=[f"{begin} to {end - 1}" for begin, end in spans],
+                mode="lines+markers", name=str(arm), legendgroup=str(arm), showlegend=arm not in named,
+                line={"color": style["color"], "dash": style["dash"]}, marker={"symbol": style["symbol"]},
+                hovertemplate=f"<b>{arm}</b>, tokens %{{customdata}}: %{{y:.4f}}<extra></extra>",
+            )  # fmt: skip
+            figure.add_trace(trace, **cell)
+            named.add(arm)
+        figure.update_xaxes(title_text="position in the sequence, tokens", **cell)
+        figure.update_yaxes(title_text="nats per token", **cell)
+    return figure

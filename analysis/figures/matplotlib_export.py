@@ -1,0 +1,130 @@
+"""The report's figures for papers: drawn anew by Matplotlib, as SVG, PDF or PNG, in one style.
+
+Every figure of the report is made of lines and markers, or of a map of numbers, on panels; that, and no more
+of Plotly, is drawn.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import matplotlib
+import numpy as np
+import plotly.graph_objects as go
+from matplotlib.figure import Figure
+
+from analysis.figures.curves import SYMBOLS
+
+KINDS = ("svg", "pdf", "png")
+MARKERS = dict(zip(SYMBOLS, ("o", "s", "D", "^", "P", "X", "*", "p"), strict=True)) | {"line-ns": "|"}
+LINES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+INCHES = (4.6, 3.4)
+"""Width and height of one panel."""
+
+
+def printed(figure: go.Figure, kind: str) -> bytes:
+    """A figure as the bytes of a file; the same figure always gives the same SVG."""
+    drawn, panels = _panels(figure)
+    for trace in figure.data:
+        if trace.visible is not False and trace.x is not None and len(trace.x):
+            draw = _draw_map if trace.type == "heatmap" else _draw
+            draw(panels[str(trace.xaxis or "x")], trace)
+    handles: dict[str, Any] = {}
+    for panel in panels.values():
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    if handles:
+        columns = min(len(handles), 3 * min(2, len(panels)))
+        drawn.legend(
+            handles.values(), handles.keys(), loc="outside upper center", ncols=columns, frameon=False
+        )
+    file = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "archbench", "svg.fonttype": "none", "pdf.fonttype": 42}):
+        drawn.savefig(file, format=kind, dpi=160, metadata={} if kind == "png" else {DATE[kind]: None})
+    return file.getvalue()
+
+
+DATE = {"svg": "Date", "pdf": "CreationDate"}
+
+
+def _panels(figure: go.Figure) -> tuple[Figure, dict[str, Any]]:
+    """An empty Matplotlib figure with the panels of Plotly's, by the names of their horizontal axes."""
+    names = sorted((k for k in figure.layout if re.fullmatch(r"xaxis\d*", k)), key=_number)
+    columns = min(2, len(names))
+    lines = -(-len(names) // columns)
+    drawn = Figure(
+        figsize=(INCHES[0] * columns, INCHES[1] * lines + 0.4), layout="constrained", facecolor="white"
+    )
+    titles = [a.text for a in figure.layout.annotations]
+    panels = {}
+    for index, name in enumerate(names):
+        panel = drawn.add_subplot(lines, columns, index + 1)
+        across, up = figure.layout[name], figure.layout[name.replace("x", "y", 1)]
+        panel.set_xlabel(across.title.text or "")
+        panel.set_ylabel(up.title.text or "")
+        panel.set_xscale("log" if across.type == "log" else "linear")
+        panel.set_yscale("log" if up.type == "log" else "linear")
+        for axis, wanted in ((panel.xaxis, across), (panel.yaxis, up)):
+            if wanted.tickvals is not None:
+                axis.set_ticks(wanted.tickvals, wanted.ticktext)
+                axis.set_ticks([], minor=True)
+        if up.autorange == "reversed":
+            panel.invert_yaxis()
+        panel.set_title(titles[index] if index < len(titles) else "", fontsize=10)
+        panel.grid(color="#E4E4E4", linewidth=0.6)
+        panel.set_axisbelow(True)
+        panel.spines[["top", "right"]].set_visible(False)
+        panels[name.replace("axis", "")] = panel
+    return drawn, panels
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix("xaxis") or 1)
+
+
+def _draw(panel: Any, trace: go.Scatter) -> None:
+    """One trace: a line, markers, error bars, or the area down to the trace before."""
+    x = [v.replace("<br>", "\n") if isinstance(v, str) else v for v in trace.x]
+    y = [v.replace("<br>", "\n") if isinstance(v, str) else v for v in trace.y]
+    mode, marker = trace.mode or "lines", trace.marker
+    colour = trace.line.color or marker.color
+    if trace.line.width == 0:  # an edge of a band; its second edge fills up to the first
+        before = getattr(panel, "band_edge", None)
+        if trace.fill == "tonexty" and before is not None:
+            red, green, blue = (int(v) / 255 for v in re.findall(r"\d+", str(trace.fillcolor))[:3])
+            panel.fill_between(x, before, y, color=(red, green, blue), alpha=0.15, linewidth=0)
+        panel.band_edge = y
+        return
+    symbol = str(marker.symbol or "circle")
+    label = trace.name if trace.showlegend is not False else "_nolegend_"
+    hollow = symbol.endswith("-open")
+    sizes = marker.size if marker.size is not None else 6
+    size = max(sizes) if isinstance(sizes, tuple | list) else sizes
+    bars = {
+        key: list(bar.array)
+        for key, bar in (("xerr", trace.error_x), ("yerr", trace.error_y))
+        if bar.array is not None
+    }
+    panel.errorbar(
+        x, y, label=label, color=colour, alpha=trace.opacity or 1.0, capsize=2, **bars,
+        linestyle=LINES[trace.line.dash or "solid"] if "lines" in mode else "none",
+        linewidth=(trace.line.width or 1.6) * 0.8,
+        marker=MARKERS[symbol.removesuffix("-open")] if "markers" in mode else "none",
+        markersize=size * 0.6, markerfacecolor="none" if hollow else colour,
+    )  # fmt: skip
+
+
+def _draw_map(panel: Any, trace: go.Heatmap) -> None:
+    """A map of numbers, each written in its field."""
+    field = np.array(trace.z, dtype=float)
+    panel.pcolormesh(field, cmap="cividis", vmin=trace.zmin, vmax=trace.zmax, edgecolors="white")
+    panel.grid(False)
+    for axis, names in ((panel.xaxis, trace.x), (panel.yaxis, trace.y)):
+        axis.set_ticks([place + 0.5 for place in range(len(names))], names)
+    middle = (trace.zmin + trace.zmax) / 2
+    for (row, column), value in np.ndenumerate(field):
+        if np.isfinite(value):
+            colour = "white" if value < middle else "black"
+            panel.text(column + 0.5, row + 0.5, f"{value:.2f}", color=colour, ha="center", va="center")

@@ -1,0 +1,116 @@
+"""Figures of scores: at the end, against a baseline, and over all tasks."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from analysis.figures.curves import PALETTE, PANEL_HEIGHT, REFERENCE_COLOUR, make_panels, places, styles
+from analysis.stats.aggregates import performance_profile
+from analysis.stats.arms import PLACE, arm_table, usable
+from analysis.stats.performance_profile import task_scores
+
+ROWS = 6
+"""Arms that the labels of a panel of this height have room for."""
+
+
+def final_scores(frame: pd.DataFrame) -> go.Figure | None:
+    """Test scores: mean with 95% t-interval, and the seeds as small dots; None without scores."""
+    table = arm_table(frame)
+    table = table[table["score"].map(math.isfinite)]
+    groups = [(place, rows) for place, rows in table.groupby(PLACE) if (rows["kind"] == "arm").any()]
+    if not groups:
+        return None
+    figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in groups])
+    style = styles(frame)
+    for ((task, scale), rows), cell in zip(groups, cells, strict=True):
+        runs = frame[usable(frame) & (frame["task"] == task) & (frame["scale"] == scale)]
+        for _, row in rows.iterrows():
+            for trace in _score_points(row, runs, style):
+                figure.add_trace(trace, **cell)
+        metric = rows["metric"].iloc[0].replace("_", " ")
+        figure.update_xaxes(title_text=f"{metric}, {rows['direction'].iloc[0]} is better", **cell)
+        # Top to bottom in the order of the table.
+        figure.update_yaxes(autorange="reversed", automargin=True, **cell)
+    most = max(len(rows) for _, rows in groups)
+    figure.update_layout(height=figure.layout.height * max(1, most / ROWS), margin_t=40)  # it has no legend
+    return figure
+
+
+def _score_points(row: pd.Series, runs: pd.DataFrame, style: dict[str, dict[str, str]]) -> list[go.Scatter]:
+    if row["kind"] == "reference":
+        marker: dict[str, object] = {"color": REFERENCE_COLOUR, "symbol": "line-ns-open", "size": 14}
+        return [_point(row, [row["score"]], row["arm"], marker)]
+    label = row["arm"] + (f", {row['likelihood']}" if isinstance(row["likelihood"], str) else "")
+    look = style[row["arm"]]
+    seeds = runs[(runs["cell"] == row["cell"]) & (runs["digest"] == row["digest"])]["score"].tolist()
+    marker = {"color": look["color"], "symbol": look["symbol"], "size": 11}
+    mean = _point(row, [row["score"]], label, marker)
+    if math.isfinite(row["half_width"]):
+        mean.error_x = {"type": "data", "array": [row["half_width"]], "color": look["color"], "thickness": 2}
+    small = {"color": look["color"], "symbol": "circle-open", "size": 5}
+    return [_point(row, seeds, label, small), mean]
+
+
+def _point(row: pd.Series, values: list[float], label: str, marker: dict[str, object]) -> go.Scatter:
+    label = "<br>".join(textwrap.wrap(label, 20))
+    return go.Scatter(
+        x=values, y=[label] * len(values), mode="markers", marker=marker, name=row["arm"], showlegend=False,
+        hovertemplate=f"{label}: %{{x:.4f}}<extra></extra>",
+    )  # fmt: skip
+
+
+def forest(gains: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
+    """Difference from the baseline on each task, to the right where better; from ``baseline_gains``.
+
+    A task has a line for each arm, in the order of the arms, around its name.
+    """
+    if gains.empty:
+        return None
+    figure, [cell] = make_panels(["better than the baseline, in units of the score; 95% t-intervals"])
+    look = styles(frame)
+    names = list(dict.fromkeys(gains["task"] + ", " + gains["scale"]))
+    arms = sorted(gains["arm"].unique())
+    for number, arm in enumerate(arms):
+        own, style = gains[gains["arm"] == arm], look[str(arm)]
+        height = (number + 0.5) / len(arms) - 0.5
+        figure.add_trace(
+            go.Scatter(
+                x=own["gain"].tolist(),
+                y=[names.index(name) + 0.8 * height for name in own["task"] + ", " + own["scale"]],
+                mode="markers", name=str(arm), customdata=own["task"].tolist(),
+                error_x={"type": "data", "array": own["half_width"].tolist(), "color": style["color"]},
+                marker={"color": style["color"], "symbol": style["symbol"], "size": 9},
+                hovertemplate=f"<b>{arm}</b>, %{{customdata}}: %{{x:.4f}}<extra></extra>",
+            ), **cell,
+        )  # fmt: skip
+    figure.update_yaxes(
+        tickvals=list(range(len(names))), ticktext=names, range=[len(names) - 0.5, -0.5], automargin=True,
+        zeroline=False, **cell,
+    )  # fmt: skip
+    figure.update_layout(height=max(PANEL_HEIGHT, 120 + 14 * len(names) * len(arms)))
+    return figure
+
+
+def profiles(frame: pd.DataFrame) -> go.Figure | None:
+    """Share of runs above each score, as the mean over tasks; None below three tasks of shares."""
+    scores = task_scores(frame)
+    if not scores:
+        return None
+    figure, cells = make_panels([f"performance profile, {scale}" for scale in scores])
+    thresholds = np.linspace(0, 1, 101)
+    for (_, by_line), cell in zip(scores.items(), cells, strict=True):
+        place = places([line.split(" ")[0] for line in by_line])
+        for line, tasks in by_line.items():
+            share = performance_profile(list(tasks.values()), thresholds.tolist())
+            figure.add_trace(
+                go.Scatter(x=thresholds.tolist(), y=share.tolist(), mode="lines", name=line, legendgroup=line,
+                           line={"color": PALETTE[place[line.split(" ")[0]]], "shape": "hv"}), **cell,
+            )  # fmt: skip
+        figure.update_xaxes(title_text="score", **cell)
+        figure.update_yaxes(title_text="share of runs above", **cell)
+    return figure

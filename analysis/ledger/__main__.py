@@ -1,0 +1,211 @@
+"""Prints published numbers beside ours, with a verdict on each that is computed from the frames.
+
+    python -m analysis.ledger [record=NAME] [runs=runs]
+    python -m analysis.ledger out=docs/results/ledger.md
+
+record   only this record; default all
+records  the folder of records, one YAML each; default docs/results/ledger
+frames   the folder of our frames, FRAME.parquet each; default docs/results
+runs     read our numbers from the run folders in here instead, as studies run again leave them
+out      also write the page of all records as Markdown to this file
+
+Verdicts. A number with a tolerance is reproduced where our mean over seeds lies within it, else missed by the
+distance to the number (or to the nearer end of a range). An order holds where each gain, paired by seed, is
+positive with a 95% t-interval above 0 over at least three seeds; since all gains must be, no correction for
+their number is due. It is not separated where all means agree with it and an interval does not, and does not
+hold where a mean does not. What has no frame was not run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.cli import read_arguments, run_command
+from analysis.ledger.claims import Order, Record, Row, read_records
+from analysis.ledger.page import Line, Page, markdown, text
+from analysis.load.study import load_study
+from analysis.stats.arms import usable
+from analysis.stats.intervals import MIN_SEEDS, mean_interval
+from analysis.writing import write
+from experiments.runtime.errors import DataError, nearest
+
+NOT_RUN = "not run"
+
+COLUMNS = {"status", "score", "seed", "git_commit", "git_dirty", "device_processor", "device_threads"}
+"""Of a frame, what every record needs."""
+
+Values = dict[int, float]
+"""Our number by seed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerConfig:
+    """What to read, and where the page goes."""
+
+    record: str = ""
+    """Name of the one record to print; empty for all."""
+    records: str = "docs/results/ledger"
+    """The folder of records."""
+    frames: str = "docs/results"
+    """The folder of frames."""
+    runs: str = ""
+    """A folder of studies to read instead of the frames; empty for none."""
+    out: str = ""
+    """Markdown file to write, of all records; empty for none."""
+
+    def __post_init__(self) -> None:
+        if self.record and self.out:
+            raise ValueError(f"out={self.out}: the page holds all records; leave record= or out= away")
+
+
+def frame_of(record: Record, config: LedgerConfig) -> pd.DataFrame | None:
+    """The runs behind a record; None where they were not run. Raises DataError."""
+    if not record.frame:
+        return None
+    if config.runs:
+        there = (Path(config.runs) / record.frame).is_dir()
+        return load_study(Path(config.runs), record.frame) if there else None
+    path = Path(config.frames) / f"{record.frame}.parquet"
+    try:
+        frame = pd.read_parquet(path)
+    except (ValueError, OSError) as error:
+        raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}; a record names it") from None
+    if missing := COLUMNS - set(frame):
+        raise DataError(f"{path} is no frame of runs: it lacks {', '.join(sorted(missing))}")
+    return frame
+
+
+def row_values(row: Row, record: Record, frame: pd.DataFrame | None) -> Values:
+    """Our number for a row, by seed; empty where it was not run. Raises DataError."""
+    if frame is None or not row.where:
+        return {}
+    found = _scores(frame, {**record.where, **row.where}, row.test)
+    if row.over:
+        base = _scores(frame, {**record.where, **row.over}, row.test)
+        found = {seed: score / base[seed] for seed, score in found.items() if seed in base}
+    return {seed: (score - record.offset) * record.factor for seed, score in found.items()}
+
+
+def _scores(frame: pd.DataFrame, where: Mapping[str, str], test: str) -> Values:
+    """The score of the runs that a row asks for, by seed. Diverged and unfinished runs have none."""
+    chosen = frame
+    for column, value in where.items():
+        if column not in chosen:
+            raise DataError(f"where: the frame has no column '{column}'{nearest(column, map(str, frame))}")
+        options = sorted(set(chosen[column].astype(str)))
+        if value not in options:
+            raise DataError(f"where: no run has {column}={value}{nearest(value, options)}")
+        chosen = chosen[chosen[column].astype(str) == value]
+    chosen = chosen[usable(chosen)]
+    if chosen["seed"].duplicated().any():
+        raise DataError(f"where: {dict(where)} picks several runs of one seed; name the arm too")
+    scores: Values = {}
+    for run in chosen.itertuples():
+        tests = json.loads(str(run.further)) if test else {"": run.score}
+        if test not in tests:
+            raise DataError(f"test: the runs were not tested with '{test}'{nearest(test, tests)}")
+        scores[int(run.seed)] = float(tests[test])
+    return scores
+
+
+def row_verdict(row: Row, values: Values, direction: str, digits: int) -> str:
+    """What a row comes to; empty where only an order is claimed."""
+    if not values:
+        return NOT_RUN
+    if row.tolerance is None or row.published is None:
+        return ""
+    mean = mean_interval(list(values.values())).mean
+    high = row.published if row.up_to is None else row.up_to
+    missed = min(mean - row.published, 0.0) + max(mean - high, 0.0)
+    if abs(missed) <= row.tolerance:
+        return f"reproduced within {row.tolerance:g}"
+    side = {"higher": missed > 0, "lower": missed < 0}.get(direction)
+    return f"missed by {missed:+.{digits}f}" + ("" if side is None else " (better)" if side else " (worse)")
+
+
+def order_verdict(order: Order, values: Mapping[str, Values], direction: str, digits: int) -> str:
+    """What a claimed order comes to; it is as good as its weakest pair."""
+    sign = 1.0 if direction == "higher" else -1.0
+    gains = []
+    for better in order.better:
+        for worse in order.worse:
+            a, b = values[better], values[worse]
+            gain = mean_interval([sign * (a[seed] - b[seed]) for seed in sorted(a) if seed in b])
+            if not gain.n:
+                return NOT_RUN
+            bottom = -math.inf if gain.half_width is None else gain.mean - gain.half_width
+            sure = gain.n >= MIN_SEEDS and bottom > 0
+            shown = "" if gain.half_width is None else f" ± {gain.half_width:.{digits}f}"
+            name = f"{better} over {worse}: {gain.mean:+.{digits}f}{shown}"
+            gains.append((gain.mean > 0, sure, bottom, name))
+    agrees, sure, _, weakest = min(gains)
+    verdict = "does not hold" if not agrees else "holds" if sure else "not separated"
+    return f"{verdict}; weakest gain, {weakest}"
+
+
+def page_of(name: str, record: Record, config: LedgerConfig) -> Page:
+    """A record with our numbers and all verdicts. Raises DataError naming the record."""
+    try:
+        frame = frame_of(record, config)
+        values = {row.name: row_values(row, record, frame) for row in record.rows}
+    except ValueError as error:
+        raise DataError(f"{name}: {error}") from None
+    lines = [
+        Line(row=row, ours=mean_interval(list(values[row.name].values())),
+             verdict=row_verdict(row, values[row.name], record.direction, record.digits))
+        for row in record.rows
+    ]  # fmt: skip
+    orders = [(o.claim, order_verdict(o, values, record.direction, record.digits)) for o in record.orders]
+    return Page(name=name, record=record, lines=lines, orders=orders, when=_when(record, frame))
+
+
+def _when(record: Record, frame: pd.DataFrame | None) -> str:
+    """Date, machine, commit and seeds of our runs."""
+    if frame is None:
+        return NOT_RUN
+    runs = frame
+    for column, value in record.where.items():
+        runs = runs[runs[column].astype(str) == value]
+    days = sorted({str(at)[:10] for at in runs["finished_at"].dropna()}) if "finished_at" in runs else []
+    commits = sorted({str(c)[:7] for c in runs["git_commit"].dropna()})
+    changed = " with changes" if (runs["git_dirty"].astype(str) == "True").any() else ""
+    parts = [
+        " to ".join(dict.fromkeys([days[0], days[-1]])) if days else record.ran,
+        ", ".join(sorted({f"{r.device_processor}, {r.device_threads} threads" for r in runs.itertuples()})),
+        f"commit {', '.join(commits)}{changed}",
+        f"seeds {', '.join(map(str, sorted(runs['seed'].unique())))}",
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def prepare(arguments: Sequence[str]) -> tuple[LedgerConfig, list[Page]]:
+    """The records that were asked for, with their verdicts. Raises ValueError."""
+    config = LedgerConfig(**read_arguments(arguments, LedgerConfig))
+    records = read_records(Path(config.records))
+    if config.record and config.record not in records:
+        raise ValueError(f"record={config.record}: there is none{nearest(config.record, records)}")
+    chosen = {n: r for n, r in records.items() if config.record in ("", n)}
+    return config, [page_of(name, record, config) for name, record in chosen.items()]
+
+
+def publish(config: LedgerConfig, pages: list[Page]) -> None:
+    """Prints the pages and writes them where that was asked for."""
+    print(text(pages), end="")
+    if config.out:
+        print(f"wrote {write(Path(config.out), markdown(pages))}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code: 0; 2 for a bad argument, 3 where a record or a frame cannot be used."""
+    return run_command(__doc__, arguments, prepare, lambda found: publish(*found))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

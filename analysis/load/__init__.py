@@ -1,0 +1,1 @@
+"""Read a study into one tidy frame: a row for each run."""

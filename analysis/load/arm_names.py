@@ -1,0 +1,64 @@
+"""Names for the arms of a study, and the settings in which they differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.load.run_config import flat_config
+
+
+def arm_names(frame: pd.DataFrame) -> pd.Series:
+    """The shortest unique one of backbone, and objective, or and settings; else cell and digest.
+
+    Two digests of one cell are two configs, so they are never averaged together.
+    """
+    identity = frame["cell"] + "-" + frame["digest"]
+    place = frame["task"] + " " + frame["scale"]
+    names = frame["backbone"].astype(str)
+    candidates = (
+        lambda: frame["backbone"] + " " + frame["objective"],
+        lambda: frame["backbone"] + _settings(frame, identity, place + " " + frame["backbone"]),
+        lambda: identity,
+    )
+    for longer in candidates:
+        shared = identity.groupby([place, names]).transform("nunique") > 1
+        if shared.any():
+            names = names.where(~shared, longer())
+    return names
+
+
+def _settings(frame: pd.DataFrame, identity: pd.Series, group: pd.Series) -> pd.Series:
+    """The settings by which the configs of a group differ, as " key=value key=value"."""
+    runs = dict(zip(identity, frame["path"], strict=True))  # one of each, as seeds share their settings
+    flat = {key: flat_config(Path(path)) for key, path in runs.items()}
+    words: dict[str, str] = {}
+    for keys in identity.groupby(group).unique():
+        settings = sorted({setting for key in keys for setting in flat[key]})
+        values = {s: tuple(repr(flat[key].get(s)) for key in keys) for s in settings}
+        # A setting that only follows another of its name (``backbone.block_length``) says nothing new.
+        followed = {(s.split(".")[-1], values[s]): s for s in settings if len(set(values[s])) > 1}
+        varied = sorted(followed.values())
+        last = [setting.split(".")[-1] for setting in varied]
+        short = {s: name if last.count(name) == 1 else s for s, name in zip(varied, last, strict=True)}
+        for key in keys:
+            words[key] = "".join(f" {short[s]}={flat[key].get(s)}" for s in varied)
+    return identity.map(words)
+
+
+def config_differences(frame: pd.DataFrame) -> pd.DataFrame:
+    """The deciding settings in which the arms of a task and scale differ: a row each, ``task scale setting``,
+    then a column for each arm, by its first run that left a configuration."""
+    rows = []
+    for (task, scale), group in frame.groupby(["task", "scale"], sort=True):
+        flat = {}
+        for arm, runs in group.groupby("arm", sort=True):
+            known = [config for path in runs["path"] if (config := flat_config(Path(path)))]
+            if known:
+                flat[str(arm)] = known[0]
+        for setting in sorted({setting for config in flat.values() for setting in config}):
+            values = {arm: config.get(setting) for arm, config in flat.items()}
+            if len({repr(value) for value in values.values()}) > 1:
+                rows.append({"task": task, "scale": scale, "setting": setting, **values})
+    return pd.DataFrame(rows, columns=None if rows else ["task", "scale", "setting"])

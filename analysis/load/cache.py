@@ -1,0 +1,124 @@
+"""Keeps what was read of a study's run folders, so that only new and changed ones are read again.
+
+The cache is ``runs/STUDY/.frame.parquet``, one row for each run:
+
+    run     the folder inside the study, ``CELL-DIGEST/sSEED``
+    files   size, times and inode of each file that was read
+    row     the columns of ``analysis.load.study``, JSON text
+    kind    of each point of the curves, a list
+    curve_* numbers of each point, lists of the same length; null where the run has no such key
+
+A run is taken from it only while its files are as they were, and while the code that read them is the same.
+A cache that cannot be read is made anew; where none can be written, everything is read each time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from analysis.load import run_config, run_record
+from analysis.load.run_record import FILES, read_run
+from analysis.writing import write
+
+NAME = ".frame.parquet"
+CURVE = "curve_"
+SOURCES = (__file__, run_record.__file__, run_config.__file__)
+CODE = hashlib.sha256(b"".join(Path(source).read_bytes() for source in SOURCES)).hexdigest()
+"""What the code is known by that made the rows."""
+SETTLED = 2 * 10**9
+"""Nanoseconds. A file changed later than so long ago may change again without a change of its times, as those
+of some file systems are this coarse; a run with such a file is not kept."""
+CHUNK = 500
+"""Runs whose points are Python objects at a time."""
+
+
+def read_runs(root: Path, names: list[str], *, curves: bool) -> pa.Table:
+    """The rows of the cache for some runs of a study, in the order of their names, whether kept or read now.
+
+    Args:
+        root: the folder of the study.
+        names: of the runs, each a folder inside ``root``.
+        curves: whether the points are asked for too.
+
+    Raises:
+        ValueError: a record cannot be read.
+    """
+    now, path = time.time_ns(), root / NAME
+    files = {name: _files(root / name) for name in names}
+    try:
+        table = _kept(path, {name: text for name, (text, _) in files.items()}, curves)
+    except (OSError, ValueError, KeyError, pa.ArrowException):
+        table = None
+    known = set(table["run"].to_pylist()) if table is not None else set()
+    missing = [name for name in names if name not in known]
+    if missing:
+        parts = [_read(root, missing[i : i + CHUNK], files) for i in range(0, len(missing), CHUNK)]
+        table = pa.concat_tables([*([] if table is None else [table]), *parts], promote_options="default")
+        settled = {name for name in names if files[name][1] < now - SETTLED}
+        if settled & set(missing):
+            _keep(path, table.filter(pa.array([name in settled for name in table["run"].to_pylist()])))
+    assert table is not None
+    place = {name: index for index, name in enumerate(table["run"].to_pylist())}
+    return table.take([place[name] for name in names])
+
+
+def _files(folder: Path) -> tuple[str, int]:
+    """What tells the files of a run from what they were, and the nanosecond at which the last changed."""
+    found, latest = [], 0
+    for name in FILES:
+        try:
+            stat = os.stat(f"{folder}/{name}")
+        except FileNotFoundError:
+            found.append("none")
+            continue
+        found.append(f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}")
+        latest = max(latest, stat.st_mtime_ns)
+    return ", ".join(found), latest
+
+
+def _kept(path: Path, files: dict[str, str], curves: bool) -> pa.Table | None:
+    """The rows of the runs that are as they were; without points where these are not asked for and all are.
+
+    Raises what pyarrow does where the file is none of ours.
+    """
+    with path.open("rb") as stream, pq.ParquetFile(stream, page_checksum_verification=True) as kept:
+        if (kept.schema_arrow.metadata or {}).get(b"code") != CODE.encode():
+            return None
+        known = kept.read(columns=["run", "files"]).to_pydict()
+        same = [i for i, run in enumerate(known["run"]) if files.get(run) == known["files"][i]]
+        whole = len(same) == len(files)
+        table = kept.read(columns=["run", "row"] if whole and not curves else None)
+    return table.take(pa.array(same, pa.int64()))
+
+
+def _read(root: Path, names: list[str], files: dict[str, tuple[str, int]]) -> pa.Table:
+    """Some runs, read from their folders."""
+    records = [read_run(root / name) for name in names]
+    numbers, keys = pa.list_(pa.float64()), sorted({key for record in records for key in record.points})
+    return pa.table(
+        {
+            "run": pa.array(names, pa.string()),
+            "files": pa.array([files[name][0] for name in names], pa.string()),
+            "row": pa.array([json.dumps(record.row) for record in records], pa.string()),
+            "kind": pa.array([record.kinds for record in records], pa.list_(pa.string())),
+            **{CURVE + key: pa.array([r.points.get(key) for r in records], numbers) for key in keys},
+        }
+    )
+
+
+def _keep(path: Path, table: pa.Table) -> None:
+    """Writes the cache, where that can be done."""
+    buffer = io.BytesIO()
+    table = table.replace_schema_metadata({"code": CODE})
+    pq.write_table(table, buffer, write_page_checksum=True)
+    with contextlib.suppress(OSError):
+        write(path, buffer.getvalue())

@@ -1,0 +1,193 @@
+"""Reads one run folder: its row of the frame, and its curves.
+
+``analysis.load.cache`` keeps what this module made of a folder until the folder, or this file, changes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from analysis.load.run_config import flat_config
+
+NUMBERS = {
+    "flops_per_token": ("flops_per_token",),
+    "state_bytes_2k": ("state_bytes_2k",),
+    **{f"parameters_{k}": ("parameters", k) for k in ("embedding", "body", "head", "total", "active")},
+    **{
+        f"training_{k}": ("training", k)
+        for k in (
+            "steps", "tokens", "flops", "epochs", "seconds", "tokens_per_second", "data_share",
+            "peak_memory_bytes", "final_loss",
+        )
+    },
+    "matched_target": ("matched", "target"),
+    "matched_residual": ("matched", "residual"),
+}  # fmt: skip
+"""Number columns and where they stand in result.json."""
+
+CURVES = ("train", "validation")
+"""Kinds of rows of metrics.jsonl that are points of curves; ``analysis.experts`` reads ``routing``."""
+
+SCORE_TEXTS = ("unit", "direction", "averaging", "likelihood", "estimator")
+
+FILES = ("result.json", "provenance.json", "config.yaml", "metrics.jsonl")
+"""Files of a run folder that this module reads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """What a run folder says."""
+
+    row: dict[str, Any]
+    """Columns of ``analysis.load.study``; all can be written as JSON."""
+    kinds: list[str]
+    """Of each point of the curves, one of ``CURVES``; points stand in order of kind, then step."""
+    points: dict[str, npt.NDArray[np.float64]]
+    """By key of metrics.jsonl, a number for each point; NaN where it has none."""
+
+
+def read_run(folder: Path) -> RunRecord:
+    """Reads a run folder. Raises ValueError where a record cannot be read."""
+    lines, corrupt = _lines(folder / "metrics.jsonl")
+    # A step that a resumed run went through twice counts as it was the last time.
+    last = {_place(line): line for line in lines if line.get("kind") in CURVES}
+    curve = [line for _, line in sorted(last.items(), key=lambda item: item[0])]
+    keys = dict.fromkeys(key for line in curve for key in line if key != "kind")
+    return RunRecord(
+        row=_run_row(folder, curve, corrupt),
+        kinds=[line["kind"] for line in curve],
+        points={key: _numbers([line.get(key) for line in curve]) for key in keys},
+    )
+
+
+def _place(line: dict[str, Any]) -> tuple[str, float]:
+    """Kind and step of a point; one without a step comes last."""
+    step = _number(line.get("step"))
+    return line["kind"], math.inf if math.isnan(step) else step
+
+
+def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[str, Any]:
+    """One run as flat columns, without those that name the study and the path."""
+    cell, digest = folder.parent.name.rsplit("-", 1)
+    result = _json(folder / "result.json") or {"status": "incomplete"}
+    provenance = _json(folder / "provenance.json") or {}
+    data, git = provenance.get("data") or {}, provenance.get("git") or {}
+    study_keys = flat_config(folder, ("study", "optimizer"))
+    row: dict[str, Any] = {
+        "cell": cell, "digest": digest, "seed": int(folder.name[1:]), 
+        "status": str(result["status"]), "message": result.get("message"),
+        "backbone": result.get("backbone"), "objective": result.get("objective"),
+        "task": result.get("task") or data.get("task"), "scale": result.get("scale"),
+    }  # fmt: skip
+    row |= _score(result.get("metrics") or [])
+    validations = [line.get(row["metric"]) for line in curve if line["kind"] == "validation"]
+    row["validation"] = _number(validations[-1]) if validations else math.nan
+    for column, keys in NUMBERS.items():
+        value: Any = result
+        for key in keys:
+            value = (value or {}).get(key)
+        row[column] = _number(value)
+    row |= {
+        "matched_axis": (result.get("matched") or {}).get("axis"),
+        "fingerprint": result.get("fingerprint") or data.get("fingerprint"),
+        "git_commit": git.get("commit"), "git_dirty": git.get("dirty"), "git_code": git.get("code"),
+        "command": provenance.get("command"), "finished_at": result.get("finished_at"),
+        "versions": json.dumps(provenance.get("versions") or {}, sort_keys=True),
+        "kernels": json.dumps(provenance.get("kernels") or {}, sort_keys=True),
+        "references": json.dumps(result.get("references") or []),
+        "published": json.dumps(study_keys.get("study.published") or []),
+        "baseline": study_keys.get("study.baseline"), "against": study_keys.get("study.against"),
+        "steps_to": study_keys.get("study.steps_to"),
+        "solved": _threshold(study_keys.get("study.solved")),
+        "learning_rate": _number(study_keys.get("optimizer.learning_rate")),
+        "decay_ends": json.dumps(study_keys.get("optimizer.decay_ends") or [1.0]),
+        "changed": json.dumps(sorted((result.get("resume") or {}).get("changed") or [])),
+        "loss_spikes": _number((result.get("training") or {}).get("loss_spikes")),
+        "skipped_steps": _number((result.get("training") or {}).get("skipped_steps")),
+        "corrupt_lines": corrupt,
+    }  # fmt: skip
+    device = provenance.get("device") or {}
+    for key in ("name", "processor", "threads", "precision"):
+        value = device.get(key)
+        row[f"device_{key}"] = None if value is None else str(value)
+    return row
+
+
+def _threshold(value: Any) -> float:
+    """``study.solved`` as a number; NaN where a study does not ask."""
+    number = _number(value)
+    if value is not None and not 0 < number <= 1:
+        raise ValueError(f"study.solved={value}: it must be an accuracy above 0, up to 1, such as 0.95")
+    return number
+
+
+def _score(metrics: list[dict[str, Any]]) -> dict[str, Any]:
+    """All metrics as SPLIT_METRIC columns, and the first of the test split as the score."""
+    first = next((m for m in metrics if m["split"] == "test"), {})
+    row: dict[str, Any] = {
+        "score": _number(first.get("value")),
+        "score_standard_error": _number(first.get("standard_error")),
+        "score_items": _number(first.get("items")),
+        "score_samples": _number(first.get("samples")),
+        "metric": first.get("name"),
+    }
+    row |= {key: first.get(key) for key in SCORE_TEXTS}
+    own = [m for m in metrics if m["split"] in ("validation", "test")]
+    further = {
+        m["split"]: _number(m.get("value")) for m in metrics if m not in own and m["name"] == row["metric"]
+    }
+    row["further"] = json.dumps(further)
+    return row | {f"{m['split']}_{m['name']}": _number(m.get("value")) for m in own}
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    """A JSON object from a file; None where there is no file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON ({error}): delete it and run the study again") from error
+    if not isinstance(value, dict) or value.get("format", 1) != 1:
+        raise ValueError(f"{path} is not a record of format 1: it comes from another version of archbench")
+    return value
+
+
+def _lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The JSON objects of a JSONL file, and how many lines were none: a killed run ends mid-line."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return [], 0
+    lines = [line for line in lines if line.strip()]
+    rows = [row for line in lines if isinstance(row := _object(line), dict)]
+    return rows, len(lines) - len(rows)
+
+
+def _object(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
+def _numbers(values: list[Any]) -> npt.NDArray[np.float64]:
+    try:
+        return np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):  # neither numbers nor None nor text such as "nan"
+        return np.array([_number(value) for value in values])
+
+
+def _number(value: Any) -> float:
+    """A number of the record, where NaN and infinities are text; NaN for None and anything else."""
+    try:
+        return float("nan") if value is None else float(value)
+    except (TypeError, ValueError):
+        return float("nan")

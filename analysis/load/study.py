@@ -1,0 +1,135 @@
+"""Reads run folders into pandas: one tidy row for each run, failures included.
+
+Columns of the frame that ``load_study`` returns. A group of the record and a
+key inside it are joined with an underscore, so ``training.flops`` is
+``training_flops``; numbers are float64 (NaN where the record has none), the
+rest is text (None where the record has none).
+
+    study cell digest seed path        which run; ``seed`` is an integer
+    status message                     ``incomplete`` where result.json is not (yet) there
+    backbone objective task scale arm  ``arm`` is the shortest name that tells the cells of a task apart
+    score score_standard_error score_items score_samples
+    metric unit direction averaging likelihood estimator
+                                       the first test metric of the record; the standard error is over
+                                       items of the test split, not over seeds
+    validation                         the last value of that metric on the validation split
+    SPLIT_METRIC                       every metric, for example ``test_bits_per_byte``
+    further                            the score in each of the further tests (``trainer.tests``), JSON text
+    published                          what the study quotes from others (``study.published``), JSON text
+    baseline against                   what more the tables show: ``study.baseline``, ``study.against``
+    solved                             the accuracy from which on a task counts as solved (``study.solved``)
+    decay_ends                         shares of the steps at which the learning rate had decayed, JSON text
+    learning_rate                      its peak
+    steps_to                           the arm whose final score the others are timed to (``study.steps_to``)
+    parameters_*  flops_per_token  state_bytes_2k  training_*
+    matched_axis matched_target matched_residual
+    fingerprint git_commit git_dirty git_code device_* versions kernels command
+                                       ``git_code`` is a hash of the code that a result depends on
+    finished_at                        when the result was written, UTC
+    references versions kernels        JSON text
+    changed                            what of code, libraries, machine changed between sittings, JSON text;
+                                       where it is not empty, the result is not exact to the last bit
+    loss_spikes skipped_steps          jumps of the training loss; steps left out as it was no number
+    corrupt_lines                      lines of metrics.jsonl that are no JSON object
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analysis.load.arm_names import arm_names
+from analysis.load.cache import CURVE, read_runs
+from analysis.load.run_record import NUMBERS
+
+LEADING = ("step", "tokens", "flops", "seconds")
+"""Columns of every history, after ``path`` and ``kind``; the others follow in alphabetical order."""
+
+
+def load_study(runs: Path, study: str) -> pd.DataFrame:
+    """Every run of a study as one row; see the module's docstring for the columns.
+
+    Args:
+        runs: the folder of all studies.
+        study: the study's name, a folder inside ``runs``.
+
+    Raises:
+        ValueError: no such study, no run in it, a record that cannot be read, or ``study.against`` names no
+            number column.
+    """
+    root, names = runs / study, run_names(runs, study)
+    texts = read_runs(root, names, curves=False)["row"].to_pylist()
+    rows = (
+        {"study": study, "path": f"{root}/{name}"} | json.loads(text)
+        for name, text in zip(names, texts, strict=True)
+    )
+    frame = pd.DataFrame(list(rows))
+    for name in frame["against"].dropna().unique():
+        if name not in NUMBERS:
+            near = difflib.get_close_matches(name, NUMBERS, n=1)
+            hint = f"did you mean '{near[0]}'? " if near else ""
+            raise ValueError(f"study.against={name}: {hint}the numbers are {', '.join(NUMBERS)}")
+    # A killed run has not said what it was; another seed of its cell has.
+    for column in ("backbone", "objective", "task", "scale"):
+        known = frame.groupby(["cell", "digest"])[column].transform("first")
+        frame[column] = frame[column].where(frame[column].notna(), known)
+    frame["backbone"] = frame["backbone"].where(frame["backbone"].notna(), frame["cell"])
+    frame = frame.fillna({"objective": "unknown", "task": "unknown", "scale": "unknown"})
+    frame["arm"] = arm_names(frame)
+    return frame.sort_values(["task", "scale", "arm", "seed"], ignore_index=True)
+
+
+def load_history(runs: Path, study: str) -> pd.DataFrame:
+    """The points of the curves of every run of a study, one below the other, in order of path, kind and step.
+
+    Columns: ``path`` (as in ``load_study``, to join on), ``kind`` (``train`` or
+    ``validation``), then the keys of the rows: ``step``, ``tokens``, ``flops``,
+    ``seconds``, ``loss``, ``bits_per_byte`` and so on, float64. A step that a
+    resumed run went through twice is there once, as it was the last time.
+
+    Raises:
+        ValueError: no such study, no run in it, or a record that cannot be read.
+    """
+    root, names = runs / study, sorted(run_names(runs, study))
+    table = read_runs(root, names, curves=True).combine_chunks()
+    lengths = pc.list_value_length(table["kind"]).to_numpy()
+    runs_of_points = pa.array(np.repeat(np.arange(len(names)), lengths))
+    paths = pa.DictionaryArray.from_arrays(runs_of_points, [f"{root}/{name}" for name in names])
+    columns = {"path": paths.cast(pa.string()), "kind": pc.list_flatten(table["kind"])}
+    there = [name for name in table.column_names if name.startswith(CURVE)]
+    keys = {name.removeprefix(CURVE) for name in there if table[name].null_count < len(names)}
+    for key in [*LEADING, *sorted(keys - set(LEADING))]:
+        columns[key] = np.full(lengths.sum(), np.nan)
+        if key in keys:
+            of_run = table[CURVE + key]
+            columns[key][np.repeat(of_run.is_valid().to_numpy(), lengths)] = pc.list_flatten(of_run)
+    return pa.table(columns).to_pandas()
+
+
+def run_names(runs: Path, study: str) -> list[str]:
+    """The run folders of a study inside its own, ``CELL-DIGEST/sSEED``, in order. Raises ValueError."""
+    remedy = f"run it first: python -m experiments.train study={study}"
+    root = runs / study
+    if not root.is_dir():
+        studies = sorted(p.name for p in runs.iterdir() if p.is_dir()) if runs.is_dir() else []
+        near = difflib.get_close_matches(study, studies, n=1)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        there = f"studies there: {', '.join(studies)}" if studies else "there are none yet"
+        raise ValueError(f"study={study} is not in {runs}/: {hint}{there}; or {remedy}")
+    cells = sorted(entry.name for entry in os.scandir(root) if "-" in entry.name and entry.is_dir())
+    names = [
+        f"{cell}/{entry.name}"
+        for cell in cells
+        for entry in sorted(os.scandir(root / cell), key=lambda entry: entry.name)
+        if entry.name[:1] == "s" and entry.name[1:].isdigit() and entry.is_dir()
+    ]
+    if not names:
+        raise ValueError(f"study={study} has no runs in {root}/: {remedy}")
+    return names

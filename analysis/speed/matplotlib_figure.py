@@ -1,0 +1,79 @@
+"""Speed and memory against length as one Matplotlib figure; of texts that are filled in, against steps."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import matplotlib
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis.figures.curves import PALETTE, places
+from analysis.speed.rows import milliseconds, model_memory
+
+MARKERS = ("o", "s", "D", "^", "P", "X", "*", "p")
+"""Matplotlib's names for ``analysis.figures.curves.SYMBOLS``."""
+
+
+def draw(frame: pd.DataFrame) -> Figure:
+    """Tokens per second, milliseconds with quartiles, MiB; a column for each group of rows of one mode.
+
+    Texts that are filled in have a column for each length as well.
+    """
+    mode = frame["mode"].iloc[0]
+    across = "steps" if mode == "sample" else "context"
+    frame = frame.assign(mebibytes=model_memory(frame) / 2**20)
+    by = ["order", "group", *["context"] * (mode == "sample")]
+    groups = list(frame.groupby(by, sort=True))
+    place = places([str(name) for name in frame["backbone"].unique()])
+    figure = Figure(figsize=(1.2 + 4.4 * len(groups), 10.0), facecolor="white", layout="constrained")
+    panels = figure.subplots(3, len(groups), sharex="col", sharey="row", squeeze=False)
+    for column, (key, own) in enumerate(groups):
+        for backbone, rows in own.groupby("backbone", sort=True):
+            _lines([panels[line][column] for line in range(3)], str(backbone), rows, across, place)
+        words = key[1] + (f", {key[2]:,} tokens" if mode == "sample" else "")
+        panels[0][column].set_title(words, fontsize=11)
+        panels[2][column].set_xlabel("denoising steps" if mode == "sample" else "context, tokens")
+        for line in range(3):
+            _axes(panels[line][column], sorted(int(value) for value in own[across].unique()))
+    panels[0][0].set_ylabel("committed tokens per second" if mode == "sample" else "tokens per second")
+    panels[1][0].set_ylabel(milliseconds(mode))
+    panels[2][0].set_ylabel("peak memory of the model, MiB")
+    found = {
+        label: handle
+        for panel in panels[0]
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(found.values(), found, loc="outside upper center", ncols=len(found), frameon=False)
+    return figure
+
+
+def _lines(panels: list[Any], backbone: str, rows: pd.DataFrame, across: str, place: dict[str, int]) -> None:
+    """One backbone's line in each panel of a column."""
+    look = {"color": PALETTE[place[backbone]], "marker": MARKERS[place[backbone]]}
+    rows = rows.sort_values(across)
+    low, middle, high = (
+        1000 * rows[f"seconds_{name}"] for name in ("first_quartile", "median", "third_quartile")
+    )
+    panels[0].plot(rows[across], rows["tokens_per_second"], label=backbone, **look)
+    panels[1].errorbar(rows[across], middle, yerr=[middle - low, high - middle], capsize=2, **look)
+    panels[2].plot(rows[across], rows["mebibytes"], **look)
+
+
+def _axes(panel: Any, values: list[int]) -> None:
+    panel.set_xscale("log", base=2)
+    if any(value > 0 for line in panel.get_lines() for value in line.get_ydata()):
+        panel.set_yscale("log")
+    panel.set_xticks(values, [f"{value:,}" for value in values])
+    panel.grid(which="both", color="#E4E4E4", linewidth=0.6)
+    panel.set_axisbelow(True)
+    panel.spines[["top", "right"]].set_visible(False)
+
+
+def svg(figure: Figure) -> bytes:
+    """The figure as SVG, the same bytes for the same figure."""
+    buffer = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "archbench", "svg.fonttype": "none"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()

@@ -1,0 +1,97 @@
+"""Beside speed against length: memory against length, filling in against steps, and the largest batches."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from analysis.figures.curves import MOST_PANELS, PALETTE, SYMBOLS, log_axis, make_panels, places
+from analysis.speed.rows import extremes, model_memory, with_groups
+from analysis.tables.text import si, size
+
+MEBIBYTE = 2.0**20
+
+
+def memory_curves(speed: pd.DataFrame) -> go.Figure | None:
+    """Peak memory of the model against context, a panel for each mode and group of rows."""
+    rows = extremes(speed)
+    rows = rows.assign(mebibytes=model_memory(rows) / MEBIBYTE).dropna(subset="mebibytes")
+    rows = rows.assign(hover=[f"{value:,.4g} MiB" for value in rows["mebibytes"]])
+    return _curves(rows, ["mode", "group"], ("context", "context, tokens"), ("mebibytes", "peak memory, MiB"))
+
+
+def sampling_curves(speed: pd.DataFrame) -> go.Figure | None:
+    """Tokens committed per second against denoising steps, a panel for each length and number of texts."""
+    rows = with_groups(speed)
+    rows = rows[rows["mode"] == "sample"]
+    words = [f"{context:,} tokens" for context in rows["context"]]
+    hover = [f"{si(row.tokens_per_second)} tokens/s, {row.passes:,.0f} passes" for row in rows.itertuples()]
+    rows = rows.assign(words=words, hover=hover)
+    across, up = ("steps", "denoising steps"), ("tokens_per_second", "committed tokens per second")
+    return _curves(rows, ["words", "group"], across, up)
+
+
+def largest_curves(speed: pd.DataFrame) -> go.Figure | None:
+    """Tokens per second at the largest batch against context, a panel for each mode and limit on memory."""
+    rows = _largest(speed)
+    hover = [f"{si(row.tokens_per_second)} tokens/s, {row.batch_size:,} at once" for row in rows.itertuples()]
+    rows = rows.assign(hover=hover)
+    across, up = ("context", "context, tokens"), ("tokens_per_second", "tokens per second")
+    return _curves(rows, ["mode", "group"], across, up)
+
+
+LARGEST_HEAD = ["backbone", "what", "context", "largest batch", "too large", "tokens/s", "peak memory"]
+
+
+def largest_rows(speed: pd.DataFrame) -> list[list[str]]:
+    """What was found to fit, and the smallest batch that was found not to: rows of text."""
+    rows = _largest(speed)
+    return [
+        [
+            str(row.backbone), f"{row.mode}, {row.group}", f"{row.context:,}", f"{row.batch_size:,}",
+            "-" if pd.isna(row.batch_too_large) else f"{row.batch_too_large:,.0f}",
+            si(row.tokens_per_second), size(memory),
+        ]
+        for row, memory in zip(rows.itertuples(), model_memory(rows), strict=True)
+    ]  # fmt: skip
+
+
+def _largest(speed: pd.DataFrame) -> pd.DataFrame:
+    rows = with_groups(speed)
+    return rows[rows["batch_choice"] == "largest"]
+
+
+def _curves(
+    rows: pd.DataFrame, by: list[str], across: tuple[str, str], up: tuple[str, str]
+) -> go.Figure | None:
+    """Columns ``up`` against ``across``, each with its title, a panel for each group; None without rows."""
+    groups = list(rows.groupby(by, sort=False))[:MOST_PANELS]
+    if not groups:
+        return None
+    figure, cells = make_panels([", ".join(key) for key, _ in groups])
+    place, named = places([str(name) for name in rows["backbone"].unique()]), set[str]()
+    for (_, shown), cell in zip(groups, cells, strict=True):
+        for backbone, own in shown.sort_values(across[0]).groupby("backbone", sort=True):
+            line = _line(str(backbone), own, across[0], up[0], place[str(backbone)])
+            figure.add_trace(line.update(showlegend=backbone not in named), **cell)
+            named.add(str(backbone))
+        values = sorted(int(value) for value in shown[across[0]].unique())
+        figure.update_xaxes(
+            title_text=across[1], type="log", tickvals=values, ticktext=[f"{value:,}" for value in values],
+            **cell,
+        )  # fmt: skip
+        heights = [value for value in shown[up[0]] if math.isfinite(value)]
+        figure.update_yaxes(title_text=up[1], **log_axis(heights), **cell)
+    return figure
+
+
+def _line(backbone: str, own: pd.DataFrame, across: str, up: str, index: int) -> Any:
+    return go.Scatter(
+        x=own[across].tolist(), y=own[up].tolist(), mode="lines+markers", name=backbone,
+        legendgroup=backbone, line={"color": PALETTE[index]}, marker={"symbol": SYMBOLS[index]},
+        customdata=own["hover"].tolist(),
+        hovertemplate=f"<b>{backbone}</b> at %{{x}}: %{{customdata}}<extra></extra>",
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Intervals, comparisons and warnings on the frame of a study."""

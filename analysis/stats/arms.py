@@ -1,0 +1,195 @@
+"""From runs to arms: means over seeds and paired comparisons.
+
+Everything here is a function of the frame that ``analysis.load.study.load_study``
+returns. An arm is one config under several seeds; a table holds the arms of one
+task at one scale. Arms are ranked within a likelihood class only, unless the
+frame says otherwise in its column ``allow_mixed`` (``analysis.compare --allow-mixed``).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+
+from analysis.load.run_record import NUMBERS
+from analysis.stats.intervals import MARGINS, compare_arms, mean_interval
+
+LIKELIHOODS = {
+    "exact": "the model's own probability of the text, by the chain rule",
+    "conditional": "the model's own probability of a part of the text given what stands before it, by the "
+    "chain rule: exact, but not of the whole text",
+    "bound": "an upper bound on the bits: the true value is this or lower",
+    "pseudo": "each token given all others: not a probability of the text, neither above nor below it",
+}
+"""Likelihood classes in the order they are shown. A metric that is no likelihood has none."""
+
+PLACE = ["task", "scale"]
+
+
+def usable(frame: pd.DataFrame) -> pd.Series:
+    """True for the runs whose score counts: complete, with a finite score."""
+    return (frame["status"] == "complete") & frame["score"].map(math.isfinite)
+
+
+def arm_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row for each arm, then one for each reference line, for each task and scale.
+
+    Columns: ``task scale kind`` (``arm`` or ``reference``) ``arm cell digest
+    backbone objective likelihood metric unit direction``; ``score`` (mean over
+    seeds), ``half_width`` (of its 95% t-interval; NaN below two seeds),
+    ``seeds`` (runs that count), ``runs``, ``status`` (``complete`` if all are),
+    ``message``; and the means of the number columns of ``load_study``.
+    Arms stand in order of class, then score; the best first. Where classes are mixed,
+    in order of score alone, and ``mixed`` names the classes.
+    """
+    rows = []
+    for (task, scale), group in frame.groupby(PLACE, sort=True):
+        mixed = mixed_classes(group)
+        arms = [_arm_row(runs) | {"mixed": mixed} for _, runs in group.groupby(["cell", "digest"])]
+        arms.sort(key=_rank)
+        rows += [{"task": task, "scale": scale, **row} for row in arms + _reference_rows(group)]
+    return pd.DataFrame(rows)
+
+
+def _arm_row(runs: pd.DataFrame) -> dict[str, Any]:
+    good = runs[usable(runs)]
+    estimate = mean_interval(good["score"].tolist())
+    unfinished = runs[~usable(runs)]
+    shown = runs if good.empty else good
+    return {
+        "kind": "arm",
+        **{key: _first(runs[key]) for key in ("arm", "cell", "digest", "backbone", "objective")},
+        **{key: _first(shown[key]) for key in ("likelihood", "metric", "unit", "direction")},
+        "score": estimate.mean,
+        "half_width": math.nan if estimate.half_width is None else estimate.half_width,
+        "seeds": estimate.n,
+        "runs": len(runs),
+        "status": "complete" if unfinished.empty else ", ".join(sorted(set(unfinished["status"]))),
+        "message": "; ".join(run_notes(unfinished)) or None,
+        **{column: shown[column].mean() for column in NUMBERS if column in shown},
+    }
+
+
+def _reference_rows(group: pd.DataFrame) -> list[dict[str, Any]]:
+    """The reference lines of a task, best last; only those in the metric of its table."""
+    metric, direction = _first(group["metric"]), _first(group["direction"])
+    found = {(r["name"], r["value"]): r for text in group["references"] for r in json.loads(text)}
+    rows = [
+        {
+            "kind": "reference", "arm": r["name"], "metric": metric, "score": float(r["value"]),
+            "direction": direction, "message": r.get("note") or None, "half_width": math.nan,
+            "seeds": 0, "runs": 0,
+        }
+        for r in found.values()
+        if r["metric"] == metric
+    ]  # fmt: skip
+    return sorted(rows, key=lambda r: r["score"], reverse=direction == "lower")
+
+
+def _rank(row: dict[str, Any]) -> tuple[int, float, str]:
+    classes = list(LIKELIHOODS)
+    place = classes.index(row["likelihood"]) if row["likelihood"] in classes else len(classes)
+    if not row["seeds"]:
+        return len(classes) + 1, 0.0, row["arm"]
+    if row["mixed"] is not None:
+        place = 0
+    return place, -row["score"] if row["direction"] == "higher" else row["score"], row["arm"]
+
+
+def _first(column: pd.Series) -> Any:
+    known = column.dropna()
+    return None if known.empty else known.iloc[0]
+
+
+def asked(frame: pd.DataFrame, key: str) -> str | None:
+    """What a study's YAML says under ``study.KEY``; None where it says nothing."""
+    return None if key not in frame else _first(frame[key])
+
+
+def mixed_classes(group: pd.DataFrame) -> str | None:
+    """The likelihood classes of one task that are ranked as one; None where each is ranked by itself."""
+    found = sorted(group["likelihood"].dropna().unique(), key=list(LIKELIHOODS).index)
+    allowed = "allow_mixed" in group and bool(group["allow_mixed"].any())
+    return ", ".join(found) if allowed and len(found) > 1 else None
+
+
+def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
+    """Every pair of arms of one task, scale and likelihood class; Holm over the pairs of the class.
+
+    Where classes are mixed, they count as one class, whose name is all their names.
+
+    Columns: ``task scale likelihood unit margin`` and the fields of
+    ``statistics.Difference``. Arms with a run that did not finish are left
+    out (the mean of the survivors flatters them), and so are tasks whose runs
+    saw different data.
+    """
+    rows = []
+    for (task, scale), group in frame.groupby(PLACE, sort=True):
+        if mixed_data(group):
+            continue
+        if (mixed := mixed_classes(group)) is not None:
+            group = group.assign(likelihood=mixed)
+        classes = group[whole_arms(group)].groupby(["likelihood", "metric"], dropna=False, sort=True)
+        for (kind, metric), arms in classes:
+            scores = {str(arm): r.set_index("seed")["score"].to_dict() for arm, r in arms.groupby("arm")}
+            margin = MARGINS.get(str(metric), 0.0)
+            shared = {
+                "task": task, "scale": scale, "likelihood": None if pd.isna(kind) else kind,
+                "unit": _first(arms["unit"]), "margin": margin,
+            }  # fmt: skip
+            rows += [shared | asdict(d) for d in compare_arms(scores, arms["direction"].iloc[0], margin)]
+    return pd.DataFrame(rows, columns=COMPARISON_COLUMNS)
+
+
+COMPARISON_COLUMNS = [
+    "task", "scale", "likelihood", "unit", "margin",
+    "better", "worse", "gain", "half_width", "n", "p", "detectable", "paired", "separated",
+]  # fmt: skip
+
+
+def run_notes(runs: pd.DataFrame) -> list[str]:
+    """What became of the given runs: seeds, status and message; equal fates share a line."""
+    if runs.empty:  # of most arms: worth a line, as every figure and table asks for each arm
+        return []
+    fates: dict[str, list[str]] = {}
+    for run in runs.sort_values("seed").itertuples():
+        reason = " ".join(run.message.split()) if isinstance(run.message, str) else ""
+        if run.status == "incomplete":
+            reason = "no result yet, still going on or killed"
+        elif run.status == "complete":
+            reason = "no finite score"
+        fates.setdefault(run.status + (f": {reason}" if reason else ""), []).append(str(run.seed))
+    return [f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)} {fate}" for fate, seeds in fates.items()]
+
+
+def row_class(row: pd.Series) -> str:
+    """The part of its table that a row stands in; a line divides the parts."""
+    if row["kind"] == "reference":
+        return "reference"
+    return str(row["mixed"] if isinstance(row["mixed"], str) else row["likelihood"])
+
+
+def matched_line(frame: pd.DataFrame) -> str:
+    """What was held equal, and how closely."""
+    known = frame[frame["matched_axis"].notna()]
+    if known.empty:
+        return "Held equal: nothing."
+    axes = known.groupby("matched_axis")["matched_target"].unique()
+    parts = []
+    for axis, targets in axes.items():
+        parts.append(f"{axis} at {' and '.join(f'{t:,.0f}' for t in sorted(targets))}")
+    return f"Held equal: {'; '.join(parts)}; largest residual {known['matched_residual'].abs().max():.2%}."
+
+
+def whole_arms(group: pd.DataFrame) -> pd.Series:
+    """True for the runs of arms all of whose runs count."""
+    return usable(group).groupby([group["cell"], group["digest"]]).transform("all")
+
+
+def mixed_data(group: pd.DataFrame) -> bool:
+    """True if the runs of one task saw different data."""
+    return bool(group[usable(group)]["fingerprint"].nunique(dropna=False) > 1)

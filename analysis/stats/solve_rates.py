@@ -1,0 +1,66 @@
+"""How many seeds of an arm solve a task: training on probes often jumps, and a mean hides that.
+
+A study asks for it with ``study.solved``, the accuracy on test from which on a task counts as solved.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from analysis.stats.arms import PLACE, arm_table, asked
+from analysis.stats.intervals import wilson_interval
+
+NOTE = (
+    "A run that diverged or ran out of memory has not solved its task; runs still going on are left out. The "
+    "interval is Wilson's, 95%, over seeds."
+)
+
+COLUMNS = ["task", "scale", "arm", "threshold", "solved", "runs", "rate", "low", "high"]
+
+
+def solve_rates(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row for each arm of a task with an accuracy, in the order of its table; columns: ``COLUMNS``.
+
+    ``rate`` is the share ``solved`` / ``runs`` of the runs that have ended, ``low`` to ``high`` its interval.
+    Empty where a study asks for nothing.
+    """
+    rows: list[dict[str, Any]] = []
+    for (task, scale), group in frame.groupby(PLACE, sort=True):
+        threshold = asked(group, "solved")
+        if threshold is None or not group["metric"].dropna().str.endswith("accuracy").any():
+            continue
+        ended = group[~group["status"].isin(["incomplete", "preempted"])]
+        arms = arm_table(group).query("kind == 'arm'")
+        for arm in [arm for arm in arms["arm"] if arm in set(ended["arm"])]:
+            scores = ended[ended["arm"] == arm]["score"]
+            solved, runs = int((scores >= float(threshold)).sum()), len(scores)
+            low, high = wilson_interval(solved, runs)
+            rows.append(
+                {
+                    "task": task, "scale": scale, "arm": arm, "threshold": float(threshold), "solved": solved,
+                    "runs": runs, "rate": solved / runs, "low": low, "high": high,
+                }
+            )  # fmt: skip
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def solved_title(rows: pd.DataFrame) -> str:
+    """The heading of one table."""
+    first = rows.iloc[0]
+    return f"Solve rate, {first['task']}, {first['scale']}: share of seeds at {first['threshold']:g} or more"
+
+
+def solved_grid(rows: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of text of one table."""
+    head = ["arm", "seeds that solve it", "rate", "95% interval"]
+    return head, [
+        [
+            str(row["arm"]),
+            f"{row['solved']} of {row['runs']}",
+            f"{row['rate']:.2f}",
+            f"{row['low']:.2f} to {row['high']:.2f}",
+        ]
+        for _, row in rows.iterrows()
+    ]

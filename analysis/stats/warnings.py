@@ -1,0 +1,202 @@
+"""What a reader of a study's numbers must know first. Every output of the analysis carries it.
+
+Everything here is a function of the frame that ``analysis.load.study.load_study`` returns.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import pandas as pd
+
+from analysis.stats.arms import LIKELIHOODS, PLACE, mixed_classes, mixed_data, run_notes, usable, whole_arms
+from analysis.stats.intervals import MIN_SEEDS
+from analysis.stats.learning_rate_sensitivity import rate_warnings
+
+RESIDUAL_LIMIT = 0.01
+"""A budget matched less closely than this is warned about."""
+
+
+def study_warnings(frame: pd.DataFrame) -> list[str]:
+    """All there is to know before the tables are read, the gravest first."""
+    places = [(f"{task}, {scale}", group) for (task, scale), group in frame.groupby(PLACE, sort=True)]
+    found = [line for place, group in places for line in _of_place(place, group)]
+    return [
+        *found,
+        *_unlike(frame),
+        *_mixed(frame),
+        *_disturbed(frame),
+        *_unmatched(frame),
+        *rate_warnings(frame),
+    ]
+
+
+def condition_warnings(frame: pd.DataFrame) -> list[str]:
+    """Those that hold whatever is made of the runs: failures, other data, and other conditions."""
+    found = []
+    for (task, scale), group in frame.groupby(PLACE, sort=True):
+        found += _missing(f"{task}, {scale}", group) + _other_data(f"{task}, {scale}", group)
+    return [*found, *_mixed(frame), *_disturbed(frame)]
+
+
+def with_warnings(table: pd.DataFrame, warnings: list[str]) -> pd.DataFrame:
+    """A table to be written: the column ``warnings`` has them all in each row, empty where there are none."""
+    return table.assign(warnings=" | ".join(warnings))
+
+
+def _of_place(place: str, group: pd.DataFrame) -> list[str]:
+    """What is wrong with one task at one scale."""
+    found = _missing(place, group)
+    classes = sorted(group["likelihood"].dropna().unique(), key=list(LIKELIHOODS).index)
+    if (mixed := mixed_classes(group)) is not None:
+        found.append(
+            f"{place}: likelihood classes are ranked against each other ({mixed}), as --allow-mixed asks: "
+            "their numbers measure different things"
+        )
+    elif len(classes) > 1:
+        found.append(
+            f"{place}: likelihood classes stand in one table ({', '.join(classes)}), which are not the "
+            "same measure, so each is ranked by itself"
+        )
+    return found + _other_data(place, group) + _few_seeds(place, group) + _unequal(place, group)
+
+
+def _missing(place: str, group: pd.DataFrame) -> list[str]:
+    """Arms with a run that did not finish, and those short of a seed that others have."""
+    found = []
+    for _, runs in group[~usable(group)].groupby(["cell", "digest"]):
+        notes = "; ".join(run_notes(runs))
+        found.append(f"{place}: {runs['arm'].iloc[0]} is not compared, as runs are missing ({notes})")
+    seeds = {str(arm): set(runs["seed"]) for arm, runs in group.groupby("arm", sort=True)}
+    every = set.union(*seeds.values())
+    lacking = [
+        f"{arm} {', '.join(map(str, sorted(every - own)))}" for arm, own in seeds.items() if every - own
+    ]
+    if lacking:
+        found.append(f"{place}: seeds that other arms have are not there: {'; '.join(lacking)}")
+    return found
+
+
+def _other_data(place: str, group: pd.DataFrame) -> list[str]:
+    words = f"{place}: mixed fingerprints, the runs saw different data: no arms are compared"
+    return [words] if mixed_data(group) else []
+
+
+def _few_seeds(place: str, group: pd.DataFrame) -> list[str]:
+    seeds = group[whole_arms(group)].groupby("arm")["seed"].nunique()
+    few = seeds[seeds < MIN_SEEDS]
+    if len(few) and len(few) == len(seeds):
+        count = {1: "one seed", 2: "two seeds"}[int(seeds.max())]
+        return [f"{place}: {count}: nothing is called better (that takes {MIN_SEEDS})"]
+    if len(few):
+        return [f"{place}: fewer than {MIN_SEEDS} seeds, so never called better: {', '.join(few.index)}"]
+    return []
+
+
+def _unequal(place: str, group: pd.DataFrame) -> list[str]:
+    """Arms of one size that were trained on neither equal tokens nor equal FLOPs."""
+    for _, runs in group[usable(group)].groupby("matched_target", dropna=False):
+        means = runs.groupby("arm")[["training_tokens", "training_flops"]].mean()
+        low, high = means.min(), means.max()
+        if (high > low * (1 + RESIDUAL_LIMIT)).all():
+            spans = [f"{low[c]:.3g} to {high[c]:.3g} {c.split('_')[1]}" for c in means]
+            shown = " and ".join(spans).replace("flops", "FLOPs").replace("e+", "e")
+            return [f"{place}: unmatched budgets, the arms were trained on {shown}"]
+    return []
+
+
+def _unlike(frame: pd.DataFrame) -> list[str]:
+    """Scores of one table and class that are not the same measure, or not of as many items."""
+    labels = {"unit": "units", "direction": "directions", "averaging": "averagings", "score_items": "items"}
+    found = []
+    for (task, scale, likelihood), runs in frame[usable(frame)].groupby([*PLACE, "likelihood"], dropna=False):
+        of = "" if pd.isna(likelihood) else f" of {likelihood}"
+        names = sorted(runs["metric"].dropna().unique())
+        if len(names) > 1:
+            found.append(
+                f"{task}, {scale}: different metrics{of}, which are not compared: {', '.join(names)}"
+            )
+        for name, column in product(names, labels):
+            values = runs[runs["metric"] == name][column].dropna().unique()
+            if len(values) > 1:
+                shown = " and ".join(f"{v:g}" if column == "score_items" else str(v) for v in sorted(values))
+                found.append(f"{task}, {scale}: {name}{of} over different {labels[column]}: {shown}")
+    return found
+
+
+def _disturbed(frame: pd.DataFrame) -> list[str]:
+    """Runs that went on under other code, libraries or machine, and those that left steps out."""
+    found = []
+    if "changed" in frame:
+        inexact = frame[~frame["changed"].isin(["[]"])]
+        keys = sorted({key for text in inexact["changed"] for key in json.loads(text)})
+        if keys:
+            found.append(f"{len(inexact)} runs continued after a change of {', '.join(keys)}: not exact")
+    if "skipped_steps" in frame and frame["skipped_steps"].sum() > 0:
+        runs, steps = (frame["skipped_steps"] > 0).sum(), int(frame["skipped_steps"].sum())
+        found.append(f"{runs} runs left out {steps} steps, as the loss was no finite number")
+    return found
+
+
+def _mixed(frame: pd.DataFrame) -> list[str]:
+    """Conditions that differ between the runs."""
+    labels = {
+        "git_commit": "commits of the code", "device_name": "devices", "device_processor": "processors",
+        "device_threads": "thread counts", "device_precision": "precisions", "versions": "package versions",
+    }  # fmt: skip
+    known = frame[frame["status"] != "incomplete"]
+    found = []
+    for column, label in labels.items():
+        if column == "git_commit" and _one_code(known):
+            continue
+        values = sorted(str(v) for v in known[column].dropna().unique())
+        if len(values) > 1:
+            shown = "" if column == "versions" else f" ({', '.join(v[:24] for v in values)})"
+            found.append(f"mixed {label}{shown}: speed, and perhaps more, is not comparable")
+    for part, paths in _kernels(known).items():
+        if len(paths) > 1:
+            found.append(
+                f"mixed kernels of {part} ({', '.join(paths)}): speed and last digits differ by them"
+            )
+    dirty = int((known["git_dirty"] == True).sum())  # noqa: E712 -- the column also holds None
+    if dirty:
+        found.append(f"{dirty} of {len(frame)} runs used code with uncommitted changes")
+    corrupt = int(frame["corrupt_lines"].sum())
+    if corrupt:
+        found.append(f"unreadable lines of metrics.jsonl, skipped: {corrupt} (a killed run ends mid-line)")
+    return found
+
+
+def _one_code(known: pd.DataFrame) -> bool:
+    """True if all runs used the same code: commits may differ in nothing that a result depends on."""
+    return "git_code" in known and known["git_code"].notna().all() and known["git_code"].nunique() == 1
+
+
+def _kernels(known: pd.DataFrame) -> dict[str, list[str]]:
+    """The paths that each part of a model took in the runs that have it.
+
+    Decoding is each backbone's own part: some have no faster path there, and no training depends on it.
+    """
+    found: dict[str, set[str]] = {}
+    for backbone, text in known[["backbone", "kernels"]].dropna().drop_duplicates().itertuples(index=False):
+        for part, path in json.loads(text).items():
+            found.setdefault(f"{part} of {backbone}" if part == "decoding" else part, set()).add(str(path))
+    return {part: sorted(paths) for part, paths in sorted(found.items())}
+
+
+def _unmatched(frame: pd.DataFrame) -> list[str]:
+    known = frame[frame["status"] == "complete"]
+    found = []
+    missing = int(known["matched_axis"].isna().sum())
+    if missing:
+        found.append(f"{missing} of {len(known)} complete runs were matched to no budget")
+    axes = sorted(known["matched_axis"].dropna().unique())
+    if len(axes) > 1:
+        found.append(f"runs were matched on different axes: {', '.join(axes)}")
+    elif (known.groupby(PLACE)["matched_target"].nunique() > 1).any():
+        found.append("runs of one task were matched to different targets")
+    loose = sorted(known[known["matched_residual"].abs() > RESIDUAL_LIMIT]["arm"].unique())
+    if loose:
+        found.append(f"matched to worse than {RESIDUAL_LIMIT:.0%}: {', '.join(loose)}")
+    return found

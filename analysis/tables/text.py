@@ -1,0 +1,271 @@
+"""Tables as text: for the terminal, for the README, and as Markdown.
+
+``render_tables`` is a pure function of the results frame, of fixed width and
+without colour, so the same runs always give the same characters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator
+from io import StringIO
+
+import pandas as pd
+from rich import box
+from rich.console import Console, Group, JustifyMethod, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from analysis.stats import against_variable as against
+from analysis.stats import likelihood_gap as gap
+from analysis.stats import solve_rates as solved
+from analysis.stats.arms import PLACE, arm_table, comparisons, matched_line, row_class
+from analysis.stats.extra_tests import further_grid, further_scores, published
+from analysis.stats.intervals import CONFIDENCE, MIN_SEEDS
+from analysis.stats.performance_profile import NOTE, across_tasks, profile_grid
+from analysis.stats.steps_to_loss import steps_grid
+from analysis.stats.versus_baseline import DIFFERENCES, DIFFERENCES_NOTE, difference_cells, with_differences
+from analysis.stats.warnings import study_warnings
+
+WIDTH = 118
+"""Columns of the plain text."""
+ARM = 24
+"""Of these, columns that the names of arms are not denied, where a table is too wide."""
+
+HEADERS = (
+    "arm", "score (n)", "class", "body", "total", "active", "FLOPs", "tokens", "sec", "tok/s", "memory",
+    "state",
+)  # fmt: skip
+"""Headers of a table: mean score over n seeds, likelihood class, parameters (three columns), training
+FLOPs, tokens, seconds and tokens per second, peak memory, decoding state at 2048 tokens."""
+
+
+def render_tables(frame: pd.DataFrame) -> str:
+    """The tables of a study as plain text, 118 columns wide. A pure function of the frame."""
+    text = StringIO()
+    # The height is given because Rich ignores a lone width on a dumb terminal.
+    console = Console(file=text, width=WIDTH, height=1000, color_system=None, force_terminal=False)
+    console.print(study_text(frame))
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n") + "\n"
+
+
+def study_text(frame: pd.DataFrame) -> RenderableType:
+    """The tables of a study for a Rich console."""
+    arms, pairs = with_differences(frame), comparisons(frame)
+    parts: list[RenderableType] = [Text(f"Warning: {w}.", style="yellow") for w in study_warnings(frame)]
+    parts += [Text(line) for line in (counts_line(frame), matched_line(frame))]
+    for (task, scale), rows in arms.groupby(PLACE, sort=True):
+        parts.append(Text(f"\n{title(rows)}", style="bold"))
+        parts.append(_rich_table(rows))
+        here = (pairs["task"] == task) & (pairs["scale"] == scale)
+        if (body := [[row["arm"], *difference_cells(row)] for _, row in _compared(rows)]) and here.any():
+            parts.append(_rich_grid(["arm", *DIFFERENCES], body, left=("verdict",)))
+        parts += [Text(f"  {line}") for line in how_compared(pairs[here], DIFFERENCES_NOTE)]
+        for name, head, body, note in more_tables(frame, task, scale):
+            parts += [Text(f"\n{name}", style="bold"), _rich_grid(head, body)]
+            parts += [Text(f"  {note}")] * bool(note)
+    for _, rows in across_tasks(frame).groupby("scale", sort=True):
+        name, head, body = profile_grid(rows)
+        parts += [Text(f"\n{name}", style="bold"), _rich_grid(head, body), Text(f"  {NOTE}")]
+    return Group(*parts, *(Text(f"\nPublished: {line}") for line in published(frame)))
+
+
+def render_markdown(frame: pd.DataFrame) -> str:
+    """The same tables as Markdown."""
+    arms, pairs = with_differences(frame), comparisons(frame)
+    head = [*HEADERS, *DIFFERENCES]
+    lines = [f"- Warning: {w}." for w in study_warnings(frame)]
+    lines += [f"- {line}" for line in (counts_line(frame), matched_line(frame))]
+    for (task, scale), rows in arms.groupby(PLACE, sort=True):
+        lines += ["", f"## {title(rows)}", "", _markdown_row(head), "|" + " --- |" * len(head)]
+        lines += [_markdown_row(cells(row) + difference_cells(row)) for _, row in rows.iterrows()]
+        here = (pairs["task"] == task) & (pairs["scale"] == scale)
+        lines += ["", *(f"- {line}" for line in how_compared(pairs[here], DIFFERENCES_NOTE))]
+        for name, head, body, note in more_tables(frame, task, scale):
+            lines += ["", f"### {name}", "", _markdown_row(head), "|" + " --- |" * len(head)]
+            lines += [_markdown_row(row) for row in body]
+            lines += ["", note] * bool(note)
+    for _, rows in across_tasks(frame).groupby("scale", sort=True):
+        name, head, body = profile_grid(rows)
+        lines += ["", f"## {name}", "", _markdown_row(head), "|" + " --- |" * len(head)]
+        lines += [*map(_markdown_row, body), "", NOTE]
+    lines += ["", "## Published"] * bool(published(frame)) + [f"- {line}" for line in published(frame)]
+    return "\n".join(lines) + "\n"
+
+
+def more_tables(
+    frame: pd.DataFrame, task: str, scale: str
+) -> list[tuple[str, list[str], list[list[str]], str]]:
+    """What else a study asks for about one task: title, header, rows and note of each table."""
+    found = []
+    here = frame[(frame["task"] == task) & (frame["scale"] == scale)]
+    if not (tests := further_scores(here)).empty:
+        name = title(arm_table(here))
+        found.append((f"Further tests, {name}", *further_grid(tests), ""))
+    if not (rows := gap.gaps(here)).empty:
+        found.append((gap.gap_title(rows), *gap.gap_grid(rows), gap.NOTE))
+    if not (rows := against.against_scores(here)).empty:
+        found.append((against.against_title(rows), *against.against_grid(rows), against.NOTE))
+    if not (rows := solved.solve_rates(here)).empty:
+        found.append((solved.solved_title(rows), *solved.solved_grid(rows), solved.NOTE))
+    if (steps := steps_grid(here, task, scale)) is not None:
+        found.append((*steps, ""))
+    return found
+
+
+def counts_line(frame: pd.DataFrame) -> str:
+    """How many runs, arms and seeds."""
+    arms = len(frame.groupby(["cell", "digest"]))
+    seeds = ", ".join(str(s) for s in sorted(frame["seed"].unique()))
+    complete = int((frame["status"] == "complete").sum())
+    study = frame["study"].iloc[0]
+    return f"Study {study}: {complete} of {len(frame)} runs complete; {arms} arms; seeds {seeds}."
+
+
+def title(rows: pd.DataFrame) -> str:
+    """The heading of one table."""
+    first = rows.iloc[0]
+    if not isinstance(first["metric"], str):
+        return f"{first['task']}, {first['scale']}: no scores yet"
+    name = first["metric"].replace("_", " ")
+    mixed = f"; {first['mixed']} ranked as one (--allow-mixed)" if isinstance(first["mixed"], str) else ""
+    return f"{first['task']}, {first['scale']}: {name} on test, {first['direction']} is better{mixed}"
+
+
+def verdicts(rows: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
+    """For each likelihood class, its best arm against each of the others, in words.
+
+    Args:
+        rows: the arms of one task and scale, in order, as from ``arm_table``.
+        pairs: their comparisons.
+    """
+    lines = []
+    shown = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]
+    for likelihood in shown["mixed"].where(shown["mixed"].notna(), shown["likelihood"]).unique():
+        same = (pairs["likelihood"] == likelihood) | (pairs["likelihood"].isna() & pd.isna(likelihood))
+        found = pairs[same]
+        if found.empty:
+            continue
+        order = [arm for arm in rows["arm"] if arm in {*found["better"], *found["worse"]}]
+        among = "" if pd.isna(likelihood) else f"Among {likelihood}: "
+        for other in order[1:]:
+            two = found["better"].isin([order[0], other]) & found["worse"].isin([order[0], other])
+            lines.append(among + verdict(found[two].iloc[0]))
+    return lines + how_compared(pairs) * bool(lines)
+
+
+def how_compared(pairs: pd.DataFrame, *notes: str) -> list[str]:
+    """How the pairs of one task and scale were compared, then the notes; nothing where there are no pairs."""
+    if pairs.empty:
+        return []
+    margin, unit = pairs.iloc[0][["margin", "unit"]]
+    how = "Paired by seed, 95% t-intervals; p after Holm over all pairs of a class"
+    return [f"{how}; margin {margin:g} {unit}.", *notes]
+
+
+def _compared(rows: pd.DataFrame) -> Iterator[tuple[Hashable, pd.Series]]:
+    """The rows of ``with_differences`` that have a place."""
+    return rows[rows["place"].notna()].iterrows()
+
+
+def verdict(pair: pd.Series) -> str:
+    """One comparison in words."""
+    size = f"{pair['gain']:.4f}" + ("" if pd.isna(pair["half_width"]) else f" ± {pair['half_width']:.4f}")
+    if pair["separated"]:
+        sure = f"p = {pair['p']:.2g}, {pair['n']} seeds" + ", unpaired" * (not pair["paired"])
+        return f"{pair['better']} is better than {pair['worse']} by {size} ({sure})."
+    if pair["p"] < 1 - CONFIDENCE and pair["n"] >= MIN_SEEDS:
+        reason = f"below the margin of {pair['margin']:g}"
+    elif pair["n"] >= MIN_SEEDS:
+        reason = f"{pair['n']} seeds would show {pair['detectable']:.4f} or more"
+    elif pair["n"] >= 2:
+        seen = f"{pair['n']} would at best show {pair['detectable']:.4f}"
+        reason = f"a verdict takes {MIN_SEEDS} seeds, {seen}"
+    else:
+        reason = f"seeds in common: {pair['n']}"
+    reason += "; no two seeds in common, so unpaired" * (not pair["paired"])
+    return f"{pair['better']} and {pair['worse']} are not separated: difference {size}; {reason}."
+
+
+def cells(row: pd.Series) -> list[str]:
+    """One row of ``arm_table`` as text, a cell for each header."""
+    if row["kind"] == "reference":
+        return [row["arm"], f"{row['score']:.3f}", "reference", *[""] * (len(HEADERS) - 3)]
+    likelihood = row["likelihood"] if isinstance(row["likelihood"], str) else "-"
+    return [
+        row["arm"], score_text(row), likelihood,
+        si(row["parameters_body"]), si(row["parameters_total"]), si(row["parameters_active"]),
+        flops(row["training_flops"]), si(row["training_tokens"]), seconds(row["training_seconds"]),
+        si(row["training_tokens_per_second"]), size(row["training_peak_memory_bytes"]),
+        "none" if row["state_bytes_2k"] == 0 else size(row["state_bytes_2k"]),
+    ]  # fmt: skip
+
+
+def score_text(row: pd.Series) -> str:
+    """Mean, interval and seeds; the status of an arm without any score."""
+    if not row["seeds"]:
+        return f"{row['status']} (0 of {row['runs']})"
+    interval = "" if pd.isna(row["half_width"]) else f" ± {row['half_width']:.3f}"
+    count = str(row["seeds"]) if row["seeds"] == row["runs"] else f"{row['seeds']} of {row['runs']}"
+    return f"{row['score']:.3f}{interval} ({count})"
+
+
+def si(value: float) -> str:
+    """A count with three digits and k, M, G or T; ``-`` where there is none."""
+    return _scaled(value, 1000.0, ("", "k", "M", "G", "T"))
+
+
+def size(value: float) -> str:
+    """Bytes with three digits, in KiB, MiB or GiB; ``-`` where there is none."""
+    return _scaled(value, 1024.0, (" B", " KiB", " MiB", " GiB", " TiB"))
+
+
+def _scaled(value: float, base: float, units: tuple[str, ...]) -> str:
+    if not math.isfinite(value):
+        return "-"
+    place = 0
+    while abs(value) >= 999.5 and place < len(units) - 1:
+        value, place = value / base, place + 1
+    digits = 0 if abs(value) >= 99.95 or value == round(value) else 1 if abs(value) >= 9.995 else 2
+    return f"{value:.{digits}f}{units[place]}"
+
+
+def flops(value: float) -> str:
+    """Floating-point operations as 1.23e15; ``-`` where there is none."""
+    return f"{value:.2e}".replace("e+", "e") if math.isfinite(value) else "-"
+
+
+def seconds(value: float) -> str:
+    """Seconds with one digit after the point below 100; ``-`` where there is none."""
+    return f"{value:.{0 if value >= 99.95 else 1}f}" if math.isfinite(value) else "-"
+
+
+def _rich_table(rows: pd.DataFrame) -> Table:
+    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    for index, name in enumerate(HEADERS):
+        side: JustifyMethod = "left" if index in (0, 2) else "right"
+        table.add_column(name, justify=side, no_wrap=index > 0, overflow="fold")
+    group = None
+    for _, row in rows.iterrows():
+        here = row_class(row)
+        if group is not None and here != group:
+            table.add_section()
+        group = here
+        table.add_row(*cells(row), style="dim" if here == "reference" else None)
+    return table
+
+
+def _rich_grid(head: list[str], rows: list[list[str]], left: tuple[str, ...] = ()) -> Table:
+    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    for index, name in enumerate(head):
+        if index == 0:
+            table.add_column(name, overflow="fold", min_width=min(ARM, max(len(row[0]) for row in rows)))
+        else:
+            table.add_column(name, justify="left" if name in left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _markdown_row(values: list[str]) -> str:
+    return "| " + " | ".join(v.replace("|", "\\|") for v in values) + " |"
