@@ -6,7 +6,7 @@ within their task, so that the tasks themselves are taken as given.
 
 With few seeds such an interval is too narrow. Of 1,500 simulated intervals for the interquartile mean over
 ten tasks, 85% held the truth with 3 seeds, 90% with 5 and 92% with 10; of 300 for the probability of
-improvement over six tasks, 90%, 93% and 95%. ``tests/analysis/test_aggregates.py`` simulates both.
+improvement over six tasks, 90%, 93% and 95%. ``tests/analysis/stats/test_aggregates.py`` simulates both.
 """
 
 from __future__ import annotations

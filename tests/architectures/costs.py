@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from conformance import random_inputs
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from architectures.backbone import Backbone
+from tests.architectures.conformance import random_inputs
 
 aten = torch.ops.aten
 

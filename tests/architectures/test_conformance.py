@@ -6,8 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from backbones import SOLVED
-from conformance import (
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+from architectures.backbone import Backbone, BackboneConfig
+from experiments.config.schema import ScaleConfig
+from experiments.config.sections import CONF
+from experiments.config.structured import load_class, typed
+from experiments.run.size_solver import Sizes, match
+from tests.architectures.conformance import (
     check_batch_invariance,
     check_decoding,
     check_gradients,
@@ -22,16 +30,8 @@ from conformance import (
     enliven,
     random_inputs,
 )
-from costs import check_flops, check_inactive, check_parameters, check_state_bytes
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from omegaconf import OmegaConf
-
-from architectures.backbone import Backbone, BackboneConfig
-from experiments.config.schema import ScaleConfig
-from experiments.config.sections import CONF
-from experiments.config.structured import load_class, typed
-from experiments.run.size_solver import Sizes, match
+from tests.architectures.costs import check_flops, check_inactive, check_parameters, check_state_bytes
+from tests.backbones import SOLVED
 
 BACKBONES = SOLVED
 VOCABULARY, LONGEST = 29, 80

@@ -5,17 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from conformance import (
-    check_batch_invariance,
-    check_decoding,
-    check_gradients,
-    check_initialisation,
-    check_no_leak,
-    check_padding,
-    check_sees_everything,
-    enliven,
-)
-from costs import check_flops, check_inactive, check_parameters, check_state_bytes
 from torch import Tensor, nn
 
 from architectures.backbone import Capabilities, Flops, Parameters
@@ -29,6 +18,17 @@ from architectures.layers.block import FeedForward, Mixer
 from architectures.layers.context import Context
 from architectures.layers.feedforward import DenseFeedForward
 from architectures.layers.moe.config import ExpertsConfig
+from tests.architectures.conformance import (
+    check_batch_invariance,
+    check_decoding,
+    check_gradients,
+    check_initialisation,
+    check_no_leak,
+    check_padding,
+    check_sees_everything,
+    enliven,
+)
+from tests.architectures.costs import check_flops, check_inactive, check_parameters, check_state_bytes
 
 HEADS = AttentionConfig(num_heads=2, num_kv_heads=1)
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from recorded import Recorded, without_native_kernels
 from torch import Tensor
 
 from architectures.backbone import Backbone
@@ -32,6 +31,7 @@ from architectures.layers.moe.config import ExpertsConfig
 from experiments.config.schema import OptimizerConfig
 from experiments.training.optimizer import make_optimizer
 from experiments.training.parallel.dtensors import clip_gradients, gradient_norm
+from tests.recorded import Recorded, without_native_kernels
 
 BATCH, LENGTH, VOCABULARY, WIDTH = 2, 24, 32, 16
 GROUPED: dict[str, Any] = {"d_ff": 32, "experts": ExpertsConfig(dispatch="grouped", bias_rate=0.001)}

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from costs import arithmetic_of_one_sequence
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -21,6 +20,7 @@ from architectures.backbones.s4 import S4, S4D, S4Config
 from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from architectures.layers.context import Context
 from architectures.layers.moe.config import ExpertsConfig
+from tests.architectures.costs import arithmetic_of_one_sequence
 
 SIZES = {"d_model": 24, "num_layers": 2}
 LATENT = {"kv_rank": 10, "nope_dim": 6, "rope_dim": 4, "v_dim": 7}

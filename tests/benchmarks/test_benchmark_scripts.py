@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
+
 FOLDER = ROOT / "benchmarks"
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
+
 FOLDER = ROOT / "benchmarks"
 
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
 
 
 def test_a_few_runs_are_written_and_loaded_in_every_state(tmp_path: Path) -> None:

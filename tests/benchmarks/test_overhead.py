@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+from tests import ROOT
+
+FOLDER = ROOT / "benchmarks"
 SMALL = ("scale=nano", "scale.target=20000", "task.sequence_length=16", "budget.batch_size=2")
 
 

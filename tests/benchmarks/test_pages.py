@@ -2,11 +2,11 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests import ROOT
+
 FOLDER = ROOT / "benchmarks"
 RESULTS = FOLDER / "results"
 

@@ -16,7 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+from tests import ROOT
+
+FOLDER = ROOT / "benchmarks"
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from analysis.scaling.laws import Law
+from tests import ROOT
 
-FOLDER = Path(__file__).resolve().parents[2] / "benchmarks"
+FOLDER = ROOT / "benchmarks"
 
 
 @pytest.fixture(autouse=True)

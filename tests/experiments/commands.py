@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-from backbones import FAMILIES
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
@@ -23,6 +22,7 @@ from experiments.objectives.objective import Objective
 from experiments.run.execute import execute
 from experiments.run.settings import Settings, read_settings
 from experiments.tasks.task import Task
+from tests.backbones import FAMILIES
 
 ROOT = CONF.parent
 BACKBONES = FAMILIES

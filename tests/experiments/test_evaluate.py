@@ -4,7 +4,6 @@ import json
 import math
 from pathlib import Path
 
-import commands
 import pytest
 
 from architectures.pretrained import save_folder
@@ -12,6 +11,7 @@ from experiments.config.schema import DeviceConfig
 from experiments.evaluate import evaluate
 from experiments.run.load_model import open_saved
 from experiments.runtime.errors import ConfigError
+from tests.experiments import commands
 
 DEVICE = DeviceConfig(name="cpu").torch_device()
 

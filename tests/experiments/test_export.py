@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import commands
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -10,6 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from experiments.export import export
 from experiments.run.load_model import open_saved
 from experiments.runtime.errors import ConfigError
+from tests.experiments import commands
 
 CPU = torch.device("cpu")
 

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import commands
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -17,6 +16,7 @@ from experiments.objectives.decoding.beam_search import BeamConfig
 from experiments.objectives.decoding.sampling import SamplingConfig
 from experiments.run.load_model import open_saved
 from experiments.runtime.errors import ConfigError, DataError
+from tests.experiments import commands
 
 BYTES = ByteTokenizer(TokenizerConfig(), 0)
 

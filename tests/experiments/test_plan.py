@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import commands
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
@@ -15,6 +14,7 @@ from omegaconf import OmegaConf
 from experiments import plan
 from experiments.config.sections import CONF
 from experiments.runtime.console import count
+from tests.experiments import commands
 
 RECALL = (*commands.TINY, *commands.RECALL)
 

@@ -5,9 +5,10 @@ import json
 from pathlib import Path
 from types import ModuleType
 
-import commands
 import pytest
 import torch
+
+from tests.experiments import commands
 
 PYTHON = '''
 """Each position sees the mean of all up to itself."""

@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import commands
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -20,6 +19,7 @@ from experiments.run.model_files import put
 from experiments.run.plan import plan
 from experiments.run.settings import Settings
 from experiments.runtime.errors import ConfigError, DivergedError
+from tests.experiments import commands
 
 LIKELIHOODS = {
     "causal_lm": "exact",

@@ -11,10 +11,10 @@ import traceback
 from collections.abc import Callable
 
 import pytest
-from together import environment, free_port
 
 from experiments.runtime.errors import RunError
 from experiments.training.parallel import collectives as world
+from tests.experiments.training.parallel.together import environment, free_port
 
 
 def times(default: int, full: int) -> pytest.MarkDecorator:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))  # commands.py
-
 
 Record = Callable[..., None]
 

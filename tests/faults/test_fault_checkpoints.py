@@ -9,13 +9,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import commands
 import pytest
-from children import times
-from models import begun, load, save
 
 from experiments.runtime.errors import CheckpointError
 from experiments.training import checkpoint
+from tests.experiments import commands
+from tests.faults.children import times
+from tests.faults.models import begun, load, save
 
 
 def test_f02_everything_reaches_the_disk_before_the_name_does(

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import commands
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -20,6 +19,7 @@ from analysis.stats.warnings import study_warnings
 from experiments.run.resume_check import check_config, flat
 from experiments.run.settings import deciding
 from experiments.runtime.errors import ConfigError, DataError
+from tests.experiments import commands
 
 WORDS = (*commands.TINY, *commands.RECALL, "trainer.checkpoint_every=10")
 

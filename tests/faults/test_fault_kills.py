@@ -12,10 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from children import fork, in_a_child, times
-from models import begun, load, save
-
 from experiments.training import checkpoint
+from tests.faults.children import fork, in_a_child, times
+from tests.faults.models import begun, load, save
 
 CALLS = ("open", "fsync", "rename", "replace", "mkdir", "unlink", "rmdir", "link", "scandir", "stat", "close")
 

@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import commands
 import pytest
-from children import fork, in_a_child, times
 
 from experiments.runtime import run_lock as lock_module
 from experiments.runtime.errors import LockedError
 from experiments.runtime.run_lock import NAME, STALE, RunLock
 from experiments.training.checkpoint_policy import Saver
+from tests.experiments import commands
+from tests.faults.children import fork, in_a_child, times
 
 
 @times(default=20, full=50)

@@ -13,11 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import commands
 import pytest
 import torch
-from children import in_children, times
-from models import load, save
 
 from experiments.runtime.errors import Preempted
 from experiments.runtime.run_lock import RunLock
@@ -25,6 +22,9 @@ from experiments.tracking.run_folder import RunFolder
 from experiments.training import checkpoint
 from experiments.training.parallel import collectives as world
 from experiments.training.trainer import Trainer
+from tests.experiments import commands
+from tests.faults.children import in_children, times
+from tests.faults.models import load, save
 
 WORDS = (*commands.TINY, *commands.RECALL, "trainer.log_every=1", "trainer.checkpoint_every=5")
 FILES = (*checkpoint.FILES, "MANIFEST.json")

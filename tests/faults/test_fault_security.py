@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import commands
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -19,6 +18,7 @@ from experiments.run.settings import read_settings
 from experiments.runtime.errors import CheckpointError, ConfigError
 from experiments.runtime.secrets import REDACTED, redact
 from experiments.training import checkpoint
+from tests.experiments import commands
 
 CPU = torch.device("cpu")
 WORDS = (*commands.TINY, *commands.RECALL)

@@ -13,9 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import commands
 import pytest
-from children import in_a_child, times
 from safetensors.torch import load_file
 
 from experiments.runtime import restarts
@@ -25,6 +23,8 @@ from experiments.runtime.watchdog import Watchdog
 from experiments.tasks.recall.mqar import Recall
 from experiments.training import checkpoint
 from experiments.training.trainer import Trainer
+from tests.experiments import commands
+from tests.faults.children import in_a_child, times
 
 WORDS = (
     *commands.TINY,

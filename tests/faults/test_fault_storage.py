@@ -15,16 +15,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-import commands
 import pytest
-from children import in_a_child, times
-from models import at_step, begun, load, save
 from torch import nn
 
 from experiments.runtime.errors import CheckpointError
 from experiments.training import checkpoint
 from experiments.training import checkpoint_policy as saving
 from experiments.training.checkpoint_policy import MOST_FAILURES, Saver
+from tests.experiments import commands
+from tests.faults.children import in_a_child, times
+from tests.faults.models import at_step, begun, load, save
 
 
 def small_disk(folder: Path, size: str) -> None:

@@ -10,11 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import commands
 import numpy as np
 import pytest
 import torch
-from children import in_a_child
 from safetensors.torch import load_file
 
 from experiments.objectives.language_modelling.causal_lm import CausalLM
@@ -22,6 +20,8 @@ from experiments.runtime.errors import DivergedError, OutOfMemoryError
 from experiments.runtime.memory import Fitting, is_out_of_memory
 from experiments.training.loss_anomalies import MOST_IN_A_ROW, MOST_IN_ALL, WINDOW, Anomalies
 from experiments.training.trainer import Trainer
+from tests.experiments import commands
+from tests.faults.children import in_a_child
 
 WORDS = (*commands.TINY, *commands.RECALL, "trainer.log_every=1", "trainer.checkpoint_every=1")
 SKIP = (*WORDS, "trainer.non_finite=skip")

@@ -8,8 +8,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import jobs
 import pytest
+
+from tests.slurm import jobs
 
 LOCAL_SLURM = Path(__file__).parent / "local-slurm"
 """Starts the daemons on the loopback; see the head of the file."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
 
 CELL = (
     "scale.target=20000",

@@ -6,8 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jobs
 import pytest
+
+from tests.slurm import jobs
 
 pytestmark = pytest.mark.slurm
 

@@ -10,7 +10,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import jobs
 import pandas as pd
 import pytest
 
@@ -18,6 +17,7 @@ from analysis.load.study import load_study
 from analysis.stats.arms import arm_table
 from slurm.cells import Cell, submissions
 from slurm.queue import live
+from tests.slurm import jobs
 
 pytestmark = pytest.mark.slurm
 

@@ -6,7 +6,6 @@ import shlex
 import sys
 from pathlib import Path
 
-import jobs
 import pytest
 
 from experiments.runtime.errors import ConfigError
@@ -15,6 +14,7 @@ from slurm.cells import Cell, Submission, new_folder, read_submission, submissio
 from slurm.cluster import ClusterConfig, read_cluster
 from slurm.queue import Task
 from slurm.submit import SubmitConfig, assign, commands, missing, split
+from tests.slurm import jobs
 
 
 def cell(folder: Path, seed: int = 0, task: int | None = None) -> Cell:

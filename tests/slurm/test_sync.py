@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jobs
 import pytest
-import wandb_file
 
 from slurm import sync
+from tests import wandb_file
+from tests.slurm import jobs
 
 IDENTITY = {
     "key": "mamba-recall-nano-ab12cd34-s0", "study": "pilot", "cell": "mamba-recall-nano",

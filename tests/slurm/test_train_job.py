@@ -8,8 +8,9 @@ import sys
 import textwrap
 from pathlib import Path
 
-import jobs
 import pytest
+
+from tests.slurm import jobs
 
 pytestmark = pytest.mark.slurm
 

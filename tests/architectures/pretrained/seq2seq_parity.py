@@ -3,11 +3,11 @@
 from typing import Any
 
 import torch
-from parity import FLOAT32, error
 from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache
 
 from architectures.backbone import Backbone
+from tests.architectures.pretrained.parity import FLOAT32, error
 
 FIRST = 2
 """The token that the decoder starts from."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from parity import FLOAT32, check_logits, redraw
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
@@ -28,6 +27,7 @@ from architectures.pretrained.tensor_rules import (
     StackedTransposed,
     Transposed,
 )
+from tests.architectures.pretrained.parity import FLOAT32, check_logits, redraw
 
 LLAMA = DecoderConfig(d_model=20, num_layers=2, attention=AttentionConfig(num_heads=2))
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import toys
 
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
@@ -13,6 +12,7 @@ from experiments.objectives.language_modelling.prefix_lm import CausalPrefixLM, 
 from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
 from experiments.objectives.language_modelling.ul2 import UL2, UL2Config
 from experiments.tasks.task import Batch
+from tests.experiments.objectives import toys
 
 LABELS = [3, 7]
 TASK = toys.Symbols(20, num_sentinels=8, labels=LABELS)

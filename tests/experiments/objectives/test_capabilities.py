@@ -1,15 +1,13 @@
 """Which objective can train which backbone, over the YAML files themselves."""
 
-from pathlib import Path
-
 import pytest
 from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone
 from experiments.config.structured import load_class
 from experiments.objectives.objective import Objective
+from tests import CONF
 
-CONF = Path(__file__).parents[3] / "conf"
 READOUTS = {"sequence_classification", "token_classification", "similarity"}
 PAIRS = {
     "decoder": {"causal_lm", "classification", "prefix_lm", "seq2seq", *READOUTS},

@@ -2,7 +2,6 @@ import math
 
 import pytest
 import torch
-import toys
 
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
@@ -10,6 +9,7 @@ from experiments.objectives.language_modelling.masked_lm import MaskedLM, Masked
 from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
 from experiments.objectives.objective import View, weighted_cross_entropy
 from experiments.tasks.task import Batch
+from tests.experiments.objectives import toys
 
 TASK = toys.Symbols(20, num_sentinels=8)
 OBJECTIVES = {

@@ -1,10 +1,10 @@
 import pytest
 import torch
-import toys
 
 from experiments.objectives.source_target import cut_out, keep
 from experiments.runtime.errors import DataError
 from experiments.tasks.task import Batch, Vocabulary
+from tests.experiments.objectives import toys
 
 TEXT = "Thank you for inviting me to your party last week ."
 WORDS = {word: i for i, word in enumerate(TEXT.split())}

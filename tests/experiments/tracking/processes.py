@@ -8,7 +8,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+from tests import ROOT
+
 KEY = "mamba-recall-nano-ab12cd34-s0"
 API_KEY = "canaryapikey" + "0123456789abcdef" * 2
 RECORD = {

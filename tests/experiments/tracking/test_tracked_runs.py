@@ -10,12 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import commands
 import pandas as pd
 import pytest
-import wandb_file
 from omegaconf import OmegaConf
-from processes import child, parts
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from analysis.dashboard import workspace as dashboard_views
@@ -25,6 +22,9 @@ from experiments.runtime.secrets import redact
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.tracker import fold
 from experiments.tracking.upload import upload
+from tests import wandb_file
+from tests.experiments import commands
+from tests.experiments.tracking.processes import child, parts
 
 STEPS = 60
 PATIENCE = 300

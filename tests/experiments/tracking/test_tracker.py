@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
-from processes import KEY, RECORD, ROOT, child
 
 from experiments.tracking import tracker as tracking
 from experiments.tracking.tracker import RunIdentity, Sink, Tracker, TrackingConfig
+from tests.experiments.tracking.processes import KEY, RECORD, ROOT, child
 
 IDENTITY = RunIdentity.of(RECORD)
 

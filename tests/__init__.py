@@ -1,0 +1,7 @@
+"""Tests, in the tree of what they test."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+"""The checkout."""
+CONF = ROOT / "conf"

@@ -1,0 +1,148 @@
+"""The report in a real browser: no errors, switches that work, numbers that are the frame's."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis.figures.curves import AXES, learning_curves
+from analysis.load.study import load_history, load_study
+from analysis.report.__main__ import main
+from analysis.stats.arms import PLACE, arm_table, comparisons
+from analysis.stats.ranks import ranks
+from analysis.tables.text import HEADERS, cells
+from tests import ROOT
+from tests.analysis.report.browser import CHROMIUM, REMEDY, document, on_paper
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason=REMEDY)]
+TRAINED = ROOT / "runs"
+"""Where ``make compare`` leaves the study of the README."""
+
+CLICKS = """
+<script>
+const problems = [];
+addEventListener("error", e => problems.push(e.message));
+addEventListener("unhandledrejection", e => problems.push(String(e.reason)));
+const wait = setInterval(async () => {
+  if (document.body.dataset.ready !== "yes") return;
+  clearInterval(wait);
+  const rows = table => [...table.rows].map(row => [...row.cells].map(cell => cell.textContent));
+  const tables = [...document.querySelectorAll("h3 + .scroll > table.sortable")]
+    .filter(table => table.tHead.rows[0].cells[1].textContent === "place").map(rows);
+  const curves = document.querySelector("#curves .js-plotly-plot");
+  const seen = {};
+  const note = what => seen[what] = {
+    title: curves.layout.xaxis.title.text, kind: curves.layout.xaxis.type, score: curves.layout.yaxis.type,
+    traces: curves.data.map(t =>
+      ({name: t.name, seed: t.meta === "seed", shown: t.visible !== false, x: t.x, y: t.y})),
+  };
+  const arm = document.querySelector(".arms input").value;
+  note("first");
+  document.querySelectorAll("input[name=axis]")[1].click();
+  document.getElementById("log").click();
+  document.getElementById("log-score").click();
+  await new Promise(done => setTimeout(done, 300));
+  note("flops");
+  document.getElementById("seeds").click();
+  await new Promise(done => setTimeout(done, 300));
+  note("seeds");
+  document.querySelector(".arms input").click();
+  await new Promise(done => setTimeout(done, 300));
+  note("without");
+  const others = [...document.querySelectorAll(".js-plotly-plot")].flatMap(div => div.data)
+    .filter(t => t.name === arm).map(t => t.visible);
+  document.getElementById("seeds").click();
+  document.querySelector(".arms input").click();
+  const table = document.querySelector("table.sortable");
+  table.tHead.rows[0].cells[0].click();
+  await new Promise(done => setTimeout(done, 300));
+  note("last");
+  const wide = [...document.querySelectorAll(".figure, p, ul, h2")]
+    .filter(part => part.getBoundingClientRect().right > innerWidth + 1).map(part => part.className);
+  const found = {problems, tables, seen, arm, others, wide, sideways: document.body.scrollWidth - innerWidth,
+    empty: [...document.querySelectorAll(".figure")].filter(f => !f.querySelector(".main-svg")).length,
+    first: rows(table).slice(1).map(row => row[0])};
+  document.body.insertAdjacentHTML("beforeend", `<pre id="found"></pre>`);
+  document.getElementById("found").textContent = JSON.stringify(found);
+}, 50);
+</script>
+"""
+
+
+def written(runs: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The report of study=compare, without the figures for papers."""
+    monkeypatch.setattr("analysis.report.__main__.KINDS", ())
+    assert main([f"runs={runs}", f"out={out}"]) == 0
+    return out / "report.html"
+
+
+def clicked(page: Path, scheme: str, width: int) -> dict[str, Any]:
+    """What ``CLICKS`` found on a page."""
+    copy = page.with_name("clicked.html")
+    copy.write_text(page.read_text().replace("<h1>", CLICKS + "<h1>", 1))
+    [text] = re.findall(r'<pre id="found">({.*?})</pre>', document(copy, scheme, width), flags=re.DOTALL)
+    return dict(json.loads(unescape(text)))
+
+
+def verdicts(frame: pd.DataFrame) -> list[list[list[str]]]:
+    """The verdict tables as the page must show them: ``analysis.tables.text`` writes them from the frame."""
+    arms, pairs = arm_table(frame), comparisons(frame)
+    tables = []
+    for (task, scale), rows in arms.groupby(PLACE, sort=True):
+        place = ranks(rows, pairs[(pairs["task"] == task) & (pairs["scale"] == scale)])
+        noted = bool(rows[rows["kind"] == "arm"]["message"].notna().any())
+        lines = [[HEADERS[0], "place", *HEADERS[1:], *["note"] * noted]]
+        for _, row in rows.iterrows():
+            arm, *rest = cells(row)
+            note = [row["message"] if isinstance(row["message"], str) else ""]
+            last = rest[:2] + note if row["kind"] == "reference" else rest + note * noted
+            lines.append([arm, place.get(arm, ""), *last])
+        tables.append(lines)
+    return tables
+
+
+@pytest.mark.parametrize(
+    ("which", "scheme", "width"), [("synthetic", "dark", 900), ("trained", "light", 1440)]
+)
+def test_switches_work_and_numbers_are_the_frames(
+    which: str, scheme: str, width: int, study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = study if which == "synthetic" else TRAINED
+    if not (runs / "compare").is_dir():
+        pytest.skip("there is no runs/compare: make compare trains it")
+    found = clicked(written(runs, tmp_path, monkeypatch), scheme, width)
+    frame, history = load_study(runs, "compare"), load_history(runs, "compare")
+    assert found["problems"] == []
+    assert found["empty"] == 0
+    assert found["wide"] == []  # nothing is cut off at the right
+    assert found["sideways"] <= 0  # and nobody must scroll to the side
+    assert found["tables"] == verdicts(frame)
+    figure, arm = learning_curves(frame, history), found["arm"]
+    assert figure is not None
+    for state, axis in (("first", 0), ("flops", 1), ("seeds", 1), ("without", 1), ("last", 1)):
+        seen = found["seen"][state]
+        assert seen["title"] == list(AXES.values())[axis], state
+        assert (seen["kind"], seen["score"]) == (("linear", "linear") if axis == 0 else ("log", "log")), state
+        for drawn, trace in zip(seen["traces"], figure.data, strict=True):
+            assert drawn["x"] == pytest.approx([point[axis] for point in trace.customdata])
+            assert drawn["y"] == pytest.approx(list(trace.y))
+            seeds, hidden = state in ("seeds", "without"), state == "without" and drawn.get("name") == arm
+            assert drawn["shown"] == (not hidden and (seeds or not drawn["seed"])), (state, drawn)
+    assert any(trace["seed"] for trace in found["seen"]["first"]["traces"])
+    assert found["others"]
+    assert not any(found["others"])  # the arm is gone from every figure
+    names = [name for name in found["first"] if name]
+    assert names == sorted(names, key=str.casefold)
+
+
+def test_a_page_prints_on_paper(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_paper(written(study, tmp_path, monkeypatch), tmp_path / "report.pdf")
+    pdf = (tmp_path / "report.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF")
+    assert 3 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 20

@@ -1,0 +1,340 @@
+"""Hybrids: patterns of layers, mixers side by side, stacks drawn at random.
+
+Shapes: B batch, T length, V vocabulary.
+"""
+
+import dataclasses
+import random
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from architectures.backbone import Backbone
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.hybrid import RECURRENT, Hybrid, HybridConfig
+from architectures.backbones.linear_attention import DeltaConfig, GatedDeltaConfig, GatedLinearConfig
+from architectures.backbones.mamba import Mamba, MambaConfig, SelectiveConfig
+from architectures.backbones.mamba2 import Mamba2, Mamba2Config, SSDConfig
+from architectures.backbones.s4 import S4
+from architectures.backbones.transformer import FEEDFORWARDS, TransformerConfig
+from architectures.kernels.pointwise import path
+from architectures.layers.attention.config import AttentionConfig, LatentConfig
+from architectures.layers.block import BlockConfig
+from architectures.layers.context import Context
+from architectures.layers.moe.config import ExpertsConfig
+from architectures.layers.positions import PositionsConfig
+from architectures.layers.ssm.s4_config import S4Config, S4LayerConfig
+from experiments.config.sections import CONF
+from tests.architectures.conformance import (
+    check_batch_invariance,
+    check_close,
+    check_decoding,
+    check_gradients,
+    check_moved_rows,
+    check_no_leak,
+    check_packed,
+    check_padding,
+    check_prompts_together,
+    enliven,
+)
+from tests.architectures.costs import check_flops, check_inactive, check_parameters, check_state_bytes
+
+VOCABULARY, LONGEST = 23, 64
+DRAWS = range(20)
+LETTERS = "ALHMSGDN"
+
+
+def draw(seed: int) -> HybridConfig:
+    """Any mixers and feed-forwards in any order."""
+    rng = random.Random(seed)
+    latent = rng.random() < 0.2
+    letters = LETTERS.replace("L", "") if latent else LETTERS
+    joined = ["+".join(rng.sample(letters, rng.choice([1, 1, 2, 3]))) for _ in range(rng.choice([2, 3, 4]))]
+    ranks = LatentConfig(kv_rank=4, nope_dim=3, rope_dim=2, v_dim=3) if latent else LatentConfig()
+    heads = None if latent else rng.choice([None, 2, 1])
+    attention = AttentionConfig(
+        num_heads=4,
+        num_kv_heads=heads,
+        head_dim=None if latent else 4,
+        window=rng.choice([1, 3, 6]),
+        latent=ranks,
+        cache=rng.choice(["contiguous", "paged"]),
+    )
+    kinds = ["rope", "none"] if latent else ["rope", "none", "alibi", "learned"]
+    placement = rng.choice(["pre", "pre", "post", "sandwich", "output"])
+    scan = rng.choice(["portable", "reference"])
+    return HybridConfig(
+        d_model=rng.choice([8, 12]),
+        num_layers=len(joined) + rng.choice([0, 1]),
+        d_ff=rng.choice([None, 11]),
+        tied=rng.random() < 0.5,
+        layers="".join(joined),
+        feedforwards="".join(rng.choice("FEO") for _ in range(rng.choice([1, 2, 3]))),
+        attention=attention,
+        positions=PositionsConfig(kind=rng.choice(kinds)),
+        block=BlockConfig(placement=placement, parallel=placement == "pre" and rng.random() < 0.3),
+        experts=ExpertsConfig(
+            num_experts=3,
+            experts_per_token=rng.choice([1, 2]),
+            d_ff=rng.choice([None, 7]),
+            num_shared_experts=rng.choice([0, 1]),
+            renormalise=rng.random() < 0.5,
+        ),
+        s4=S4LayerConfig(d_state=rng.choice([2, 6]), discretisation=rng.choice(["zoh", "bilinear"])),
+        mamba=SelectiveConfig(d_state=3, d_inner=rng.choice([None, 9]), selection_norm=rng.random() < 0.5),
+        mamba2=SSDConfig(
+            num_heads=4,
+            d_state=5,
+            num_groups=rng.choice([1, 2]),
+            chunk=rng.choice([4, 64]),
+            norm=rng.choice(["after_gate", "before_gate", "none"]),
+            scan=scan,
+        ),
+        gla=GatedLinearConfig(num_heads=2, decay_rank=3, conv_width=rng.choice([0, 3]), scan=scan),
+        deltanet=DeltaConfig(num_heads=2, scan=scan),
+        gated_deltanet=GatedDeltaConfig(num_heads=2, negative_eigenvalues=rng.random() < 0.5, scan=scan),
+    )
+
+
+def build(config: HybridConfig) -> Backbone:
+    torch.manual_seed(0)
+    return enliven(Hybrid(config, vocab_size=VOCABULARY, max_length=LONGEST).double()).eval()
+
+
+def plain(config: HybridConfig) -> HybridConfig:
+    """Every scan elementwise, so that no matrix product is a mixer's."""
+    names = [kind.settings for kind in RECURRENT.values() if hasattr(getattr(config, kind.settings), "scan")]
+    scans = {name: dataclasses.replace(getattr(config, name), scan="reference") for name in names}
+    return dataclasses.replace(config, **scans)
+
+
+@pytest.mark.parametrize("seed", DRAWS)
+def test_a_hybrid_keeps_its_promises(seed: int) -> None:
+    config = draw(seed)
+    model = build(config)
+    check_padding(model, 13)
+    check_batch_invariance(model, 13)
+    check_decoding(model, 19)
+    check_packed(model)
+    check_prompts_together(model)
+    check_moved_rows(model)
+    check_state_bytes(model, 17)
+    check_parameters(model, tied=config.tied)
+    if "L" not in config.letters:  # what is beyond every window has no gradient
+        check_no_leak(model, 9)
+
+
+@pytest.mark.parametrize("layers", ["MA", "A+S"])
+def test_a_token_leaves_the_experts_it_does_not_visit(layers: str) -> None:
+    experts = ExpertsConfig(num_experts=5, experts_per_token=2, num_shared_experts=1, renormalise=False)
+    config = HybridConfig(d_model=8, d_ff=6, layers=layers, feedforwards="FE", experts=experts)
+    assert build(config).parameters_by_part().inactive == 3 * 3 * 8 * 6
+    check_inactive(build(config))
+
+
+@pytest.mark.parametrize("seed", DRAWS)
+def test_flops_are_those_that_run(seed: int) -> None:
+    check_flops(build(plain(draw(seed))), 12)
+
+
+@pytest.mark.parametrize("seed", DRAWS)
+def test_every_parameter_learns(seed: int) -> None:
+    torch.manual_seed(0)
+    config = draw(seed)
+    if config.attention.window == 1:  # alone in its window, a key is seen whatever the query
+        config = dataclasses.replace(config, attention=dataclasses.replace(config.attention, window=2))
+    check_gradients(Hybrid(config, vocab_size=VOCABULARY, max_length=LONGEST), 21, autocast=seed % 2 == 0)
+
+
+@pytest.mark.parametrize("seed", DRAWS)
+def test_a_step_costs_what_it_is_said_to(seed: int) -> None:
+    config, length = plain(draw(seed)), 9
+    contiguous = dataclasses.replace(config.attention, cache="contiguous")  # a paged one reads whole blocks
+    model = build(dataclasses.replace(config, attention=contiguous))
+    counts = []
+    for batch in (1, 2):
+        state = model.start(batch, length + 1)
+        tokens_BT = torch.randint(VOCABULARY, (batch, length + 1))
+        model.step(tokens_BT[:, :length], state)
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            model.step(tokens_BT[:, length:], state)
+        counts.append(counter.get_total_flops())
+    found = model.step_flops(length)
+    assert found.linear + found.attention == counts[1] - counts[0]
+
+
+def test_the_draws_cover_every_letter() -> None:
+    configs = [draw(seed) for seed in DRAWS]
+    assert set().union(*(config.letters for config in configs)) == set(LETTERS)
+    assert set("".join("".join(config.kinds) for config in configs)) == set(FEEDFORWARDS)
+    assert any("+" in config.layers for config in configs)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"layers": "M2"}, r"layers='M2' is no pattern"),
+        ({"layers": "MAX"}, r"layers='MAX' has X: the letters are A, L, H, M, S, G, D, N"),
+        ({"feedforwards": "F+E"}, r"feedforwards='F\+E' is no pattern.*FE"),
+        ({"feedforwards": "FA"}, r"feedforwards='FA' has A: the letters are F, E, O"),
+        ({"layers": "ML"}, r"set attention\.window"),
+        ({"attention": AttentionConfig(layers="L", window=3)}, r"attention\.layers='L'.*leave it G"),
+        (
+            {"layers": "ML", "attention": AttentionConfig(window=3, latent=LatentConfig(kv_rank=4))},
+            "global layers only",
+        ),
+        ({"layers": "S", "d_model": 6}, "d_model=6 must be a positive multiple of 4"),
+    ],
+)
+def test_mistakes_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        HybridConfig(**settings)
+
+
+@pytest.mark.parametrize("settings", [{"experts_per_token": 5}, {"d_ff": 0}, {"num_shared_experts": -1}])
+def test_impossible_experts_are_named(settings: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=rf"experts\.{next(iter(settings))}="):
+        ExpertsConfig(**settings)
+
+
+def test_widths_are_multiples_of_what_is_there() -> None:
+    assert HybridConfig(layers="M").width_multiple == 1
+    assert HybridConfig(layers="MA").width_multiple == 8  # four heads of pairs
+    assert HybridConfig(layers="S", mamba2=SSDConfig(num_heads=6)).width_multiple == 3
+    assert HybridConfig(layers="A+S", mamba2=SSDConfig(num_heads=6)).width_multiple == 24
+
+
+ONE_KIND: dict[str, tuple[type[Backbone], Any, dict[str, Any]]] = {
+    "s4": (
+        S4,
+        S4Config(d_model=16, num_layers=3, d_state=4),
+        {"layers": "H", "s4": S4LayerConfig(d_state=4)},
+    ),
+    "attention": (
+        Decoder,
+        DecoderConfig(d_model=16, num_layers=3, attention=AttentionConfig(num_kv_heads=2)),
+        {"layers": "A", "attention": AttentionConfig(num_kv_heads=2)},
+    ),
+    "local attention": (
+        Decoder,
+        DecoderConfig(d_model=16, num_layers=3, attention=AttentionConfig(window=4, layers="GL")),
+        {"layers": "AL", "attention": AttentionConfig(window=4)},
+    ),
+    "mamba": (
+        Mamba,
+        MambaConfig(d_model=16, num_layers=3, d_state=4),
+        {"layers": "M", "feedforwards": "O", "mamba": SelectiveConfig(d_state=4)},
+    ),
+    "mamba2": (
+        Mamba2,
+        Mamba2Config(d_model=16, num_layers=3, d_state=4, num_heads=2),
+        {"layers": "S", "feedforwards": "O", "mamba2": SSDConfig(d_state=4, num_heads=2)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ONE_KIND)
+def test_a_hybrid_of_one_kind_is_that_family(name: str) -> None:
+    """From the same seed also the same initialisation."""
+    cls, config, settings = ONE_KIND[name]
+    models = []
+    for one in (lambda: cls(config, vocab_size=19, max_length=30), lambda: hybrid(**settings)):
+        torch.manual_seed(3)
+        models.append(one().eval())
+    theirs, ours = models
+    tokens_BT = torch.randint(19, (2, 17))
+    assert torch.equal(ours(tokens_BT).logits_BTV, theirs(tokens_BT).logits_BTV)
+    assert ours.sequence_flops(17) == theirs.sequence_flops(17)
+    assert ours.state_bytes(17) == theirs.state_bytes(17)
+    taken, expected = ours.kernels(), theirs.kernels()
+    for paths in (taken, expected):
+        paths.pop("pointwise", None)  # stacks without transformer parts do not name it
+    assert set(taken.values()) == set(expected.values())
+
+
+def hybrid(**settings: Any) -> Hybrid:
+    return Hybrid(HybridConfig(**{"d_model": 16, "num_layers": 3} | settings), vocab_size=19, max_length=30)
+
+
+def test_mixers_side_by_side_are_added() -> None:
+    """Block by block: x + attention(norm(x)) + mamba2(norm(x))."""
+    joined = enliven(hybrid(layers="A+S", feedforwards="O", num_layers=1).double())
+    attention, mamba2 = (
+        enliven(hybrid(layers=letter, feedforwards="O", num_layers=1).double()) for letter in "AS"
+    )
+    block, norm = joined.blocks[0], joined.blocks[0].mixer_residual.before
+    attention.blocks[0].mixer.load_state_dict(block.mixer.mixers[0].state_dict())
+    mamba2.blocks[0].mixer.load_state_dict(block.mixer.mixers[1].state_dict())
+    tokens_BT = torch.randint(19, (2, 11))
+    x_BTD = joined.embedding.tokens(tokens_BT)
+    context = Context.whole(tokens_BT, None, None)
+    expected = x_BTD + sum(m.blocks[0].mixer(norm(x_BTD), context) for m in (attention, mamba2))
+    check_close(joined(tokens_BT).hidden_BTD, joined.final(expected), "side by side")
+
+
+def test_kernels_name_every_kind_of_layer() -> None:
+    mamba2, mamba = SSDConfig(scan="reference"), SelectiveConfig(scan="portable")
+    model = hybrid(
+        layers="A+SMN", feedforwards="E", mamba=mamba, mamba2=mamba2, attention=AttentionConfig(window=3)
+    )
+    assert model.kernels() == {
+        "attention": "sdpa",
+        "mamba2 scan": "reference",
+        "mamba scan": "portable",
+        "gated_deltanet scan": "portable",
+        "pointwise": path(model.head.weight),
+        "experts": "sorted loop",
+        "decoding": "portable",
+    }
+    assert hybrid(layers="LG", attention=AttentionConfig(window=3)).kernels() == {
+        "local attention": "sdpa",
+        "gla scan": "portable",
+        "decoding": "portable",
+        "pointwise": path(model.head.weight),
+    }
+
+
+def test_decoding_state_grows_with_the_global_attention_only() -> None:
+    """Two layers of keys and values of 8 numbers in float32, and a window of 5 of them with positions."""
+    attention = AttentionConfig(num_heads=2, num_kv_heads=1, window=5)
+    model = hybrid(layers="A+SMLNA", num_layers=5, attention=attention)
+    cache = 2 * 8 * 4
+    assert model.state_bytes(90) - model.state_bytes(40) == 2 * 50 * cache
+    local = hybrid(layers="L", attention=attention)
+    assert local.state_bytes(90) == local.state_bytes(40) == 3 * 5 * (cache + 4)
+
+
+def test_output_projections_start_smaller_by_the_number_of_branches() -> None:
+    """Three layers of two mixers and a feed-forward are nine branches."""
+    stds = []
+    for scaling in (True, False):
+        torch.manual_seed(0)
+        model = hybrid(layers="A+S", d_model=128, block=BlockConfig(residual_scaling=scaling))
+        mixers = [mixer for block in model.blocks for mixer in block.mixer.mixers]
+        stds.append(torch.stack([mixer.out.weight.std() for mixer in mixers]))
+    torch.testing.assert_close(stds[0] * 3, stds[1])
+
+
+def test_feedforwards_have_their_own_widths() -> None:
+    """Three matrices each; the router has a row for each of three experts."""
+    experts = ExpertsConfig(num_experts=3, experts_per_token=1, d_ff=5, num_shared_experts=2)
+    model = hybrid(layers="A", feedforwards="FEO", d_ff=12, experts=experts)
+    dense, routed, none = (block.feedforward for block in model.blocks)
+    assert none is None
+    assert sum(p.numel() for p in dense.parameters()) == 3 * 16 * 12
+    assert sum(p.numel() for p in routed.parameters()) == 3 * 16 + 3 * 16 * 5 * (3 + 2)
+    assert routed.config == experts
+    standard = hybrid(layers="A", feedforwards="E", experts=dataclasses.replace(experts, d_ff=None))
+    assert standard.blocks[0].feedforward.gate_XFD.shape == (3, 48, 16)  # 8/3 of 16, in eights
+
+
+def test_the_yaml_lists_every_setting_at_its_default() -> None:
+    values: Any = OmegaConf.to_container(OmegaConf.load(CONF / "backbone" / "parts" / "hybrid.yaml"))
+    del values["defaults"]
+    inherited = {field.name for field in dataclasses.fields(TransformerConfig)}
+    expected = dataclasses.asdict(HybridConfig()).items()
+    assert values == {name: value for name, value in expected if name not in inherited}

@@ -1,0 +1,275 @@
+"""Parity of Jamba, Bamba and Falcon-H1 with the Hugging Face library, both ways and in generation."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from safetensors.torch import load_file, save_file
+
+from architectures.backbones.hybrid import Hybrid, HybridConfig
+from architectures.backbones.mamba import SelectiveConfig
+from architectures.backbones.mamba2 import SSDConfig
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.feedforward import FeedForwardConfig
+from architectures.layers.moe.config import ExpertsConfig
+from architectures.layers.positions import PositionsConfig
+from architectures.pretrained import load_folder, save_folder
+from architectures.pretrained.export import export_config
+from architectures.pretrained.tensor_rules import Entry
+from tests.architectures.pretrained.parity import (
+    FLOAT32,
+    FLOAT64,
+    check_generate,
+    check_logits,
+    check_read,
+    open_theirs,
+    redraw,
+)
+
+LENGTH = 19
+SIZES = {
+    "vocab_size": 61,
+    "hidden_size": 28,
+    "intermediate_size": 37,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 41,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+JAMBA = SIZES | {
+    "num_experts": 3,
+    "num_experts_per_tok": 2,
+    "expert_layer_period": 2,
+    "expert_layer_offset": 1,
+    "attn_layer_period": 3,
+    "attn_layer_offset": 1,
+    "mamba_d_state": 5,
+}
+SSM = {"mamba_n_heads": 4, "mamba_d_head": 14, "mamba_d_state": 6, "mamba_chunk_size": 8}
+BAMBA = SIZES | SSM | {"attn_layer_indices": [1, 2], "num_attention_heads": 7, "num_key_value_heads": 1}
+FALCON = SIZES | SSM | {"mamba_d_ssm": 24, "mamba_d_head": 6, "num_hidden_layers": 2, "head_dim": 6}
+MULTIPLIERS = {
+    "embedding_multiplier": 1.7,
+    "lm_head_multiplier": 0.6,
+    "attention_in_multiplier": 0.8,
+    "attention_out_multiplier": 1.3,
+    "key_multiplier": 0.7,
+    "ssm_in_multiplier": 1.2,
+    "ssm_out_multiplier": 0.9,
+    "ssm_multipliers": [0.5, 1.1, 0.8, 1.4, 0.7],
+    "mlp_multipliers": [1.3, 0.4],
+}
+YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 10}
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "jamba": ("Jamba", JAMBA),
+    "jamba dense tied": ("Jamba", JAMBA | {"num_experts": 1, "tie_word_embeddings": True}),
+    "jamba one expert": ("Jamba", JAMBA | {"num_experts_per_tok": 1, "mamba_expand": 1, "mamba_dt_rank": 3}),
+    "jamba all experts": ("Jamba", JAMBA | {"expert_layer_period": 1, "expert_layer_offset": 0}),
+    "jamba biases": ("Jamba", JAMBA | {"mamba_proj_bias": True, "mamba_conv_bias": False, "mamba_d_conv": 2}),
+    "bamba": ("Bamba", BAMBA),
+    "bamba groups": ("Bamba", BAMBA | {"mamba_n_groups": 2, "tie_word_embeddings": True, "mamba_d_conv": 3}),
+    "bamba biases": (
+        "Bamba",
+        BAMBA
+        | {"attention_bias": True, "mlp_bias": True, "mamba_proj_bias": True, "attn_layer_indices": [0]},
+    ),
+    "falcon": ("FalconH1", FALCON),
+    "falcon yarn": ("FalconH1", FALCON | {"rope_parameters": YARN, "tie_word_embeddings": True}),
+    "falcon before": ("FalconH1", FALCON | {"mamba_rms_norm": True, "mamba_n_groups": 2}),
+    "falcon after": ("FalconH1", FALCON | {"mamba_rms_norm": True, "mamba_norm_before_gate": False}),
+    "falcon multipliers": ("FalconH1", FALCON | MULTIPLIERS),
+    "falcon biases": (
+        "FalconH1",
+        FALCON
+        | MULTIPLIERS
+        | {"attention_bias": True, "mlp_bias": True, "mamba_proj_bias": True, "projectors_bias": True}
+        | {"tie_word_embeddings": True, "lm_head_multiplier": 1.7},
+    ),
+    "falcon expanded": ("FalconH1", FALCON | {"mamba_d_ssm": None, "mamba_d_head": "auto"}),
+}
+
+
+def oracle(name: str) -> Any:
+    family, settings = CASES[name]
+    config = getattr(hf, f"{family}Config")(**settings)
+    return getattr(hf, f"{family}ForCausalLM")._from_config(
+        config, attn_implementation="eager", experts_implementation="eager"
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_reads_and_generates_as_theirs(name: str, tmp_path: Path) -> None:
+    theirs = oracle(name)
+    # Norms behind the scan magnify rounding: 1.1e-5 for Jamba, 1.5e-5 for Bamba with groups.
+    tolerance = 2 * FLOAT32 if name in ("jamba", "bamba groups") else FLOAT32
+    ours = check_read(theirs, tmp_path, torch.float32, LENGTH, tolerance)
+    check_generate(ours, theirs, length=7, new=16)
+
+
+ROUNDED = ("bamba", "falcon")
+"""Here angles, and in Falcon-H1 multipliers, are of float32 on their side."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_reads_in_float64(name: str, tmp_path: Path) -> None:
+    tolerance = 1e-6 if name.startswith(ROUNDED) else FLOAT64
+    check_read(oracle(name), tmp_path, torch.float64, LENGTH, tolerance)
+
+
+OURS = HybridConfig(
+    d_model=32,
+    num_layers=5,
+    d_ff=22,
+    attention=AttentionConfig(num_heads=4, num_kv_heads=2),
+    positions=PositionsConfig(kind="none"),
+    mamba=SelectiveConfig(d_state=5, selection_norm=True),
+    mamba2=SSDConfig(num_heads=8, d_state=6, num_groups=2),
+)
+FRACTION = PositionsConfig(fraction=0.5, base=500.0)
+MADE: dict[str, tuple[HybridConfig, type]] = {
+    "jamba": (replace(OURS, layers="MAM"), hf.JambaForCausalLM),
+    "jamba experts": (
+        replace(
+            OURS,
+            layers="2MA",
+            feedforwards="FE",
+            tied=True,
+            experts=ExpertsConfig(num_experts=3, experts_per_token=2, renormalise=False),
+        ),
+        hf.JambaForCausalLM,
+    ),
+    "jamba one attention layer": (
+        replace(OURS, layers="3MAM", mamba=replace(OURS.mamba, dt_rank=7, conv_bias=False, bias=True)),
+        hf.JambaForCausalLM,
+    ),
+    "bamba": (replace(OURS, layers="2SA", positions=FRACTION, d_ff=None), hf.BambaForCausalLM),
+    "bamba biases": (
+        replace(
+            OURS,
+            layers="ASSAA",
+            positions=FRACTION,
+            tied=True,
+            attention=replace(OURS.attention, bias=True, out_bias=True, head_dim=8),
+            feedforward=FeedForwardConfig(bias=True),
+            mamba2=replace(OURS.mamba2, bias=True, head_dim=12),
+        ),
+        hf.BambaForCausalLM,
+    ),
+    "falcon": (
+        replace(
+            OURS,
+            layers="A+S",
+            positions=PositionsConfig(base=700.0),
+            attention=replace(OURS.attention, head_dim=4),
+            mamba2=replace(OURS.mamba2, norm="none", head_dim=5),
+        ),
+        hf.FalconH1ForCausalLM,
+    ),
+    "falcon norm": (
+        replace(OURS, layers="A+S", positions=PositionsConfig(), attention=AttentionConfig(num_heads=2)),
+        hf.FalconH1ForCausalLM,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_writes_and_reads_back(name: str, tmp_path: Path) -> None:
+    config, expected = MADE[name]
+    ours = Hybrid(config, vocab_size=59, max_length=43).eval()
+    redraw(ours)
+    save_folder(ours, tmp_path / "ours", shard_bytes=3000)
+    theirs = open_theirs(
+        hf.AutoModelForCausalLM,
+        tmp_path / "ours",
+        torch.float32,
+        attn_implementation="eager",
+        experts_implementation="eager",
+    )
+    assert type(theirs) is expected
+    check_logits(ours, theirs, LENGTH, FLOAT32)
+    check_generate(ours, theirs, length=5, new=14)
+    back = load_folder(tmp_path / "ours").state_dict()
+    assert back.keys() == ours.state_dict().keys()
+    assert all(torch.equal(back[key], value) for key, value in ours.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (replace(OURS, layers="MAAMM"), r"Jamba: layers=MAAMM \(not MMMMM\)"),
+        (
+            replace(OURS, layers="MAM", positions=PositionsConfig()),
+            r"Jamba: .*positions\.kind=rope \(not none\)",
+        ),
+        (
+            replace(OURS, layers="MAM", mamba=SelectiveConfig()),
+            r"Jamba: mamba\.selection_norm=False \(not True\)",
+        ),
+        (
+            replace(OURS, layers="MAM", feedforwards="E"),
+            r"Jamba: experts\.renormalise=True \(not False\)",
+        ),
+        (replace(OURS, layers="MAM", mamba=replace(OURS.mamba, d_inner=30)), "30 channels are no multiple"),
+        (replace(OURS, layers="2SA"), r"Bamba: positions"),
+        (
+            replace(OURS, layers="2SA", positions=FRACTION, mamba2=replace(OURS.mamba2, norm="none")),
+            r"Bamba: mamba2\.norm=none \(not after_gate\)",
+        ),
+        (replace(OURS, layers="A+S", positions=FRACTION), r"FalconH1: positions\.fraction=0\.5 \(not 1\.0\)"),
+        (replace(OURS, layers="AN", positions=FRACTION), r"Bamba: .*layers=ANANA \(not ASASA\)"),
+    ],
+)
+def test_what_no_family_expresses_is_named(config: HybridConfig, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        export_config(Hybrid(config, vocab_size=59, max_length=43))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("falcon", {"projectors_bias": True}, "projectors_bias=True is not supported"),
+        (
+            "falcon",
+            {"tie_word_embeddings": True, "lm_head_multiplier": 2.0},
+            r"lm_head_multiplier=2\.0 is not supported, only 1\.0",
+        ),
+        ("bamba", {"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
+        ("jamba", {"hidden_act": "relu"}, "hidden_act='relu' is not supported"),
+        ("jamba", {"sliding_window": 8}, "sliding_window=8 is not supported"),
+    ],
+)
+def test_settings_without_counterpart_are_named(
+    name: str, change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    oracle(name).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(ValueError, match=message):
+        load_folder(tmp_path)
+
+
+def test_a_missing_expert_is_named(tmp_path: Path) -> None:
+    oracle("jamba").save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.layers.1.feed_forward.experts.2.up_proj.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"missing: model\.layers\.1\.feed_forward\.experts\.2\.up_proj"):
+        load_folder(tmp_path)
+
+
+def test_entries_in_any_order_make_up_the_whole() -> None:
+    whole = torch.randn(3, 4, 5)
+    found = torch.empty(3, 4, 5, device="meta")
+    for index in (1, 2, 0):
+        rule = Entry("theirs", ("ours",), index)
+        (entry,) = rule.read(rule.write([whole]), [whole.shape])
+        found = rule.put(entry, found)
+    assert torch.equal(found, whole)

@@ -1,0 +1,199 @@
+"""Every study composes in each of its cells, and the arms of a comparison are treated alike."""
+
+import functools
+import itertools
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+from hydra.core.hydra_config import HydraConfig
+
+from experiments.config.sections import CONF
+from experiments.run.plan import Plan, plan
+from experiments.run.settings import Settings
+from experiments.training.optimizer import rate_at
+from tests.experiments import commands
+
+STUDIES = sorted(path.stem for path in (CONF / "study").glob("*.yaml"))
+
+
+GIVEN = {"confirm": ["study.tuned=null"]}
+"""What a study needs that another command writes, left out."""
+
+
+def params(study: str) -> dict[str, list[str]]:
+    """What a study sweeps over."""
+    commands.compose(f"study={study}")
+    found = HydraConfig.get().sweeper.params or {}
+    return {str(key): str(value).split(",") for key, value in found.items()}
+
+
+LARGE = 100
+"""Cells of a study from which on not all of them are composed here, but enough to meet each value once."""
+
+
+@functools.cache
+def cells(study: str) -> list[Settings]:
+    """Composed once for all seeds: a seed changes nothing else."""
+    swept = params(study)
+    seeds = [int(seed) for seed in swept.pop("seed", ["0"])]
+    words = [[f"{key}={value}" for value in values] for key, values in swept.items()]
+    choices = list(itertools.product(*words))
+    if len(choices) > LARGE:
+        longest = max(map(len, words))
+        choices = [tuple(values[i % len(values)] for values in words) for i in range(longest)]
+    found = [commands.settings(f"study={study}", *GIVEN.get(study, []), *choice) for choice in choices]
+    return [replace(cell, seed=seed) for cell in found for seed in seeds]
+
+
+@functools.cache
+def planned(study: str, task: str, backbone: str) -> Plan:
+    """The plan of a cell; seeds and learning rates do not change it."""
+    return plan(next(c for c in cells(study) if (c.names.task, c.names.backbone) == (task, backbone)))
+
+
+def arms(study: str) -> dict[str, list[Settings]]:
+    """The cells by task."""
+    tasks = dict.fromkeys(cell.names.task for cell in cells(study))
+    return {task: [cell for cell in cells(study) if cell.names.task == task] for task in tasks}
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_every_cell_composes(study: str) -> None:
+    keys = [cell.key for cell in cells(study)]
+    assert len(set(keys)) == len(keys) >= 1
+    assert {cell.study for cell in cells(study)} == {study}
+    assert all(len(key) <= 64 for key in keys)
+
+
+SIX_FAMILIES = {"decoder", "encoder", "encoder_decoder", "s4", "mamba", "moe", "diffusion"}
+
+
+@pytest.mark.parametrize("study", ["compare", "compare_rates"])
+def test_every_family_is_an_arm_on_every_task(study: str) -> None:
+    for task, found in arms(study).items():
+        assert {cell.names.backbone for cell in found} == SIX_FAMILIES, task
+
+
+def conditions(settings: Settings) -> dict[str, Any]:
+    """All that must be the same for the arms of a comparison."""
+    optimizer = asdict(settings.optimizer)
+    optimizer.pop("learning_rate")
+    return {
+        "task": asdict(settings.task),
+        "budget": asdict(settings.budget),
+        "optimizer": optimizer,
+        "scale": asdict(settings.scale),
+        "trainer": asdict(settings.trainer),
+        "device": asdict(settings.device),
+    }
+
+
+@pytest.mark.parametrize("study", ["compare", "compare_rates"])
+def test_arms_have_equal_data_steps_and_schedule(study: str) -> None:
+    for found in arms(study).values():
+        for cell in found:
+            assert conditions(cell) == conditions(found[0])
+
+
+def test_arms_have_equal_bodies_and_data() -> None:
+    for task, found in arms("compare").items():
+        plans = {cell.names.backbone: planned("compare", task, cell.names.backbone) for cell in found}
+        sizes = [p.cost["parameters"]["body"] for p in plans.values()]
+        target = found[0].scale.target
+        assert target is not None
+        assert all(abs(size / target - 1) <= 0.01 for size in sizes), dict(zip(plans, sizes, strict=True))
+        assert len({p.task.fingerprint for p in plans.values()}) == 1
+        assert len({p.sizes.vocab_size for p in plans.values()}) == 1
+        assert len({p.sizes.raw_length for p in plans.values()}) == 1
+
+
+@pytest.mark.parametrize("study", ["diffusion_gap", "epochs", "infilling"])
+def test_arms_of_a_study_of_diffusion_are_treated_alike(study: str) -> None:
+    """Equal data, steps and schedule; only the learning rate and what the study varies differ."""
+    for found in arms(study).values():
+        described = [conditions(cell) for cell in found]
+        for one in described:
+            one["task"].pop("train_tokens", None)
+        assert all(one == described[0] for one in described)
+        assert len({cell.seed for cell in found}) >= 3
+    baseline = cells(study)[0].resolved["study"].get("baseline")
+    assert baseline is None or baseline in {cell.names.backbone for cell in cells(study)}
+
+
+@pytest.mark.parametrize(
+    ("study", "words"),
+    [
+        ("diffusion_gap", ("backbone=block_diffusion", "objective.block_length=16")),
+        ("infilling", ("backbone=diffusion", "backbone.shifted=true", "task=recall")),
+        ("infilling", ("backbone=encoder_decoder", "task=infilling")),
+    ],
+)
+def test_the_further_arms_that_a_study_names_are_new_cells_under_its_conditions(
+    study: str, words: tuple[str, ...]
+) -> None:
+    more = commands.settings(f"study={study}", *words)
+    assert more.digest not in {cell.digest for cell in cells(study)}
+    alike = next(cell for cell in cells(study) if cell.names.task == more.names.task)
+    assert conditions(more) == conditions(alike)
+
+
+def test_the_rates_are_searched_alike_for_every_arm_and_on_another_seed() -> None:
+    for found in arms("compare_rates").values():
+        rates: dict[str, list[float]] = {}
+        for cell in found:
+            rates.setdefault(cell.names.backbone, []).append(cell.optimizer.learning_rate)
+        grids = {tuple(sorted(grid)) for grid in rates.values()}
+        assert len(grids) == 1
+        assert len(next(iter(grids))) >= 3
+    assert not {c.seed for c in cells("compare")} & {c.seed for c in cells("compare_rates")}
+
+
+def test_the_chosen_rates_come_from_the_search() -> None:
+    grid = {cell.optimizer.learning_rate for cell in cells("compare_rates")}
+    for cell in cells("compare"):
+        assert cell.optimizer.learning_rate in grid, cell.key
+
+
+def test_the_search_has_the_conditions_of_the_comparison() -> None:
+    """It may train on fewer tokens; all else that decides which rate is best is the same."""
+    for task, found in arms("compare").items():
+        searched = conditions(arms("compare_rates")[task][0])
+        expected = conditions(found[0])
+        for part in ("task", "optimizer", "scale"):
+            assert searched[part] == expected[part]
+        assert searched["budget"]["batch_size"] == expected["budget"]["batch_size"]
+
+
+def test_a_study_overrides_what_the_root_file_sets() -> None:
+    """The root configuration comes before the groups, so its values do not undo a study's."""
+    trainer = commands.settings("study=compare", "task=recall", "backbone=decoder").trainer
+    assert (trainer.evaluate_every, trainer.log_every) == (100, 20)
+    assert trainer.checkpoint_every == 200
+
+
+def test_fine_tuning_is_the_published_grid_with_linear_decay() -> None:
+    found = cells("fine_tuning")
+    assert {(c.optimizer.learning_rate, c.budget.batch_size, c.seed) for c in found} == set(
+        itertools.product((2e-5, 3e-5, 5e-5), (16, 32), range(5))
+    )
+    chosen = planned("fine_tuning", "sentences", "encoder")
+    epoch = chosen.task.num_examples("train") * chosen.task.sequence_length
+    epochs = {round(cell.budget.tokens / epoch, 1) for cell in found}
+    assert sorted(epochs) == pytest.approx(
+        [2, 3, 4], abs=0.3
+    )  # the paragraphs are those of this Python's documentation
+    rates = [rate_at(step, 100, found[0].optimizer) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.1 * step for step in range(1, 11)])
+    assert rates[9:] == pytest.approx([1 - step / 90 for step in range(91)])
+
+
+def test_rates_are_confirmed_under_the_conditions_they_were_chosen_in() -> None:
+    """On other seeds, and with a test split that is large enough to report."""
+    chosen, confirmed = conditions(cells("tune")[0]), conditions(cells("confirm")[0])
+    assert chosen["trainer"].pop("test_examples") < confirmed["trainer"].pop("test_examples")
+    assert chosen == confirmed
+    assert not {cell.seed for cell in cells("tune")} & {cell.seed for cell in cells("confirm")}
+    grid = sorted({cell.optimizer.learning_rate for cell in cells("tune")})
+    assert len(grid) >= 5
+    assert all(high / low == pytest.approx(10**0.5, rel=0.06) for low, high in itertools.pairwise(grid))

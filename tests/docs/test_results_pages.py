@@ -1,0 +1,69 @@
+"""What the pages of results say is what the frames beside them hold."""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+import pytest
+
+from analysis import task_grid
+from analysis.scaling.tables import fit
+from analysis.tables.text import render_markdown
+from tests import ROOT
+
+RESULTS = ROOT / "docs" / "results"
+
+
+def test_the_table_of_the_attention_zoo_is_its_frame() -> None:
+    frame = pd.read_parquet(RESULTS / "attention_zoo.parquet")
+    assert (frame["status"] == "complete").all()
+    settings = frame["arm"].str.extract(r"num_kv_heads=(\d) norm=(\w+) kind=(\w+)")
+    means = frame["score"].groupby([settings[2], settings[1], settings[0]]).mean()
+    page = (RESULTS / "attention_zoo.md").read_text()
+    rows = re.findall(r"^\| (\w+) ((?:\| \d\.\d{3} )+)\|$", page, flags=re.MULTILINE)
+    assert {row for row, _ in rows} == set(settings[2])
+    for row, cells in rows:
+        expected = [means[row, norm, heads] for norm in ("layernorm", "rmsnorm") for heads in "124"]
+        assert [float(cell) for cell in cells.split("|") if cell.strip()] == [round(e, 3) for e in expected]
+
+
+def test_the_tables_of_experts_are_its_frame() -> None:
+    frame = pd.read_parquet(RESULTS / "experts.parquet")
+    assert (frame["status"] == "complete").all()
+    page = (RESULTS / "experts.md").read_text()
+    rendered = render_markdown(frame)
+    for line in rendered[rendered.index("## ") :].splitlines():
+        assert line.lstrip("#") in page, line
+
+
+def test_the_table_of_tuning_is_its_frame() -> None:
+    frame = pd.read_parquet(RESULTS / "confirm.parquet")
+    assert (frame["status"] == "complete").all()
+    page = (RESULTS / "tuning.md").read_text()
+    rendered = render_markdown(frame)
+    for line in rendered[rendered.index("## ") :].splitlines():
+        assert line.lstrip("#") in page, line
+
+
+def test_the_table_of_probes_is_its_frame_and_holds_every_task_and_family() -> None:
+    frame = pd.read_parquet(RESULTS / "probes.parquet")
+    page = (RESULTS / "probes.md").read_text()
+    table = task_grid.task_grid(frame)
+    assert task_grid.render_markdown(table, []).strip() in page
+    assert table.groupby("arm")["task"].nunique().tolist() == [37] * 8
+    assert (table["runs"] == 3).all()
+
+
+def test_the_laws_of_the_ladder_are_those_of_its_points() -> None:
+    points = pd.read_parquet(RESULTS / "ladder.parquet")
+    page = (RESULTS.parent / "scaling.md").read_text()
+    assert points.groupby("line")["run"].nunique().tolist() == [6] * 4
+    for line, own in points.groupby("line"):
+        [row] = [row for row in page.splitlines() if row.startswith(f"| {line} |")]
+        cells = [cell.strip() for cell in row.split("|")[1:-1]]
+        found = fit(own, drop=0, bootstraps=0, seed=0)
+        assert int(cells[1]) == len(own)
+        for cell, value in zip(cells[2:5], (found.law.E, found.law.alpha, found.law.beta), strict=True):
+            assert float(cell.split()[0]) == pytest.approx(value, abs=6e-4)
+        assert cells[7] == found.held_out_text()

@@ -1,0 +1,69 @@
+"""Help, a refused word and a bad value answer before anything is imported that takes seconds."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.experiments import commands
+
+SLOW = {"torch", "pandas", "pyarrow", "matplotlib", "scipy", "datasets", "transformers", "wandb", "lm_eval"}
+RUN = """
+import atexit, runpy, sys
+atexit.register(lambda: print(sorted(sys.modules), file=sys.stderr))
+sys.argv = sys.argv[1:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+"""``python -m MODULE words`` that says on leaving which modules it imported."""
+
+
+def imported(module: str, *words: str) -> tuple[subprocess.CompletedProcess[str], set[str]]:
+    """The process, ended, and the modules that it had imported then."""
+    ended = subprocess.run(
+        [sys.executable, "-c", RUN, module, *words], cwd=commands.ROOT, capture_output=True, text=True
+    )
+    return ended, set(ast.literal_eval(ended.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "code"),
+    [
+        ("experiments.train", "--help", 0),
+        ("experiments.train", "--cfg job", 0),
+        ("experiments.train", "backbone=mambba", 2),
+        ("experiments.train", "backbone.d_stat=3", 2),
+        ("experiments.train", "task.x=3", 2),
+        ("experiments.train", "optimizer.learning_rate=fast", 2),
+        ("experiments.train", "-m trainer.log_every=0,20 trainer.compile=all", 2),
+        ("experiments.plan", "scale.depht=3", 2),
+        ("experiments.plan", "budget.tokens=0", 2),
+        ("experiments.tasks", "--help", 0),
+        ("experiments.cost", "backbone=lama2_70b", 2),
+        ("experiments.benchmark", "context=[64]", 2),
+        ("experiments.evaluate", "splitt=test", 2),
+        ("experiments.generate", "promt=The", 2),
+        ("experiments.evaluation.sample_quality", "--help", 0),
+        ("experiments.evaluation.downstream", "shot=2", 2),
+        ("experiments.export", "--help", 0),
+        ("slurm.submit", "study=comparee", 2),
+    ],
+)
+def test_nothing_slow_is_imported_before_the_configuration_is_valid(
+    module: str, words: str, code: int
+) -> None:
+    ended, modules = imported(module, *words.split())
+    assert ended.returncode == code, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "hydra" in modules
+    assert not modules & SLOW
+
+
+def test_pricing_imports_no_compiler_and_nothing_of_many_processes(tmp_path: Path) -> None:
+    words = ["task=recall", "backbone=decoder,encoder,mamba,s4,moe", "scale.target=20000", f"runs={tmp_path}"]
+    ended, modules = imported("experiments.plan", "-m", *words)
+    assert ended.returncode == 0, ended.stderr
+    assert "torch" in modules
+    unneeded = {"torch._dynamo", "sympy", "torch.distributed.fsdp", "torch.distributed.tensor"}
+    assert not modules & (unneeded | SLOW - {"torch"})

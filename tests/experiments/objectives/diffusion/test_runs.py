@@ -1,0 +1,185 @@
+"""Masked and block diffusion through the whole harness: pairs, schedules, time, and text made of them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from architectures.backbones.encoder import Encoder
+from architectures.backbones.masked_diffusion import Diffusion
+from experiments.config.hydra_app import literal
+from experiments.generate import generate
+from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion
+from experiments.objectives.language_modelling.masked_lm import MaskedLM
+from experiments.run.load_model import open_saved, usual_objective
+from experiments.runtime.errors import ConfigError
+from tests.experiments import commands
+
+PAIRS = (
+    "task=pairs",
+    "task.tokenizer.kind=bpe",
+    "task.tokenizer.vocab_size=400",
+    "task.max_source=24",
+    "task.max_target=15",
+)
+METRICS = ["bits_per_byte", "bleu", "rouge_1", "rouge_2", "rouge_l", "exact_match"]
+OBJECTIVES = {
+    "diffusion": "masked_diffusion",
+    "block_diffusion": "block_diffusion",
+    "encoder": "masked_diffusion",
+    "mamba_bidirectional": "masked_diffusion",
+}
+KINDS = dict.fromkeys(OBJECTIVES, "bound")
+
+
+@pytest.mark.parametrize(
+    "backbone",
+    ["diffusion", "block_diffusion", "encoder", "mamba_bidirectional", "decoder", "encoder_decoder"],
+)
+def test_pairs_compare_all_that_can_answer(backbone: str, tmp_path: Path) -> None:
+    """Only the answer is noised, or predicted; each model then writes answers from the sources alone."""
+    folder = commands.train(
+        f"backbone={backbone}",
+        f"objective={OBJECTIVES.get(backbone, 'seq2seq')}",
+        *PAIRS,
+        *commands.TINY,
+        f"runs={tmp_path}",
+    )
+    metrics = commands.result(folder)["metrics"]
+    assert sorted(metric["name"] for metric in metrics) == sorted(METRICS)
+    assert metrics[0]["name"] == "bits_per_byte"
+    assert metrics[0]["likelihood"] == KINDS.get(backbone, "conditional")
+    assert 1 < metrics[0]["value"] < 9
+
+
+def test_a_translation_is_learned_by_diffusion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A hundred steps of a small model: the bound falls below what guessing letters costs."""
+    folder = commands.train(
+        "backbone=diffusion",
+        "objective=masked_diffusion",
+        *PAIRS,
+        *commands.TINY,
+        "scale.target=60000",
+        "budget.tokens=130000",
+        "budget.batch_size=32",
+        "optimizer.learning_rate=5e-3",
+        f"runs={tmp_path}",
+    )
+    scores = {metric["name"]: metric["value"] for metric in commands.result(folder)["metrics"]}
+    assert scores["bits_per_byte"] < 3
+    saved = open_saved(folder, torch.device("cpu"))
+    answer = said(capsys, folder, "prompt=the cat sleeps", "filling.steps=4").strip()
+    assert "the cat sleeps" not in answer
+    batch = saved.task.batch("test", 0, 0, 4)
+    view = saved.objective.view(batch, torch.Generator().manual_seed(0))
+    source_BT = torch.nn.functional.pad(batch.valid_BT & ~batch.answer_BT, (0, 100))[
+        :, : view.tokens_BT.shape[1]
+    ]
+    assert not (view.tokens_BT[source_BT] == saved.task.vocabulary.mask).any()
+    assert (view.count_B == 16).all()  # the longest target and its end: an answer's length is not given away
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    more = {
+        "diffusion": (
+            "backbone.time_embedding=true",
+            "objective.noise.schedule=cosine",
+            "objective.estimator=time",
+        ),
+        "block_diffusion": ("objective.block_length=8",),
+        "encoder": ("objective=masked_diffusion", "objective.filling.method=ancestral"),
+        "decoder": (),
+    }
+    folder = f"runs={tmp_path_factory.mktemp('runs')}"
+    return {
+        name: commands.train(f"backbone={name}", *commands.SHORT_TEXT, *words, *commands.TINY, folder)
+        for name, words in more.items()
+    }
+
+
+def test_text_is_scored_with_a_bound_and_its_own_error(runs: dict[str, Path]) -> None:
+    for name in ("diffusion", "block_diffusion", "encoder"):
+        metrics = commands.result(runs[name])["metrics"]
+        assert [metric["name"] for metric in metrics] == ["bits_per_byte", "estimator_error"]
+        assert metrics[0]["likelihood"] == "bound"
+        assert 0 < metrics[1]["value"] < 3
+    assert (
+        "Monte Carlo over stratified times" in commands.result(runs["diffusion"])["metrics"][0]["estimator"]
+    )
+    found = commands.result(runs["block_diffusion"])
+    assert found["metrics"][0]["estimator"].endswith("blocks of 8")
+    assert found["widths"]["block_length"] == 8
+    assert found["state_bytes_2k"] > 0
+
+
+def said(capsys: pytest.CaptureFixture[str], run: Path, *words: str) -> str:
+    capsys.readouterr()
+    generate(commands.compose(*literal([f"run={run}", *words]), "device=cpu", root="generate"))
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["diffusion", "block_diffusion", "encoder"])
+def test_text_is_written_as_asked(
+    runs: dict[str, Path], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("prompt=def", "max_tokens=16", "stop=[]", "seed=1")
+    ways = [
+        (),
+        ("filling.steps=2",),
+        ("filling.method=first_hitting",),
+        ("filling.order=entropy", "filling.threshold=0.5") if name != "encoder" else ("filling.steps=9",),
+    ]
+    texts = [said(capsys, runs[name], *words, *way) for way in ways]
+    assert all(text.startswith("def") for text in texts)
+    assert texts[0] == said(capsys, runs[name], *words)
+    assert len(set(texts)) > 2
+
+
+def test_blanks_of_a_prompt_are_filled_in(runs: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, runs["encoder"], "prompt=a_c_e", "blank=_")
+    assert text.encode()[0:1] == b"a"
+    assert text.rstrip("\n").endswith("e")
+    assert "c" in text
+    several = said(capsys, runs["encoder"], "prompt=['a_c', '_']", "blank=_", "num_samples=2")
+    assert several.count(" of 4 ---") == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "message"),
+    [
+        ("decoder", ["filling.steps=3"], r"filling.steps: .* writes from left to right"),
+        ("decoder", ["blank=_"], "fills in no blanks"),
+        ("diffusion", ["filling.method=ancestrall"], "did you mean 'ancestral'"),
+        ("block_diffusion", ["filling.guidance=1"], "block diffusion takes"),
+        ("diffusion", ["filling.steps=0"], r"filling.steps=0"),
+        ("diffusion", ["blank=''"], "must be a piece of text"),
+    ],
+)
+def test_what_cannot_be_is_refused(runs: dict[str, Path], name: str, words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        generate(commands.compose(f"run={runs[name]}", "prompt=a_c", "device=cpu", *words, root="generate"))
+
+
+def test_a_folder_of_a_diffusion_model_is_asked_as_one() -> None:
+    task = commands.task(*commands.SHORT_TEXT)
+    assert type(usual_objective(Diffusion.capabilities, task)) is MaskedDiffusion
+    assert type(usual_objective(Encoder.capabilities, task)) is MaskedLM
+
+
+def test_a_time_embedding_wants_an_objective_with_a_time() -> None:
+    words = ("backbone=diffusion", "backbone.time_embedding=true", "task=text")
+    assert commands.settings(*words).backbone.time_embedding
+    with pytest.raises(ConfigError, match="objective=masked_lm has no time to tell"):
+        commands.settings(*words, "objective=masked_lm")
+
+
+def test_blocks_of_another_length_are_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must be the same"):
+        commands.train(
+            "backbone=block_diffusion",
+            "backbone.block_length=2",
+            *commands.SHORT_TEXT,
+            *commands.TINY,
+            f"runs={tmp_path}",
+        )

@@ -1,0 +1,104 @@
+import math
+from typing import ClassVar
+
+import pytest
+import torch
+
+from architectures.backbone import Output
+from experiments.objectives.decoding.sampling import GREEDY
+from experiments.objectives.language_modelling.classification import Classification, ClassificationConfig
+from experiments.objectives.objective import Objective
+from experiments.runtime.errors import DataError
+from experiments.tasks.recall.mqar import Recall
+from experiments.tasks.task import Batch
+from experiments.tasks.text.text import Text
+from tests.experiments.objectives import toys
+
+LABELS = [3, 7, 11]
+TASK = toys.Symbols(20, labels=LABELS)
+OBJECTIVE = Classification(ClassificationConfig(), TASK)
+
+
+def labelled(rows, length=6, seed=0):
+    """Random symbols, then a label; the context does not show it."""
+    generator = torch.Generator().manual_seed(seed)
+    tokens_BT = torch.randint(20, (rows, length), generator=generator)
+    tokens_BT[:, -1] = torch.tensor(LABELS)[torch.randint(3, (rows,), generator=generator)]
+    answer_BT = torch.zeros(rows, length, dtype=torch.bool)
+    answer_BT[:, -1] = True
+    return Batch(
+        tokens_BT=tokens_BT,
+        context_BT=tokens_BT.masked_fill(answer_BT, 0),
+        answer_BT=answer_BT,
+        valid_BT=torch.ones_like(answer_BT),
+    )
+
+
+def test_the_label_is_asked_for_at_the_last_position_and_hidden():
+    batch = labelled(8)
+    for view in (OBJECTIVE.view(batch, torch.Generator()), OBJECTIVE.answer_view(batch)):
+        assert (view.tokens_BT[:, -1] == TASK.vocabulary.mask).all()
+        assert torch.equal(view.tokens_BT[:, :-1], batch.tokens_BT[:, :-1])
+        assert torch.equal(view.target_BT[:, -1], batch.tokens_BT[:, -1])
+        assert view.weight_BT.sum(0).tolist() == [0, 0, 0, 0, 0, 8]
+        assert view.count_B.tolist() == [1] * 8
+
+
+def test_only_labels_compete_in_training():
+    view = OBJECTIVE.answer_view(labelled(8))
+    logits = torch.zeros(8, 6, TASK.vocabulary.size, requires_grad=True)
+    total, count = OBJECTIVE.loss(Output(logits_BTV=logits, hidden_BTD=logits), view)
+    assert (total / count).item() == pytest.approx(math.log(3))
+    total.backward()
+    touched = logits.grad.abs().sum((0, 1)).nonzero().flatten().tolist()
+    assert touched == LABELS
+    assert not logits.grad[:, :-1].any()
+
+
+def test_only_labels_compete_in_the_accuracy():
+    """No training step ever lowers the logit of another token, so none may win."""
+    batch = labelled(30)
+    right = batch.tokens_BT[:, -1]
+
+    def rule(tokens_BT):
+        logits_BTV = torch.zeros(*tokens_BT.shape, TASK.vocabulary.size)
+        logits_BTV[..., 5] = 100.0
+        logits_BTV[:10, -1].scatter_(1, right[:10, None], 1.0)
+        logits_BTV[10:, -1].scatter_(1, right[10:, None], -1.0)
+        return logits_BTV
+
+    score = OBJECTIVE.evaluate(toys.Rule(TASK.vocabulary.size, rule), batch, toys.generators(30))
+    assert score.accuracy_B.tolist() == [1.0] * 10 + [0.0] * 20
+
+
+def test_tasks_without_labels_are_refused():
+    assert Classification.refuses(toys.Symbols) is None
+    for task in (Recall, Text):
+        assert "labels" in Classification.refuses(task)
+
+
+def test_answers_before_the_last_position_are_refused():
+    batch = labelled(2)
+    batch.answer_BT[0, 2] = True
+    with pytest.raises(DataError, match="last position"):
+        OBJECTIVE.answer_view(batch)
+
+
+def test_texts_are_neither_scored_nor_written():
+    model = toys.uniform_model(TASK.vocabulary)
+    with pytest.raises(DataError, match="not whole texts"):
+        OBJECTIVE.evaluate(model, toys.random_text(2, 5, 20), toys.generators(2))
+    with pytest.raises(DataError, match="trains no model that writes"):
+        OBJECTIVE.sample(model, [[1, 2]], max_tokens=5, generators=toys.generators(1), sampling=GREEDY)
+
+
+class Unlabelled(toys.Symbols):
+    has_labels: ClassVar[bool] = False
+
+
+def test_other_objectives_of_tokens_take_any_task_of_tokens():
+    assert Classification.refuses(Unlabelled) is not None
+    tokens = [cls for cls in Objective.__subclasses__() if cls.targets == Unlabelled.targets]
+    others = [cls for cls in tokens if cls is not Classification]
+    assert others
+    assert all(cls.refuses(Unlabelled) is None for cls in others)

@@ -1,0 +1,151 @@
+"""The live view of a study: what it says of real runs and of folders in every state."""
+
+import io
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import rich.console
+
+from experiments.run.live_view import Look, Planned, look, screen, seconds_left
+from experiments.runtime import run_lock as lock
+from tests.experiments import commands
+
+
+def planned(folder: Path, backbone: str = "decoder", tokens: int = 1000) -> Planned:
+    return Planned(cell=f"{backbone}-recall-nano", backbone=backbone, seed=0, folder=folder, tokens=tokens)
+
+
+def row(kind: str, step: int, **metrics: float) -> str:
+    return (
+        json.dumps({"kind": kind, "step": step, "tokens": step * 10, "seconds": step * 0.5, **metrics}) + "\n"
+    )
+
+
+def test_a_folder_in_every_state(tmp_path: Path) -> None:
+    run = planned(tmp_path / "s0")
+    assert look(run).status == "missing"
+    run.folder.mkdir()
+    assert look(run).status == "stopped"
+    assert look(run).seconds_left is None
+    metrics = run.folder / "metrics.jsonl"
+    metrics.write_text(
+        row("train", 10, loss=3.0) + row("validation", 20, bits=2.0) + row("train", 25, loss=2.5)
+    )
+    with metrics.open("a") as file:
+        file.write('{"kind": "train", "step": 30, "lo')  # a row that is being written
+    with lock.RunLock(run.folder):
+        seen = look(run)
+        assert seen.status == "running"
+        assert f"process {os.getpid()} on" in seen.writer
+    assert (seen.share, seen.seconds_left) == (0.25, 12.5 * 3)
+    assert seen.train is not None
+    assert seen.validation is not None
+    assert (seen.train["loss"], seen.validation["bits"]) == (2.5, 2.0)
+    assert look(run).status == "stopped"
+    for status in ("complete", "diverged", "preempted"):
+        result = {"status": status, "message": "why\nand how", "training": {"tokens": 500, "seconds": 7.0}}
+        (run.folder / "result.json").write_text(json.dumps(result))
+        seen = look(run)
+        assert (seen.status, seen.message, seen.share) == (status, "why and how", 0.5)
+
+
+def test_looking_leaves_a_run_as_it_is(tmp_path: Path) -> None:
+    with lock.RunLock(tmp_path):
+        (tmp_path / "metrics.jsonl").write_text(row("train", 10, loss=3.0))
+        before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+        look(planned(tmp_path))
+        assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
+def test_a_lock_whose_holder_is_gone_writes_nothing(tmp_path: Path) -> None:
+    held = lock.RunLock(tmp_path)
+    with held:
+        assert lock.writer(tmp_path) is not None
+        (tmp_path / lock.NAME).write_text(json.dumps(held.holder | {"started": "1"}))
+        assert lock.writer(tmp_path) is None
+        (tmp_path / lock.NAME).write_text(json.dumps(held.holder | {"host": "elsewhere"}))
+        assert lock.writer(tmp_path) == f"process {os.getpid()} on elsewhere"
+        os.utime(tmp_path / lock.NAME, (0, time.time() - lock.STALE - 60))
+        assert lock.writer(tmp_path) is None
+
+
+def test_the_time_left_goes_by_backbone_and_by_how_many_run(tmp_path: Path) -> None:
+    def at(backbone: str, status: str, tokens: float = 0.0, seconds: float = 0.0) -> Look:
+        return Look(planned=planned(tmp_path, backbone), status=status, tokens=tokens, seconds=seconds)
+
+    done, slow = at("decoder", "complete", 1000, 10), at("mamba", "running", 250, 10)
+    assert seconds_left([done, slow]) == 30
+    assert seconds_left([done, slow, at("decoder", "missing")]) == 40
+    assert (
+        seconds_left([done, slow, at("mamba", "missing"), at("mamba", "running", 500, 20)])
+        == (30 + 40 + 20) / 2
+    )
+    assert seconds_left([done, at("decoder", "missing")]) is None  # nothing runs
+    assert seconds_left([at("decoder", "running")]) is None  # nothing tells
+
+
+def test_a_failure_is_shown_with_its_reason(tmp_path: Path) -> None:
+    looks = [
+        Look(planned=planned(tmp_path), status="complete", tokens=1000, seconds=10),
+        Look(planned=planned(tmp_path, "s4"), status="diverged", message="loss is nan at step 7", tokens=70),
+    ]
+    shown = io.StringIO()
+    rich.console.Console(width=120, file=shown).print(screen("mine", looks))
+    text = shown.getvalue()
+    assert "mine: 1 of 2 runs complete, 100% of the training" in text
+    assert re.search(r"s4-recall-nano +0 +diverged +loss is nan at step 7", text)
+
+
+def test_a_real_study_is_seen_to_run_to_be_killed_and_to_end(tmp_path: Path) -> None:
+    words = ("-m", *commands.TINY, *commands.RECALL, "study.name=seen", "seed=0,1", f"runs={tmp_path}")
+    slow = (*words, "budget.tokens=4000000", "trainer.log_every=1")
+
+    def shown(*words: str) -> str:
+        ended = commands.run("plan", *words, "--watch")
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    assert "seen: 0 of 2 runs complete, 0% of the training\n" in shown(*slow)
+    process = commands.start("train", *slow)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("seen/*/s0/metrics.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    text = shown(*slow)
+    assert re.search(rf"decoder-recall-nano +0 +\d+% +\d\.\d{{4}} .*process {process.pid} on", text), text
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert re.search(r"backbone +stopped +missing", shown(*slow))
+    assert commands.run("train", *words).returncode == 0
+    assert "seen: 2 of 2 runs complete, 100% of the training" in shown(*words)
+
+
+def test_on_a_terminal_it_ends_with_the_study(tmp_path: Path) -> None:
+    words = (*commands.TINY, *commands.RECALL, "study.name=seen", f"runs={tmp_path}")
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "experiments.plan", *words, "--watch"]
+    viewer = subprocess.Popen(command, cwd=commands.ROOT, stdout=follower, stderr=follower, stdin=follower)
+    os.close(follower)
+    assert commands.run("train", *words).returncode == 0
+    text = b""
+    while True:
+        try:
+            text += os.read(leader, 4096)
+        except OSError:  # the viewer is gone
+            break
+    os.close(leader)
+    assert viewer.wait(timeout=60) == 0
+    assert b"1 of 1 runs complete" in text
+
+
+def test_watch_with_a_mistyped_backbone_is_one_error() -> None:
+    ended = commands.run("plan", "backbone=mambba", "--watch")
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert "did you mean 'mamba'?" in ended.stderr

@@ -1,0 +1,197 @@
+"""A run that was killed and continued equals, bit for bit, one that was not: for every backbone.
+
+The processes are real and so are the signals. What is compared is everything but
+times: weights, the optimizer's moments, the state of training, every row of
+metrics.jsonl, and the metrics of the result.
+"""
+
+import functools
+import itertools
+import json
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.experiments import commands
+
+PREEMPTED = 75
+STEPS = 30
+WORDS = (
+    *commands.TINY,
+    "budget.batch_size=4",
+    "trainer.log_every=5",  # so that checkpoints fall between the rows
+    "trainer.evaluate_every=7",
+    "trainer.checkpoint_every=3",
+    "trainer.keep_checkpoints=2",
+)
+LENGTH = {"text": 64, "recall": 32}
+CASES = [(backbone, task, None) for backbone, task in zip(commands.BACKBONES, itertools.cycle(LENGTH))]
+MICRO_BATCHES = [("moe", "recall", 2), ("encoder_decoder", "text", 2)]
+SIX = ("decoder", "encoder_decoder", "mamba", "s4", "moe", "diffusion")
+"""Backbones of the default run; ``-m full`` takes the others."""
+PATIENCE = 120
+"""Seconds to wait for a process on a busy machine."""
+
+
+def words(backbone: str, task: str, micro: int | None) -> tuple[str, ...]:
+    return (
+        f"backbone={backbone}",
+        *commands.task_words(task),
+        *WORDS,
+        f"budget.tokens={STEPS * 4 * LENGTH[task]}",
+        f"budget.micro_batch_size={'null' if micro is None else micro}",
+    )
+
+
+def snapshot(folder: Path) -> dict[str, Any]:
+    """All that must be equal, read from the files of a run."""
+    newest = commands.newest_checkpoint(folder)
+    state = json.loads((newest / "state.json").read_text())["train_state"]
+    result = commands.result(folder)
+    return {
+        "status": result["status"],
+        "metrics": result["metrics"],
+        "training": {name: result["training"][name] for name in ("steps", "tokens", "flops")},
+        "rows": commands.untimed(folder),
+        "state": {name: state[name] for name in ("step", "tokens", "flops", "window_loss")},
+        "checkpoints": sorted(path.name for path in (folder / "checkpoints").iterdir()),
+        "model": load_file(newest / "model.safetensors"),
+        "optimizer": load_file(newest / "optimizer.safetensors"),
+    }
+
+
+def check_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    for part in ("model", "optimizer"):
+        assert found[part].keys() == expected[part].keys()
+        different = [name for name, t in expected[part].items() if not torch.equal(t, found[part][name])]
+        assert not different, f"{part}: {different}"
+    assert expected["optimizer"], "no moments were saved"
+    for part in ("status", "metrics", "training", "rows", "state", "checkpoints"):
+        assert found[part] == expected[part], part
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory):
+    """The same run without an interruption."""
+
+    @functools.cache
+    def uninterrupted(case: tuple[str, str, int | None]) -> dict[str, Any]:
+        folder = commands.train(*words(*case), f"runs={tmp_path_factory.mktemp('reference')}")
+        found = snapshot(folder)
+        assert found["training"]["steps"] == STEPS
+        assert [row["step"] for row in found["rows"] if row["kind"] == "train"] == list(
+            range(5, STEPS + 1, 5)
+        )
+        shutil.rmtree(folder)
+        return found
+
+    return uninterrupted
+
+
+def last_step(folder: Path) -> int:
+    """The last step whose row is complete on disk; 0 before the first."""
+    try:
+        lines = (folder / "metrics.jsonl").read_text().split("\n")[:-1]
+    except FileNotFoundError:
+        return 0
+    return json.loads(lines[-1])["step"] if lines else 0
+
+
+def interrupt(case: tuple, runs: Path, chance: random.Random, sign: signal.Signals, after: int) -> str:
+    """Starts the run and sends it a signal at some moment after a step; gives its output.
+
+    The step is drawn between ``after`` and the middle. A run whose training had
+    ended before the signal came is undone, and tried again with an earlier step.
+    """
+    folder = commands.settings(*words(*case), f"runs={runs}").folder
+    began = last_step(folder)
+    kept = runs / "kept"
+    for latest in (STEPS // 2, STEPS // 3, after, after):
+        if folder.exists():
+            shutil.copytree(folder, kept)
+        step = chance.randint(after, max(after, latest))
+        process = commands.start("train", *words(*case), f"runs={runs}")
+        until = time.monotonic() + PATIENCE
+        # The rows of an interrupted run are there from the beginning: wait for new ones.
+        while process.poll() is None and (last_step(folder) < step or commands.newest_step(folder) <= began):
+            assert time.monotonic() < until, "the run does not get to its first checkpoint"
+            time.sleep(0.001)
+        time.sleep(chance.uniform(0, 0.1))
+        process.send_signal(sign)
+        out, err = process.communicate(timeout=PATIENCE)
+        stopped = process.returncode == (-sign if sign == signal.SIGKILL else PREEMPTED)
+        if stopped and commands.newest_step(folder) < STEPS:
+            shutil.rmtree(kept, ignore_errors=True)
+            return out + err
+        assert process.returncode in (0, -sign, PREEMPTED), out + err
+        shutil.rmtree(folder)
+        if kept.exists():
+            kept.rename(folder)
+    raise AssertionError("every run ended before the signal came")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, marks=() if case[0] in SIX else pytest.mark.full, id="-".join(map(str, case)))
+        for case in (*CASES, *MICRO_BATCHES)
+    ],
+)
+def test_a_killed_run_continues_bit_for_bit(reference, tmp_path: Path, case: tuple) -> None:
+    expected = reference(case)
+    chance = random.Random("-".join(map(str, case)))
+    interrupt(case, tmp_path, chance, signal.SIGKILL, after=4)
+    folder = commands.settings(*words(*case), f"runs={tmp_path}").folder
+    assert not (folder / "result.json").exists()
+    assert commands.newest_step(folder) >= 3
+    commands.train(*words(*case), f"runs={tmp_path}")
+    check_equal(snapshot(folder), expected)
+
+
+def test_a_run_killed_twice_continues_in_a_process_of_its_own(reference, tmp_path: Path) -> None:
+    case = ("decoder", "recall", None)
+    folder = commands.settings(*words(*case), f"runs={tmp_path}").folder
+    chance = random.Random(7)
+    interrupt(case, tmp_path, chance, signal.SIGKILL, after=4)
+    interrupt(case, tmp_path, chance, signal.SIGKILL, after=10)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "step": 2, "lo')  # as a kill while writing would leave it
+    ended = commands.run("train", *words(*case), f"runs={tmp_path}")
+    assert ended.returncode == 0, ended.stderr
+    assert "resumed at step" in ended.stdout
+    check_equal(snapshot(folder), reference(case))
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_run_asked_to_stop_continues(reference, tmp_path: Path, sign: signal.Signals) -> None:
+    case = ("decoder", "recall", None)
+    expected = reference(case)
+    output = interrupt(case, tmp_path, random.Random(int(sign)), sign, after=4)
+    assert "Traceback" not in output
+    folder = commands.settings(*words(*case), f"runs={tmp_path}").folder
+    stopped = commands.result(folder)
+    assert stopped["status"] == "preempted"
+    assert 4 <= stopped["training"]["steps"] < STEPS
+    assert commands.newest_step(folder) == stopped["training"]["steps"]
+    assert 0 <= stopped["training"]["steps"] - commands.rows(folder)[-1]["step"] < 5
+    commands.train(*words(*case), f"runs={tmp_path}")
+    # The stop made a checkpoint of its own, but the last two are those of steps 27 and 30.
+    check_equal(snapshot(folder), expected)
+
+
+def test_micro_batches_may_change_between_sittings(reference, tmp_path: Path) -> None:
+    """They change memory, not the run: its folder is the same, and its losses to rounding."""
+    case = ("decoder", "recall", None)
+    interrupt(case, tmp_path, random.Random(5), signal.SIGKILL, after=4)
+    folder = commands.train(*words("decoder", "recall", 2), f"runs={tmp_path}")
+    found, expected = commands.untimed(folder), reference(case)["rows"]
+    assert [row["step"] for row in found] == [row["step"] for row in expected]
+    losses, others = ([row["loss"] for row in rows if row["kind"] == "train"] for rows in (found, expected))
+    assert losses == pytest.approx(others, rel=1e-4)

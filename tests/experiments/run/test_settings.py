@@ -1,0 +1,192 @@
+"""Every YAML composes, reads, and lists all that can be set; the digest holds what decides a result."""
+
+import dataclasses
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from architectures.backbone import Backbone
+from experiments.config.schema import BudgetConfig, DeviceConfig, OptimizerConfig, ScaleConfig, TrainerConfig
+from experiments.config.sections import CONF
+from experiments.config.structured import load_class
+from experiments.objectives.objective import Objective
+from experiments.run.settings import Settings
+from experiments.runtime.errors import ConfigError
+from experiments.tasks.task import Task
+from experiments.tracking.tracker import TrackingConfig
+from tests.experiments import commands
+
+GROUPS = ("backbone", "objective", "task", "scale", "budget", "optimizer", "device", "tracking")
+YAMLS = [(group, path.stem) for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]
+OBJECTIVES = [name for group, name in YAMLS if group == "objective"]
+CONFIGS = {
+    "scale": ScaleConfig,
+    "budget": BudgetConfig,
+    "optimizer": OptimizerConfig,
+    "device": DeviceConfig,
+    "tracking": TrackingConfig,
+}
+PARTS = {"backbone": Backbone, "objective": Objective, "task": Task}
+KINDS = ("recall", "text", "text_source", "pairs", "sentences", "tags", "similarity")
+"""Tasks of every kind there is: what an objective goes with is among them."""
+
+
+def readable(*groups: tuple[str, str]) -> Settings | None:
+    """The settings of some backbone, objective and task with these groups; None if there are none."""
+    fixed = dict(groups)
+    choices = {"backbone": commands.BACKBONES, "objective": [None, *OBJECTIVES], "task": KINDS}
+    tried = [[fixed[group]] if group in fixed else options for group, options in choices.items()]
+    for backbone, objective, task in itertools.product(*tried):
+        if objective and not commands.may_meet(backbone, objective, task):
+            continue
+        words = [f"{group}={name}" for group, name in fixed.items()]
+        words += [f"backbone={backbone}", f"task={task}", *([f"objective={objective}"] if objective else [])]
+        try:
+            return commands.settings(*words)
+        except ConfigError:
+            continue
+    return None
+
+
+@pytest.mark.parametrize(("group", "name"), YAMLS)
+def test_every_yaml_composes_and_reads(group: str, name: str) -> None:
+    if (group, name) == ("device", "cuda") and not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="use device=cpu"):
+            commands.settings("device=cuda")
+        return
+    if (group, name) == ("scale", "given"):
+        assert commands.settings("scale=given", "backbone.d_model=64").backbone.width == 64
+        return
+    if group in PARTS:
+        found = readable((group, name))
+        assert found is not None, f"{group}={name} goes with nothing"
+        target = found.resolved[group]["_target_"].rpartition(".")[2]
+        # The class itself, or the form that an objective takes for the backbone.
+        assert target in [cls.__name__ for cls in getattr(found, f"{group}_class").__mro__]
+    else:
+        found = commands.settings(f"{group}={name}")
+        config = dataclasses.asdict(getattr(found, group))
+        assert config == found.resolved[group]
+
+
+@pytest.mark.parametrize(("group", "name"), YAMLS)
+def test_every_yaml_lists_every_setting(group: str, name: str) -> None:
+    """So that each can be set on the command line without a plus sign."""
+    tree: Any = OmegaConf.to_container(commands.compose(f"{group}={name}")[group], resolve=False)
+    config = CONFIGS.get(group) or load_class(tree.pop("_target_"), PARTS[group], group).Config
+    assert list_keys(tree) == list_fields(config)
+
+
+def list_fields(config: type, prefix: str = "") -> set[str]:
+    """The fields of a dataclass and of those within."""
+    names = set()
+    for field in dataclasses.fields(config):
+        names.add(prefix + field.name)
+        made = None if field.default_factory is dataclasses.MISSING else field.default_factory()
+        if dataclasses.is_dataclass(made):
+            names |= list_fields(type(made), f"{prefix}{field.name}.")
+    return names
+
+
+def list_keys(tree: dict[str, Any], prefix: str = "") -> set[str]:
+    names = {prefix + key for key in tree}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            names |= list_keys(value, f"{prefix}{key}.")
+    return names
+
+
+def test_the_root_lists_every_setting() -> None:
+    root: Any = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"), resolve=False)
+    assert set(root["trainer"]) == list_fields(TrainerConfig)
+    assert root["trainer"] == dataclasses.asdict(TrainerConfig())
+
+
+def test_every_key_of_the_default_run_can_be_overridden() -> None:
+    resolved = commands.settings().resolved
+    pairs = [(f"{group}.{k}", v) for group in ("budget", "trainer") for k, v in resolved[group].items()]
+    words = [f"{key}={'null' if value is None else value}" for key, value in pairs]
+    assert commands.settings(*words).resolved == resolved
+
+
+def test_a_backbone_brings_its_objective_and_yours_wins() -> None:
+    assert commands.settings("backbone=encoder").names.objective == "masked_lm"
+    assert commands.settings("backbone=decoder").names.objective == "causal_lm"
+    yours = commands.settings("backbone=encoder", "objective=masked_diffusion")
+    assert yours.names.objective == "masked_diffusion"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("seed=7",),
+        ("runs=/elsewhere",),
+        ("tracking=wandb_offline",),
+        ("tracking.tags=[a]",),
+        ("device.threads=3",),
+        ("budget.micro_batch_size=2",),
+        ("trainer.checkpoint_every=1", "trainer.keep_checkpoints=9", "trainer.log_every=1"),
+        ("task.cache_dir=/elsewhere",),
+        ("study.name=other",),
+    ],
+)
+def test_the_digest_ignores_what_does_not_decide_the_result(words: tuple[str, ...]) -> None:
+    assert commands.settings("device=cpu", *words).digest == commands.settings("device=cpu").digest
+
+
+def test_the_digest_changes_with_all_that_decides_the_result() -> None:
+    changes = [
+        (),
+        ("optimizer.learning_rate=1e-4",),
+        ("optimizer.schedule=wsd",),
+        ("optimizer.schedule=wsd", "optimizer.decay_ends=[0.5,1.0]"),
+        ("budget.tokens=5000",),
+        ("budget.batch_size=8",),
+        ("scale.target=50000",),
+        ("scale.depth=3",),
+        ("backbone=moe",),
+        ("backbone.attention.num_heads=8",),
+        ("backbone.tied=true",),
+        ("task=recall",),
+        ("task.sequence_length=64",),
+        ("task.tokenizer.normalization=[lowercase]",),
+        ("backbone=encoder",),
+        ("backbone=encoder", "objective=masked_diffusion"),
+        ("device.precision=bf16",),
+        ("trainer.test_examples=16",),
+        ("trainer.validation_examples=16",),
+    ]
+    digests = [commands.settings("device=cpu", *words).digest for words in changes]
+    assert len(set(digests)) == len(changes)
+    assert all(re.fullmatch(r"[0-9a-f]{8}", digest) for digest in digests)
+
+
+def test_the_run_folder_follows_from_the_settings(tmp_path: Path) -> None:
+    words = ("backbone=mamba", "task=recall", "seed=3", "study.name=mine", f"runs={tmp_path}")
+    found = commands.settings(*words)
+    assert found.cell == "mamba-recall-nano"
+    assert found.key == f"mamba-recall-nano-{found.digest}-s3"
+    assert found.folder == tmp_path / "mine" / f"mamba-recall-nano-{found.digest}" / "s3"
+
+
+def test_every_run_key_fits_wandb() -> None:
+    groups = [[name for kind, name in YAMLS if kind == group] for group in ("backbone", "task", "scale")]
+    assert len("-".join([*(max(names, key=len) for names in groups), "0" * 8, "s100000"])) <= 64
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        commands.settings().seed = 1  # type: ignore[misc]
+
+
+def test_the_digest_does_not_know_in_which_module_a_class_lives() -> None:
+    found = commands.settings("device=cpu")
+    moved = {**found.resolved["backbone"], "_target_": "elsewhere.decoder.Decoder"}
+    assert dataclasses.replace(found, resolved={**found.resolved, "backbone": moved}).digest == found.digest
+    other = {**moved, "_target_": "elsewhere.decoder.Encoder"}
+    assert dataclasses.replace(found, resolved={**found.resolved, "backbone": other}).digest != found.digest

@@ -1,0 +1,156 @@
+import dataclasses
+import functools
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from architectures.backbone import Backbone, BackboneConfig
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.hybrid import Hybrid, HybridConfig
+from architectures.backbones.mamba import Mamba, MambaConfig
+from architectures.backbones.moe import MoE, MoEConfig
+from experiments.config.schema import ScaleConfig
+from experiments.config.sections import CONF
+from experiments.config.structured import load_class, typed
+from experiments.run.size_solver import TOLERANCE, Sizes, match, training_flops_per_token
+from experiments.runtime.errors import ConfigError
+from tests.backbones import SOLVED
+
+BACKBONES = SOLVED
+SIZES = Sizes(vocab_size=80, length=48, raw_length=48)
+
+
+@functools.cache
+def read(name) -> tuple[type[Backbone], BackboneConfig]:
+    """A backbone as its YAML gives it, at the depth of the smallest scale."""
+    with initialize_config_dir(str(CONF), version_base=None):
+        part = compose("config", [f"backbone={name}", "task=recall", "scale=nano"])
+    values = OmegaConf.to_container(part.backbone, resolve=True)
+    cls = load_class(values.pop("_target_"), Backbone, "backbone")
+    return cls, typed(cls.Config, values, "backbone")
+
+
+def sizes_for(cls):
+    """An encoder-decoder reads a source beside what it writes."""
+    return (
+        dataclasses.replace(SIZES, source_length=40, length=12) if cls.capabilities.encoder_decoder else SIZES
+    )
+
+
+def measured(cls, config, axis, sizes):
+    """The axis on a real module, not on one without memory."""
+    model = cls(config, vocab_size=sizes.vocab_size, max_length=48)
+    parts = model.parameters_by_part()
+    if axis == "flops":
+        return round(3 * model.sequence_flops(sizes.length, sizes.source_length).total / 48)
+    return {"body": parts.body, "active_body": parts.body - parts.inactive, "total": parts.total}[axis]
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.parametrize(
+    ("axis", "target"),
+    [
+        ("body", 40_000),
+        ("body", 250_000),
+        ("body", 1_000_000),
+        ("active_body", 200_000),
+        ("total", 300_000),
+        ("flops", 1_500_000),
+    ],
+)
+def test_every_backbone_comes_within_a_percent(name, axis, target):
+    cls, config = read(name)
+    sizes = sizes_for(cls)
+    matched = match(cls, config, ScaleConfig(axis=axis, target=target), sizes)
+    assert abs(matched.residual) <= TOLERANCE == 0.01
+    assert matched.value == measured(cls, matched.config, axis, sizes)
+    assert matched.residual == matched.value / target - 1
+    knobs = {"d_model", config.fine_knob}
+    before, after = dataclasses.asdict(config), dataclasses.asdict(matched.config)
+    assert {key for key in before if before[key] != after[key]} <= knobs
+    assert after["d_model"] % config.width_multiple == 0
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_large_models_are_sized_without_memory(name):
+    cls, config = read(name)
+    matched = match(cls, config, ScaleConfig(target=85_000_000), sizes_for(cls))
+    assert abs(matched.residual) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_widths_keep_near_the_standard_proportion(name):
+    """The fine knob only finishes what the width began."""
+    cls, config = read(name)
+    matched = match(cls, config, ScaleConfig(target=1_000_000), sizes_for(cls))
+    standard = dataclasses.replace(matched.config, **{config.fine_knob: None})
+    assert measured(cls, standard, "body", SIZES) == pytest.approx(1_000_000, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("cls", "config", "knob"),
+    [
+        (Decoder, DecoderConfig(d_model=96), "d_ff"),
+        (MoE, MoEConfig(d_model=64), "d_ff"),
+        (Mamba, MambaConfig(d_model=96), "d_inner"),
+    ],
+)
+def test_a_given_width_is_kept_and_only_the_knob_turned(cls, config, knob):
+    matched = match(cls, config, ScaleConfig(target=250_000), SIZES)
+    assert matched.config == dataclasses.replace(config, **{knob: getattr(matched.config, knob)})
+    assert getattr(matched.config, knob) is not None
+    assert abs(matched.residual) <= TOLERANCE
+
+
+def test_a_given_knob_is_kept_and_only_the_width_turned():
+    config = DecoderConfig(d_ff=200)
+    with_room = match(Decoder, config, ScaleConfig(target=2_000_000), SIZES)
+    assert with_room.config == dataclasses.replace(config, d_model=with_room.config.d_model)
+
+
+def test_widths_given_far_from_the_target_are_refused_with_a_remedy():
+    with pytest.raises(ConfigError) as caught:
+        match(Decoder, DecoderConfig(d_model=64, d_ff=128), ScaleConfig(target=250_000), SIZES)
+    message = str(caught.value)
+    value = measured(Decoder, DecoderConfig(d_model=64, d_ff=128), "body", SIZES)
+    for part in ("scale.target=250000", str(value), "backbone.d_model", "backbone.d_ff", "scale=given"):
+        assert part in message
+
+
+def test_a_target_below_the_smallest_model_is_refused():
+    with pytest.raises(ConfigError, match=r"scale\.target=100: Decoder comes no nearer"):
+        match(Decoder, DecoderConfig(), ScaleConfig(target=100), SIZES)
+
+
+def test_a_knob_without_effect_is_left_alone():
+    """No layer has a feed-forward: the width alone has to do, or it is said that it cannot."""
+    config = HybridConfig(layers="A", feedforwards="O")
+    reached = match(Hybrid, config, ScaleConfig(target=2 * (4 * 128**2 + 128) + 128), SIZES)
+    assert (reached.config.d_model, reached.config.d_ff, reached.residual) == (128, None, 0)
+    with pytest.raises(ConfigError, match=r"scale\.target=120000: Hybrid comes no nearer"):
+        match(Hybrid, config, ScaleConfig(target=120_000), SIZES)
+
+
+def test_without_a_target_all_widths_stay():
+    config = DecoderConfig(d_model=64)
+    matched = match(Decoder, config, ScaleConfig(target=None), SIZES)
+    assert matched.config is config
+    assert matched.target is None
+    assert matched.residual == 0
+    assert matched.value == measured(Decoder, config, "body", SIZES)
+
+
+def test_without_a_width_or_a_target_the_message_names_both():
+    with pytest.raises(ValueError, match=r"d_model is null.*scale\.target"):
+        match(Decoder, DecoderConfig(), ScaleConfig(target=None), SIZES)
+
+
+def test_training_costs_three_forward_passes_for_each_task_token():
+    model = SIZES.on_meta(Decoder, DecoderConfig(d_model=64))
+    assert all(parameter.is_meta for parameter in model.parameters())
+    forward = model.sequence_flops(48).total
+    assert training_flops_per_token(model, SIZES) == 3 * forward / 48
+    halved = dataclasses.replace(SIZES, raw_length=96)
+    assert training_flops_per_token(model, halved) == 3 * forward / 96
+    assert training_flops_per_token(model, Sizes(vocab_size=80, length=48)) == 3 * forward / 48

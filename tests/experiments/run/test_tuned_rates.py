@@ -1,0 +1,114 @@
+"""Rates are chosen on some seeds and confirmed on others."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from analysis import rates
+from experiments.config.sections import CONF
+from experiments.runtime.errors import ConfigError
+from tests.experiments import commands
+
+ARM = {
+    "task": "text", "scale": "nano", "target": 30000.0, "backbone": "decoder", "learning_rate": 0.02,
+    "bracketed": True, "metric": "bits_per_byte", "validation": 2.5, "decades": 1.0,
+}  # fmt: skip
+
+
+def confirm(tmp_path: Path, *words: str, **changes: Any) -> Any:
+    """The settings of a cell of study=confirm under rates that were chosen with seed 100."""
+    path = tmp_path / "rates.yaml"
+    path.write_text(yaml.safe_dump({"study": "tune", "seeds": [100], "arms": [{**ARM, **changes}]}))
+    return commands.settings(
+        "study=confirm", f"study.tuned={path}", "backbone=decoder", "scale.target=30000", *words
+    )
+
+
+def test_a_run_gets_the_rate_of_its_arm(tmp_path: Path) -> None:
+    chosen = confirm(tmp_path, "seed=0")
+    assert chosen.optimizer.learning_rate == 0.02
+    assert chosen.resolved["optimizer"]["learning_rate"] == 0.02
+    assert chosen.resolved["study"] == {"name": "confirm", "rate_from": str(tmp_path / "rates.yaml")}
+
+
+def test_the_rate_is_part_of_the_name_and_the_file_is_not(tmp_path: Path) -> None:
+    by_hand = commands.settings(
+        "study=confirm", "study.tuned=null", "backbone=decoder", "scale.target=30000",
+        "optimizer.learning_rate=0.02",
+    )  # fmt: skip
+    assert confirm(tmp_path).key == by_hand.key
+    assert confirm(tmp_path, learning_rate=0.01).key != by_hand.key
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "message"),
+    [
+        (["seed=100"], {}, "seed=100: study=tune chose the rates of .* use seeds other than 100"),
+        ([], {"bracketed": False}, "was at the edge of its grid: extend it with python -m analysis.rates"),
+        ([], {"backbone": "mamba"}, "has no rate for .* backbone=decoder; it has .* backbone=mamba"),
+        ([], {"target": 1e5}, "no rate for task=text scale=nano scale.target=30000 .* scale.target=100000"),
+        (["optimizer.learning_rate=0.1"], {}, "optimizer.learning_rate=0.1 beside study.tuned="),
+        ([], {"learning_rate": "fast"}, "learning_rate"),
+        ([], {"rate": 1}, "has no such key"),
+        (["study.tuned=nowhere.yaml"], {}, "study.tuned=nowhere.yaml is not there: python -m experiments"),
+        (["study.tuned=README.md"], {}, "study.tuned=README.md"),
+    ],
+)
+def test_what_cannot_be_confirmed_is_refused(
+    words: list[str], changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        confirm(tmp_path, *words, **changes)
+
+
+@pytest.mark.full
+def test_a_planted_edge_is_extended_and_the_rate_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From a grid that is far too low to a confirmation on a fresh seed, with real training."""
+    tiny = [
+        *commands.TINY, *commands.SHORT_TEXT, "backbone=decoder", f"runs={tmp_path}", "budget.tokens=3000",
+        "optimizer.schedule=constant",
+    ]  # fmt: skip
+
+    def train(words: list[str]) -> int:
+        """As ``python WORDS`` would, in this process, which is faster."""
+        kept = [word for word in words if "=" in word]
+        monkeypatch.setattr(sys, "argv", ["train", *kept])
+        commands.train(*kept)
+        return 0
+
+    for rate in (3e-3, 1e-2):
+        train([*tiny, "study=tune", f"optimizer.learning_rate={rate:g}", "seed=100"])
+    monkeypatch.setattr(rates, "run_python", train)
+    assert rates.main(["study=tune", f"runs={tmp_path}", "--extend"]) == 0
+    path = tmp_path / "tune" / "analysis" / "rates.yaml"
+    arm = yaml.safe_load(path.read_text())["arms"][0]
+    assert arm["bracketed"]
+    assert arm["learning_rate"] >= 3e-2
+    printed = capsys.readouterr().out
+    assert "extending: python -m experiments.train -m " in printed
+    assert "optimizer.learning_rate=0.03 seed=100" in printed
+    folder = commands.train(*tiny, "study=confirm", "seed=0")
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["optimizer"]["learning_rate"] == arm["learning_rate"]
+    with pytest.raises(ConfigError, match="seed=100"):
+        commands.settings(*tiny, "study=confirm", "seed=100")
+
+
+def test_the_search_varies_settings_that_there_are_under_the_conditions_of_tuning() -> None:
+    """Its sweeper is a package that need not be installed, so the file is read and not composed."""
+    search = OmegaConf.load(CONF / "study" / "search" / "optuna.yaml")
+    tune = commands.compose("study=tune")
+    for key in search.hydra.sweeper.params:
+        assert OmegaConf.select(tune, str(key)) is not None, key
+    for part in ("task", "budget", "trainer"):
+        for key, value in search[part].items():
+            assert tune[part][key] == value, (part, key)
+    assert "override /hydra/sweeper" in search.defaults[1]

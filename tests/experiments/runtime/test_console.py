@@ -1,0 +1,109 @@
+"""What a person reads while a run goes on."""
+
+import io
+import re
+import subprocess
+import sys
+
+import pytest
+import rich.console
+
+from architectures.kernels.cpu import build as native
+from experiments.runtime.console import Console, clock, count
+from tests import ROOT
+from tests.experiments import commands
+
+ROW = {
+    "loss": 2.34567,
+    "learning_rate": 0.00123,
+    "grad_norm": 1.5,
+    "tokens_per_second": 12_345.0,
+    "data_share": 0.0123,
+}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00"), (7.4, "0:07"), (59.6, "1:00"), (200, "3:20"), (3599.6, "1:00:00"), (7500, "2:05:00")],
+)
+def test_clock(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (950, "950"),
+        (12_345, "12.3k"),
+        (4.56e6, "4.56M"),
+        (1.2e9, "1.2G"),
+        (3e12, "3T"),
+        (2e15, "2P"),
+    ],
+)
+def test_count(number: float, text: str) -> None:
+    assert count(number) == text
+
+
+def test_a_step_is_one_line_with_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    Console("mamba-recall-nano s0").step(50, 200, ROW, 61.0)
+    assert capsys.readouterr().out == (
+        "[mamba-recall-nano s0] step 50/200 (25%) | loss 2.3457 | lr 1.23e-03 | grad 1.50 | "
+        "12.3k tokens/s | data 1.2% | ETA 1:01\n"
+    )
+
+
+def test_names_in_brackets_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are no markup, and a long line is not broken."""
+    Console("[red]x").say("[bold]" + "long " * 100)
+    assert capsys.readouterr().out == "[[red]x] [bold]" + "long " * 100 + "\n"
+
+
+def test_progress_is_a_bar_on_a_terminal_and_nothing_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console("x")
+    with console.progress(10) as progress:
+        progress(5)
+    assert capsys.readouterr().out == ""
+    screen = io.StringIO()
+    console._rich = rich.console.Console(file=screen, force_terminal=True, width=80)
+    with console.progress(10) as progress:
+        progress(5)
+    assert "50%" in screen.getvalue()
+
+
+def test_a_run_prints_its_steps(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = commands.train(*commands.TINY, *commands.RECALL, "trainer.log_every=10", f"runs={tmp_path}")
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("[decoder-recall-nano s0] ") for line in lines)
+    assert "19,936 body parameters (-0.32% of the target)" in lines[0]
+    way = "portable" if native.problem() else "native"
+    assert lines[1].endswith(f"kernels: decoding: {way}, attention: sdpa, pointwise: {way}")
+    pattern = (
+        r"step (\d+)/31 \(\d+%\) \| loss [\d.]+ \| lr [\d.e+-]+ \| grad [\d.]+ \| "
+        r"[\d.]+[kMG]? tokens/s \| data [\d.]+% \| ETA \d+:\d\d$"
+    )
+    steps = [found[1] for line in lines if (found := re.search(pattern, line))]
+    assert steps == ["10", "20", "30", "31"]
+    assert any("| validation answer_accuracy 0." in line for line in lines)
+    assert f"test answer_accuracy {commands.result(folder)['metrics'][0]['value']:.4f}" in lines[-1]
+
+
+def test_a_reader_that_goes_away_ends_no_run() -> None:
+    """As in ``python -m experiments.train ... | head -1``."""
+    body = (
+        "import time\nfrom experiments.runtime.console import Console\nconsole = Console('run')\n"
+        "for n in range(100):\n    console.say(f'line {n}')\n    time.sleep(0.005)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", body],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"[run] line 0\n"
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    assert process.wait(timeout=60) == 0

@@ -1,0 +1,295 @@
+"""Every mistake ends with one line that names key, value and remedy, and with its exit code."""
+
+import copy
+import os
+import resource
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.core.global_hydra import GlobalHydra
+
+from experiments.config.hydra_app import start
+from experiments.run.execute import execute as run_module
+from experiments.runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DivergedError,
+    OutOfMemoryError,
+    Preempted,
+    RunError,
+    nearest,
+)
+from experiments.train import train
+from experiments.training.trainer import Trainer
+from tests.experiments import commands
+
+MISTAKES = [
+    # unknown names
+    ("backbone=mambo", "backbone=mambo", "did you mean 'mamba'?"),
+    ("task=recal", "task=recal", "did you mean 'recall'?"),
+    ("optimizer=sgd", "optimizer=sgd", "options: adamw"),
+    ("study=compar", "study=compar", "did you mean 'compare'?"),
+    ("sede=1", "sede", "did you mean 'seed'?"),
+    ("+sede=1", "sede", "did you mean 'seed'?"),
+    ("backbone.attention.n_heads=4", "backbone.attention.n_heads", "did you mean 'num_heads'?"),
+    ("+backbone.attention.n_heads=4", "backbone.attention.n_heads", "did you mean 'num_heads'?"),
+    ("backbone=mamba backbone.d_stat=4", "backbone.d_stat", "did you mean 'd_state'?"),
+    ("task.tokenizer.knd=bytes", "task.tokenizer.knd", "did you mean 'kind'?"),
+    ("study.nam=x", "study.nam", "did you mean 'name'?"),
+    # values of the wrong type, or none
+    ("optimizer.learning_rate=abc", "optimizer.learning_rate", "'abc'", "Float"),
+    ("budget.batch_size=1.5", "budget.batch_size", "'1.5'", "Integer"),
+    ("seed=abc", "seed", "'abc'", "Integer"),
+    ("seed=null", "seed", "not Optional"),
+    ("budget.tokens=???", "budget.tokens has no value", "set budget.tokens=..."),
+    ("runs=???", "runs has no value", "set runs=..."),
+    ("~optimizer", "optimizer has no value", "set optimizer=..."),
+    ("names=null", "names=None", "must be a mapping"),
+    ("tracking=null", "cannot be null", "choose one of its YAML files"),
+    ("foo", "'foo'", "missing EQUAL"),
+    # values that cannot be
+    ("optimizer.learning_rate=-1", "learning_rate=-1.0", "must be positive"),
+    ("optimizer.learning_rate=nan", "optimizer.learning_rate=nan", "finite"),
+    ("optimizer.betas=[0.9]", "betas=[0.9]", "two numbers in [0, 1)"),
+    ("optimizer.schedule=cosin", "schedule='cosin'", "did you mean 'cosine'?"),
+    ("optimizer.warmup=2", "warmup=2.0", "[0, 1]"),
+    ("budget.tokens=0", "tokens=0", "must be positive"),
+    ("budget.micro_batch_size=0", "micro_batch_size=0", "must be positive, or null"),
+    ("trainer.log_every=0", "log_every=0", "at least 1"),
+    ("device.precision=fp16", "precision='fp16'", "did you mean 'bf16'?"),
+    ("device.name=gpu", "name='gpu'", "did you mean 'cpu'?"),
+    ("device.name=cuda:x", "name='cuda:x'", "did you mean 'cuda:1'?"),
+    ("device.name=cuda:99", "name='cuda:99'", "CUDA devices; use device=cpu"),
+    ("device.threads=0", "threads=0", "must be positive, or null"),
+    ("tracking.mode=on", "mode='on'", "off, online, offline"),
+    ("task=recall task.num_pairs=9", "num_pairs=9", "needs sequence_length >= 36"),
+    ("task=recall task.num_symbols=4", "num_symbols=4", "use num_symbols >= 10"),
+    ("task.source=hub", "source=hub", "needs dataset"),
+    # sizes
+    (
+        "backbone.attention.num_heads=3 backbone.attention.num_kv_heads=2",
+        "num_heads=3",
+        "multiple of num_kv_heads=2",
+    ),
+    ("backbone.d_model=30", "d_model=30", "multiple of 8"),
+    ("scale.axis=parameters", "axis='parameters'", "options: active_body, body, flops, total"),
+    ("scale.target=10", "scale.target=10", "choose another target"),
+    ("scale.target=null", "backbone.d_model and scale.target", "give a width"),
+    ("scale.target=20000 backbone.d_model=64 backbone.d_ff=64", "scale.target=20000", "scale=given"),
+    # pairs that cannot meet
+    (
+        "backbone=mamba objective=masked_lm",
+        "objective=masked_lm needs a bidirectional backbone",
+        "Backbones for this objective: diffusion, diffusion_moe, encoder, hybrid_bidirectional, "
+        "mamba2_bidirectional, mamba_bidirectional, s4_bidirectional.",
+    ),
+    ("backbone=encoder objective=causal_lm", "Backbones for this objective: decoder, deltanet, "),
+    ("backbone=decoder objective=span_corruption", "Backbones for this objective: encoder_decoder, switch."),
+    ("objective=classification task=recall", "objective=classification cannot train on task=recall"),
+    # names that would lead out of the runs folder
+    ("study.name=../escaped", "study.name='../escaped'", "letters, digits"),
+    ("study.name=..", "study.name='..'", "letters, digits"),
+    ("study.name=a/b", "study.name='a/b'", "letters, digits"),
+    ("study.name=null", "study.name=''", "letters, digits"),
+    ("names.task=../../escaped", "names.task='../../escaped'", "letters, digits"),
+    ("names.scale=a/b", "names.scale='a/b'", "letters, digits"),
+    (f"names.backbone={'x' * 60}", "names", "characters, W&B takes 64", "shorten the names"),
+    # classes that are none
+    ("backbone._target_=os.system", "backbone._target_=os.system", "not a Backbone"),
+    ("task._target_=builtins.exec", "task._target_=builtins.exec", "not a Task"),
+    ("objective._target_=architectures.backbones.decoder.Decoder", "objective._target_=", "not a Objective"),
+    (
+        "backbone._target_=architectures.backbones.decoder.Decodr",
+        "no class 'Decodr' in 'architectures.backbones.decoder'",
+    ),
+    ("backbone._target_=architectures.nothing.Decoder", "no module", "is it on PYTHONPATH?"),
+    ("backbone._target_=.decoder.Decoder", "no dotted path", "write package.module.Class"),
+    ("backbone._target_=architectures.backbone.Backbone", "has no Config"),
+]
+
+
+@pytest.fixture
+def finish(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """Runs the entry point in this process to its exit; gives the code and what stands on stderr."""
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the entry point sets it; this takes it back
+
+    def run(*words: str) -> tuple[int, str]:
+        flags = [word for word in words if word.startswith("--")]
+        overrides = [word for word in words if not word.startswith("--")]
+        monkeypatch.setattr(sys, "argv", ["train", *flags, f"runs={tmp_path}/runs", *overrides])
+        GlobalHydra.instance().clear()
+        with pytest.raises(SystemExit) as stopped:
+            start(train)
+        assert isinstance(stopped.value.code, int)
+        return stopped.value.code, capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake[0])
+def test_a_mistake_is_said_in_one_line(finish, tmp_path: Path, mistake: tuple[str, ...]) -> None:
+    code, err = finish(*mistake[0].split())
+    assert code == 2, err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    for part in mistake[1:]:
+        assert part in err
+    assert "Traceback" not in err
+    assert not list(tmp_path.rglob("*/s0")), "a run was begun"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_an_absent_device_is_said(finish) -> None:
+    code, err = finish("device=cuda")
+    assert code == 2
+    assert "name='cuda': this machine has 0 CUDA devices; use device=cpu" in err
+
+
+@pytest.mark.parametrize("mode", [(), ("--multirun",)])
+@pytest.mark.parametrize("name", ["..", "../escaped", "a/b"])
+def test_no_study_name_leads_out_of_its_folder(finish, tmp_path: Path, name: str, mode: tuple[str]) -> None:
+    code, err = finish(*mode, f"study.name={name}")
+    assert code == 2
+    assert f"study.name={name!r}" in err
+    assert {path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("*")} <= {"runs"}
+    assert not [path for path in tmp_path.rglob("*") if path.name != "multirun.yaml" and path.is_file()]
+
+
+@pytest.mark.parametrize("target", ["canary.sing", "canary.Sing", "os.system"])
+def test_a_target_that_is_no_part_is_not_called(
+    finish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    song = tmp_path / "song"
+    (tmp_path / "canary.py").write_text(
+        "from pathlib import Path\n"
+        f"def sing(*args, **kwargs): Path({str(song)!r}).touch()\n"
+        "class Sing:\n"
+        "    def __init__(self, *args, **kwargs): sing()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(os, "system", lambda command: song.touch())
+    for group in ("backbone", "objective", "task"):
+        code, err = finish(f"{group}._target_={target}")
+        assert code == 2
+        assert f"{group}._target_={target} is not a" in err
+    assert not song.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("backbone=mambo",), "did you mean 'mamba'?"),
+        (("backbone=mamba", "objective=masked_lm"), "diffusion, diffusion_moe, encoder"),
+        (("task=recall", "task.num_pairs=9"), "num_pairs=9"),
+        (("optimizer.learning_rat=1",), "did you mean 'learning_rate'?"),
+        (("task=recall", "scale.target=10"), "scale.target=10"),  # no text to prepare first
+    ],
+)
+def test_a_process_with_a_mistake_ends_at_once(tmp_path: Path, words: tuple[str], part: str) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ended = commands.run("train", *words, f"runs={tmp_path}/runs")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # Time of the processor: what it takes on a machine that does nothing else.
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: ")
+    assert ended.stderr.count("\n") == 1
+    assert part in ended.stderr
+    assert ended.stdout == ""
+    assert seconds < 5
+
+
+def test_debug_adds_the_traceback(tmp_path: Path) -> None:
+    ended = commands.run("train", "scale.target=10", f"runs={tmp_path}/runs", DEBUG="1")
+    assert ended.returncode == 2
+    assert "Traceback" in ended.stderr
+    assert "scale.target=10" in ended.stderr
+
+
+def test_data_that_cannot_be_is_exit_code_3(finish) -> None:
+    code, err = finish("task.sequence_length=100000000")
+    assert code == 3
+    assert "sequence_length=100000000: use more text or a shorter window" in err
+    code, err = finish("task.cache_dir=/dev/null/cache")
+    assert code == 3
+    assert "/dev/null/cache" in err
+
+
+def test_a_folder_that_cannot_be_written_is_exit_code_6(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ended = commands.run("train", *commands.TINY, "task=recall", f"runs={tmp_path}/file")
+    assert ended.returncode == 6
+    assert str(tmp_path / "file") in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "status", "code", "said"),
+    [
+        (torch.OutOfMemoryError("no room"), OutOfMemoryError, "oom", 5, "halve budget.micro_batch_size"),
+        (MemoryError("no room"), OutOfMemoryError, "oom", 5, "halve budget.micro_batch_size"),
+        (RuntimeError("can't allocate memory: 8 EB"), OutOfMemoryError, "oom", 5, "micro_batch_size"),
+        (KeyError("surprise"), RunError, "failed", 1, "Traceback"),
+    ],
+)
+def test_what_happens_in_training_becomes_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    raised: Exception,
+    kind: type[RunError],
+    status: str,
+    code: int,
+    said: str,
+) -> None:
+    words = (*commands.TINY, "task=recall", f"runs={tmp_path}")
+
+    def fail(self: Trainer) -> float:
+        raise raised
+
+    monkeypatch.setattr(Trainer, "_step", fail)
+    with pytest.raises(kind) as caught:
+        commands.train(*words)
+    assert caught.value.exit_code == code
+    found = commands.result(commands.settings(*words).folder)
+    assert found["status"] == status
+    assert said in found["message"]
+    assert found["metrics"] == []
+    assert found["parameters"]["body"] > 0
+
+
+def test_a_preempted_run_is_no_exception_that_a_sweep_swallows() -> None:
+    assert Preempted().code == 75
+    assert not isinstance(Preempted(), Exception)
+
+
+def test_nearest_names_or_lists() -> None:
+    assert nearest("mambo", ["mamba", "s4"]) == "; did you mean 'mamba'?"
+    assert nearest("zzz", ["s4", "mamba"]) == "; options: mamba, s4"
+    assert nearest("zzz", []) == ""
+
+
+def test_statuses_and_codes_are_distinct() -> None:
+    classes = [*RunError.__subclasses__(), RunError]
+    assert len({cls.exit_code for cls in classes}) == len(classes)
+    assert run_module.Preempted is Preempted
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigError("a"),
+        DataError("b"),
+        DivergedError("c"),
+        OutOfMemoryError("d"),
+        CheckpointError("e"),
+        Preempted(),
+    ],
+)
+def test_an_error_travels_between_processes(error: BaseException) -> None:
+    """A sweep sends it from the worker to the one who waits, taken apart and built again as by ``copy``."""
+    arrived = copy.copy(error)
+    assert type(arrived) is type(error)
+    assert arrived.args == error.args

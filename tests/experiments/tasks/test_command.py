@@ -1,0 +1,35 @@
+"""The gate: its command, and that an oracle which fails is not passed over."""
+
+from experiments.tasks.__main__ import measure_gate
+from experiments.tasks.recall.mqar import Recall, RecallConfig
+from tests.experiments import commands
+
+
+def test_the_command_prints_a_row_for_each_generated_task() -> None:
+    done = commands.run("gate", "-m", "task=recall,text,even_pairs")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if line.strip()]
+    found = {row[0]: row for row in rows}
+    assert found["recall"][1:5] == ["16", "4.0", "1.000", "0.250"]
+    assert found["even_pairs"][3] == "1.000"
+    assert "first and last tokens 1.000 (!)" in done.stdout
+    assert "text" not in found
+
+
+def test_a_choice_of_none_is_one_message() -> None:
+    done = commands.run("gate", "task=text")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: no generated task was chosen: take one such as task=recall\n"
+
+
+class Blind(Recall):
+    """An oracle that always says the first value."""
+
+    def solve(self, shown, asked):
+        return [shown[1]] * len(asked)
+
+
+def test_an_oracle_that_does_not_know_is_measured() -> None:
+    gate = measure_gate("blind", Blind(RecallConfig()))
+    assert gate.oracle == 0.25  # each of four keys is asked for once, and has its own value
+    assert gate.guess == 0.25

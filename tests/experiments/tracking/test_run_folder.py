@@ -1,0 +1,121 @@
+"""The run folder: whole files, plain JSON, no secrets."""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from experiments.tracking.provenance import PACKAGES, _git, provenance
+from experiments.tracking.run_folder import FINAL, RunFolder, plain, write_json, write_text
+from tests.experiments import commands
+
+
+def row(step: int) -> dict[str, Any]:
+    return {"kind": "train", "step": step, "loss": 1 / step}
+
+
+def test_rows_come_back_as_they_were_logged(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for step in (1, 2, 3):
+        folder.log(row(step))
+    assert commands.rows(tmp_path) == [row(1), row(2), row(3)]
+
+
+def test_numbers_json_has_no_words_for_become_strings(tmp_path: Path) -> None:
+    tree = {"a": math.nan, "b": [math.inf, -math.inf, 1.5], 3: {"c": (True, None, "x")}}
+    assert plain(tree) == {"a": "nan", "b": ["inf", "-inf", 1.5], "3": {"c": [True, None, "x"]}}
+    write_json(tmp_path / "x.json", tree)
+    assert json.loads((tmp_path / "x.json").read_text())["a"] == "nan"
+
+
+@pytest.mark.parametrize("step", range(5))
+def test_rewinding_drops_later_rows(tmp_path: Path, step: int) -> None:
+    folder = RunFolder(tmp_path)
+    folder.rewind(step)  # nothing there yet: nothing to drop
+    assert not folder.metrics.exists()
+    for number in (1, 2, 2, 3):
+        folder.log(row(number))
+    with folder.metrics.open("a") as file:
+        file.write('{"kind": "train", "step": 1, "loss"')
+    folder.rewind(step)
+    assert [r["step"] for r in commands.rows(tmp_path)] == [n for n in (1, 2, 2, 3) if n <= step]
+    folder.log(row(9))
+    assert commands.rows(tmp_path)[-1] == row(9)
+
+
+@pytest.mark.parametrize("status", ["complete", "diverged", "oom", "failed", "preempted"])
+def test_a_status_says_whether_a_run_is_finished(tmp_path: Path, status: str) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.result() is None
+    assert not folder.finished
+    folder.finish({"status": status})
+    assert folder.result() == {"status": status}
+    assert folder.finished == (status in FINAL)
+    folder.open({"seed": 0}, {})
+    assert folder.result() is None, "a run that has begun again has no result"
+
+
+def test_a_file_is_replaced_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "result.json"
+    write_text(path, "old")
+
+    def crash(descriptor: int) -> None:
+        raise OSError("power is gone")
+
+    monkeypatch.setattr(os, "fsync", crash)
+    with pytest.raises(OSError, match="power"):
+        write_text(path, "new")
+    assert path.read_text() == "old"
+    monkeypatch.undo()
+    write_text(path, "new")
+    assert path.read_text() == "new"
+
+
+@pytest.mark.parametrize(("direction", "loss"), [("lower", 0.5), ("higher", -0.5)])
+def test_the_loss_is_the_last_score_on_validation(direction: str, loss: float, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.loss() == math.inf  # nothing has ended here
+    for step, score in ((1, 0.7), (2, 0.5)):
+        folder.log({"kind": "validation", "step": step, "score": score, "other": 9.0})
+    folder.log({"kind": "train", "step": 2, "loss": 3.0})
+    folder.finish({"metrics": [{"name": "score", "split": "test", "direction": direction, "value": 8.0}]})
+    assert folder.loss() == loss
+    folder.metrics.rename(tmp_path / "moved.jsonl")
+    assert folder.loss() == math.inf
+    folder.finish({"status": "diverged", "metrics": []})
+    assert folder.loss() == math.inf
+
+
+def test_no_secret_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "canary" + "0123456789abcdef" * 2
+    monkeypatch.setattr("sys.argv", ["train", f"task.api_key={secret}", "seed=1"])
+    config = {"hub": {"token": secret, "url": f"https://me:{secret}@host/x"}, "budget": {"tokens": 5}}
+    RunFolder(tmp_path).open(config, provenance(torch.device("cpu"), "fp32", {}, {}))
+    assert not [path for path in tmp_path.iterdir() if secret in path.read_text()]
+    assert OmegaConf.load(tmp_path / "config.yaml").budget.tokens == 5
+    assert json.loads((tmp_path / "provenance.json").read_text())["command"].endswith(" seed=1")
+
+
+def test_provenance_names_code_versions_device_and_kernels() -> None:
+    found = provenance(torch.device("cpu"), "bf16", {"task": "text"}, {"scan": "portable"})
+    assert found["versions"]["torch"] == torch.__version__
+    assert set(PACKAGES) < set(found["versions"])
+    assert found["device"]["name"] == "cpu"
+    assert found["device"]["processor"]
+    assert found["device"]["precision"] == "bf16"
+    assert found["device"]["threads"] == torch.get_num_threads()
+    assert found["data"] == {"task": "text"}
+    assert found["kernels"] == {"scan": "portable"}
+
+
+def test_provenance_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    _git.cache_clear()
+    found = provenance(torch.device("cpu"), "fp32", {}, {})["git"]
+    _git.cache_clear()
+    assert found == {"commit": None, "dirty": None, "code": None}

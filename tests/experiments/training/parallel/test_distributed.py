@@ -1,0 +1,438 @@
+"""Several processes that train one run do what one process does. The processes are real, over gloo."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from experiments.config.parallel import ParallelConfig
+from experiments.runtime.errors import ConfigError
+from experiments.runtime.rank import Place, place
+from experiments.runtime.run_lock import RunLock
+from experiments.train import train as train_command
+from tests.experiments import commands
+from tests.experiments.training.parallel.together import Cases, start_together, train_together
+
+STEPS = 20
+WORDS = (
+    *commands.TINY,
+    f"budget.tokens={STEPS * 4 * 32}",
+    "budget.batch_size=4",
+    "trainer.log_every=1",
+    "trainer.checkpoint_every=5",
+    "trainer.keep_checkpoints=9",
+)
+TOLERANCE = 1e-6
+"""Of losses, relative, in float32: sums are taken in another order."""
+SETTINGS = {
+    **{family: (f"backbone={family}",) for family in commands.BACKBONES},
+    "bias": ("backbone=moe_deepseek",),
+    "micro-batches": ("backbone=decoder", "budget.micro_batch_size=1"),
+    "average": ("backbone=decoder", "optimizer.ema=0.9"),
+    "readout": (
+        "backbone=encoder",
+        "task=sentences",
+        "task.sequence_length=32",
+        "objective=sequence_classification",
+        "objective.dropout=0",
+    ),
+    "given": (
+        "backbone=decoder",
+        "scale.target=null",
+        "backbone.d_model=32",
+        "backbone.d_ff=64",
+        "backbone.attention.num_kv_heads=4",
+        "optimizer.ema=0.9",
+    ),
+    "tied": ("backbone=decoder", "backbone.tied=true"),
+    "average-experts": ("backbone=moe", "optimizer.ema=0.9"),
+    "learned": ("backbone=decoder", "backbone.positions.kind=learned"),
+}
+"""What is trained, by name."""
+RECOMPUTED = ("parallel.activation_checkpointing=block",)
+CUT = ("parallel=tensor",)
+SHARED = ("parallel=ddp", "parallel.expert=2")
+FSDP, DDP = ("parallel=fsdp",), ("parallel=ddp",)
+QUICK = [
+    *((name, FSDP) for name in ("encoder_decoder", "mamba", "s4", "average")),
+    *((name, DDP) for name in ("decoder", "bias")),
+    ("bias", (*FSDP, *RECOMPUTED)),
+    ("bias", SHARED),
+    ("given", CUT),
+]
+"""By two processes, in the default run."""
+REST = [
+    *((name, DDP) for name in SETTINGS),
+    *((name, FSDP) for name in SETTINGS),
+    ("encoder_decoder", (*FSDP, *RECOMPUTED)),
+    ("encoder", CUT),
+    ("moe", SHARED),
+    ("moe", (*FSDP, "parallel.expert=2")),
+    ("average-experts", SHARED),
+]
+COMPILED = [("decoder", (*words, "trainer.compile=blocks")) for words in (DDP, FSDP)]
+FULL = [*QUICK, *(case for case in REST if case not in QUICK)]
+"""By two, and by four."""
+FOUR = [*FULL, ("moe", (*DDP, "parallel.expert=4")), ("given", (*FSDP, "parallel.tensor=4"))]
+
+
+def title(case: tuple[str, tuple[str, ...]]) -> str:
+    name, words = case
+    return "-".join([name, *(word.rpartition(".")[2].replace("parallel=", "") for word in words)])
+
+
+def words_of(name: str) -> tuple[str, ...]:
+    words = SETTINGS[name]
+    return (*WORDS, *(() if any(word.startswith("task=") for word in words) else commands.RECALL), *words)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A setting trained by one process."""
+
+    @functools.cache
+    def trained(name: str) -> Path:
+        return commands.train(*words_of(name), f"runs={tmp_path_factory.mktemp('alone')}")
+
+    return trained
+
+
+def several(size: int, cases: list[Any], desk: Path) -> dict[str, Path]:
+    named: Cases = {title(case): (*words_of(case[0]), *case[1]) for case in cases}
+    return train_together(size, named, desk)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return several(2, QUICK, tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture(scope="module")
+def all_by_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return several(2, FULL[len(QUICK) :], tmp_path_factory.mktemp("all"))
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return several(4, FOUR, tmp_path_factory.mktemp("four"))
+
+
+def losses(folder: Path) -> list[float]:
+    return [row["loss"] for row in commands.rows(folder) if row["kind"] == "train"]
+
+
+def tensors(folder: Path, file: str) -> dict[str, torch.Tensor]:
+    return load_file(commands.newest_checkpoint(folder) / f"{file}.safetensors")
+
+
+def check_same(found: Path, expected: Path) -> None:
+    """The same run, but for rounding: losses, gradient norms, weights, moments, metrics."""
+    assert len(losses(found)) == STEPS
+    assert losses(found) == pytest.approx(losses(expected), rel=TOLERANCE)
+    norms = [[row["grad_norm"] for row in commands.rows(f) if "grad_norm" in row] for f in (found, expected)]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-4)
+    result, other = commands.result(found), commands.result(expected)
+    assert result["status"] == "complete"
+    for metric, same in zip(result["metrics"], other["metrics"], strict=True):
+        assert metric["value"] == pytest.approx(same["value"], rel=1e-4)
+        assert {**metric, "value": 0, "standard_error": 0} == {**same, "value": 0, "standard_error": 0}
+    for file in ("model", "optimizer"):
+        ours, theirs = tensors(found, file), tensors(expected, file)
+        assert ours.keys() == theirs.keys()
+        for name, tensor in theirs.items():
+            if name.endswith("k.bias"):
+                continue  # softmax does not feel it: its gradient is rounding, which Adam makes a whole step
+            torch.testing.assert_close(ours[name], tensor, atol=1e-4, rtol=1e-3, msg=f"{file}: {name}")
+
+
+@pytest.mark.parametrize("case", QUICK, ids=title)
+def test_two_processes_do_what_one_does(
+    alone: Callable[[str], Path], two: dict[str, Path], case: tuple[str, tuple[str, ...]]
+) -> None:
+    check_same(two[title(case)], alone(case[0]))
+    processes = json.loads((two[title(case)] / "provenance.json").read_text())["kernels"]["processes"]
+    assert processes.startswith("2 processes, " + ("ddp" if "parallel=ddp" in case[1] else "fsdp"))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", FULL[len(QUICK) :], ids=title)
+def test_two_processes_do_what_one_does_in_all_ways(
+    alone: Callable[[str], Path], all_by_two: dict[str, Path], case: tuple[str, tuple[str, ...]]
+) -> None:
+    check_same(all_by_two[title(case)], alone(case[0]))
+
+
+@pytest.mark.full
+def test_compiled_blocks_do_what_one_process_does_without(
+    alone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    for folder in several(2, COMPILED, tmp_path).values():
+        check_same(folder, alone("decoder"))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", FOUR, ids=title)
+def test_four_processes_do_what_one_does(
+    alone: Callable[[str], Path], four: dict[str, Path], case: tuple[str, tuple[str, ...]]
+) -> None:
+    check_same(four[title(case)], alone(case[0]))
+
+
+def test_blocks_computed_again_give_the_same_bits(alone: Callable[[str], Path], tmp_path: Path) -> None:
+    """Losses of experts and counts of their tokens are not added twice."""
+    again = commands.train(*words_of("bias"), *RECOMPUTED, f"runs={tmp_path}")
+    assert commands.untimed(again) == commands.untimed(alone("bias"))
+
+
+def rewound(folder: Path, to: Path, step: int) -> Path:
+    """A copy of a run as it stood after a step, in another folder of runs."""
+    copy = to / folder.parents[1].name / folder.parent.name / folder.name
+    shutil.copytree(folder, copy)
+    (copy / "result.json").unlink()
+    for path in (copy / "checkpoints").glob("step-*"):
+        if int(path.name[5:]) > step:
+            shutil.rmtree(path)
+    return copy
+
+
+@pytest.mark.parametrize("then", [(), pytest.param((2,), marks=pytest.mark.full)], ids=["one", "two, one"])
+def test_a_checkpoint_of_four_goes_on_with_fewer(
+    alone: Callable[[str], Path], tmp_path: Path, then: tuple[int, ...]
+) -> None:
+    """Moments and averages go along. Four do what one does, from the first step to the last."""
+    words = (*words_of("average"), "parallel=fsdp")
+    begun = train_together(4, {"begun": words}, tmp_path / "desk4")["begun"]
+    check_same(begun, alone("average"))
+    for size in then:
+        begun = rewound(begun, tmp_path / str(size), 5)
+        train_together(size, {"on": (*words, f"runs={tmp_path / str(size)}")}, tmp_path / f"desk{size}")
+        check_same(begun, alone("average"))
+    last = rewound(begun, tmp_path / "one", 10)
+    commands.train(*words_of("average"), f"runs={tmp_path / 'one'}")
+    check_same(last, alone("average"))
+
+
+@pytest.mark.full
+def test_a_checkpoint_of_two_goes_on_with_four(
+    alone: Callable[[str], Path], two: dict[str, Path], tmp_path: Path
+) -> None:
+    begun = rewound(two["average-fsdp"], tmp_path / "four", 5)
+    words = (*words_of("average"), "parallel=fsdp", f"runs={tmp_path / 'four'}")
+    train_together(4, {"on": words}, tmp_path / "desk")
+    check_same(begun, alone("average"))
+
+
+def test_as_many_processes_resume_bit_for_bit(two: dict[str, Path], tmp_path: Path) -> None:
+    cases = {"average-fsdp": 10, "bias-ddp-expert=2": 5, "given-tensor": 15}
+    by_title = {title(case): case for case in QUICK}
+    copies, again = {}, {}
+    for number, (name, step) in enumerate(cases.items()):
+        runs = tmp_path / str(number)
+        copies[name] = rewound(two[name], runs, step)
+        setting, words = by_title[name]
+        again[name] = (*words_of(setting), *words, f"runs={runs}")
+    train_together(2, again, tmp_path / "desk")
+    for name, copy in copies.items():
+        assert commands.untimed(copy) == commands.untimed(two[name]), name
+        for file in ("model", "optimizer"):
+            ours, theirs = tensors(copy, file), tensors(two[name], file)
+            assert all(torch.equal(ours[key], theirs[key]) for key in theirs), name
+
+
+def ended(processes: list[subprocess.Popen[str]], seconds: float) -> list[tuple[int, str, str]]:
+    """Exit codes and what was printed. Fails if any process is still there after that long."""
+    until = time.monotonic() + seconds
+    found = []
+    for process in processes:
+        try:
+            out, err = process.communicate(timeout=max(1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            for each in processes:
+                each.kill()
+            raise
+        found.append((process.returncode, out, err))
+    return found
+
+
+def test_a_signal_to_one_process_stops_all_at_the_same_step(
+    alone: Callable[[str], Path], tmp_path: Path
+) -> None:
+    words = (*words_of("decoder"), "parallel=fsdp", f"runs={tmp_path}")
+    folder = commands.settings(*words).folder
+    processes = start_together(2, *words)
+    until = time.monotonic() + 120
+    while not (folder / "metrics.jsonl").exists() and time.monotonic() < until:
+        time.sleep(0.001)
+    processes[1].send_signal(signal.SIGTERM)
+    assert [code for code, _, _ in ended(processes, 300)] == [75, 75]
+    stopped = commands.result(folder)
+    assert stopped["status"] == "preempted"
+    assert commands.newest_step(folder) == stopped["training"]["steps"] < STEPS
+    commands.train(*words)  # by one process
+    check_same(folder, alone("decoder"))
+
+
+FAULTY = """
+import os
+import torch
+from architectures.backbones.decoder import Decoder
+
+class Faulty(Decoder):
+    calls = 0
+    def forward(self, *args, **kwargs):
+        output = super().forward(*args, **kwargs)
+        self.calls += self.training
+        if os.environ["RANK"] == "1" and self.calls == 3:
+            {fault}
+        return output
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "status", "said"),
+    [
+        ("raise KeyError('the plug is out')", 1, "failed", "the plug is out"),
+        ("output.logits_BTV = output.logits_BTV * torch.nan", 4, "diverged", "loss is nan at step 3"),
+    ],
+    ids=["raises", "not finite"],
+)
+def test_one_process_that_fails_ends_all(
+    tmp_path: Path, fault: str, code: int, status: str, said: str
+) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY.replace("{fault}", fault))
+    words = (*words_of("decoder"), "backbone._target_=faulty.Faulty", f"runs={tmp_path / 'runs'}")
+    paths = f"{tmp_path}:{commands.ROOT}"
+    found = ended(start_together(2, *words, PYTHONPATH=paths), 300)
+    assert [each[0] for each in found] == [code, code], found
+    assert sum(err.count("error: ") for _, _, err in found) == 1, found
+    assert said in "".join(err for _, _, err in found)
+    (path,) = (tmp_path / "runs").glob("*/*/*/result.json")
+    result = json.loads(path.read_text())
+    assert (result["status"], result["training"]["steps"]) == (status, 2)
+    assert said in result["message"]
+
+
+SURVIVABLE = """
+import os
+import torch
+from architectures.backbones.decoder import Decoder
+from experiments.training import checkpoint
+
+class Survivable(Decoder):
+    calls = 0
+    def forward(self, *args, **kwargs):
+        output = super().forward(*args, **kwargs)
+        self.calls += self.training
+        if os.environ["RANK"] == "1" and self.calls == 3:
+            output.logits_BTV = output.logits_BTV * torch.nan
+        return output
+
+save_file, failures = checkpoint.save_file, []
+def fail_twice(*args):
+    if len(failures) < 2:
+        failures.append(os.environ["RANK"])
+        raise OSError("the disk is full")
+    return save_file(*args)
+checkpoint.save_file = fail_twice
+"""
+
+
+def test_a_step_left_out_and_a_save_that_fails_are_survived_together(tmp_path: Path) -> None:
+    """The loss is no number in the second process, and the first cannot save at step 5, nor again."""
+    (tmp_path / "survivable.py").write_text(SURVIVABLE)
+    words = (*words_of("decoder"), "backbone._target_=survivable.Survivable", f"runs={tmp_path / 'runs'}")
+    more = {"PYTHONPATH": f"{tmp_path}:{commands.ROOT}"}
+    found = ended(start_together(2, *words, "parallel=fsdp", "trainer.non_finite=skip", **more), 300)
+    assert [code for code, _, _ in found] == [0, 0], found
+    said = "".join(out for _, out, _ in found)
+    assert said.count("loss is nan at step 3: left out") == said.count("training goes on (1 of 3") == 1, said
+    (folder,) = (path.parent for path in (tmp_path / "runs").glob("*/*/*/result.json"))
+    result = json.loads((folder / "result.json").read_text())
+    assert (result["status"], result["training"]["skipped_steps"]) == ("complete", 1)
+    bad = json.loads((folder / "failures" / "step-00000003.json").read_text())["gradients_not_finite"]
+    assert any("embedding" in name for name in bad)
+    assert [path.name[-2:] for path in sorted((folder / "checkpoints").iterdir())] == ["10", "15", "20"]
+
+
+def test_a_run_that_is_being_written_is_refused_by_all_once(tmp_path: Path) -> None:
+    words = (*words_of("decoder"), f"runs={tmp_path}")
+    with RunLock(commands.settings(*words).folder):
+        found = ended(start_together(2, *words), 300)
+    assert [code for code, _, _ in found] == [7, 7], found
+    assert sum(err.count("this run is being written by process") for _, _, err in found) == 1, found
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        pytest.param(("budget.batch_size=3",), "budget.batch_size=3 cannot be divided among 2 processes"),
+        pytest.param(
+            ("backbone=mamba", "parallel=tensor"), "SelectiveSSM cannot be cut", marks=pytest.mark.full
+        ),
+        pytest.param(
+            ("parallel=fsdp", "parallel.tensor=3"), "2 processes cannot be divided", marks=pytest.mark.full
+        ),
+        pytest.param(("parallel.expert=2",), "no experts to share out", marks=pytest.mark.full),
+        pytest.param(("budget.micro_batch_size=auto",), "must keep step", marks=pytest.mark.full),
+    ],
+    ids=["batch", "layer", "processes", "experts", "auto"],
+)
+def test_what_cannot_be_divided_is_refused_once(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    found = ended(start_together(2, *WORDS, *commands.RECALL, *words, f"runs={tmp_path}"), 300)
+    assert [code for code, _, _ in found] == [2, 2], found
+    assert sum(err.count(said) for _, _, err in found) == 1, found
+
+
+def test_more_than_one_part_needs_more_than_one_process(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="torchrun --nproc-per-node 2"):
+        commands.train(*words_of("decoder"), "parallel=tensor", f"runs={tmp_path}")
+
+
+def test_a_sweep_is_not_for_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    cfg = commands.compose(*WORDS, *commands.RECALL, "hydra.mode=MULTIRUN")
+    with pytest.raises(ConfigError, match="torchrun for each cell"):
+        train_command(cfg)
+
+
+def test_srun_tells_a_process_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    words = {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "8"}
+    for name, value in words.items():
+        monkeypatch.setenv(name, value)
+    assert place() == Place()  # tasks that are runs of their own
+    monkeypatch.setenv("MASTER_ADDR", "node1")
+    assert place() == Place(rank=5, local_rank=1, size=8)
+
+
+def test_a_run_is_the_same_run_however_many_train_it() -> None:
+    plain = commands.settings("backbone=decoder")
+    assert commands.settings("backbone=decoder", "parallel=fsdp").key == plain.key
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"strategy": "fsdb"}, "did you mean 'fsdp'"),
+        ({"tensor": 0}, "tensor=0"),
+        ({"activation_checkpointing": "blok"}, "did you mean 'block'"),
+        ({"tensor": 2, "expert": 2}, "do not go together"),
+        ({"strategy": "ddp", "tensor": 2}, "strategy=fsdp"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        ParallelConfig(**values)

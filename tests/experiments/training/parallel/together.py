@@ -1,0 +1,99 @@
+"""Several real processes that train runs together, over gloo: started once for many runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from tests.experiments import commands
+from tests.experiments.commands import ROOT
+
+Cases = dict[str, tuple[str, ...]]
+
+
+def free_port() -> int:
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return int(opened.getsockname()[1])
+
+
+def environment(rank: int, size: int, port: int) -> dict[str, str]:
+    """What torchrun would say to a process."""
+    words = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_PORT": port}
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    return {
+        **os.environ,
+        **{name: str(value) for name, value in words.items()},
+        "MASTER_ADDR": "127.0.0.1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": path,
+    }
+
+
+def train_together(size: int, cases: Cases, desk: Path) -> dict[str, Path]:
+    """The run folders of the cases, by name, each trained by ``size`` processes. Fails if any fails.
+
+    ``desk`` is where they are told what to do; runs go to folders of it unless the words say where.
+    """
+    desk.mkdir(parents=True, exist_ok=True)
+    (desk / "cases.json").write_text(json.dumps(cases))
+    port = free_port()
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.experiments.training.parallel.together", str(desk)],
+            env=environment(rank, size, port),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=ROOT,
+        )
+        for rank in range(size)
+    ]
+    printed = [process.communicate(timeout=3600)[0] for process in processes]
+    assert all(process.returncode == 0 for process in processes), "\n\n".join(printed)
+    return {name: Path(folder) for name, folder in json.loads((desk / "folders.json").read_text()).items()}
+
+
+def start_together(size: int, *words: str, **more: str) -> list[subprocess.Popen[str]]:
+    """``python -m experiments.train`` in several processes, as ``torchrun`` would start them, running."""
+    port = free_port()
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "experiments.train", *words],
+            env=environment(rank, size, port) | more,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        for rank in range(size)
+    ]
+
+
+def work(desk: Path) -> None:
+    """What each process does."""
+    from experiments.training.parallel import collectives as world
+
+    folders = {}
+    for number, (name, words) in enumerate(json.loads((desk / "cases.json").read_text()).items()):
+        began = time.monotonic()
+        try:
+            folders[name] = str(commands.train(f"runs={desk / str(number)}", *words))
+        except BaseException:
+            print(f"case {name}:", flush=True)
+            traceback.print_exc()
+            os._exit(1)  # the others would wait for this one
+        print(f"case {name}: {time.monotonic() - began:.1f} s", flush=True)
+    if world.leads():
+        (desk / "folders.json").write_text(json.dumps(folders))
+    world.stop()
+
+
+if __name__ == "__main__":
+    work(Path(sys.argv[1]))
