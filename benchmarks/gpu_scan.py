@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from architectures.backbones.mamba import SelectiveConfig, SelectiveSSM
-from architectures.backbones.mamba2 import SSD, SSDConfig
 from architectures.kernels.backend import PACKAGES, installed
 from architectures.layers.context import Context
+from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
+from architectures.layers.ssm.mamba2 import SSD, SSDConfig
 from experiments.benchmark.timing import Stopwatch
 
 LAYERS = ("mamba", "mamba2")

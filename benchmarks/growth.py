@@ -23,10 +23,9 @@ from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.linear_attention import GLA, DeltaNet, DeltaNetConfig, GLAConfig
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.mamba2 import Mamba2, Mamba2Config
-from architectures.backbones.s4 import S4
+from architectures.backbones.s4 import S4, S4Config
 from architectures.backbones.stack import Stack, StackConfig
 from architectures.layers.context import Context
-from architectures.layers.ssm.s4_config import S4Config
 
 GROWTH_LENGTHS = (512, 1024, 2048, 4096, 8192)
 CONTEXTS = (512, 2048, 8192, 32768)

@@ -27,10 +27,10 @@ from growth import CONTEXTS, FAMILIES, GROWTH_LENGTHS, report_growth
 from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
 from torch import Tensor, nn
 
-from architectures.backbones.mamba import SelectiveConfig, SelectiveSSM
-from architectures.backbones.mamba2 import SSD, SSDConfig
 from architectures.kernels.backend import SCAN_PATHS, SSD_PATHS
 from architectures.layers.context import Context
+from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
+from architectures.layers.ssm.mamba2 import SSD, SSDConfig
 
 SLOW = 512
 """The Mamba of transformers is not run on longer sequences."""

@@ -15,7 +15,10 @@ from functools import partial
 from typing import Any
 
 from architectures.backbone import Capabilities
-from architectures.backbones.linear_attention import (
+from architectures.backbones.transformer import Transformer, TransformerConfig, make_attention
+from architectures.layers.block import Mixer
+from architectures.layers.layer_pattern import check_pattern, spread
+from architectures.layers.linear_attention.mixers import (
     DeltaConfig,
     DeltaRule,
     GatedDeltaConfig,
@@ -23,14 +26,12 @@ from architectures.backbones.linear_attention import (
     GatedLinearAttention,
     GatedLinearConfig,
 )
-from architectures.backbones.mamba import SelectiveConfig, SelectiveSSM
-from architectures.backbones.mamba2 import SSD, SSDConfig
-from architectures.backbones.s4 import LAYERS, S4D, S4DPLR
-from architectures.backbones.transformer import Transformer, TransformerConfig, make_attention
-from architectures.layers.block import Mixer
-from architectures.layers.layer_pattern import check_pattern, spread
 from architectures.layers.parallel_mixer import SideBySide
+from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
+from architectures.layers.ssm.mamba2 import SSD, SSDConfig
 from architectures.layers.ssm.s4_config import S4LayerConfig
+from architectures.layers.ssm.s4_dplr import LAYERS, S4DPLR
+from architectures.layers.ssm.s4d import S4D
 
 ATTENTION = {"A": "G", "L": "L"}
 """The letters of attention, and what ``attention.layers`` calls them: global, local."""

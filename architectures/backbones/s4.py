@@ -6,15 +6,33 @@ arXiv 2206.11893), initialised from HiPPO-LegS (Gu et al. 2020, arXiv 2008.07669
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from architectures.backbone import Capabilities
-from architectures.backbones.stack import Stack
+from architectures.backbones.stack import Stack, StackConfig
 from architectures.layers.block import FeedForward, Mixer
 from architectures.layers.feedforward import DenseFeedForward, swiglu_width
-from architectures.layers.ssm.s4_config import S4Config
-from architectures.layers.ssm.s4_dplr import S4DPLR
-from architectures.layers.ssm.s4d import S4D, S4Layer
+from architectures.layers.ssm.s4_config import S4LayerConfig
+from architectures.layers.ssm.s4_dplr import LAYERS
+from architectures.layers.ssm.s4d import S4Layer
 
-LAYERS: dict[str, type[S4D] | type[S4DPLR]] = {"diagonal": S4D, "dplr": S4DPLR}
+
+@dataclass(frozen=True, kw_only=True)
+class S4Config(StackConfig, S4LayerConfig):
+    """A stack of S4 layers, each followed by a feed-forward."""
+
+    d_ff: int | None = None
+    """Hidden width of the feed-forward; null for 8/3 d_model rounded up to a multiple of 8."""
+
+    def __post_init__(self) -> None:
+        StackConfig.__post_init__(self)
+        S4LayerConfig.__post_init__(self)
+        if self.d_ff is not None and self.d_ff < 1:
+            raise ValueError(f"d_ff={self.d_ff} must be positive, or null for the standard proportion")
+
+    @property
+    def width_multiple(self) -> int:
+        return 8
 
 
 class S4(Stack):

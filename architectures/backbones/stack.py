@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from architectures.backbone import (
     Backbone,
     BackboneConfig,
+    Capabilities,
     DecodingState,
     Flops,
     Output,
@@ -222,6 +223,35 @@ class Stack(Backbone):
         if not self.capabilities.decodes:
             return 0
         return sum(b.mixer.state_bytes(length, self.bytes_per_element) for b in self._blocks())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentStackConfig(StackConfig):
+    """A stack of recurrent mixers without feed-forwards."""
+
+    vocab_size: int | None = None
+    """Rows of the token table; null for the task's vocabulary, which must not be larger."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.vocab_size is not None and self.vocab_size < 1:
+            raise ValueError(f"vocab_size={self.vocab_size} must be positive, or null")
+
+
+class RecurrentStack(Stack):
+    """Recurrent mixers and nothing else, each in its residual branch."""
+
+    capabilities = Capabilities(causal=True, decodes=True, packs=True)
+    config: RecurrentStackConfig
+
+    def __init__(self, config: RecurrentStackConfig, *, vocab_size: int, max_length: int) -> None:
+        rows = config.vocab_size or vocab_size
+        if rows < vocab_size:
+            raise ValueError(f"vocab_size={rows} is smaller than the task's vocabulary of {vocab_size}")
+        super().__init__(config, vocab_size=rows, max_length=max_length)
+
+    def make_feedforward(self, layer: int) -> FeedForward | None:
+        return None
 
 
 def token_table(embedding: nn.Module, vocab_size: int) -> nn.Embedding:

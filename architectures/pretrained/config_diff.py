@@ -9,11 +9,11 @@ from typing import Any
 from architectures.backbone import BackboneConfig
 from architectures.backbones.encoder_decoder import EncoderDecoderConfig
 from architectures.backbones.hybrid import RECURRENT, HybridConfig
-from architectures.backbones.mamba import SelectiveConfig
-from architectures.backbones.mamba2 import SSDConfig
 from architectures.backbones.transformer import TransformerConfig
 from architectures.layers.layer_pattern import spread
 from architectures.layers.moe.config import ExpertsConfig
+from architectures.layers.ssm.mamba import SelectiveConfig
+from architectures.layers.ssm.mamba2 import SSDConfig
 from architectures.pretrained.rope_config import settled_rope
 
 TRAINING = (

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 
 from architectures.backbone import Backbone, BackboneConfig, Flops
+from architectures.backbones.stack import RecurrentStackConfig
 from architectures.backbones.transformer import TransformerConfig
 from architectures.layers.attention.base import SoftmaxAttention
 from architectures.layers.block import Block
 from architectures.layers.normalization import OffsetRMSNorm
-from architectures.layers.ssm.recurrent import RecurrentStackConfig
 from experiments.config.schema import ScaleConfig
 from experiments.cost.attention_variants import variants
 from experiments.run.size_solver import Sizes, match

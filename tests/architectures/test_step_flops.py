@@ -16,10 +16,11 @@ from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecod
 from architectures.backbones.linear_attention import GLA, DeltaNet, GatedDeltaNet
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.moe import MoE, MoEConfig
-from architectures.backbones.s4 import S4, S4D, S4Config
+from architectures.backbones.s4 import S4, S4Config
 from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from architectures.layers.context import Context
 from architectures.layers.moe.config import ExpertsConfig
+from architectures.layers.ssm.s4d import S4D
 from tests.architectures.costs import arithmetic_of_one_sequence
 
 SIZES = {"d_model": 24, "num_layers": 2}

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Capabilities
-from architectures.backbones.stack import Stack, StackConfig
-from architectures.layers.block import FeedForward, Mixer
+from architectures.layers.block import Mixer
 from architectures.layers.context import Context
 
 State = dict[str, Tensor]
@@ -83,32 +80,3 @@ def draw_time_steps(bias: Tensor, low: float, high: float) -> None:
     """
     step = torch.empty_like(bias).uniform_(math.log(low), math.log(high)).exp().clamp_min(1e-4)
     bias.copy_(step + (-(-step).expm1()).log())  # the inverse of softplus
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecurrentStackConfig(StackConfig):
-    """A stack of recurrent mixers without feed-forwards."""
-
-    vocab_size: int | None = None
-    """Rows of the token table; null for the task's vocabulary, which must not be larger."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.vocab_size is not None and self.vocab_size < 1:
-            raise ValueError(f"vocab_size={self.vocab_size} must be positive, or null")
-
-
-class RecurrentStack(Stack):
-    """Recurrent mixers and nothing else, each in its residual branch."""
-
-    capabilities = Capabilities(causal=True, decodes=True, packs=True)
-    config: RecurrentStackConfig
-
-    def __init__(self, config: RecurrentStackConfig, *, vocab_size: int, max_length: int) -> None:
-        rows = config.vocab_size or vocab_size
-        if rows < vocab_size:
-            raise ValueError(f"vocab_size={rows} is smaller than the task's vocabulary of {vocab_size}")
-        super().__init__(config, vocab_size=rows, max_length=max_length)
-
-    def make_feedforward(self, layer: int) -> FeedForward | None:
-        return None

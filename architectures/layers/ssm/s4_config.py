@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from architectures.backbones.stack import StackConfig
 from architectures.layers.ssm.discretization import ALPHA, DISCRETISATIONS, largest_stable_euler_step
 from architectures.layers.ssm.hippo import EIGENVALUES
 
@@ -78,21 +77,3 @@ class S4LayerConfig:
                 f"above {longest:.2g} (d_state={self.d_state}, initialisation={self.initialisation}, "
                 f"rate={self.rate:g}); lower dt_min and dt_max, or choose bilinear or zoh"
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class S4Config(StackConfig, S4LayerConfig):
-    """A stack of S4 layers, each followed by a feed-forward."""
-
-    d_ff: int | None = None
-    """Hidden width of the feed-forward; null for 8/3 d_model rounded up to a multiple of 8."""
-
-    def __post_init__(self) -> None:
-        StackConfig.__post_init__(self)
-        S4LayerConfig.__post_init__(self)
-        if self.d_ff is not None and self.d_ff < 1:
-            raise ValueError(f"d_ff={self.d_ff} must be positive, or null for the standard proportion")
-
-    @property
-    def width_multiple(self) -> int:
-        return 8

@@ -25,7 +25,7 @@ from architectures.layers.ssm.discretization import (
 )
 from architectures.layers.ssm.hippo import legs_nplr
 from architectures.layers.ssm.s4_config import S4LayerConfig
-from architectures.layers.ssm.s4d import Advance, Leap, S4Layer
+from architectures.layers.ssm.s4d import S4D, Advance, Leap, S4Layer
 
 
 class S4DPLR(S4Layer):
@@ -132,3 +132,7 @@ def _times(A_DNN: Tensor, x_DN: Tensor) -> Tensor:
 def _complex(x_N: Tensor) -> Tensor:
     """Undoes ``real_vector``. Of a real readout, the conjugate R of this reads the same as Re(sum R x)."""
     return torch.complex(*x_N.chunk(2, dim=-1))
+
+
+LAYERS: dict[str, type[S4D] | type[S4DPLR]] = {"diagonal": S4D, "dplr": S4DPLR}
+"""The layer of each parametrisation."""

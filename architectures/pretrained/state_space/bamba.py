@@ -8,9 +8,9 @@ from typing import Any
 
 from architectures.backbone import Backbone
 from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.backbones.mamba2 import SSDConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.feedforward import FeedForwardConfig
+from architectures.layers.ssm.mamba2 import SSDConfig
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, given, require
 from architectures.pretrained.decoders.llama import ATTENTION
 from architectures.pretrained.rope_config import read_rope, write_rope

@@ -7,10 +7,10 @@ from typing import Any
 
 from architectures.backbone import Backbone
 from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.backbones.mamba import SelectiveConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
+from architectures.layers.ssm.mamba import SelectiveConfig
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, given, require
 from architectures.pretrained.decoders.llama import ATTENTION
 from architectures.pretrained.decoders.moe import expert_rules

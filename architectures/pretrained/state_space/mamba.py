@@ -11,7 +11,7 @@ from torch import Tensor
 from architectures.backbone import Backbone
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.mamba2 import Mamba2Config
-from architectures.layers.ssm.recurrent import RecurrentStackConfig
+from architectures.backbones.stack import RecurrentStackConfig
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, given, require
 from architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
 

@@ -18,11 +18,11 @@ from architectures.backbones.bidirectional_ssm import (
 )
 from architectures.backbones.encoder import Encoder, EncoderConfig
 from architectures.backbones.hybrid import RECURRENT
-from architectures.backbones.linear_attention import DeltaConfig, GatedDeltaConfig, GatedLinearConfig
-from architectures.backbones.mamba import SelectiveConfig
-from architectures.backbones.mamba2 import SSDConfig
 from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.linear_attention.mixers import DeltaConfig, GatedDeltaConfig, GatedLinearConfig
 from architectures.layers.moe.config import ExpertsConfig
+from architectures.layers.ssm.mamba import SelectiveConfig
+from architectures.layers.ssm.mamba2 import SSDConfig
 from architectures.layers.ssm.s4_config import S4LayerConfig
 from architectures.pretrained.export import save_folder
 from tests.architectures.conformance import (

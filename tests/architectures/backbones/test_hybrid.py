@@ -16,18 +16,20 @@ from torch.utils.flop_counter import FlopCounterMode
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.hybrid import RECURRENT, Hybrid, HybridConfig
-from architectures.backbones.linear_attention import DeltaConfig, GatedDeltaConfig, GatedLinearConfig
-from architectures.backbones.mamba import Mamba, MambaConfig, SelectiveConfig
-from architectures.backbones.mamba2 import Mamba2, Mamba2Config, SSDConfig
-from architectures.backbones.s4 import S4
+from architectures.backbones.mamba import Mamba, MambaConfig
+from architectures.backbones.mamba2 import Mamba2, Mamba2Config
+from architectures.backbones.s4 import S4, S4Config
 from architectures.backbones.transformer import FEEDFORWARDS, TransformerConfig
 from architectures.kernels.pointwise import path
 from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.context import Context
+from architectures.layers.linear_attention.mixers import DeltaConfig, GatedDeltaConfig, GatedLinearConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
-from architectures.layers.ssm.s4_config import S4Config, S4LayerConfig
+from architectures.layers.ssm.mamba import SelectiveConfig
+from architectures.layers.ssm.mamba2 import SSDConfig
+from architectures.layers.ssm.s4_config import S4LayerConfig
 from experiments.config.sections import CONF
 from tests.architectures.conformance import (
     check_batch_invariance,

@@ -9,19 +9,17 @@ from transformers.models.qwen3_next import modeling_qwen3_next as oracle
 from transformers.models.qwen3_next.configuration_qwen3_next import Qwen3NextConfig
 
 from architectures.backbone import Backbone
-from architectures.backbones.linear_attention import (
-    GLA,
+from architectures.backbones.linear_attention import GLA, DeltaNet, GatedDeltaNet
+from architectures.layers.context import Context
+from architectures.layers.linear_attention.base import LinearMixer
+from architectures.layers.linear_attention.mixers import (
     DeltaConfig,
-    DeltaNet,
     DeltaRule,
     GatedDeltaConfig,
-    GatedDeltaNet,
     GatedDeltaRule,
     GatedLinearAttention,
     GatedLinearConfig,
 )
-from architectures.layers.context import Context
-from architectures.layers.linear_attention.base import LinearMixer
 from tests.architectures.conformance import enliven
 
 FAMILIES = [GLA, DeltaNet, GatedDeltaNet]

@@ -4,9 +4,10 @@ import torch.nn.functional as F
 from transformers import MambaConfig as OracleConfig
 from transformers import MambaForCausalLM
 
-from architectures.backbones.mamba import Mamba, MambaConfig, SelectiveConfig, SelectiveSSM
+from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.kernels.cpu import build as native
 from architectures.layers.context import Context
+from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
 from tests.architectures.conformance import enliven
 from tests.architectures.costs import arithmetic_of_one_sequence
 

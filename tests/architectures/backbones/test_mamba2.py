@@ -4,9 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from architectures.backbones.mamba2 import SSD, GatedNorm, Mamba2, Mamba2Config, SSDConfig
+from architectures.backbones.mamba2 import Mamba2, Mamba2Config
 from architectures.kernels.cpu import build as native
 from architectures.layers.context import Context
+from architectures.layers.ssm.mamba2 import SSD, GatedNorm, SSDConfig
 from tests.architectures.conformance import enliven
 from tests.architectures.costs import arithmetic_of_one_sequence
 

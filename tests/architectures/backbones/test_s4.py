@@ -10,12 +10,13 @@ import pytest
 import scipy.signal
 import torch
 
-from architectures.backbones.s4 import LAYERS, S4, S4D, S4DPLR, BidirectionalS4, S4Config
+from architectures.backbones.s4 import S4, BidirectionalS4, S4Config
 from architectures.layers.context import Context
 from architectures.layers.ssm.discretization import real_matrix, real_vector
 from architectures.layers.ssm.hippo import legs_eigenvalues
 from architectures.layers.ssm.s4_config import S4LayerConfig
-from architectures.layers.ssm.s4d import LEAP, LONG, S4Layer
+from architectures.layers.ssm.s4_dplr import LAYERS, S4DPLR
+from architectures.layers.ssm.s4d import LEAP, LONG, S4D, S4Layer
 from tests.architectures.conformance import (
     check_no_leak,
     check_packed,

@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.backbones.linear_attention import (
+from architectures.kernels.cpu import build as native
+from architectures.layers.context import Context
+from architectures.layers.linear_attention.mixers import (
     DeltaConfig,
     DeltaRule,
     GatedDeltaConfig,
@@ -19,11 +21,9 @@ from architectures.backbones.linear_attention import (
     GatedLinearAttention,
     GatedLinearConfig,
 )
-from architectures.backbones.mamba import SelectiveConfig, SelectiveSSM
-from architectures.backbones.mamba2 import SSD, SSDConfig
-from architectures.kernels.cpu import build as native
-from architectures.layers.context import Context
 from architectures.layers.ssm.bidirectional_mixer import DIRECTIONS, Bidirectional, DirectionsConfig
+from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
+from architectures.layers.ssm.mamba2 import SSD, SSDConfig
 from architectures.layers.ssm.recurrent import RecurrentMixer
 
 WIDTH = 8

@@ -11,12 +11,12 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 
 from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.backbones.mamba import SelectiveConfig
-from architectures.backbones.mamba2 import SSDConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
+from architectures.layers.ssm.mamba import SelectiveConfig
+from architectures.layers.ssm.mamba2 import SSDConfig
 from architectures.pretrained import load_folder, save_folder
 from architectures.pretrained.export import export_config
 from architectures.pretrained.tensor_rules import Entry
