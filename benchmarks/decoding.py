@@ -29,8 +29,8 @@ from torch import Tensor
 
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from experiments.benchmark.timing import memory_rate, quartiles
+from experiments.data.vocabulary import Vocabulary
 from experiments.objectives.decoding.sampling import GREEDY, Opening, write
-from experiments.tasks.task import Vocabulary
 
 FAMILIES = ("decoder", "gpt2", "encoder_decoder", "moe", "mamba", "mamba2")
 SPECIAL = 4

@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.schema import DeviceConfig
 from experiments.config.structured import typed
+from experiments.data.corpus import SPLITS
 from experiments.evaluation.measure import Metric, measure
 from experiments.evaluation.perplexity import nats_by_position, nats_by_recall, text_rates
 from experiments.run.load_model import Saved, open_saved, read_run
@@ -31,7 +32,7 @@ from experiments.run.model_files import is_run
 from experiments.run.plan import build_task
 from experiments.run.settings import part
 from experiments.runtime.errors import ConfigError, nearest
-from experiments.tasks.task import SPLITS, Task
+from experiments.tasks.task import Task
 from experiments.tracking.run_folder import write_json
 
 

@@ -30,9 +30,9 @@ from omegaconf import DictConfig, OmegaConf
 from architectures.pretrained import read_folder_config, save_folder
 from experiments.config.structured import typed
 from experiments.data.tokenizer import TextTokenizer
+from experiments.data.vocabulary import Vocabulary
 from experiments.run.load_model import open_saved
 from experiments.runtime.errors import ConfigError, DataError
-from experiments.tasks.task import Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)

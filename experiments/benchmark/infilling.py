@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from architectures.backbone import Backbone
 from experiments.benchmark.timing import is_stable
 from experiments.benchmark.workloads import Cell, CellConfig, Measured
+from experiments.data.vocabulary import Vocabulary
 from experiments.evaluation.measure import inference
 from experiments.objectives.decoding.sampling import SamplingConfig
 from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
 from experiments.runtime.errors import DataError
-from experiments.tasks.task import Batch, Task, Vocabulary
+from experiments.tasks.task import Batch, Task
 
 WARMUP_STEPS = 4
 """Denoising steps of the texts that are written to warm up."""

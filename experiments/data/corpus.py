@@ -21,6 +21,8 @@ from experiments.data.local_files import find_files, read_files, refuse_overlap
 from experiments.data.python_docs import LIBRARY, REFERENCE, embedded_documents
 from experiments.runtime.errors import nearest
 
+SPLITS = ("train", "validation", "test")
+
 _EMBEDDED = {"embedded": "", "embedded_reference": REFERENCE, "embedded_library": LIBRARY}
 SOURCES = (*_EMBEDDED, "files", "hub")
 _HELD_OUT_SHARE = 0.05

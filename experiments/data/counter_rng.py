@@ -4,11 +4,14 @@ A counter-based generator (SplitMix64 finaliser, Steele et al. 2014) hashes
 ``(seed, split, example, slot)`` to 64 bits. Nothing is drawn in sequence, so
 example 10**9 costs the same as example 0 and resuming needs no stored state.
 The bits do not depend on the NumPy version.
+
+Shapes: B examples, S slots.
 """
 
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,3 +83,42 @@ def epoch_order(seed: int, index_B: NDArray[np.int64], size: int) -> NDArray[np.
         now = epoch_B == epoch
         order_B[now] = permute(stream(seed, "train", "order", epoch), position_B[now], size)
     return order_B
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleRNG:
+    """Random numbers for a batch of examples: each is a function of seed, split, example, name and slot."""
+
+    seed: int
+    split: str
+    index_B: NDArray[np.int64]
+    """The numbers of the examples in their split."""
+
+    @classmethod
+    def of(cls, split: str, seed: int, start: int, count: int) -> ExampleRNG:
+        """Return the random numbers of examples ``start .. start + count``."""
+        return cls(seed=seed, split=split, index_B=np.arange(start, start + count, dtype=np.int64))
+
+    def uniform(self, name: str, slots: int) -> NDArray[np.float64]:
+        """Return uniform numbers in the open interval (0, 1), shape (B, S)."""
+        return uniform(stream(self.seed, self.split, name), self.index_B, slots)
+
+    def integers(self, name: str, slots: int, high: int | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return uniform integers in [0, high), shape (B, S); ``high`` may differ by example."""
+        high_B1 = np.broadcast_to(high, len(self.index_B))[:, None]
+        return (self.uniform(name, slots) * high_B1).astype(np.int64)
+
+    def distinct(
+        self, name: str, options: int, slots: int, log_weight: NDArray[np.float64] | float = 0.0
+    ) -> NDArray[np.int64]:
+        """Return integers in [0, options) drawn without replacement, by Gumbel top-k, shape (B, S).
+
+        Args:
+            log_weight: logarithms of the weights of the options, (options,) or (B, options); -inf for never.
+        """
+        score = log_weight - np.log(-np.log(self.uniform(name, options)))
+        return np.argsort(-score, axis=1, kind="stable")[:, :slots]
+
+    def rows(self, chosen_B: NDArray[np.bool_]) -> ExampleRNG:
+        """Return the random numbers of some of the examples."""
+        return replace(self, index_B=self.index_B[chosen_B])

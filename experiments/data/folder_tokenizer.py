@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer as HFTokenizer
 from torch import Tensor
 
-from experiments.data.tokenizer import TextTokenizer, TokenizerConfig, byte_level_alphabet
+from experiments.data.bpe_tokenizer import byte_level_alphabet
+from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
+from experiments.data.vocabulary import Vocabulary
 from experiments.runtime.errors import DataError
-from experiments.tasks.task import Vocabulary
 
 _SENTINEL = re.compile(r"<extra_id_(\d+)>|⟨sentinel (\d+)⟩")
 """T5's sentinels, and ours."""

@@ -14,11 +14,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from experiments.data.corpus import split_of
+from experiments.data.corpus import SPLITS, split_of
 from experiments.data.hub import hub_rows
 from experiments.data.local_files import decode_utf8, find_files, refuse_overlap, rows_of_file
 from experiments.runtime.errors import DataError, nearest
-from experiments.tasks.task import SPLITS
 
 SUFFIXES = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".conll")
 CONLL_COLUMNS = ("tokens", "tags")

@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.data.baselines import XZ_LIMIT, text_of_tokens, unigram_bits_per_byte, xz_bits_per_byte
-from experiments.data.corpus import CorpusConfig, documents, identity
+from experiments.data.corpus import SPLITS, CorpusConfig, documents, identity
 from experiments.data.document import Document
-from experiments.data.tokenizer import TextTokenizer, TokenizerConfig, load_tokenizer, train_tokenizer
+from experiments.data.make_tokenizer import load_tokenizer, tokenizer_description, train_tokenizer
+from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.errors import DataError
-from experiments.tasks.task import SPLITS
 
 _FORMAT = 1
 """Raise it when the same settings come to mean other tokens."""
@@ -78,7 +78,7 @@ def open_token_file(
 
 
 def _description(tokenizer: TokenizerConfig, num_sentinels: int) -> dict[str, Any]:
-    return {**tokenizer.description(), "num_sentinels": num_sentinels}
+    return {**tokenizer_description(tokenizer), "num_sentinels": num_sentinels}
 
 
 def _publish(work: Path, folder: Path) -> None:

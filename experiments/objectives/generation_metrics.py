@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from experiments.data.vocabulary import Vocabulary
 from experiments.objectives.objective import Likelihood, Score
 from experiments.runtime.errors import DataError
 from experiments.tasks.metrics import Metric, jackknife
-from experiments.tasks.task import Batch, Vocabulary
+from experiments.tasks.task import Batch
 from experiments.tasks.text_metrics import text_metrics
 
 

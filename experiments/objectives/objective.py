@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from architectures.backbone import Backbone, Capabilities, Output, places, to_device
 from architectures.kernels.pointwise import cross_entropy
+from experiments.data.vocabulary import Vocabulary
 from experiments.objectives.decoding.sampling import Opening, SamplingConfig, write
 from experiments.runtime.errors import DataError
 from experiments.tasks.metrics import Metric
-from experiments.tasks.task import Batch, Task, Vocabulary
+from experiments.tasks.task import Batch, Task
 
 
 @dataclass(frozen=True, kw_only=True)

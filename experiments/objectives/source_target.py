@@ -16,10 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from architectures.backbone import Backbone
+from experiments.data.vocabulary import Vocabulary
 from experiments.objectives.decoding.sampling import Opening, pad_right
 from experiments.objectives.objective import View
 from experiments.runtime.errors import DataError
-from experiments.tasks.task import Batch, Vocabulary
+from experiments.tasks.task import Batch
 
 
 def cut_out(

@@ -10,7 +10,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from architectures.backbone import Backbone, Capabilities
-from experiments.data.tokenizer import TextTokenizer, TokenizerConfig, load_tokenizer
+from experiments.data.make_tokenizer import load_tokenizer
+from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
 from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone
+from experiments.data.vocabulary import Vocabulary
 from experiments.objectives.decoding.sampling import Opening, read, writable
-from experiments.tasks.task import Vocabulary
 
 EARLY_STOPPING = ("full", "heuristic", "never")
 

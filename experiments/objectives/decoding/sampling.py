@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone, DecodingState
-from experiments.tasks.task import Vocabulary
+from experiments.data.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)

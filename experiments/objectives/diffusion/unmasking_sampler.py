@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone
+from experiments.data.vocabulary import Vocabulary
 from experiments.objectives.decoding.sampling import SamplingConfig, pad_right, writable
 from experiments.objectives.diffusion.noise_schedules import NoiseConfig
 from experiments.objectives.diffusion.unmasking_schedule import Filler, FillingConfig, Look
 from experiments.objectives.objective import Objective
 from experiments.runtime.errors import ConfigError, DataError
-from experiments.tasks.task import Task, Vocabulary
+from experiments.tasks.task import Task
 
 
 class FillsBlanks(Objective):

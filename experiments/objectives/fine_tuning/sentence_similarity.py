@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from architectures.backbone import Backbone, Output
 from architectures.layers.readout import VectorReadout
+from experiments.data.vocabulary import Vocabulary
 from experiments.objectives.fine_tuning.base import ReadoutObjective, check_pooling, pooling_for
 from experiments.objectives.objective import Likelihood, Score, View
 from experiments.tasks.metrics import Metric, pearson, spearman, split_metrics
-from experiments.tasks.task import Batch, Vocabulary
+from experiments.tasks.task import Batch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,9 +18,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.example_rng import Draws
-from experiments.tasks.probes.probe import Probe, batch_of, draws_of
-from experiments.tasks.task import Batch, Reference, Vocabulary
+from experiments.data.counter_rng import ExampleRNG
+from experiments.data.vocabulary import Vocabulary
+from experiments.tasks.probes.probe import Probe, batch_of
+from experiments.tasks.task import Batch, Reference
 
 FILLER = 0
 END = "."
@@ -70,7 +71,7 @@ class Language(Probe):
         return 1
 
     @abstractmethod
-    def make(self, draws: Draws, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Strings (B, N) and answers (B, M), as indices into ``alphabet``."""
 
     @abstractmethod
@@ -78,15 +79,15 @@ class Language(Probe):
         """The answer to one string, worked out plainly: the oracle."""
 
     def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
-        draws, T = draws_of(split, seed, start, count), self.sequence_length
+        rng, T = ExampleRNG.of(split, seed, start, count), self.sequence_length
         options = self.max_length - self.config.min_length + 1
-        length_B = self.config.min_length + draws.below("lengths", 1, options)[:, 0]
+        length_B = self.config.min_length + rng.integers("lengths", 1, options)[:, 0]
         context_BT = np.full((count, T), FILLER, dtype=np.int64)
         tokens_BT = context_BT.copy()
         answer_BT, valid_BT = np.zeros((2, count, T), dtype=bool)
         for length in np.unique(length_B).tolist():
             chosen_B = length_B == length
-            string_BN, answer_BM = self.make(draws.rows(chosen_B), length)
+            string_BN, answer_BM = self.make(rng.rows(chosen_B), length)
             assert string_BN.shape[1] == length
             end = length + 1 + answer_BM.shape[1]
             context_BT[chosen_B, :length] = 1 + string_BN

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.example_rng import Draws
+from experiments.data.counter_rng import ExampleRNG
 from experiments.tasks.formal.base import END, Language
 
 MODULUS = 5
@@ -26,8 +26,8 @@ class ReverseString(Language):
     def answer_length(self, length: int) -> int:
         return length
 
-    def make(self, draws: Draws, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        string_BN = draws.below("string", length, 2)
+    def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        string_BN = rng.integers("string", length, 2)
         return string_BN, string_BN[:, ::-1]
 
     def rewrite(self, text: str) -> str:
@@ -48,11 +48,11 @@ class StackManipulation(Language):
     def answer_length(self, length: int) -> int:
         return length + 1
 
-    def make(self, draws: Draws, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        height_B = 1 + draws.below("height", 1, length - 1)[:, 0]
+    def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        height_B = 1 + rng.integers("height", 1, length - 1)[:, 0]
         is_stack_BN = np.arange(length) < height_B[:, None]
-        action_BN = 2 + draws.below("actions", length, 3)
-        string_BN = np.where(is_stack_BN, draws.below("stack", length, 2), action_BN)
+        action_BN = 2 + rng.integers("actions", length, 3)
+        string_BN = np.where(is_stack_BN, rng.integers("stack", length, 2), action_BN)
 
         rows = np.arange(len(string_BN))
         stack_BM = np.zeros((len(rows), length + 1), dtype=np.int64)
@@ -83,8 +83,8 @@ class BracketArithmetic(Language):
     alphabet = "01234+-()"
     answers = "01234"
 
-    def make(self, draws: Draws, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        string_BN, sign_BN = expressions(draws, length)
+    def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        string_BN, sign_BN = expressions(rng, length)
         return string_BN, (string_BN * sign_BN).sum(1, keepdims=True) % MODULUS
 
     def rewrite(self, text: str) -> str:
@@ -100,11 +100,11 @@ class SolveEquation(Language):
     alphabet = "01234+-()x="
     answers = "01234"
 
-    def make(self, draws: Draws, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        string_BN, sign_BN = expressions(draws, length - 2)
+    def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        string_BN, sign_BN = expressions(rng, length - 2)
         value_B1 = (string_BN * sign_BN).sum(1, keepdims=True) % MODULUS
         # One of the numbers, each as likely, becomes the unknown.
-        place_B1 = np.where(sign_BN, draws.uniform("unknown", length - 2), -1.0).argmax(1)[:, None]
+        place_B1 = np.where(sign_BN, rng.uniform("unknown", length - 2), -1.0).argmax(1)[:, None]
         answer_B1 = np.take_along_axis(string_BN, place_B1, axis=1)
         np.put_along_axis(string_BN, place_B1, UNKNOWN, axis=1)
         return np.concatenate([string_BN, np.full_like(value_B1, EQUALS), value_B1], axis=1), answer_B1
@@ -117,17 +117,17 @@ class SolveEquation(Language):
         return str(found)
 
 
-def expressions(draws: Draws, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def expressions(rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Random expressions (B, N), and (B, N) the sign that each number counts with, 0 where none stands.
 
     ``d``, ``-d``, ``(d)``, ``(-d)`` up to length 4; from 5 on ``(LEFT op RIGHT)``, cut anywhere, as in the
     authors' generator. Nothing is multiplied, so the value is a signed sum of the numbers. All examples
     grow at once: each keeps a stack of stretches that are still to be filled.
     """
-    rows = np.arange(len(draws.index_B))
-    string_BN = draws.below("numbers", length, MODULUS)
+    rows = np.arange(len(rng.index_B))
+    string_BN = rng.integers("numbers", length, MODULUS)
     sign_BN = np.zeros_like(string_BN)
-    cut_BN, operator_BN = draws.uniform("cuts", length), draws.below("operators", length, 2)
+    cut_BN, operator_BN = rng.uniform("cuts", length), rng.integers("operators", length, 2)
     start_BS, size_BS, outer_BS = np.zeros((3, len(rows), length + 1), dtype=np.int64)
     size_BS[:, 0], outer_BS[:, 0] = length, 1
     open_B = np.ones(len(rows), dtype=np.int64)

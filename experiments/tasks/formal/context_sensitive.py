@@ -14,7 +14,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.example_rng import Draws
+from experiments.data.counter_rng import ExampleRNG
 from experiments.tasks.formal.base import END, Language
 
 
@@ -27,8 +27,8 @@ class DuplicateString(Language):
     def answer_length(self, length: int) -> int:
         return 2 * length
 
-    def make(self, draws: Draws, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        string_BN = draws.below("string", length, 2)
+    def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        string_BN = rng.integers("string", length, 2)
         return string_BN, np.tile(string_BN, 2)
 
     def rewrite(self, text: str) -> str:
@@ -42,11 +42,11 @@ class MissingDuplicate(Language):
     alphabet = "01?_"
     answers = "01"
 
-    def make(self, draws: Draws, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        string_BN = np.full((len(draws.index_B), length), self.alphabet.index("_"))
+    def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        string_BN = np.full((len(rng.index_B), length), self.alphabet.index("_"))
         even = length - length % 2
-        string_BN[:, :even] = np.tile(draws.below("string", even // 2, 2), 2)
-        place_B1 = draws.below("hidden", 1, even)
+        string_BN[:, :even] = np.tile(rng.integers("string", even // 2, 2), 2)
+        place_B1 = rng.integers("hidden", 1, even)
         answer_B1 = np.take_along_axis(string_BN, place_B1, axis=1)
         np.put_along_axis(string_BN, place_B1, self.alphabet.index("?"), axis=1)
         return string_BN, answer_B1
@@ -66,8 +66,8 @@ class OddsFirst(Language):
     def answer_length(self, length: int) -> int:
         return length
 
-    def make(self, draws: Draws, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        string_BN = draws.below("string", length, 2)
+    def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        string_BN = rng.integers("string", length, 2)
         return string_BN, np.concatenate([string_BN[:, ::2], string_BN[:, 1::2]], axis=1)
 
     def rewrite(self, text: str) -> str:
@@ -85,8 +85,8 @@ class BucketSort(Language):
     def answer_length(self, length: int) -> int:
         return length
 
-    def make(self, draws: Draws, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        string_BN = draws.below("string", length, 5)
+    def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        string_BN = rng.integers("string", length, 5)
         return string_BN, np.sort(string_BN, axis=1)
 
     def rewrite(self, text: str) -> str:
@@ -103,8 +103,8 @@ class BinaryAddition(Language):
     def answer_length(self, length: int) -> int:
         return length
 
-    def make(self, draws: Draws, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        string_BN, first_BN, second_BN = _operands(draws, length, self.alphabet.index("+"))
+    def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        string_BN, first_BN, second_BN = _operands(rng, length, self.alphabet.index("+"))
         return string_BN, _carried(first_BN + second_BN, self.alphabet.index(END))
 
     def rewrite(self, text: str) -> str:
@@ -122,8 +122,8 @@ class BinaryMultiplication(Language):
     def answer_length(self, length: int) -> int:
         return length
 
-    def make(self, draws: Draws, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        string_BN, first_BN, second_BN = _operands(draws, length, self.alphabet.index("*"))
+    def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        string_BN, first_BN, second_BN = _operands(rng, length, self.alphabet.index("*"))
         column_BM = np.zeros_like(first_BN)
         for shift in range(length):
             column_BM[:, shift:] += first_BN[:, : length - shift] * second_BN[:, shift, None]
@@ -143,8 +143,8 @@ class ComputeSqrt(Language):
     def answer_length(self, length: int) -> int:
         return (length + 1) // 2
 
-    def make(self, draws: Draws, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        string_BN = draws.below("string", length, 2)
+    def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        string_BN = rng.integers("string", length, 2)
         width = self.answer_length(length)
         # One by one: a number of hundreds of digits fits no integer of NumPy.
         roots = [math.isqrt(int("".join(map(str, string_N)), 2)) for string_N in string_BN.tolist()]
@@ -161,11 +161,11 @@ class ComputeSqrt(Language):
 
 
 def _operands(
-    draws: Draws, length: int, operator: int
+    rng: ExampleRNG, length: int, operator: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Two numbers with an operator anywhere between, and each by itself, filled up with zeros: (B, N)."""
-    bit_BN = draws.below("digits", length, 2)
-    place_B1 = 1 + draws.below("operator", 1, length - 2)
+    bit_BN = rng.integers("digits", length, 2)
+    place_B1 = 1 + rng.integers("operator", 1, length - 2)
     column_N = np.arange(length)
     first_BN = np.where(column_N < place_B1, bit_BN, 0)
     behind_BN = place_B1 + 1 + column_N

@@ -12,7 +12,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.example_rng import Draws
+from experiments.data.counter_rng import ExampleRNG
 from experiments.tasks.formal.base import Language
 
 MODULUS = 5
@@ -24,8 +24,8 @@ class ParityCheck(Language):
     generator = "parity-check-1"
     alphabet = answers = "01"
 
-    def make(self, draws: Draws, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        string_BN = draws.below("string", length, 2)
+    def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        string_BN = rng.integers("string", length, 2)
         return string_BN, string_BN.sum(1, keepdims=True) % 2
 
     def rewrite(self, text: str) -> str:
@@ -38,8 +38,8 @@ class EvenPairs(Language):
     generator = "even-pairs-1"
     alphabet = answers = "01"
 
-    def make(self, draws: Draws, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        string_BN = draws.below("string", length, 2)
+    def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        string_BN = rng.integers("string", length, 2)
         return string_BN, (string_BN[:, :-1] != string_BN[:, 1:]).sum(1, keepdims=True) % 2
 
     def rewrite(self, text: str) -> str:
@@ -53,8 +53,8 @@ class CycleNavigation(Language):
     alphabet = "01234-=+"
     answers = "01234"
 
-    def make(self, draws: Draws, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        step_BN = draws.below("string", length, 3)
+    def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        step_BN = rng.integers("string", length, 3)
         return MODULUS + step_BN, (step_BN - 1).sum(1, keepdims=True) % MODULUS
 
     def rewrite(self, text: str) -> str:
@@ -71,10 +71,10 @@ class ModularArithmetic(Language):
     alphabet = "01234+-*"
     answers = "01234"
 
-    def make(self, draws: Draws, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         count = (length + 1) // 2
-        number_BK = draws.below("numbers", count, MODULUS)
-        operator_BK = draws.below("operators", count, 3)  # what stands before each number: + - *
+        number_BK = rng.integers("numbers", count, MODULUS)
+        operator_BK = rng.integers("operators", count, 3)  # what stands before each number: + - *
         operator_BK[:, 0] = 1 if length % 2 == 0 else 0
         mixed_BN = np.stack([MODULUS + operator_BK, number_BK], axis=2).reshape(len(number_BK), -1)
         total_B, term_B = np.zeros((2, len(number_BK)), dtype=np.int64)

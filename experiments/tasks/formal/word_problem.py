@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.data.counter_rng import stream, uniform
+from experiments.data.vocabulary import Vocabulary
 from experiments.runtime.errors import nearest
 from experiments.tasks.probes.probe import Probe, batch_of
-from experiments.tasks.task import Batch, Reference, Vocabulary
+from experiments.tasks.task import Batch, Reference
 
 WINDOW = 4
 """Elements that the shallow solver of the reference lines looks back at."""

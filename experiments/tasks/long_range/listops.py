@@ -22,8 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.data.counter_rng import stream, uniform
+from experiments.data.vocabulary import Vocabulary
 from experiments.tasks.probes.probe import Probe, batch_of
-from experiments.tasks.task import Batch, Reference, Vocabulary
+from experiments.tasks.task import Batch, Reference
 
 OPERATORS: dict[str, tuple[Callable[[Sequence[int]], int], int]] = {
     "[MIN": (min, 0),

@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.data.counter_rng import stream, uniform
+from experiments.data.vocabulary import Vocabulary
 from experiments.tasks.long_range.pathfinder_curves import CurveConfig, Curves, grow_distractors, grow_pair
 from experiments.tasks.long_range.pathfinder_drawing import draw, draw_dots
 from experiments.tasks.probes.probe import Generated, batch_of
-from experiments.tasks.task import Batch, Reference, Vocabulary
+from experiments.tasks.task import Batch, Reference
 
 _FIT, _SCORED = 256, 256
 """Training and test images of the shallow solver."""

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from experiments.data.corpus import CorpusConfig
+from experiments.data.corpus import SPLITS, CorpusConfig
 from experiments.data.counter_rng import bits, stream
 from experiments.data.token_file import open_token_file
 from experiments.data.tokenizer import TokenizerConfig
+from experiments.data.vocabulary import Vocabulary
 from experiments.runtime.errors import DataError
-from experiments.tasks.task import SPLITS, Batch, Reference, Task, Vocabulary
+from experiments.tasks.task import Batch, Reference, Task
 
 SOURCES = ("embedded_reference", "embedded_library")
 """The classes, in the order of their labels."""

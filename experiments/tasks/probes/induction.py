@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from experiments.data.counter_rng import stream, uniform
+from experiments.data.vocabulary import Vocabulary
 from experiments.tasks.probes.probe import Probe, batch_of
-from experiments.tasks.task import Batch, Reference, Vocabulary
+from experiments.tasks.task import Batch, Reference
 
 
 @dataclass(frozen=True, kw_only=True)

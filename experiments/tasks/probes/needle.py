@@ -22,13 +22,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.corpus import CorpusConfig
+from experiments.data.corpus import SPLITS, CorpusConfig
 from experiments.data.counter_rng import stream, uniform
 from experiments.data.token_file import open_token_file
 from experiments.data.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError, nearest
 from experiments.tasks.probes.probe import batch_of
-from experiments.tasks.task import SPLITS, Batch, Reference, Task
+from experiments.tasks.task import Batch, Reference, Task
 
 KINDS = ("single", "multi_key", "multi_value", "multi_query", "variable_tracking")
 _FILLER = ord("_")

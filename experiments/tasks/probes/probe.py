@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.data.example_rng import Draws
 from experiments.tasks.probes.shallow_baselines import best_reference, shallow_scores
 from experiments.tasks.task import Batch, Reference, Task
 
@@ -58,11 +57,6 @@ class Probe(Generated):
 
     def references(self) -> list[Reference]:
         return [*self.guesses(), best_reference(shallow_scores(self), self.metric)]
-
-
-def draws_of(split: str, seed: int, start: int, count: int) -> Draws:
-    """The random numbers of examples ``start .. start + count``."""
-    return Draws(seed=seed, split=split, index_B=np.arange(start, start + count, dtype=np.int64))
 
 
 def batch_of(

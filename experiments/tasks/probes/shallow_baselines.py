@@ -12,15 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.tasks.task import Reference
-
-if TYPE_CHECKING:
-    from experiments.tasks.probes.probe import Probe
+from experiments.tasks.task import Reference, Task
 
 EXAMPLES = 2000
 """Examples to fit on and to score on, at most."""
@@ -47,7 +43,7 @@ class Answers:
     num_symbols: int
 
     @classmethod
-    def of(cls, task: Probe, split: str) -> Answers:
+    def of(cls, task: Task, split: str) -> Answers:
         count = max(2, min(EXAMPLES, TOKENS // task.sequence_length))
         batch = task.batch(split, 0, 0, count)
         answer_ET, valid_ET = batch.answer_BT.numpy(), batch.valid_BT.numpy()
@@ -88,7 +84,7 @@ class Answers:
         return float((right_N / self.per_row_E[self.row_N]).sum() / len(self.context_ET))
 
 
-def shallow_scores(task: Probe) -> dict[str, float]:
+def shallow_scores(task: Task) -> dict[str, float]:
     """What each solver reaches on the test split, by the name of what it looks at."""
     train, test = Answers.of(task, "train"), Answers.of(task, "test")
     guess_N = _table(train, test, np.zeros_like(train.row_N), np.zeros_like(test.row_N), None)

@@ -15,8 +15,8 @@ from abc import abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.example_rng import Draws
-from experiments.tasks.probes.probe import Probe, batch_of, draws_of
+from experiments.data.counter_rng import ExampleRNG
+from experiments.tasks.probes.probe import Probe, batch_of
 from experiments.tasks.task import Batch
 
 FILLER = 0
@@ -26,15 +26,15 @@ class Lookup(Probe):
     """Base class. ``config`` has ``sequence_length`` and ``power``."""
 
     @abstractmethod
-    def facts(self, draws: Draws) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def facts(self, rng: ExampleRNG) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """The facts (B, C), the queries (B, Q, W) and their answers (B, Q)."""
 
     def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
-        c, draws = self.config, draws_of(split, seed, start, count)
-        facts_BC, query_BQW, answer_BQ = self.facts(draws)
+        c, rng = self.config, ExampleRNG.of(split, seed, start, count)
+        facts_BC, query_BQW, answer_BQ = self.facts(rng)
         facts, (_, queries, width) = facts_BC.shape[1], query_BQW.shape
         slots = num_slots(c.sequence_length, facts, width)
-        gap_BQ = draws.distinct("gaps", slots, queries, (c.power - 1) * np.log(np.arange(1, slots + 1)))
+        gap_BQ = rng.distinct("gaps", slots, queries, (c.power - 1) * np.log(np.arange(1, slots + 1)))
 
         context_BT = np.full((count, c.sequence_length), FILLER, dtype=np.int64)
         context_BT[:, :facts] = facts_BC

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.example_rng import Draws
+from experiments.data.counter_rng import ExampleRNG
+from experiments.data.vocabulary import Vocabulary
 from experiments.tasks.recall.base import Lookup, check_positive, check_room
-from experiments.tasks.task import Reference, Vocabulary
+from experiments.tasks.task import Reference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +55,12 @@ class ChainedRecall(Lookup):
         self.sequence_length = config.sequence_length
         self.vocabulary = Vocabulary(num_symbols=config.num_symbols, num_sentinels=config.num_chains)
 
-    def facts(self, draws: Draws) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def facts(self, rng: ExampleRNG) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         c = self.config
-        drawn = 1 + draws.distinct("symbols", c.num_symbols - 1, c.num_chains * (c.hops + 1))
+        drawn = 1 + rng.distinct("symbols", c.num_symbols - 1, c.num_chains * (c.hops + 1))
         chain_BKH = drawn.reshape(len(drawn), c.num_chains, c.hops + 1)
         pair_BJ2 = np.stack([chain_BKH[:, :, :-1], chain_BKH[:, :, 1:]], axis=3).reshape(len(drawn), -1, 2)
-        order_BJ = draws.distinct("order", pair_BJ2.shape[1], pair_BJ2.shape[1])
+        order_BJ = rng.distinct("order", pair_BJ2.shape[1], pair_BJ2.shape[1])
         shuffled_BJ2 = np.take_along_axis(pair_BJ2, order_BJ[:, :, None], axis=1)
         return shuffled_BJ2.reshape(len(drawn), -1), chain_BKH[:, :, :1], chain_BKH[:, :, -1]
 

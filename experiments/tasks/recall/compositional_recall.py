@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.example_rng import Draws
+from experiments.data.counter_rng import ExampleRNG
+from experiments.data.vocabulary import Vocabulary
 from experiments.tasks.recall.base import Lookup, check_positive, check_room
-from experiments.tasks.task import Reference, Vocabulary
+from experiments.tasks.task import Reference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +52,13 @@ class CompositionalRecall(Lookup):
         self.sequence_length = config.sequence_length
         self.vocabulary = Vocabulary(num_symbols=config.num_symbols, num_sentinels=config.side**2)
 
-    def facts(self, draws: Draws) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def facts(self, rng: ExampleRNG) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         side, third = self.config.side, self.config.num_symbols // 3
         pairs = side**2
-        first_BS = 1 + draws.distinct("first", third - 1, side)
-        second_BS = third + draws.distinct("second", third, side)
-        value_BK = 2 * third + draws.distinct("values", self.config.num_symbols - 2 * third, pairs)
-        cell_BK = draws.distinct("order", pairs, pairs)
+        first_BS = 1 + rng.distinct("first", third - 1, side)
+        second_BS = third + rng.distinct("second", third, side)
+        value_BK = 2 * third + rng.distinct("values", self.config.num_symbols - 2 * third, pairs)
+        cell_BK = rng.distinct("order", pairs, pairs)
         key_BK2 = np.stack(
             [
                 np.take_along_axis(first_BS, cell_BK // side, axis=1),

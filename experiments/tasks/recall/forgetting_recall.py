@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.example_rng import Draws
+from experiments.data.counter_rng import ExampleRNG
+from experiments.data.vocabulary import Vocabulary
 from experiments.tasks.recall.base import Lookup, check_positive, check_room
-from experiments.tasks.task import Reference, Vocabulary
+from experiments.tasks.task import Reference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +54,12 @@ class ForgettingRecall(Lookup):
         self.sequence_length = config.sequence_length
         self.vocabulary = Vocabulary(num_symbols=config.num_symbols, num_sentinels=config.num_pairs)
 
-    def facts(self, draws: Draws) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def facts(self, rng: ExampleRNG) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         c = self.config
         half, pairs = c.num_symbols // 2, c.num_pairs
-        key_BK = 1 + draws.distinct("keys", half - 1, pairs)
-        value_BJ = half + draws.distinct("values", c.num_symbols - half, pairs + c.num_updates)
-        updated_BU = draws.distinct("updates", pairs, c.num_updates)
+        key_BK = 1 + rng.distinct("keys", half - 1, pairs)
+        value_BJ = half + rng.distinct("values", c.num_symbols - half, pairs + c.num_updates)
+        updated_BU = rng.distinct("updates", pairs, c.num_updates)
         key_BJ = np.concatenate([key_BK, np.take_along_axis(key_BK, updated_BU, axis=1)], axis=1)
         newest_BK = value_BJ[:, :pairs].copy()
         np.put_along_axis(newest_BK, updated_BU, value_BJ[:, pairs:], axis=1)

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.example_rng import Draws
-from experiments.tasks.probes.probe import Probe, batch_of, draws_of
-from experiments.tasks.task import Batch, Reference, Vocabulary
+from experiments.data.counter_rng import ExampleRNG
+from experiments.data.vocabulary import Vocabulary
+from experiments.tasks.probes.probe import Probe, batch_of
+from experiments.tasks.task import Batch, Reference
 
 FILLER = 0
 SENTINELS = 128
@@ -61,16 +62,16 @@ class FuzzyRecall(Probe):
 
     def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
         T, longest = self.sequence_length, self.config.longest_motif
-        draws = draws_of(split, seed, start, count)
+        rng = ExampleRNG.of(split, seed, start, count)
         pairs = max(
             1, (T - 2 * longest) // 2
         )  # as many as could be needed: the shortest are two symbols long
-        sizes = 1 + draws.below("key sizes", pairs, longest)
+        sizes = 1 + rng.integers("key sizes", pairs, longest)
         key_size_BP = sizes if split == "train" else np.full_like(sizes, longest)
-        value_size_BP = 1 + draws.below("value sizes", pairs, longest)
-        key_BPJ = 1 + self._motifs(draws, "keys", pairs, self.num_keys, key_size_BP)
+        value_size_BP = 1 + rng.integers("value sizes", pairs, longest)
+        key_BPJ = 1 + self._motifs(rng, "keys", pairs, self.num_keys, key_size_BP)
         values = self.config.num_symbols - self.num_keys
-        value_BPJ = 1 + self.num_keys + self._motifs(draws, "values", pairs, values, value_size_BP)
+        value_BPJ = 1 + self.num_keys + self._motifs(rng, "values", pairs, values, value_size_BP)
 
         # A key has the value that it had when it first occurred.
         code_BP = (key_BPJ * (1 + self.config.num_symbols) ** np.arange(longest)).sum(2) * (
@@ -83,7 +84,7 @@ class FuzzyRecall(Probe):
 
         # As many pairs as fit before the last one, which repeats one of them.
         fits_BP = (key_size_BP + value_size_BP).cumsum(1) <= T - 2 * longest
-        last_B1 = (draws.uniform("last", 1) * fits_BP.sum(1, keepdims=True)).astype(np.int64)
+        last_B1 = (rng.uniform("last", 1) * fits_BP.sum(1, keepdims=True)).astype(np.int64)
 
         def and_last(x: NDArray[np.int64]) -> NDArray[np.int64]:
             index = last_B1.reshape(-1, *(1,) * (x.ndim - 1))
@@ -106,11 +107,11 @@ class FuzzyRecall(Probe):
         return batch_of(tokens_BT, np.where(answer_BT, FILLER, tokens_BT), answer_BT)
 
     def _motifs(
-        self, draws: Draws, name: str, pairs: int, symbols: int, size_BP: NDArray[np.int64]
+        self, rng: ExampleRNG, name: str, pairs: int, symbols: int, size_BP: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Rows of different symbols (B, P, J); those beyond a motif's size are zero."""
         longest = self.config.longest_motif
-        order = draws.uniform(name, pairs * symbols).reshape(-1, pairs, symbols).argsort(2, kind="stable")
+        order = rng.uniform(name, pairs * symbols).reshape(-1, pairs, symbols).argsort(2, kind="stable")
         return np.where(np.arange(longest) < size_BP[:, :, None], order[:, :, :longest], 0)
 
     def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.tasks.probes.probe import Probe, batch_of, draws_of
-from experiments.tasks.task import Batch, Reference, Vocabulary
+from experiments.data.counter_rng import ExampleRNG
+from experiments.data.vocabulary import Vocabulary
+from experiments.tasks.probes.probe import Probe, batch_of
+from experiments.tasks.task import Batch, Reference
 
 FILLER = 0
 SENTINELS = 128
@@ -66,12 +68,14 @@ class InContextRecall(Probe):
         self.vocabulary = Vocabulary(num_symbols=1 + config.num_symbols, num_sentinels=SENTINELS)
 
     def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
-        c, draws = self.config, draws_of(split, seed, start, count)
+        c, rng = self.config, ExampleRNG.of(split, seed, start, count)
         pairs, row_B = c.sequence_length // 2, np.arange(count)
-        key_BP = draws.below("keys", pairs, self.num_keys)
-        value_BK = self.num_keys + draws.below("values", self.num_keys, self.meaningful - self.num_keys)
-        is_noise_BP = draws.uniform("noise", pairs) < c.noise
-        is_noise_BP[row_B, draws.below("kept", 1, pairs - 1)[:, 0]] = False  # one pair at least, and the last
+        key_BP = rng.integers("keys", pairs, self.num_keys)
+        value_BK = self.num_keys + rng.integers("values", self.num_keys, self.meaningful - self.num_keys)
+        is_noise_BP = rng.uniform("noise", pairs) < c.noise
+        is_noise_BP[row_B, rng.integers("kept", 1, pairs - 1)[:, 0]] = (
+            False  # one pair at least, and the last
+        )
         is_noise_BP[:, -1] = False
 
         occurs_BPK = (key_BP[:, :, None] == np.arange(self.num_keys)) & ~is_noise_BP[:, :, None]
@@ -79,11 +83,11 @@ class InContextRecall(Probe):
         # The last key is one of those that have occurred, each as likely.
         with np.errstate(divide="ignore"):
             log_weight_BK = np.log(before_BPK[:, -1].astype(float))
-        key_BP[:, -1] = draws.distinct("last", self.num_keys, 1, log_weight_BK)[:, 0]
+        key_BP[:, -1] = rng.distinct("last", self.num_keys, 1, log_weight_BK)[:, 0]
         asked_BP = np.take_along_axis(before_BPK, key_BP[:, :, None], axis=2)[:, :, 0] & ~is_noise_BP
         pair_BP2 = np.stack([key_BP, np.take_along_axis(value_BK, key_BP, axis=1)], axis=2)
         if c.noise:
-            noise_BP2 = self.meaningful + draws.below("noise symbols", 2 * pairs, c.num_noise_symbols)
+            noise_BP2 = self.meaningful + rng.integers("noise symbols", 2 * pairs, c.num_noise_symbols)
             pair_BP2 = np.where(is_noise_BP[:, :, None], noise_BP2.reshape(pair_BP2.shape), pair_BP2)
 
         tokens_BT = 1 + pair_BP2.reshape(count, -1)

@@ -13,9 +13,10 @@ from functools import cached_property
 
 import numpy as np
 
-from experiments.data.counter_rng import permute, stream
-from experiments.tasks.probes.probe import Probe, batch_of, draws_of
-from experiments.tasks.task import Batch, Reference, Vocabulary
+from experiments.data.counter_rng import ExampleRNG, permute, stream
+from experiments.data.vocabulary import Vocabulary
+from experiments.tasks.probes.probe import Probe, batch_of
+from experiments.tasks.task import Batch, Reference
 
 FILLER = 0
 SENTINELS = 128
@@ -53,8 +54,8 @@ class Memorization(Probe):
         self.vocabulary = Vocabulary(num_symbols=config.num_symbols, num_sentinels=SENTINELS)
 
     def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
-        draws = draws_of(split, seed, start, count)
-        key_BP = draws.below("keys", self.sequence_length // 2, self.num_keys)
+        rng = ExampleRNG.of(split, seed, start, count)
+        key_BP = rng.integers("keys", self.sequence_length // 2, self.num_keys)
         table = stream("memorization", self.config.table_seed)
         value_K = permute(table, np.arange(self.num_keys), self.num_keys)
         context_BT = np.full((count, self.sequence_length), FILLER, dtype=np.int64)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.example_rng import Draws
+from experiments.data.counter_rng import ExampleRNG
+from experiments.data.vocabulary import Vocabulary
 from experiments.tasks.recall.base import Lookup
-from experiments.tasks.task import Reference, Vocabulary
+from experiments.tasks.task import Reference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +58,11 @@ class Recall(Lookup):
         self.sequence_length = config.sequence_length
         self.vocabulary = Vocabulary(num_symbols=config.num_symbols, num_sentinels=config.num_pairs)
 
-    def facts(self, draws: Draws) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def facts(self, rng: ExampleRNG) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         c = self.config
         half = c.num_symbols // 2
-        key_BK = 1 + draws.distinct("keys", half - 1, c.num_pairs)
-        value_BK = half + draws.distinct("values", c.num_symbols - half, c.num_pairs)
+        key_BK = 1 + rng.distinct("keys", half - 1, c.num_pairs)
+        value_BK = half + rng.distinct("values", c.num_symbols - half, c.num_pairs)
         return np.stack([key_BK, value_BK], axis=2).reshape(len(key_BK), -1), key_BK[:, :, None], value_BK
 
     def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:

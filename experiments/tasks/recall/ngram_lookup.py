@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.tasks.probes.probe import Probe, batch_of, draws_of
-from experiments.tasks.task import Batch, Reference, Vocabulary
+from experiments.data.counter_rng import ExampleRNG
+from experiments.data.vocabulary import Vocabulary
+from experiments.tasks.probes.probe import Probe, batch_of
+from experiments.tasks.task import Batch, Reference
 
 FILLER = 0
 
@@ -61,9 +63,9 @@ class NgramLookup(Probe):
         self.vocabulary = Vocabulary(num_symbols=2 + config.num_letters, num_sentinels=1)
 
     def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
-        c, draws = self.config, draws_of(split, seed, start, count)
-        letter_BL = 1 + draws.below("letters", self.length, c.num_letters)
-        place_B1 = draws.below("place", 1, self.length - c.ngram - c.answer_length + 1)
+        c, rng = self.config, ExampleRNG.of(split, seed, start, count)
+        letter_BL = 1 + rng.integers("letters", self.length, c.num_letters)
+        place_B1 = rng.integers("place", 1, self.length - c.ngram - c.answer_length + 1)
         ngram_BLN = np.lib.stride_tricks.sliding_window_view(letter_BL, c.ngram, axis=1)
         question_BN = np.take_along_axis(ngram_BLN, place_B1[:, :, None], axis=1)[:, 0]
         first_B1 = (ngram_BLN == question_BN[:, None]).all(2).argmax(1)[:, None]

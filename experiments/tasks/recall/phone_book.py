@@ -14,8 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.tasks.probes.probe import Probe, batch_of, draws_of
-from experiments.tasks.task import Batch, Reference, Vocabulary
+from experiments.data.counter_rng import ExampleRNG
+from experiments.data.vocabulary import Vocabulary
+from experiments.tasks.probes.probe import Probe, batch_of
+from experiments.tasks.task import Batch, Reference
 
 FILLER = 0
 DIGITS = 10
@@ -66,15 +68,15 @@ class PhoneBook(Probe):
         self.vocabulary = Vocabulary(num_symbols=1 + DIGITS + 2 * config.num_names, num_sentinels=1)
 
     def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
-        c, draws = self.config, draws_of(split, seed, start, count)
+        c, rng = self.config, ExampleRNG.of(split, seed, start, count)
         entries, row_B = c.num_entries, np.arange(count)
-        name_BK = draws.distinct("names", c.num_names**2, entries)
+        name_BK = rng.distinct("names", c.num_names**2, entries)
         entry_BKJ = np.empty((count, entries + 1, 2 + c.num_digits), dtype=np.int64)
         entry_BKJ[:, :-1, 0] = 1 + DIGITS + name_BK // c.num_names
         entry_BKJ[:, :-1, 1] = 1 + DIGITS + c.num_names + name_BK % c.num_names
-        digit_BN = draws.below("digits", entries * c.num_digits, DIGITS)
+        digit_BN = rng.integers("digits", entries * c.num_digits, DIGITS)
         entry_BKJ[:, :-1, 2:] = 1 + digit_BN.reshape(count, entries, -1)
-        entry_BKJ[:, -1] = entry_BKJ[row_B, draws.below("asked", 1, entries)[:, 0]]
+        entry_BKJ[:, -1] = entry_BKJ[row_B, rng.integers("asked", 1, entries)[:, 0]]
 
         tokens_BT = np.full((count, c.sequence_length), FILLER, dtype=np.int64)
         tokens_BT[:, -(entries + 1) * (2 + c.num_digits) :] = entry_BKJ.reshape(count, -1)

@@ -21,11 +21,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from experiments.data.corpus import SPLITS
 from experiments.data.counter_rng import epoch_order, permute, stream
 from experiments.data.labelled_rows import Row, RowsConfig, read_rows
-from experiments.data.tokenizer import TextTokenizer, TokenizerConfig, train_tokenizer
+from experiments.data.make_tokenizer import train_tokenizer
+from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.errors import DataError, nearest
-from experiments.tasks.task import SPLITS, Batch, Task
+from experiments.tasks.task import Batch, Task
 
 
 class Parsed(NamedTuple):

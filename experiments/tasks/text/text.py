@@ -20,12 +20,12 @@ import torch
 from numpy.typing import NDArray
 
 from experiments.data.baselines import XZ_LIMIT, text_of_tokens, unigram_bits_per_byte, xz_bits_per_byte
-from experiments.data.corpus import CorpusConfig
+from experiments.data.corpus import SPLITS, CorpusConfig
 from experiments.data.counter_rng import permute, stream
 from experiments.data.token_file import open_token_file
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.errors import DataError
-from experiments.tasks.task import SPLITS, Batch, Reference, Task
+from experiments.tasks.task import Batch, Reference, Task
 
 PASSAGE = 1024
 """Tokens of the passages that ``TextConfig.train_tokens`` picks."""

@@ -18,12 +18,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from experiments.data.corpus import SPLITS
 from experiments.data.counter_rng import permute, stream
 from experiments.data.document import text_of_row
 from experiments.data.labelled_rows import RowsConfig, read_rows
-from experiments.data.tokenizer import TextTokenizer, TokenizerConfig, train_tokenizer
+from experiments.data.make_tokenizer import tokenizer_description, train_tokenizer
+from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.errors import DataError, nearest
-from experiments.tasks.task import SPLITS, Batch, Reference, Task
+from experiments.tasks.task import Batch, Reference, Task
 from experiments.tasks.text.toy_translation import phrases
 from experiments.tasks.text_metrics import TEXT_METRICS, bleu
 
@@ -150,7 +152,7 @@ class Pairs(Task):
     def fingerprint(self) -> str:
         c = self.config
         digest = hashlib.sha256(b"pairs-1")
-        described = [c.tokenizer.description(), self.tokenizer.fingerprint, c.num_sentinels]
+        described = [tokenizer_description(c.tokenizer), self.tokenizer.fingerprint, c.num_sentinels]
         digest.update(json.dumps([*described, c.max_source, c.max_target], sort_keys=True).encode())
         for split in SPLITS:
             some = _phrase_pairs(split, 0, np.arange(100)) if self._rows is None else self._rows[split]

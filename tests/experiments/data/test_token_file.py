@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from experiments.data import token_file
-from experiments.data.corpus import CorpusConfig
+from experiments.data.corpus import SPLITS, CorpusConfig
 from experiments.data.token_file import open_token_file
 from experiments.data.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError
-from experiments.tasks.task import SPLITS
 
 BPE = TokenizerConfig(kind="bpe", vocab_size=270)
 EOS = 258

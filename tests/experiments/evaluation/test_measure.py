@@ -8,6 +8,7 @@ from architectures.backbone import Backbone, BackboneConfig, Flops, Output
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from experiments.data.vocabulary import Vocabulary
 from experiments.evaluation.measure import evaluate, summarise
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
@@ -16,7 +17,7 @@ from experiments.objectives.language_modelling.span_corruption import SpanCorrup
 from experiments.objectives.objective import Score
 from experiments.runtime.errors import DataError
 from experiments.tasks.recall.mqar import Recall, RecallConfig
-from experiments.tasks.task import Batch, Task, Vocabulary
+from experiments.tasks.task import Batch, Task
 
 CPU = {"precision": "fp32"}
 

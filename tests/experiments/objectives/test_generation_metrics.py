@@ -2,9 +2,10 @@
 
 import torch
 
+from experiments.data.vocabulary import Vocabulary
 from experiments.objectives.generation_metrics import as_written, ended_answers, source_prompts
 from experiments.objectives.objective import Score
-from experiments.tasks.task import Batch, Vocabulary
+from experiments.tasks.task import Batch
 
 VOCABULARY = Vocabulary(num_symbols=10, num_sentinels=0)
 PAD, EOS = VOCABULARY.pad, VOCABULARY.eos

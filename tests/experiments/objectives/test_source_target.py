@@ -1,9 +1,10 @@
 import pytest
 import torch
 
+from experiments.data.vocabulary import Vocabulary
 from experiments.objectives.source_target import cut_out, keep
 from experiments.runtime.errors import DataError
-from experiments.tasks.task import Batch, Vocabulary
+from experiments.tasks.task import Batch
 from tests.experiments.objectives import toys
 
 TEXT = "Thank you for inviting me to your party last week ."

@@ -27,7 +27,8 @@ from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.moe.config import ExpertsConfig
-from experiments.tasks.task import Batch, Task, Vocabulary
+from experiments.data.vocabulary import Vocabulary
+from experiments.tasks.task import Batch, Task
 
 CAUSAL = {
     "decoder": (Decoder, DecoderConfig(d_model=16, attention=AttentionConfig(num_kv_heads=2))),

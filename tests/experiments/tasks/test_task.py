@@ -1,6 +1,7 @@
 import pytest
 
-from experiments.tasks.task import DataError, Vocabulary
+from experiments.data.vocabulary import Vocabulary
+from experiments.runtime.errors import DataError
 
 
 def test_special_tokens_follow_the_symbols_and_none_shares_an_id():

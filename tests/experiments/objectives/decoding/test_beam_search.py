@@ -9,9 +9,9 @@ from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
 from architectures.backbone import Backbone, BackboneConfig, DecodingState, Flops, Output
+from experiments.data.vocabulary import Vocabulary
 from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
 from experiments.objectives.decoding.sampling import Opening, pad_right
-from experiments.tasks.task import Vocabulary
 
 PAD, EOS = 0, 1
 """Of T5."""

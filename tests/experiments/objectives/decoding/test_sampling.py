@@ -16,6 +16,7 @@ from transformers import (
 )
 
 from architectures.backbone import Backbone, BackboneConfig, DecodingState, Flops, Output
+from experiments.data.vocabulary import Vocabulary
 from experiments.objectives.decoding.sampling import (
     GREEDY,
     Opening,
@@ -26,7 +27,6 @@ from experiments.objectives.decoding.sampling import (
     process,
     write,
 )
-from experiments.tasks.task import Vocabulary
 
 VOCABULARY = Vocabulary(num_symbols=12, num_sentinels=2)
 V = VOCABULARY.size

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.data.example_rng import Draws
+from experiments.data.counter_rng import ExampleRNG
 from experiments.tasks.formal import context_free, context_sensitive, regular
 from experiments.tasks.formal.base import Language, LanguageConfig
 from experiments.tasks.formal.context_free import expressions
@@ -100,8 +100,8 @@ def test_single_answers_are_equally_likely(language: type[Language]) -> None:
 
 def test_expressions_nest_in_every_way() -> None:
     """All shapes of length 8: the cut is 1 to 4 symbols behind the bracket, signs are as likely as not."""
-    draws = Draws(seed=0, split="train", index_B=np.arange(4000))
-    string_BN, sign_BN = expressions(draws, 8)
+    rng = ExampleRNG(seed=0, split="train", index_B=np.arange(4000))
+    string_BN, sign_BN = expressions(rng, 8)
     texts = ["".join(context_free.BracketArithmetic.alphabet[s] for s in row) for row in string_BN.tolist()]
     shapes = {"".join("d" if c.isdigit() else c for c in text).replace("+", "o") for text in texts}
     # d or -d or (d) or (-d) on the left, the rest of five symbols on the right

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from experiments.data.counter_rng import ExampleRNG
+from experiments.data.vocabulary import Vocabulary
 from experiments.tasks.formal.base import LanguageConfig
 from experiments.tasks.formal.context_free import ReverseString
 from experiments.tasks.formal.regular import EvenPairs, ParityCheck
-from experiments.tasks.probes.probe import Probe, batch_of, draws_of
+from experiments.tasks.probes.probe import Probe, batch_of
 from experiments.tasks.probes.shallow_baselines import Answers, best_reference, shallow_scores
 from experiments.tasks.recall.memorization import Memorization, MemorizationConfig
 from experiments.tasks.recall.mqar import Recall, RecallConfig
-from experiments.tasks.task import Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +33,10 @@ class Planted(Probe):
         self.vocabulary = Vocabulary(num_symbols=6, num_sentinels=1)
 
     def batch(self, split: str, seed: int, start: int, count: int):
-        draws = draws_of(split, seed, start, count)
-        shown_BN = 1 + draws.below("shown", 9, 5)
-        free_B2 = 1 + draws.below("free", 2, 5)
-        rare_B2 = np.where(draws.uniform("rare", 2) < 0.7, 3, free_B2)
+        rng = ExampleRNG.of(split, seed, start, count)
+        shown_BN = 1 + rng.integers("shown", 9, 5)
+        free_B2 = 1 + rng.integers("free", 2, 5)
+        rare_B2 = np.where(rng.uniform("rare", 2) < 0.7, 3, free_B2)
         answer_B2 = {
             "none": free_B2,
             "majority": rare_B2,

@@ -1,0 +1,104 @@
+"""Byte-level BPE, trained on the training split (Sennrich et al. 2016; Radford et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import AddedToken, Regex, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer as HFTokenizer
+
+from experiments.data.tokenizer import TextTokenizer, TokenizerConfig, make_normalizer
+from experiments.data.vocabulary import Vocabulary
+from experiments.runtime.errors import DataError
+
+# "byte_level" is the pattern of GPT-2. The others keep what they cut at, so nothing is lost.
+_STAGES = {
+    "whitespace": lambda: pre_tokenizers.Split(Regex(r"\s+"), "merged_with_next"),
+    "digits": lambda: pre_tokenizers.Digits(individual_digits=True),
+    "byte_level": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+}
+
+
+class BPETokenizer(TextTokenizer):
+    """Byte-level BPE by the ``tokenizers`` package. Any text can be encoded; decoding gives it back."""
+
+    def __init__(self, tokenizer: HFTokenizer, num_sentinels: int) -> None:
+        self.vocabulary = Vocabulary(
+            num_symbols=tokenizer.get_vocab_size() - 4 - num_sentinels, num_sentinels=num_sentinels
+        )
+        self._tokenizer = tokenizer
+        self._tokenizer.encode_special_tokens = True  # "⟨eos⟩" in a text is text
+        character_to_byte = byte_level_alphabet()
+        self.token_bytes = []
+        for i in range(self.vocabulary.num_symbols):
+            token = tokenizer.id_to_token(i)
+            assert token is not None
+            self.token_bytes.append(bytes(character_to_byte[c] for c in token))
+        self.token_bytes += [b""] * (4 + num_sentinels)
+
+    @classmethod
+    def train(cls, config: TokenizerConfig, num_sentinels: int, texts: Iterator[str]) -> BPETokenizer:
+        """Learns the merges from ``texts``, then adds the special tokens behind them."""
+        tokenizer = HFTokenizer(models.BPE())
+        normalizer = make_normalizer(config)
+        if normalizer is not None:
+            tokenizer.normalizer = normalizer
+        stages = [_STAGES[name]() for name in config.pre_tokenization]
+        if "byte_level" not in config.pre_tokenization:  # without its pattern, text still turns into bytes
+            stages.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(stages)
+        trainer = trainers.BpeTrainer(
+            vocab_size=config.vocab_size,
+            min_frequency=2,
+            initial_alphabet=sorted(byte_level_alphabet()),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(texts, trainer)
+        if tokenizer.get_vocab_size() < config.vocab_size:
+            raise DataError(
+                f"tokenizer.vocab_size={config.vocab_size}: the training text yields only "
+                f"{tokenizer.get_vocab_size()} symbols; set tokenizer.vocab_size to that or fewer"
+            )
+        _add_special_tokens(tokenizer, config, num_sentinels)
+        return cls(tokenizer, num_sentinels)
+
+    def encode_documents(self, texts: Sequence[str]) -> list[NDArray[np.integer]]:
+        return [np.array(e.ids, dtype=np.uint32) for e in self._tokenizer.encode_batch_fast(list(texts))]
+
+    def encode(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def save(self, folder: Path) -> None:
+        self._tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def _add_special_tokens(tokenizer: HFTokenizer, config: TokenizerConfig, num_sentinels: int) -> None:
+    """Adds pad, bos, eos, mask and sentinels at the ids of ``Vocabulary``, and the post-processor.
+
+    The brackets in their names are not in the byte-level alphabet, so no merge can be named alike.
+    """
+    v = Vocabulary(num_symbols=tokenizer.get_vocab_size(), num_sentinels=num_sentinels)
+    ids = {"⟨pad⟩": v.pad, "⟨bos⟩": v.bos, "⟨eos⟩": v.eos, "⟨mask⟩": v.mask}
+    for i in reversed(range(num_sentinels)):
+        ids[f"⟨sentinel {i}⟩"] = v.sentinel(i)
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in ids])
+    assert all(tokenizer.token_to_id(name) == i for name, i in ids.items())
+    used = [f"⟨{name}⟩" for name in config.post_processing]
+    before, after = [n for n in used if n == "⟨bos⟩"], [n for n in used if n == "⟨eos⟩"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=[*before, "$A", *after], special_tokens=[(name, ids[name]) for name in used]
+    )
+
+
+def byte_level_alphabet() -> dict[str, int]:
+    """The printable character that stands for each byte in byte-level BPE (Radford et al. 2019).
+
+    Printable Latin-1 characters stand for themselves; the other bytes take
+    characters from U+0100 on, in order.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [b for b in range(256) if b not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}

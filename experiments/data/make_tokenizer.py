@@ -1,0 +1,42 @@
+"""Makes the tokenizer that a configuration asks for, trains it, or loads it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as HFTokenizer
+
+from experiments.data.bpe_tokenizer import BPETokenizer
+from experiments.data.folder_tokenizer import FolderTokenizer, identity
+from experiments.data.tokenizer import ByteTokenizer, TextTokenizer, TokenizerConfig
+
+
+def tokenizer_description(config: TokenizerConfig) -> dict[str, Any]:
+    """Return the settings that decide the tokens of this kind of tokenizer, fit for JSON."""
+    if config.path is not None:
+        folder = identity(Path(config.path))
+        return {"kind": config.kind, "folder": folder, "post_processing": config.post_processing}
+    settings = asdict(config)
+    del settings["path"]
+    if config.kind == "bytes":
+        del settings["pre_tokenization"], settings["vocab_size"]
+    return settings
+
+
+def train_tokenizer(config: TokenizerConfig, num_sentinels: int, train_texts: Iterator[str]) -> TextTokenizer:
+    """Make the tokenizer of a configuration; ``train_texts`` is read only where something is learned."""
+    if config.path is not None:
+        return FolderTokenizer(config, Path(config.path))
+    if config.kind == "bytes":
+        return ByteTokenizer(config, num_sentinels)
+    return BPETokenizer.train(config, num_sentinels, train_texts)
+
+
+def load_tokenizer(config: TokenizerConfig, num_sentinels: int, folder: Path) -> TextTokenizer:
+    """Load the tokenizer that was saved in ``folder``."""
+    if config.kind != "bpe":  # nothing was learned from the text
+        return train_tokenizer(config, num_sentinels, iter(()))
+    return BPETokenizer(HFTokenizer.from_file(str(folder / "tokenizer.json")), num_sentinels)
