@@ -3,7 +3,7 @@
 python benchmarks/diffusion.py --runs /tmp/diffusion --output benchmarks/results/diffusion.md
 
 Three models of one size are trained on the embedded text for ``--budget`` tokens each, unless their runs are
-there already: ``diffusion``, which writes one token in each forward pass over the whole text (first hitting,
+there already: ``masked_diffusion``, which writes one token in each forward pass over all text (first hitting,
 an exact sampler); ``block_diffusion``, which keeps what it has written in a cache and commits several tokens
 of a block in a pass (ancestral, the fewer steps the further from exact); and a decoder, which judges both.
 Speed means nothing without quality: the speed-up is that of the fewest steps whose texts the judge finds no
@@ -78,7 +78,7 @@ def sample(run: Path, judge: Path, args: argparse.Namespace, method: str, steps:
 def measure(args: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
     """One row for each way of writing; the first is one token a full pass."""
     judge = train("decoder", args, runs)
-    whole, blocks = train("diffusion", args, runs), train("block_diffusion", args, runs)
+    whole, blocks = train("masked_diffusion", args, runs), train("block_diffusion", args, runs)
     first = sample(whole, judge, args, "first_hitting", args.length)
     rows = [{"how": "one token a full pass", **first}]
     for steps in STEPS:

@@ -21,7 +21,7 @@ from architectures.backbones.encoder import Encoder, EncoderConfig
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.mamba2 import Mamba2, Mamba2Config
-from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.stack import Stack
 from architectures.layers.attention.config import AttentionConfig
@@ -49,7 +49,7 @@ SIZES = (
     Size("large", 2048, 24, 8, 1024, 32768),
 )
 TINY = (Size("tiny", 32, 1, 2, 16, 64),)
-FAMILIES = ("decoder", "encoder", "encoder_decoder", "mamba", "mamba2", "moe", "diffusion")
+FAMILIES = ("decoder", "encoder", "encoder_decoder", "mamba", "mamba2", "moe", "masked_diffusion")
 EXPERTS, CHOSEN = 8, 2
 
 
@@ -65,7 +65,7 @@ def maker(family: str, size: Size, room: int | None = None) -> Make:
         "decoder": (Decoder, lambda: DecoderConfig(**wide)),
         "encoder": (Encoder, lambda: EncoderConfig(**wide)),
         "encoder_decoder": (EncoderDecoder, lambda: EncoderDecoderConfig(**wide)),
-        "diffusion": (Diffusion, lambda: DiffusionConfig(**wide)),
+        "masked_diffusion": (MaskedDiffusion, lambda: MaskedDiffusionConfig(**wide)),
         "moe": (MoE, lambda: MoEConfig(**routed, experts=experts)),
         "mamba": (Mamba, lambda: MambaConfig(**deep)),
         "mamba2": (Mamba2, lambda: Mamba2Config(**deep, num_heads=max(2, d // 32), d_state=min(128, d))),

@@ -22,7 +22,17 @@ from experiments.run.plan import plan
 from experiments.training.optimizer import make_optimizer, set_rate
 from experiments.training.parallel.strategy import Loss
 
-FAMILIES = ("decoder", "encoder", "encoder_decoder", "s4", "mamba", "mamba2", "moe", "diffusion", "hybrid")
+FAMILIES = (
+    "decoder",
+    "encoder",
+    "encoder_decoder",
+    "s4",
+    "mamba",
+    "mamba2",
+    "moe",
+    "masked_diffusion",
+    "hybrid",
+)
 BATCH, LENGTH, STEPS = 8, 128, 50
 LIMIT = 1e-5
 """Losses that differ by more than this are not the same."""
@@ -73,6 +83,8 @@ def main() -> None:
     if args.against is None:
         return
     before = json.loads(args.against.read_text(encoding="utf-8"))
+    if "diffusion" in before:  # the name that version 0.1 recorded
+        before["masked_diffusion"] = before.pop("diffusion")
     most = {family: difference(losses, before[family][: args.steps]) for family, losses in found.items()}
     print(as_markdown(("family", "largest difference"), [[f, f"{d:.1e}"] for f, d in most.items()]))
     if worst := [family for family, found in most.items() if not found <= LIMIT]:

@@ -130,11 +130,11 @@ class Harness:
             console=console,
             grid=Grid(),
             flops_per_token=planned.cost["flops_per_token"],
-            interruptions=held.enter_context(Interruptions(settings.trainer.stop_margin)),
+            interruptions=held.enter_context(Interruptions(settings.trainer.preemption_margin_seconds)),
             lock=held.enter_context(RunLock(folder.root)),
         )
         self.trainer.model.train()
-        limit = settings.trainer.hang_seconds
+        limit = settings.trainer.step_timeout_seconds
         self.watchdog = held.enter_context(Watchdog(limit, folder.root / "failures" / "hang.txt"))
         self.progress = held.enter_context(console.progress(self.trainer.total_steps))
 

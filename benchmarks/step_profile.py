@@ -30,11 +30,11 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from architectures.backbone import Backbone
 from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from architectures.backbones.s4 import S4, S4Config
 from architectures.layers.attention.config import AttentionConfig
 
-FAMILIES = (*PEERS, "s4", "hybrid", "diffusion")
+FAMILIES = (*PEERS, "s4", "hybrid", "masked_diffusion")
 WARM = 2
 """Steps that come first and are not counted."""
 LISTED = 5
@@ -53,7 +53,7 @@ def make_model(family: str, shape: Shape) -> Backbone:
     attention = AttentionConfig(num_heads=shape.heads)
     if family == "hybrid":
         return Hybrid(HybridConfig(**size, attention=attention), **sizes)
-    return Diffusion(DiffusionConfig(**size, attention=attention), **sizes)
+    return MaskedDiffusion(MaskedDiffusionConfig(**size, attention=attention), **sizes)
 
 
 class Training:

@@ -20,8 +20,11 @@ PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#9
 """Okabe and Ito's colour-blind safe colours. Grey stands for their black, which a dark page
 would swallow; their yellow comes last and darkened, for a white page."""
 
-FAMILIES = ("decoder", "mamba", "s4", "moe", "diffusion", "encoder", "encoder_decoder", "hybrid")
+FAMILIES = ("decoder", "mamba", "s4", "moe", "masked_diffusion", "encoder", "encoder_decoder", "hybrid")
 """Backbones with the colour of ``PALETTE`` and the marker of ``SYMBOLS`` at the same place."""
+
+FORMER = {"diffusion": "masked_diffusion"}
+"""Names of backbones in frames that version 0.1 recorded, and their names now."""
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon")
 DASHES = ("solid", "dash", "dot", "dashdot")
@@ -40,9 +43,10 @@ MOST_PANELS = 8
 
 def places(backbones: list[str]) -> dict[str, int]:
     """Where in ``PALETTE`` and ``SYMBOLS`` each backbone of a study has its colour and marker."""
-    found = {name: FAMILIES.index(name) for name in backbones if name in FAMILIES}
+    current = {name: FORMER.get(name, name) for name in backbones}
+    found = {name: FAMILIES.index(now) for name, now in current.items() if now in FAMILIES}
     free = [i for i in range(len(PALETTE)) if i not in found.values()] or list(range(len(PALETTE)))
-    others = sorted(name for name in backbones if name not in FAMILIES)
+    others = sorted(name for name in backbones if name not in found)
     return found | {name: free[i % len(free)] for i, name in enumerate(others)}
 
 

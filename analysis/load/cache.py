@@ -28,10 +28,11 @@ import pyarrow.parquet as pq
 from analysis.load import run_config, run_record
 from analysis.load.run_record import FILES, read_run
 from analysis.writing import write
+from experiments.config import legacy
 
 NAME = ".frame.parquet"
 CURVE = "curve_"
-SOURCES = (__file__, run_record.__file__, run_config.__file__)
+SOURCES = (__file__, run_record.__file__, run_config.__file__, legacy.__file__)
 CODE = hashlib.sha256(b"".join(Path(source).read_bytes() for source in SOURCES)).hexdigest()
 """What the code is known by that made the rows."""
 SETTLED = 2 * 10**9

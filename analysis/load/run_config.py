@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from experiments.config.legacy import upgrade
+
 DECIDING = ("backbone", "objective", "task", "scale", "budget", "optimizer")
 """Sections of a configuration that decide a run's result."""
 
@@ -54,5 +56,5 @@ def _flat(section: str) -> dict[str, Any]:
         else:
             flat[prefix[:-1]] = value
 
-    collect("", yaml.CSafeLoader(section).get_single_data() or {})
+    collect("", upgrade(yaml.CSafeLoader(section).get_single_data() or {}))
     return flat

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.load.run_config import flat_config
+from experiments.config.legacy import upgrade
 
 NUMBERS = {
     "flops_per_token": ("flops_per_token",),
@@ -95,7 +96,7 @@ def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[st
             value = (value or {}).get(key)
         row[column] = _number(value)
     row |= {
-        "matched_axis": (result.get("matched") or {}).get("axis"),
+        "matched_axis": upgrade({"scale": result.get("matched") or {}})["scale"].get("axis"),
         "fingerprint": result.get("fingerprint") or data.get("fingerprint"),
         "git_commit": git.get("commit"), "git_dirty": git.get("dirty"), "git_code": git.get("code"),
         "command": provenance.get("command"), "finished_at": result.get("finished_at"),
@@ -107,7 +108,7 @@ def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[st
         "steps_to": study_keys.get("study.steps_to"),
         "solved": _threshold(study_keys.get("study.solved")),
         "learning_rate": _number(study_keys.get("optimizer.learning_rate")),
-        "decay_ends": json.dumps(study_keys.get("optimizer.decay_ends") or [1.0]),
+        "decay_ends": json.dumps(study_keys.get("optimizer.decay_end_fractions") or [1.0]),
         "changed": json.dumps(sorted((result.get("resume") or {}).get("changed") or [])),
         "loss_spikes": _number((result.get("training") or {}).get("loss_spikes")),
         "skipped_steps": _number((result.get("training") or {}).get("skipped_steps")),

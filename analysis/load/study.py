@@ -14,7 +14,7 @@ rest is text (None where the record has none).
                                        items of the test split, not over seeds
     validation                         the last value of that metric on the validation split
     SPLIT_METRIC                       every metric, for example ``test_bits_per_byte``
-    further                            the score in each of the further tests (``trainer.tests``), JSON text
+    further                            the score of each of ``trainer.extra_evaluations``, JSON text
     published                          what the study quotes from others (``study.published``), JSON text
     baseline against                   what more the tables show: ``study.baseline``, ``study.against``
     solved                             the accuracy from which on a task counts as solved (``study.solved``)

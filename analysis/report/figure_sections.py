@@ -100,11 +100,11 @@ def tradeoffs(figures: Figures, frame: pd.DataFrame, speed: pd.DataFrame | None,
 
 def further(figures: Figures, frame: pd.DataFrame, study: str) -> str:
     """Further tests of the same models, what else a study asks for, and what others published."""
-    longer = "trainer.tests=[sequence_length=256]"
+    longer = "trainer.extra_evaluations=[sequence_length=256]"
     parts = []
     if figures["further_tests"] is not None or figures["recall_maps"] is None:
         parts = [drawn(figures["further_tests"], f"Takes other tests of the same models: {code(longer)}.")]
-    depths = "trainer.tests=['sequence_length=256 depth=0','sequence_length=256 depth=1']"
+    depths = "trainer.extra_evaluations=['sequence_length=256 depth=0','sequence_length=256 depth=1']"
     parts += [
         "<h3>Needles by length and depth</h3>",
         drawn(

@@ -1,6 +1,6 @@
 """Further tests of the arms of a study: the same models on the task with other settings.
 
-A study asks for them with ``trainer.tests``, such as ``sequence_length=256``;
+A study asks for them with ``trainer.extra_evaluations``, such as ``sequence_length=256``;
 the score on the task as it was trained on stands first.
 """
 

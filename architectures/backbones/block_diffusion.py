@@ -3,7 +3,7 @@
 Arriola et al. 2025 (BD3LM, arXiv 2503.09573). A token sees all of its own block and the blocks before. In
 training the sequence is there twice: each noisy block reads itself and the clean copies of the blocks before
 it, so that all blocks are trained in one pass (section 3.1). With blocks of one token it is causal, with one
-block for everything it is ``Diffusion``; the weights are the same.
+block for everything it is ``MaskedDiffusion``; the weights are the same.
 
 Shapes: B batch, T length, S keys, D d_model, V vocabulary.
 """
@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Capabilities, DecodingState, Flops, Output, at_scored, no_source
-from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from architectures.layers.context import Context
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockDiffusionConfig(DiffusionConfig):
+class BlockDiffusionConfig(MaskedDiffusionConfig):
     """A mask predictor by blocks."""
 
     block_length: int = 4
@@ -40,7 +40,7 @@ class BlockDiffusionConfig(DiffusionConfig):
             )
 
 
-class BlockDiffusion(Diffusion):
+class BlockDiffusion(MaskedDiffusion):
     """Transformer that sees the blocks before and all of its own."""
 
     Config = BlockDiffusionConfig

@@ -201,7 +201,7 @@ class EncoderDecoder(Backbone):
             nn.Identity() if post else make_norm(config.block.norm, config.width, config.norm_eps)
         )
         self.head = nn.Linear(config.width, vocab_size, bias=config.head.bias)
-        if config.tied:
+        if config.tie_embeddings:
             self.head.weight = self.embedding.target.tokens.weight
         init_normal(self)
         self._scale_residual_branches()

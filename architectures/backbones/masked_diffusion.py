@@ -33,7 +33,7 @@ FREQUENCIES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffusionConfig(DecoderConfig):
+class MaskedDiffusionConfig(DecoderConfig):
     """A LLaDA-style mask predictor; the same settings as the decoder and two more."""
 
     time_embedding: bool = False
@@ -60,14 +60,14 @@ class TimeEmbedding(nn.Module):
         return self.outer(nn.functional.silu(self.inner(waves)))
 
 
-class Diffusion(Decoder):
+class MaskedDiffusion(Decoder):
     """Bidirectional transformer that predicts masked tokens."""
 
-    Config = DiffusionConfig
+    Config = MaskedDiffusionConfig
     capabilities = Capabilities(bidirectional=True, packs=True, denoises=True)
-    config: DiffusionConfig
+    config: MaskedDiffusionConfig
 
-    def __init__(self, config: DiffusionConfig, *, vocab_size: int, max_length: int) -> None:
+    def __init__(self, config: MaskedDiffusionConfig, *, vocab_size: int, max_length: int) -> None:
         super().__init__(config, vocab_size=vocab_size, max_length=max_length)
         self.time = TimeEmbedding(config.width) if config.time_embedding else None
         if self.time is not None:

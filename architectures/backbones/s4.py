@@ -61,7 +61,7 @@ class S4(Stack):
             raise ValueError(f"rate={rate} must be positive; 1 leaves the time steps as they are")
         for part in self.modules():
             if isinstance(part, S4Layer):
-                part.rate = rate
+                part.dt_scale = rate
 
     def kernels(self) -> dict[str, str]:
         return {"convolution": LAYERS[self.config.parametrisation].path} | super().kernels()

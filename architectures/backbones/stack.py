@@ -42,7 +42,7 @@ class StackConfig(BackboneConfig):
     """Number of blocks."""
     norm_eps: float = 1e-5
     """Added to the mean square before the root, in every norm."""
-    tied: bool = False
+    tie_embeddings: bool = False
     """Share the embedding table with the projection to the vocabulary."""
 
     def __post_init__(self) -> None:
@@ -63,7 +63,7 @@ class Stack(Backbone):
         self.blocks = nn.ModuleList(self.make_block(layer) for layer in range(config.num_layers))
         self.final = self.make_final()
         self.head = self.make_head()
-        if config.tied:
+        if config.tie_embeddings:
             self.head.weight = token_table(self.embedding, self.vocab_size).weight
         if self.head.weight.is_meta:
             return  # without memory there is nothing to fill: a size is asked for, again and again

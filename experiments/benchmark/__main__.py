@@ -2,7 +2,7 @@
 
 python -m experiments.benchmark backbone=mamba contexts=[512,2048] batch_size=8 output=rows.parquet
 python -m experiments.benchmark backbone=decoder mode=[train] tokens_per_step=16384 memory_limit=4
-python -m experiments.benchmark backbone=diffusion mode=[sample] contexts=[128] steps=[8,32,128]
+python -m experiments.benchmark backbone=masked_diffusion mode=[sample] contexts=[128] steps=[8,32,128]
 python -m experiments.benchmark -m backbone=decoder,mamba device.precision=fp32,bf16 output=rows.json
 
 ``mode=null`` measures all that a backbone can do. Prefill, decoding and sampling are measured for one

@@ -26,6 +26,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments.config.legacy import renamed_key, renamed_option
 from experiments.config.sections import CONF
 from experiments.runtime.errors import Preempted, RunError, nearest
 from experiments.runtime.rank import place
@@ -135,12 +136,17 @@ def explain(error: Exception, config_name: str = "config") -> str:
 def _unknown_option(group: str, option: str, text: str) -> str:
     listed = text.split(f"options in '{group}':", 1)[-1].splitlines()
     options = [line.strip() for line in listed if re.fullmatch(r"\s*[\w.-]+\s*", line)]
+    if (now := renamed_option(group, option)) is not None:
+        return f"{group}={option} is now {group}={now}"
     return f"{group}={option}: there is no conf/{group}/{option}.yaml{nearest(option, options)}"
 
 
 def _unknown_key(key: str, config_name: str) -> str:
     parent, _, leaf = key.rpartition(".")
-    return f"{key}: there is no such key{nearest(leaf, _keys(parent, config_name))}"
+    known = _keys(parent, config_name)
+    if (now := renamed_key(key, set(known))) is not None:
+        return f"{key} is now {now}"
+    return f"{key}: there is no such key{nearest(leaf, known)}"
 
 
 def _keys(parent: str, config_name: str) -> list[str]:

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
+from experiments.config.legacy import renamed_option
 from experiments.runtime.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     import torch
 
-AXES = ("body", "active_body", "total", "flops")
+AXES = ("non_embedding", "active_non_embedding", "total", "flops")
 SCHEDULES = ("cosine", "wsd", "constant")
 PRECISIONS = ("fp32", "bf16")
 AUTO = "auto"
@@ -32,9 +33,10 @@ COMPILED = ("none", "blocks")
 class ScaleConfig:
     """The size every backbone is brought to."""
 
-    axis: str = "body"
-    """What is held equal: ``body`` (parameters without embedding and head), ``active_body`` (those a
-    token uses), ``total``, or ``flops`` (training FLOPs per token at the task's length)."""
+    axis: str = "non_embedding"
+    """What is held equal: ``non_embedding`` (parameters without embedding and head),
+    ``active_non_embedding`` (those of them that a token uses), ``total``, or ``flops`` (training FLOPs per
+    token at the task's length)."""
     target: int | None = None
     """The size aimed at on that axis; null leaves every width as its YAML says."""
     depth: int = 2
@@ -44,7 +46,9 @@ class ScaleConfig:
 
     def __post_init__(self) -> None:
         if self.axis not in AXES:
-            raise ValueError(f"axis={self.axis!r}{nearest(self.axis, AXES)}")
+            now = renamed_option("scale.axis", self.axis)
+            hint = f" is now {now}" if now else nearest(self.axis, AXES)
+            raise ValueError(f"axis={self.axis!r}{hint}")
         if self.target is not None and self.target < 1:
             raise ValueError(f"target={self.target} must be positive, or null")
 
@@ -85,15 +89,15 @@ class OptimizerConfig:
     """Gradients are scaled down to this norm."""
     schedule: str = "cosine"
     """After the warm-up: ``cosine`` to the end, ``wsd`` (stable, then linear decay), or ``constant``."""
-    warmup: float = 0.05
+    warmup_fraction: float = 0.05
     """Share of the steps over which the rate rises linearly from zero."""
-    decay: float = 0.2
+    decay_fraction: float = 0.2
     """Share of the steps up to the end of a decay over which ``wsd`` decays."""
-    decay_ends: list[float] = field(default_factory=lambda: [1.0])
+    decay_end_fractions: list[float] = field(default_factory=lambda: [1.0])
     """Shares of the steps at which ``wsd`` has decayed. After each but the last the rate is at its peak
     again, so that one run gives a decayed model for several budgets (WSD-S: Wen et al. 2024, arXiv
     2410.05192). A validation is made at each."""
-    final: float = 0.1
+    min_lr_ratio: float = 0.1
     """Share of the peak rate at the last step."""
     mup_base_width: int | None = None
     """Width at which the other settings were chosen: they are transferred to ``backbone.d_model`` by muP
@@ -116,12 +120,14 @@ class OptimizerConfig:
             raise ValueError(f"ema={self.ema} must lie between 0 and 1, or be null")
         if self.mup_base_width is not None and self.mup_base_width < 1:
             raise ValueError(f"mup_base_width={self.mup_base_width} must be positive, or null")
-        ends = list(self.decay_ends)
+        ends = list(self.decay_end_fractions)
         if not ends or ends[-1] != 1 or ends != sorted(set(ends)) or ends[0] <= 0:
-            raise ValueError(f"decay_ends={ends} must be rising shares of the steps, the last of them 1.0")
+            raise ValueError(
+                f"decay_end_fractions={ends} must be rising shares of the steps, the last of them 1.0"
+            )
         if ends != [1.0] and self.schedule != "wsd":
-            raise ValueError(f"decay_ends={ends}: only schedule=wsd decays more than once")
-        for name in ("warmup", "decay", "final"):
+            raise ValueError(f"decay_end_fractions={ends}: only schedule=wsd decays more than once")
+        for name in ("warmup_fraction", "decay_fraction", "min_lr_ratio"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)} is a share: it must lie in [0, 1]")
 
@@ -195,7 +201,7 @@ class TrainerConfig:
     """Sequences of each evaluation during training."""
     test_examples: int = 256
     """Sequences of the final evaluation on the test split."""
-    tests: list[str] = field(default_factory=list)
+    extra_evaluations: list[str] = field(default_factory=list)
     """Further tests after training, each the settings of the task that differ: ``"sequence_length=256"``."""
     checkpoint_every: int = 200
     """Steps between checkpoints; the last step always makes one."""
@@ -207,9 +213,9 @@ class TrainerConfig:
     compile: str = "none"
     """``blocks`` compiles each block of the backbone with ``torch.compile`` for training: the first steps
     take longer, the others less. Changes results by rounding."""
-    stop_margin: int = 120
+    preemption_margin_seconds: int = 120
     """Seconds before the end of a SLURM job at which the run saves itself and stops."""
-    hang_seconds: int = 300
+    step_timeout_seconds: int = 300
     """A step that takes longer than this, and than ten times the median step, ends the process."""
 
     def __post_init__(self) -> None:
@@ -252,8 +258,8 @@ class Schema:
     trainer: Any = MISSING
     tracking: Any = MISSING
     study: Any = MISSING
-    initial: str | None = None
-    fork: str | None = None
+    init_from: str | None = None
+    continue_from: str | None = None
     seed: int = 0
     runs: str = "runs"
 

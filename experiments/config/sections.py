@@ -14,6 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
+from experiments.config.legacy import renamed_key
 from experiments.config.parallel import ParallelConfig
 from experiments.config.schema import (
     BudgetConfig,
@@ -86,6 +87,8 @@ def _check_groups(tree: dict[str, Any]) -> None:
     known = {f.name: f.type for f in dataclasses.fields(Schema)}
     for key in tree:
         if key not in known:
+            if (now := renamed_key(key, set(known))) is not None:
+                raise ConfigError(f"{key} is now {now}")
             raise ConfigError(f"{key}: there is no such key{nearest(key, known)}")
     for key, kind in known.items():
         if kind == "Any" and not isinstance(tree.get(key), dict):

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from experiments.config.moved import MOVED
+from experiments.config.legacy import renamed_key, upgrade_target
 from experiments.runtime.errors import ConfigError, nearest
 
 T = TypeVar("T")
@@ -46,9 +46,11 @@ def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
         # The key may be one of a dataclass inside this one.
         inside = error.object_type if dataclasses.is_dataclass(error.object_type) else cls
         names = [f.name for f in dataclasses.fields(inside)]
-        place = f"{prefix}{error.full_key or error.key}"
+        unknown = f"{prefix}{error.full_key or error.key}"
+        if (now := renamed_key(unknown, set(names))) is not None:
+            raise ConfigError(f"{unknown} is now {now}") from None
         raise ConfigError(
-            f"{place}: {inside.__name__} has no such key{nearest(str(error.key), names)}"
+            f"{unknown}: {inside.__name__} has no such key{nearest(str(error.key), names)}"
         ) from None
     except MissingMandatoryValue as error:
         missing = f"{prefix}{error.full_key}"
@@ -118,7 +120,8 @@ def load_class(target: str, base: type[T], key: str) -> type[T]:
     module, _, name = target.rpartition(".")
     if not module or target.startswith("."):
         raise ConfigError(f"{key}._target_={target} is no dotted path: write package.module.Class")
-    module = MOVED.get(module, module)
+    if (now := upgrade_target(target)) != target:
+        raise ConfigError(f"{key}._target_={target} is now {now}")
     top = module.partition(".")[0]
     if top not in PROJECT and not _own(top):
         raise ConfigError(

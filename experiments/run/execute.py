@@ -90,8 +90,11 @@ def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid
     settings.device.apply()
     planned = world.leader_first(lambda: plan(settings))
     record = {**recording.identity(settings), **planned.cost, "fingerprint": planned.task.fingerprint}
-    if settings.initial is not None:
-        record["initial"] = {"path": str(settings.initial.path), "fingerprint": settings.initial.fingerprint}
+    if settings.init_from is not None:
+        record["initial"] = {
+            "path": str(settings.init_from.path),
+            "fingerprint": settings.init_from.fingerprint,
+        }
     try:
         reset_peak_memory()
         model = build_model(settings, planned)
@@ -116,7 +119,7 @@ def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid
         derived(record, folder.provenance()),
         steps=planned.cost["planned"]["steps"],
     )
-    with Interruptions(settings.trainer.stop_margin, clock=world.leads()) as interruptions:
+    with Interruptions(settings.trainer.preemption_margin_seconds, clock=world.leads()) as interruptions:
         trainer = Trainer(
             settings,
             model=model,
@@ -130,7 +133,7 @@ def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid
             interruptions=interruptions,
             lock=lock,
         )
-        _train(trainer, planned.tests, record, folder, tracker, console)
+        _train(trainer, planned.extra_evaluations, record, folder, tracker, console)
 
 
 def _engine(settings: Settings, grid: Grid) -> dict[str, str]:
@@ -141,7 +144,7 @@ def _engine(settings: Settings, grid: Grid) -> dict[str, str]:
 
 def _train(
     trainer: Trainer,
-    tests: dict[str, Objective],
+    extra_evaluations: dict[str, Objective],
     record: dict[str, Any],
     folder: RunFolder,
     tracker: Tracker,
@@ -154,7 +157,7 @@ def _train(
         trainer.run()
         examples = trainer.settings.trainer.test_examples
         metrics = [asdict(metric) for metric in trainer.test("test", examples)]
-        for name, objective in tests.items():
+        for name, objective in extra_evaluations.items():
             metrics += [
                 asdict(metric) | {"split": name} for metric in trainer.test("test", examples, objective)
             ]

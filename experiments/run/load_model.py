@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone, Capabilities
+from experiments.config.legacy import upgrade
 from experiments.data.make_tokenizer import load_tokenizer
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
@@ -77,12 +78,13 @@ def read_run(path: Path) -> Settings:
     """The settings of a run, its device aside: it may be opened on another machine. Raises ConfigError."""
     file = path / "config.yaml"
     try:
-        cfg = OmegaConf.load(file)
+        stored = OmegaConf.to_container(OmegaConf.load(file))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: cannot be read: {error}") from None
-    assert isinstance(cfg, DictConfig)
+    assert isinstance(stored, dict)
+    cfg = OmegaConf.create(upgrade({str(key): value for key, value in stored.items()}))
     OmegaConf.update(cfg, "device.name", "cpu")
-    for start in ("initial", "fork"):
+    for start in ("init_from", "continue_from"):
         OmegaConf.update(cfg, start, None)  # its weights are in the checkpoints by now
     return read_settings(cfg)
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from architectures.backbone import Backbone, BackboneConfig
 from architectures.pretrained import load_folder, read_folder_config
+from experiments.config.legacy import upgrade
 from experiments.config.structured import load_class, typed
 from experiments.data.folder_tokenizer import FolderTokenizer
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
@@ -133,7 +134,7 @@ def read_record(path: Path) -> ModelRecord:
     if not is_run(path):
         return hugging_face_record(path)
     try:
-        tree = json.loads((path / RECORD).read_text())
+        tree = upgrade(json.loads((path / RECORD).read_text()))
         section = dict(tree["backbone"])
         target = section.pop("_target_")
         cls: type[Backbone] = load_class(target, Backbone, "backbone")  # type: ignore[type-abstract]

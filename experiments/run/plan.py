@@ -31,7 +31,7 @@ class Plan:
 
     task: Task
     objective: Objective
-    tests: dict[str, Objective]
+    extra_evaluations: dict[str, Objective]
     """The objective on the task of each further test, by the words that ask for it."""
     sizes: Sizes
     matched: Matched
@@ -58,7 +58,7 @@ def plan(settings: Settings) -> Plan:
                 "needed for an evaluation; give it more"
             )
     objective = settings.objective_class(settings.objective, task)
-    tests = _tests(settings, task)
+    extra_evaluations = _extra_evaluations(settings, task)
     # The same examples for every seed, so that a size does not depend on it.
     view = objective.view(task.batch("train", 0, 0, PRICED_EXAMPLES), torch.Generator().manual_seed(0))
     if view.count_B.sum() == 0:
@@ -67,7 +67,7 @@ def plan(settings: Settings) -> Plan:
             "examples: give data with answers in them"
         )
     length, source_length = view.mean_lengths()
-    trained_length = settings.initial.record.max_length if settings.initial else 0
+    trained_length = settings.init_from.record.max_length if settings.init_from else 0
     sizes = Sizes(
         vocab_size=task.vocabulary.size,
         length=length,
@@ -77,13 +77,13 @@ def plan(settings: Settings) -> Plan:
             view.tokens_BT.shape[1],
             view.source_length,
             trained_length,
-            *(each.longest for each in (objective, *tests.values())),
+            *(each.longest for each in (objective, *extra_evaluations.values())),
         ),
         passes=view.passes,
         make_readout=objective.make_readout,
     )
-    if settings.initial is not None:
-        settings.initial.record.check(task, settings.initial.path)
+    if settings.init_from is not None:
+        settings.init_from.record.check(task, settings.init_from.path)
     matched = match(settings.backbone_class, settings.backbone, settings.scale, sizes)
     if (width := settings.optimizer.mup_base_width) is not None:
         matched = dataclasses.replace(matched, config=mup.scaled_attention(matched.config, width))
@@ -110,7 +110,14 @@ def plan(settings: Settings) -> Plan:
         "widths": asdict(matched.config),
         "planned": _planned(settings, task, flops),
     }
-    return Plan(task=task, objective=objective, tests=tests, sizes=sizes, matched=matched, cost=cost)
+    return Plan(
+        task=task,
+        objective=objective,
+        extra_evaluations=extra_evaluations,
+        sizes=sizes,
+        matched=matched,
+        cost=cost,
+    )
 
 
 def _planned(settings: Settings, task: Task, flops_per_token: float) -> dict[str, float]:
@@ -121,14 +128,15 @@ def _planned(settings: Settings, task: Task, flops_per_token: float) -> dict[str
     return {"steps": steps, "tokens": tokens, "flops": tokens * flops_per_token}
 
 
-def _tests(settings: Settings, task: Task) -> dict[str, Objective]:
+def _extra_evaluations(settings: Settings, task: Task) -> dict[str, Objective]:
     """The objective on the task of each further test, which must have the vocabulary of the run's own."""
     found = {}
-    for name, config in settings.tests.items():
+    for name, config in settings.extra_evaluations.items():
         other = build_task(settings.task_class, config, settings.names.task)
         if other.vocabulary != task.vocabulary:
             raise ConfigError(
-                f"trainer.tests: {name}: it has {other.vocabulary.size} tokens and the task trained on "
+                f"trainer.extra_evaluations: {name}: it has "
+                f"{other.vocabulary.size} tokens and the task trained on "
                 f"{task.vocabulary.size}: change settings that leave the vocabulary as it is"
             )
         found[name] = settings.objective_class(settings.objective, other)
@@ -142,6 +150,6 @@ def build_model(settings: Settings, planned: Plan) -> Backbone:
     if (width := settings.optimizer.mup_base_width) is not None:
         base = planned.sizes.on_meta(settings.backbone_class, mup.at_width(settings.backbone, width))
         mup.parametrise(model, base)
-    if (initial := settings.initial) is not None:
+    if (initial := settings.init_from) is not None:
         put(read_tensors(initial.path), model, initial.path, new_readout=True)
     return model.to(settings.device.torch_device())

@@ -42,8 +42,8 @@ def begin(
     """Writes what is known before training, for one process; gives what it adds to the result."""
     added = {}
     try:
-        if settings.fork is not None:
-            added["parent"] = drift.adopt(settings.fork, folder.root)
+        if settings.continue_from is not None:
+            added["parent"] = drift.adopt(settings.continue_from, folder.root)
         now = provenance(
             settings.device.torch_device(),
             settings.device.precision,

@@ -16,6 +16,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from experiments.config.legacy import upgrade
 from experiments.run.settings import Initial, Settings, deciding
 from experiments.runtime.errors import ConfigError, DataError
 from experiments.runtime.secrets import redact
@@ -33,7 +34,7 @@ def check_config(settings: Settings, folder: Path) -> None:
     try:
         stored = OmegaConf.to_container(OmegaConf.load(path))
         assert isinstance(stored, dict)
-        before = flat(deciding({str(key): value for key, value in stored.items()}))
+        before = flat(deciding(upgrade({str(key): value for key, value in stored.items()})))
     except Exception as error:  # whatever a damaged file makes the reader of YAML say
         raise ConfigError(
             f"{path}: cannot be read ({error}): remove the run's folder to begin again"
@@ -47,7 +48,8 @@ def check_config(settings: Settings, folder: Path) -> None:
     if different:
         raise ConfigError(
             f"{folder}: this run has another configuration ({'; '.join(different)}): restore its "
-            f"config.yaml, remove the folder, or continue its training in a run of its own with fork={folder}"
+            f"config.yaml, remove the folder, or continue its training in a run of its own with "
+            f"continue_from={folder}"
         )
 
 
@@ -86,7 +88,8 @@ def compare(folder: Path, now: dict[str, Any], say: Callable[[str], object]) -> 
         raise DataError(
             f"{folder}: the data has changed since this run began: fingerprint "
             f"{before['data'].get('fingerprint')} then, {now['data'].get('fingerprint')} now: restore the "
-            f"data, remove the folder, or continue on the new data in a run of its own with fork={folder}"
+            f"data, remove the folder, or continue on the new data in a run of its own with "
+            f"continue_from={folder}"
         )
     earlier = before.get("resume", {"sittings": 1, "changed": {}})
     flat_then, flat_now = _watched(before), _watched(now)
@@ -111,7 +114,7 @@ def _watched(provenance: dict[str, Any]) -> dict[str, Any]:
 
 
 def adopt(parent: Initial, folder: Path) -> dict[str, Any]:
-    """Gives a fork that has no checkpoint yet the newest one of its parent; tells which that was.
+    """Copy the newest checkpoint of the parent into a run without one; return which that was.
 
     Raises CheckpointError where the parent has no whole checkpoint.
     """

@@ -52,11 +52,11 @@ class Settings(Sections):
     objective: Any
     task_class: type[Task]
     task: Any
-    tests: dict[str, Any]
+    extra_evaluations: dict[str, Any]
     """The settings of the task in each further test, by the words that ask for it."""
-    initial: Initial | None
+    init_from: Initial | None
     """What training starts from; None where it starts from random weights."""
-    fork: Initial | None
+    continue_from: Initial | None
     """The run whose training this one continues, step and moments included; None for most."""
     seed: int
     runs: Path
@@ -67,7 +67,7 @@ class Settings(Sections):
     def digest(self) -> str:
         """Eight hex digits of everything that decides the result, except the seed."""
         kept = deciding(self.resolved)
-        for name, source in (("initial", self.initial), ("fork", self.fork)):
+        for name, source in (("init_from", self.init_from), ("continue_from", self.continue_from)):
             if source is not None:
                 kept[name] = source.fingerprint
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
@@ -88,16 +88,16 @@ class Settings(Sections):
 
 def deciding(resolved: dict[str, Any]) -> dict[str, Any]:
     """What of a configuration decides the result, except the seed, and the weights training starts from."""
-    beside = ("seed", "runs", "tracking", "study", "names", "parallel", "initial", "fork")
+    beside = ("seed", "runs", "tracking", "study", "names", "parallel", "init_from", "continue_from")
     kept = {k: v for k, v in resolved.items() if k not in beside}
     kept["task"] = {k: v for k, v in kept["task"].items() if k != "cache_dir"}
     kept["device"] = {"precision": kept["device"]["precision"]}
     kept["budget"] = {k: v for k, v in kept["budget"].items() if k != "micro_batch_size"}
-    sizes = ("validation_examples", "test_examples", "evaluate_every", "tests")
+    sizes = ("validation_examples", "test_examples", "evaluate_every", "extra_evaluations")
     trainer = {k: v for k, v in kept["trainer"].items() if k in sizes}
     if kept["trainer"].get("non_finite", "stop") != "stop":  # else as before there was a choice
         trainer["non_finite"] = kept["trainer"]["non_finite"]
-    plain = {"mup_base_width": None, "decay_ends": [1.0]}  # as before there was a choice
+    plain = {"mup_base_width": None, "decay_end_fractions": [1.0]}  # as before there was a choice
     optimizer = {k: v for k, v in kept["optimizer"].items() if k not in plain or v != plain[k]}
     return _without_modules({**kept, "trainer": trainer, "optimizer": optimizer})
 
@@ -141,7 +141,7 @@ def read_settings(cfg: DictConfig) -> Settings:
         objective=objective,
         task_class=task_class,
         task=task,
-        tests=_tests(tree, sections.trainer),
+        extra_evaluations=_extra_evaluations(tree, sections.trainer),
         scale=sections.scale,
         budget=sections.budget,
         optimizer=sections.optimizer,
@@ -150,15 +150,15 @@ def read_settings(cfg: DictConfig) -> Settings:
         trainer=sections.trainer,
         tracking=sections.tracking,
         study=sections.study,
-        initial=initial,
-        fork=_forked(tree),
+        init_from=initial,
+        continue_from=_continued_run(tree),
         seed=tree["seed"],
         runs=Path(tree["runs"]),
         resolved=tree,
     )
     if settings.optimizer.mup_base_width is not None and initial is not None:
         raise ConfigError(
-            f"optimizer.mup_base_width={settings.optimizer.mup_base_width} beside initial={initial.path}: "
+            f"optimizer.mup_base_width={settings.optimizer.mup_base_width} beside init_from={initial.path}: "
             "muP says how weights start, and these have; leave it null"
         )
     if settings.scale.target is None and backbone.d_model is None:
@@ -172,13 +172,13 @@ def read_settings(cfg: DictConfig) -> Settings:
 
 
 def _adopt_initial(tree: dict[str, Any]) -> Initial | None:
-    """Puts the backbone of ``initial`` into the configuration, as large as it is.
+    """Puts the backbone of ``init_from`` into the configuration, as large as it is.
 
     A backbone or a scale on the command line would be ignored, so it is refused unless it says the same.
     """
-    if tree.get("initial") is None:
+    if tree.get("init_from") is None:
         return None
-    path = Path(tree["initial"])
+    path = Path(tree["init_from"])
     record = read_record(path)
     section = record.section()
     for word in HydraConfig.get().overrides.task:
@@ -190,29 +190,33 @@ def _adopt_initial(tree: dict[str, Any]) -> Initial | None:
                 OmegaConf.create({"backbone": section}), key
             )
         if group in ("backbone", "scale") and not (group == "backbone" and same):
-            raise ConfigError(f"{word} beside initial={path}, which says what the model is: leave it out")
+            raise ConfigError(f"{word} beside init_from={path}, which says what the model is: leave it out")
     tree["backbone"], tree["scale"] = section, {**tree["scale"], "target": None}
     tree["names"] = {**tree["names"], "backbone": record.name, "scale": "given"}
     return Initial(path=path, record=record, fingerprint=fingerprint(path))
 
 
-def _forked(tree: dict[str, Any]) -> Initial | None:
-    """The run named by ``fork``. Raises ConfigError where it is none, or where ``initial`` is given too."""
-    if tree.get("fork") is None:
+def _continued_run(tree: dict[str, Any]) -> Initial | None:
+    """Return the run of ``continue_from``. Raises ConfigError where it is none, or beside ``init_from``."""
+    if tree.get("continue_from") is None:
         return None
-    path = Path(tree["fork"])
-    if tree.get("initial") is not None:
-        raise ConfigError(f"fork={path} beside initial={tree['initial']}: choose where training starts")
+    path = Path(tree["continue_from"])
+    if tree.get("init_from") is not None:
+        raise ConfigError(
+            f"continue_from={path} beside init_from={tree['initial']}: choose where training starts"
+        )
     if not is_run(path):
-        raise ConfigError(f"fork={path} is no folder of a run: to start from its weights alone, use initial")
+        raise ConfigError(
+            f"continue_from={path} is no folder of a run: to start from its weights alone, use init_from"
+        )
     return Initial(path=path, record=read_record(path), fingerprint=fingerprint(path))
 
 
-def _tests(tree: dict[str, Any], trainer: TrainerConfig) -> dict[str, Any]:
-    """The settings of the task in each of ``trainer.tests``."""
+def _extra_evaluations(tree: dict[str, Any], trainer: TrainerConfig) -> dict[str, Any]:
+    """The settings of the task in each of ``trainer.extra_evaluations``."""
     found = {}
-    for words in trainer.tests:
-        key = "trainer.tests"
+    for words in trainer.extra_evaluations:
+        key = "trainer.extra_evaluations"
         if not words.strip() or not all("=" in word for word in words.split()):
             raise ConfigError(f"{key}: {words!r} must be settings of the task, such as 'sequence_length=256'")
         changes = OmegaConf.to_container(OmegaConf.from_dotlist(words.split()))

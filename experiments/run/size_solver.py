@@ -107,8 +107,8 @@ def match(cls: type[Backbone], config: BackboneConfig, scale: ScaleConfig, sizes
         if scale.axis == "flops":
             return round(training_flops_per_token(model, sizes))
         return {
-            "body": parts.body,
-            "active_body": parts.body - parts.inactive,
+            "non_embedding": parts.body,
+            "active_non_embedding": parts.body - parts.inactive,
             "total": parts.total,
         }[scale.axis]
 

@@ -63,7 +63,9 @@ def parametrise(model: Backbone, base: Backbone) -> None:
     shapes = {name: parameter.shape for name, parameter in base.named_parameters()}
     tables = {id(p) for p in model.embedding.parameters()}
     if any(id(p) in tables for p in model.head.parameters()):
-        raise ConfigError(f"{KEY}: the head is the token table, and these need different rates: tied=false")
+        raise ConfigError(
+            f"{KEY}: the head is the token table, and these need different rates: tie_embeddings=false"
+        )
     projections = (part for part in model.embedding.modules() if isinstance(part, nn.Linear))
     tables -= {id(part.weight) for part in projections}
     for name, parameter in model.named_parameters():

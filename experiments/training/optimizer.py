@@ -15,12 +15,12 @@ from experiments.config.schema import OptimizerConfig
 
 def decayed_steps(total: int, config: OptimizerConfig) -> list[int]:
     """The steps, of ``total``, after which the rate is at its lowest: what a run can be stopped at."""
-    return [max(1, round(share * total)) for share in config.decay_ends]
+    return [max(1, round(share * total)) for share in config.decay_end_fractions]
 
 
 def rate_at(step: int, total: int, config: OptimizerConfig) -> float:
     """The factor on the peak learning rate at a step (counted from 0) of ``total``."""
-    warmup = round(config.warmup * total)
+    warmup = round(config.warmup_fraction * total)
     if step < warmup:
         return (step + 1) / warmup
     if config.schedule == "constant":
@@ -29,12 +29,12 @@ def rate_at(step: int, total: int, config: OptimizerConfig) -> float:
         ends = decayed_steps(total, config)
         end = next(e for e in ends if step < e)
         before = max((e for e in ends if e <= step), default=0)
-        start = max(before, end - max(1, round(config.decay * end)))
+        start = max(before, end - max(1, round(config.decay_fraction * end)))
         if step < start:
             return 1.0
-        return 1 - (1 - config.final) * (step - start + 1) / (end - start)
+        return 1 - (1 - config.min_lr_ratio) * (step - start + 1) / (end - start)
     progress = (step - warmup + 1) / max(1, total - warmup)
-    return config.final + (1 - config.final) * 0.5 * (1 + math.cos(math.pi * progress))
+    return config.min_lr_ratio + (1 - config.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def parameter_groups(model: nn.Module, config: OptimizerConfig) -> list[dict[str, object]]:

@@ -124,7 +124,7 @@ class Trainer:
         other = "" if world.leads() else f"-{place().rank}"
         report = self.folder.root / "failures" / f"hang{other}.txt"
         with (
-            Watchdog(trainer.hang_seconds, report) as watchdog,
+            Watchdog(trainer.step_timeout_seconds, report) as watchdog,
             self.console.progress(self.total_steps) as progress,
         ):
             while self.state.step < self.total_steps:

@@ -65,10 +65,10 @@ def test_normal_initialisation():
 def one_of_each(tied: bool) -> list[nn.Module]:
     sizes = {"vocab_size": 13, "max_length": 20}
     return [
-        Decoder(DecoderConfig(d_model=8, tied=tied), **sizes),
-        Encoder(EncoderConfig(d_model=8, tied=tied), **sizes),
-        EncoderDecoder(EncoderDecoderConfig(d_model=8, tied=tied), **sizes),
-        Mamba(MambaConfig(d_model=8, tied=tied), **sizes),
+        Decoder(DecoderConfig(d_model=8, tie_embeddings=tied), **sizes),
+        Encoder(EncoderConfig(d_model=8, tie_embeddings=tied), **sizes),
+        EncoderDecoder(EncoderDecoderConfig(d_model=8, tie_embeddings=tied), **sizes),
+        Mamba(MambaConfig(d_model=8, tie_embeddings=tied), **sizes),
     ]
 
 
@@ -82,7 +82,7 @@ def test_tied_weights_share_storage_also_after_conversion(tied):
 
 def test_a_head_tied_to_the_token_table_of_an_encoder_of_equal_sizes():
     """With as many positions as tokens, the table of tokens is still the one that is shared."""
-    model = Encoder(EncoderConfig(d_model=8, tied=True), vocab_size=16, max_length=16)
+    model = Encoder(EncoderConfig(d_model=8, tie_embeddings=True), vocab_size=16, max_length=16)
     assert model.head.weight is model.embedding.tokens.weight
 
 

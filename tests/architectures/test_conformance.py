@@ -142,10 +142,10 @@ def test_without_a_state_decoding_is_refused(name: str) -> None:
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("name", BACKBONES)
 def test_parameters_are_counted(name: str, tied: bool) -> None:
-    check_parameters(build(name, tied=tied), tied=tied)
+    check_parameters(build(name, tie_embeddings=tied), tied=tied)
     on_meta = Sizes(vocab_size=VOCABULARY, length=LONGEST).on_meta
     cls, config = read_yaml(name)
-    config = dataclasses.replace(config, d_model=3 * config.width_multiple, tied=tied)
+    config = dataclasses.replace(config, d_model=3 * config.width_multiple, tie_embeddings=tied)
     real = cls(config, vocab_size=VOCABULARY, max_length=LONGEST)
     assert on_meta(cls, config).parameters_by_part() == real.parameters_by_part()
 
@@ -179,7 +179,7 @@ def test_every_parameter_learns(name: str, autocast: bool) -> None:
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("name", BACKBONES)
 def test_initialisation(name: str, tied: bool) -> None:
-    check_initialisation(lambda: build(name, vocab_size=300, tied=tied))
+    check_initialisation(lambda: build(name, vocab_size=300, tie_embeddings=tied))
 
 
 @pytest.mark.parametrize("name", BACKBONES)
@@ -194,8 +194,8 @@ def test_widths_are_checked(name: str) -> None:
         _ = config.width
 
 
-TARGETS = [(axis, target) for axis in ("body", "total") for target in (50_000, 250_000, 1_000_000)]
-TARGETS += [("active_body", 250_000), ("flops", 1_500_000)]
+TARGETS = [(axis, target) for axis in ("non_embedding", "total") for target in (50_000, 250_000, 1_000_000)]
+TARGETS += [("active_non_embedding", 250_000), ("flops", 1_500_000)]
 
 
 @pytest.mark.parametrize(("axis", "target"), TARGETS)
@@ -208,5 +208,9 @@ def test_the_solver_reaches_its_target(name: str, axis: str, target: int) -> Non
     left_alone = {f.name for f in dataclasses.fields(config)} - {"d_model", config.fine_knob}
     assert all(getattr(matched.config, name) == getattr(config, name) for name in left_alone)
     parts = cls(matched.config, vocab_size=100, max_length=64).parameters_by_part()
-    built = {"body": parts.body, "total": parts.total, "active_body": parts.body - parts.inactive}
+    built = {
+        "non_embedding": parts.body,
+        "total": parts.total,
+        "active_non_embedding": parts.body - parts.inactive,
+    }
     assert built.get(axis, matched.value) == matched.value

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from architectures.backbone import Capabilities, Flops, Parameters
 from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.masked_diffusion import Diffusion
+from architectures.backbones.masked_diffusion import MaskedDiffusion
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.stack import Stack, StackConfig
 from architectures.layers.attention.config import AttentionConfig
@@ -228,11 +228,11 @@ def test_a_wrong_initialisation_is_found() -> None:
 
 
 def test_a_model_that_sees_half_is_not_bidirectional() -> None:
-    class HalfSeeing(Diffusion):
+    class HalfSeeing(MaskedDiffusion):
         def make_mixer(self, layer: int) -> Mixer:
             return Attention(8, HEADS, causal=True)
 
-    config = Diffusion.Config(d_model=8, attention=HEADS)
+    config = MaskedDiffusion.Config(d_model=8, attention=HEADS)
     with pytest.raises(AssertionError, match="do not see"):
         check_sees_everything(HalfSeeing(config, vocab_size=11, max_length=64), 13)
 

@@ -23,7 +23,7 @@ from architectures.backbones.hybrid import Hybrid, HybridConfig
 from architectures.backbones.linear_attention import GatedDeltaNet, GatedDeltaNetConfig
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.mamba2 import Mamba2, Mamba2Config
-from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
 from architectures.layers.embedding import Embedding
@@ -45,7 +45,7 @@ MODELS = {
     "mamba2": (Mamba2, Mamba2Config(d_model=WIDTH, num_heads=2)),
     "gated_deltanet": (GatedDeltaNet, GatedDeltaNetConfig(d_model=WIDTH)),
     "moe": (MoE, MoEConfig(d_model=WIDTH, **GROUPED)),
-    "diffusion": (Diffusion, DiffusionConfig(d_model=WIDTH)),
+    "masked_diffusion": (MaskedDiffusion, MaskedDiffusionConfig(d_model=WIDTH)),
     "hybrid": (Hybrid, HybridConfig(d_model=WIDTH)),
 }
 

@@ -158,7 +158,7 @@ def test_the_whole_set_in_miniature(tmp_path: Path) -> None:
         "mamba",
         "mamba2",
         "moe",
-        "diffusion",
+        "masked_diffusion",
     }
     assert all(0 < row["mfu_of_matmul"] < 1 and row["mfu_of_peak"] is None for row in rows["mfu"])
     assert rows["moe"][1]["times_dense_flops"] == pytest.approx(1, abs=0.02)

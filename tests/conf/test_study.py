@@ -66,7 +66,7 @@ def test_every_cell_composes(study: str) -> None:
     assert all(len(key) <= 64 for key in keys)
 
 
-SIX_FAMILIES = {"decoder", "encoder", "encoder_decoder", "s4", "mamba", "moe", "diffusion"}
+SIX_FAMILIES = {"decoder", "encoder", "encoder_decoder", "s4", "mamba", "moe", "masked_diffusion"}
 
 
 @pytest.mark.parametrize("study", ["compare", "compare_rates"])
@@ -125,7 +125,7 @@ def test_arms_of_a_study_of_diffusion_are_treated_alike(study: str) -> None:
     ("study", "words"),
     [
         ("diffusion_gap", ("backbone=block_diffusion", "objective.block_length=16")),
-        ("infilling", ("backbone=diffusion", "backbone.shifted=true", "task=recall")),
+        ("infilling", ("backbone=masked_diffusion", "backbone.shifted=true", "task=recall")),
         ("infilling", ("backbone=encoder_decoder", "task=infilling")),
     ],
 )

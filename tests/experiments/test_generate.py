@@ -30,7 +30,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {**found, "recall": commands.train("backbone=mamba", *commands.RECALL, *tiny)}
 
 
-WRITERS = ("decoder", "encoder_decoder", "diffusion")
+WRITERS = ("decoder", "encoder_decoder", "masked_diffusion")
 
 
 def said(capsys: pytest.CaptureFixture[str], run: Path, *words: str) -> str:
@@ -121,8 +121,13 @@ def test_any_text_can_be_a_prompt(text: str) -> None:
         ("decoder", ["max_tokens=0"], ConfigError, "max_tokens=0 must be at least 1"),
         ("decoder", ["sampling.top_p=2"], ConfigError, "top_p=2.0 must lie in"),
         ("decoder", ["beam.num_beams=2", "num_samples=3"], ConfigError, "num_samples=3 must not be more"),
-        ("diffusion", ["beam.num_beams=2"], DataError, "trains no model that writes from left to right"),
-        ("diffusion", ["sampling.repetition_penalty=2"], ConfigError, "repetition_penalty=2.0: "),
+        (
+            "masked_diffusion",
+            ["beam.num_beams=2"],
+            DataError,
+            "trains no model that writes from left to right",
+        ),
+        ("masked_diffusion", ["sampling.repetition_penalty=2"], ConfigError, "repetition_penalty=2.0: "),
     ],
 )
 def test_what_cannot_be_is_refused(

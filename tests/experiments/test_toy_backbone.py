@@ -72,7 +72,7 @@ d_model: null
 num_layers: ${scale.depth}
 d_ff: null
 norm_eps: 1.0e-5
-tied: false
+tie_embeddings: false
 """
 
 

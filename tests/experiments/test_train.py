@@ -81,7 +81,7 @@ def test_every_backbone_leaves_a_complete_record(trained, backbone: str, task: s
     assert abs(found["matched"]["residual"]) <= 0.01
     stored = load_file(commands.newest_checkpoint(folder) / "model.safetensors")
     assert sum(tensor.numel() for tensor in stored.values()) >= parameters["total"]
-    reads_again = ("encoder", "diffusion", "s4_bidirectional", "hybrid_bidirectional")
+    reads_again = ("encoder", "masked_diffusion", "s4_bidirectional", "hybrid_bidirectional")
     assert (found["state_bytes_2k"] == 0) == (backbone in reads_again)
     assert found["widths"]["d_model"] > 0
 

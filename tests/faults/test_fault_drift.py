@@ -89,7 +89,7 @@ def test_a_finished_run_of_another_configuration_is_not_taken_for_ours(
     text = (folder / "config.yaml").read_text()
     assert "d_model: " in text
     (folder / "config.yaml").write_text(text.replace("clip_norm: 1.0", "clip_norm: 2.0"))
-    with pytest.raises(ConfigError, match=r"optimizer.clip_norm: 2.0 there, 1.0 now.* fork="):
+    with pytest.raises(ConfigError, match=r"optimizer.clip_norm: 2.0 there, 1.0 now.* continue_from="):
         commands.train(*WORDS, f"runs={tmp_path}")
     (folder / "config.yaml").write_text("][")
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -146,7 +146,7 @@ def test_f17_a_fork_continues_in_a_run_of_its_own(finished: Path, tmp_path: Path
     shutil.rmtree(commands.newest_checkpoint(parent))
     start = load_file(commands.newest_checkpoint(parent) / "model.safetensors")
     files = {path: path.stat().st_mtime_ns for path in parent.rglob("*")}
-    words = (*WORDS, "budget.tokens=6000", f"fork={parent}", f"runs={tmp_path}")
+    words = (*WORDS, "budget.tokens=6000", f"continue_from={parent}", f"runs={tmp_path}")
     folder = commands.train(*words)
     found = commands.result(folder)
     assert folder.parent.name != commands.settings(*WORDS, "budget.tokens=6000").folder.parent.name
@@ -166,6 +166,6 @@ def test_f17_a_fork_continues_in_a_run_of_its_own(finished: Path, tmp_path: Path
 
 def test_a_fork_of_no_run_is_refused(tmp_path: Path, finished: Path) -> None:
     with pytest.raises(ConfigError, match="there is no such folder"):
-        commands.settings(*WORDS, f"fork={tmp_path}/nothing")
+        commands.settings(*WORDS, f"continue_from={tmp_path}/nothing")
     with pytest.raises(ConfigError, match="choose where training starts"):
-        commands.settings(*commands.RECALL, f"fork={finished}", f"initial={finished}")
+        commands.settings(*commands.RECALL, f"continue_from={finished}", f"init_from={finished}")

@@ -100,7 +100,7 @@ def test_f30_the_clock_of_the_first_process_decides(tmp_path: Path, times: int, 
             os.environ["SLURM_JOB_END_TIME"] = str(clock() + 100.2 + 0.3 * trial / times)
             time.time = clock if rank == 0 else lambda skew=skew: clock() + skew  # type: ignore[assignment,misc]
             with contextlib.suppress(Preempted):
-                commands.train(*WORDS, "trainer.stop_margin=100", f"runs={tmp_path}/{trial}")
+                commands.train(*WORDS, "trainer.preemption_margin_seconds=100", f"runs={tmp_path}/{trial}")
 
     assert in_children(2, work, seconds=300 + 30 * times) == [0, 0]
     stopped = 0

@@ -201,7 +201,7 @@ def test_f14_the_end_of_the_job(
 
     monkeypatch.setattr(Trainer, "_step", slower)
     for trial in range(times):
-        words = (*WORDS, "trainer.stop_margin=100", f"runs={tmp_path}/{trial}")
+        words = (*WORDS, "trainer.preemption_margin_seconds=100", f"runs={tmp_path}/{trial}")
         folder = commands.settings(*words).folder
         for seconds in (0.05 + 0.3 * trial / times, 1000):
             monkeypatch.setenv("SLURM_JOB_START_TIME", "0")

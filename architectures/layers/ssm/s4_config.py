@@ -29,7 +29,7 @@ class S4LayerConfig:
     """Smallest time step at initialisation."""
     dt_max: float = 0.1
     """Largest time step at initialisation."""
-    rate: float = 1.0
+    dt_scale: float = 1.0
     """Factor on all time steps: 2 reads a signal of which every other sample is left out."""
 
     def __post_init__(self) -> None:
@@ -39,8 +39,10 @@ class S4LayerConfig:
             raise ValueError(
                 f"dt_min={self.dt_min} and dt_max={self.dt_max} must satisfy 0 < dt_min <= dt_max"
             )
-        if not self.rate > 0:
-            raise ValueError(f"rate={self.rate} must be positive; 1 leaves the time steps as they are")
+        if not self.dt_scale > 0:
+            raise ValueError(
+                f"dt_scale={self.dt_scale} must be positive; 1 leaves the time steps as they are"
+            )
         for name, known in (
             ("parametrisation", PARAMETRISATIONS),
             ("initialisation", EIGENVALUES),
@@ -71,9 +73,9 @@ class S4LayerConfig:
         if self.parametrisation == "dplr":  # those of HiPPO-LegS itself
             eigenvalues = torch.complex(-torch.arange(1.0, self.d_state + 1), torch.zeros(self.d_state))
         longest = largest_stable_euler_step(eigenvalues)
-        if self.dt_max * self.rate > longest:
+        if self.dt_max * self.dt_scale > longest:
             raise ValueError(
                 f"dt_max={self.dt_max} with discretisation=euler: the state grows without bound at steps "
                 f"above {longest:.2g} (d_state={self.d_state}, initialisation={self.initialisation}, "
-                f"rate={self.rate:g}); lower dt_min and dt_max, or choose bilinear or zoh"
+                f"dt_scale={self.dt_scale:g}); lower dt_min and dt_max, or choose bilinear or zoh"
             )

@@ -90,7 +90,7 @@ class S4Layer(Mixer):
         pairs = config.d_state // 2
         self.initialisation, self.discretisation = config.initialisation, config.discretisation
         self.dt_range = (config.dt_min, config.dt_max)
-        self.rate = config.rate
+        self.dt_scale = config.dt_scale
         self.bidirectional = bidirectional
         self.log_dt_D = nn.Parameter(torch.empty(d_model))
         self.log_A_real_DM = nn.Parameter(torch.empty(d_model, pairs))
@@ -131,7 +131,7 @@ class S4Layer(Mixer):
 
     def dt(self) -> Tensor:
         """Time step (D) of each channel."""
-        return self.log_dt_D.exp() * self.rate
+        return self.log_dt_D.exp() * self.dt_scale
 
     def A(self) -> Tensor:
         """Eigenvalues (D, M) of the diagonal part, in the left half of the plane."""

@@ -37,7 +37,7 @@ class Bloom(Checkpoint):
             d_ff=4 * width,
             num_layers=given(hf, "n_layer"),
             norm_eps=hf.get("layer_norm_epsilon", 1e-5),
-            tied=hf.get("tie_word_embeddings", True),
+            tie_embeddings=hf.get("tie_word_embeddings", True),
             attention=AttentionConfig(
                 num_heads=given(hf, "n_head"),
                 bias=True,
@@ -68,7 +68,7 @@ class Bloom(Checkpoint):
             "n_layer": c.num_layers,
             "n_head": c.attention.num_heads,
             "layer_norm_epsilon": c.norm_eps,
-            "tie_word_embeddings": c.tied,
+            "tie_word_embeddings": c.tie_embeddings,
             "attention_dropout": c.attention.dropout,
             "hidden_dropout": c.block.dropout,
             "bos_token_id": None,
@@ -92,7 +92,7 @@ class Bloom(Checkpoint):
             *linear("transformer.word_embeddings_layernorm", "embedding.norm"),
             *layered(c.num_layers, "transformer.h.{}.", "blocks.{}.", layer),
             *linear("transformer.ln_f", "final"),
-            head("lm_head.weight", tied=c.tied),
+            head("lm_head.weight", tied=c.tie_embeddings),
         ]
 
     @classmethod

@@ -46,7 +46,7 @@ class GPT2(Checkpoint):
             d_ff=hf.get("n_inner") or 4 * hf["n_embd"],
             num_layers=given(hf, "n_layer"),
             norm_eps=hf.get("layer_norm_epsilon", 1e-5),
-            tied=hf.get("tie_word_embeddings", True),
+            tie_embeddings=hf.get("tie_word_embeddings", True),
             attention=AttentionConfig(
                 num_heads=given(hf, "n_head"), bias=True, out_bias=True, dropout=hf.get("attn_pdrop", 0.1)
             ),
@@ -78,7 +78,7 @@ class GPT2(Checkpoint):
             "n_head": c.attention.num_heads,
             "activation_function": write_activation(c.feedforward.activation),
             "layer_norm_epsilon": c.norm_eps,
-            "tie_word_embeddings": c.tied,
+            "tie_word_embeddings": c.tie_embeddings,
             "attn_pdrop": c.attention.dropout,
             "resid_pdrop": c.block.dropout,
             "embd_pdrop": c.block.dropout,
@@ -102,7 +102,7 @@ class GPT2(Checkpoint):
             Same("transformer.wpe.weight", ("embedding.positions",)),
             *layered(model.config.num_layers, "transformer.h.{}.", "blocks.{}.", layer),
             *linear("transformer.ln_f", "final"),
-            head("lm_head.weight", tied=model.config.tied),
+            head("lm_head.weight", tied=model.config.tie_embeddings),
         ]
 
     @classmethod

@@ -41,7 +41,7 @@ class GPTNeoX(Checkpoint):
             d_ff=given(hf, "intermediate_size"),
             num_layers=given(hf, "num_hidden_layers"),
             norm_eps=hf.get("layer_norm_eps", 1e-5),
-            tied=hf.get("tie_word_embeddings", False),
+            tie_embeddings=hf.get("tie_word_embeddings", False),
             attention=AttentionConfig(
                 num_heads=given(hf, "num_attention_heads"),
                 bias=biased,
@@ -83,7 +83,7 @@ class GPTNeoX(Checkpoint):
             "hidden_dropout": c.block.dropout,
             "hidden_act": write_activation(c.feedforward.activation),
             "layer_norm_eps": c.norm_eps,
-            "tie_word_embeddings": c.tied,
+            "tie_word_embeddings": c.tie_embeddings,
             "use_parallel_residual": c.block.parallel,
             "rope_parameters": rope | {"partial_rotary_factor": c.positions.fraction},
             "bos_token_id": None,
@@ -106,7 +106,7 @@ class GPTNeoX(Checkpoint):
             Same("gpt_neox.embed_in.weight", ("embedding.tokens.weight",)),
             *layered(c.num_layers, "gpt_neox.layers.{}.", "blocks.{}.", layer),
             *linear("gpt_neox.final_layer_norm", "final"),
-            head("embed_out.weight", tied=c.tied),
+            head("embed_out.weight", tied=c.tie_embeddings),
         ]
 
     @classmethod

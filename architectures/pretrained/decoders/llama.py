@@ -65,7 +65,7 @@ class LlamaLike(Checkpoint):
             d_ff=given(hf, "intermediate_size"),
             num_layers=given(hf, "num_hidden_layers"),
             norm_eps=hf["rms_norm_eps"],
-            tied=hf["tie_word_embeddings"],
+            tie_embeddings=hf["tie_word_embeddings"],
             attention=cls.read_attention(hf),
             positions=cls.read_positions(hf),
             block=cls.block,
@@ -122,7 +122,7 @@ class LlamaLike(Checkpoint):
             "head_dim": head_dim,
             cls.activation: write_activation(c.feedforward.activation),
             "rms_norm_eps": c.norm_eps,
-            "tie_word_embeddings": c.tied,
+            "tie_word_embeddings": c.tie_embeddings,
             "attention_bias": a.bias,
             "attention_dropout": a.dropout,
             "mlp_bias": c.feedforward.bias,
@@ -141,7 +141,7 @@ class LlamaLike(Checkpoint):
             Same("model.embed_tokens.weight", ("embedding.tokens.weight",)),
             *layered(c.num_layers, "model.layers.{}.", "blocks.{}.", layer),
             Same("model.norm.weight", ("final.weight",)),
-            head("lm_head.weight", tied=c.tied),
+            head("lm_head.weight", tied=c.tie_embeddings),
         ]
 
     @classmethod

@@ -36,7 +36,7 @@ class MPT(Checkpoint):
             d_ff=4 * width,
             num_layers=given(hf, "n_layers"),
             norm_eps=hf.get("layer_norm_epsilon", 1e-5),
-            tied=hf.get("tie_word_embeddings", True),
+            tie_embeddings=hf.get("tie_word_embeddings", True),
             attention=AttentionConfig(
                 num_heads=given(hf, "n_heads"),
                 scale=attention.get("softmax_scale"),
@@ -67,7 +67,7 @@ class MPT(Checkpoint):
             # Its attn_pdrop is a whole number there, which cannot be the share that is dropped.
             "attn_config": {"alibi": True, "softmax_scale": c.attention.scale},
             "layer_norm_epsilon": c.norm_eps,
-            "tie_word_embeddings": c.tied,
+            "tie_word_embeddings": c.tie_embeddings,
             "resid_pdrop": c.block.dropout,
             "emb_pdrop": c.block.dropout,
         }
@@ -87,5 +87,5 @@ class MPT(Checkpoint):
             Same("transformer.wte.weight", ("embedding.tokens.weight",)),
             *layered(c.num_layers, "transformer.blocks.{}.", "blocks.{}.", layer),
             Same("transformer.norm_f.weight", ("final.weight",)),
-            head("lm_head.weight", tied=c.tied),
+            head("lm_head.weight", tied=c.tie_embeddings),
         ]

@@ -57,7 +57,7 @@ class Bart(Checkpoint):
             num_layers=given(hf, "decoder_layers"),
             num_encoder_layers=given(hf, "encoder_layers"),
             norm_eps=1e-5,
-            tied=hf.get("tie_word_embeddings", True),
+            tie_embeddings=hf.get("tie_word_embeddings", True),
             attention=AttentionConfig(
                 num_heads=num_heads, bias=True, out_bias=True, dropout=hf.get("attention_dropout", 0.0)
             ),
@@ -93,7 +93,7 @@ class Bart(Checkpoint):
             "scale_embedding": c.embedding.scale,
             "dropout": c.block.dropout,
             "attention_dropout": c.attention.dropout,
-            "tie_word_embeddings": c.tied,
+            "tie_word_embeddings": c.tie_embeddings,
             "final_logits_bias": c.head.bias,
         }
         for side in ("encoder", "decoder"):
@@ -107,14 +107,14 @@ class Bart(Checkpoint):
         assert isinstance(model, EncoderDecoder)
         c = model.config
         table = "embedding.target.tokens.weight"
-        again = Repeated if c.tied else Copied  # untied, they expect a table for each side
+        again = Repeated if c.tie_embeddings else Copied  # untied, they expect a table for each side
         return [
             Same("model.shared.weight", (table,)),
             again("model.encoder.embed_tokens.weight", (table,)),
             again("model.decoder.embed_tokens.weight", (table,)),
             *_stack("encoder", "source", c.encoder_layers),
             *_stack("decoder", "target", c.num_layers),
-            head("lm_head.weight", tied=c.tied, table=table),
+            head("lm_head.weight", tied=c.tie_embeddings, table=table),
             Row("final_logits_bias", ("head.bias",)),
         ]
 

@@ -71,7 +71,7 @@ class Switch(T5):
     def rules(cls, model: Backbone) -> list[Rule]:
         assert isinstance(model, EncoderDecoder)
         rules = super().rules(model)
-        if model.config.tied:
+        if model.config.tie_embeddings:
             return rules
         # Without a tied head, their class takes the tables of encoder and decoder for different ones too.
         return [Copied(rule.theirs, rule.ours) if isinstance(rule, Repeated) else rule for rule in rules]

@@ -47,7 +47,7 @@ class T5(Checkpoint):
             num_layers=hf.get("num_decoder_layers") or encoder_layers,
             num_encoder_layers=encoder_layers,
             norm_eps=hf.get("layer_norm_epsilon", 1e-6),
-            tied=tied,
+            tie_embeddings=tied,
             attention=AttentionConfig(
                 num_heads=given(hf, "num_heads"),
                 head_dim=given(hf, "d_kv"),
@@ -93,7 +93,7 @@ class T5(Checkpoint):
             "feed_forward_proj": gated if c.feedforward.gated else activation,
             "layer_norm_epsilon": c.norm_eps,
             "dropout_rate": c.block.dropout,
-            "tie_word_embeddings": c.tied,
+            "tie_word_embeddings": c.tie_embeddings,
             "scale_decoder_outputs": c.head.scale,
             "pad_token_id": None,
             "eos_token_id": None,
@@ -114,7 +114,7 @@ class T5(Checkpoint):
             Same(f"decoder.{BIAS}", ("decoder_bias.table.weight",)),
             *layered(c.num_layers, "decoder.block.{}.", "decoder.{}.", cls.layer_rules(c, cross=True)),
             Same("decoder.final_layer_norm.weight", ("decoder_norm.weight",)),
-            head("lm_head.weight", tied=c.tied, table=table),
+            head("lm_head.weight", tied=c.tie_embeddings, table=table),
         ]
 
     @classmethod

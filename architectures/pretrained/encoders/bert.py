@@ -67,7 +67,7 @@ class Bert(Checkpoint):
             *layered(model.config.num_layers, "bert.encoder.layer.{}.", "blocks.{}.", LAYER),
             *linear("cls.predictions.transform.dense", "transform.dense"),
             *linear("cls.predictions.transform.LayerNorm", "transform.norm"),
-            *prediction_rules("cls.predictions.", tied=model.config.tied),
+            *prediction_rules("cls.predictions.", tied=model.config.tie_embeddings),
         ]
 
     @classmethod
@@ -112,7 +112,7 @@ def read_post_norm(hf: dict[str, Any], *, transform_activation: str, unused_posi
         d_ff=given(hf, "intermediate_size"),
         num_layers=given(hf, "num_hidden_layers"),
         norm_eps=hf.get("layer_norm_eps", 1e-12),
-        tied=hf.get("tie_word_embeddings", True),
+        tie_embeddings=hf.get("tie_word_embeddings", True),
         attention=AttentionConfig(
             num_heads=given(hf, "num_attention_heads"),
             bias=True,
@@ -152,7 +152,7 @@ def write_post_norm(model: Backbone, *, unused_positions: int) -> dict[str, Any]
         "layer_norm_eps": c.norm_eps,
         "hidden_dropout_prob": c.block.dropout,
         "attention_probs_dropout_prob": c.attention.dropout,
-        "tie_word_embeddings": c.tied,
+        "tie_word_embeddings": c.tie_embeddings,
         "bos_token_id": None,
         "eos_token_id": None,
     }

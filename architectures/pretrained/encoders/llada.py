@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import DecoderConfig
-from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.positions import PositionsConfig
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, given, require
@@ -52,7 +52,7 @@ LEFT_OUT: dict[str, Any] = {
 class LLaDA(Checkpoint):
     """``LLaDAModelLM``."""
 
-    backbone_class = Diffusion
+    backbone_class = MaskedDiffusion
     model_types = ("llada",)
 
     @classmethod
@@ -60,12 +60,12 @@ class LLaDA(Checkpoint):
         for key, value in FIXED.items():
             require(hf, key, value, default=LEFT_OUT.get(key, value))
         width = given(hf, "d_model")
-        config = DiffusionConfig(
+        config = MaskedDiffusionConfig(
             d_model=width,
             d_ff=hf.get("mlp_hidden_size") or hf.get("mlp_ratio", 4) * width,
             num_layers=given(hf, "n_layers"),
             norm_eps=hf.get("rms_norm_eps", 1e-5),
-            tied=hf.get("weight_tying", True),
+            tie_embeddings=hf.get("weight_tying", True),
             attention=AttentionConfig(
                 num_heads=given(hf, "n_heads"),
                 num_kv_heads=hf.get("n_kv_heads"),
@@ -74,7 +74,7 @@ class LLaDA(Checkpoint):
             positions=PositionsConfig(kind="rope", base=float(hf.get("rope_theta", 10000.0))),
         )
         return Blueprint(
-            backbone_class=Diffusion,
+            backbone_class=MaskedDiffusion,
             config=config,
             vocab_size=hf.get("embedding_size") or given(hf, "vocab_size"),
             max_length=given(hf, "max_sequence_length"),
@@ -95,7 +95,7 @@ class LLaDA(Checkpoint):
             "rms_norm_eps": c.norm_eps,
             "rope_theta": c.positions.base,
             "include_qkv_bias": a.bias,
-            "weight_tying": c.tied,
+            "weight_tying": c.tie_embeddings,
             "vocab_size": model.vocab_size,
             "embedding_size": model.vocab_size,
             "max_sequence_length": model.max_length,
@@ -108,14 +108,14 @@ class LLaDA(Checkpoint):
             Same("model.transformer.wte.weight", ("embedding.tokens.weight",)),
             *layered(c.num_layers, "model.transformer.blocks.{}.", "blocks.{}.", LAYER),
             Same("model.transformer.ln_f.weight", ("final.weight",)),
-            head("model.transformer.ff_out.weight", tied=c.tied),
+            head("model.transformer.ff_out.weight", tied=c.tie_embeddings),
         ]
 
 
 class Dream(Qwen2):
     """``DreamModel``."""
 
-    backbone_class = Diffusion  # type: ignore[assignment]
+    backbone_class = MaskedDiffusion  # type: ignore[assignment]
     model_types = ("Dream",)
     architecture = "DreamModel"
     defaults: ClassVar[dict[str, Any]] = Qwen2.defaults | {"max_position_embeddings": 32768}
@@ -126,8 +126,8 @@ class Dream(Qwen2):
         assert isinstance(found.config, DecoderConfig)
         same = {field.name: getattr(found.config, field.name) for field in fields(found.config)}
         return Blueprint(
-            backbone_class=Diffusion,
-            config=DiffusionConfig(**same, shifted=True),
+            backbone_class=MaskedDiffusion,
+            config=MaskedDiffusionConfig(**same, shifted=True),
             vocab_size=found.vocab_size,
             max_length=found.max_length,
         )

@@ -48,7 +48,7 @@ class ModernBert(Checkpoint):
             d_ff=given(hf, "intermediate_size"),
             num_layers=given(hf, "num_hidden_layers"),
             norm_eps=hf.get("norm_eps", 1e-5),
-            tied=hf.get("tie_word_embeddings", True),
+            tie_embeddings=hf.get("tie_word_embeddings", True),
             attention=AttentionConfig(
                 num_heads=given(hf, "num_attention_heads"),
                 bias=bias,
@@ -106,7 +106,7 @@ class ModernBert(Checkpoint):
             },
             "attention_dropout": c.attention.dropout,
             "embedding_dropout": c.block.dropout,
-            "tie_word_embeddings": c.tied,
+            "tie_word_embeddings": c.tie_embeddings,
             **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")),
         }
 
@@ -128,7 +128,7 @@ class ModernBert(Checkpoint):
             *linear("model.final_norm", "final"),
             *linear("head.dense", "transform.dense"),
             *linear("head.norm", "transform.norm"),
-            head("decoder.weight", tied=model.config.tied),
+            head("decoder.weight", tied=model.config.tie_embeddings),
             Same("decoder.bias", ("head.bias",)),
         ]
 

@@ -55,5 +55,5 @@ class Roberta(Checkpoint):
             *layered(model.config.num_layers, "roberta.encoder.layer.{}.", "blocks.{}.", LAYER),
             *linear("lm_head.dense", "transform.dense"),
             *linear("lm_head.layer_norm", "transform.norm"),
-            *prediction_rules("lm_head.", tied=model.config.tied),
+            *prediction_rules("lm_head.", tied=model.config.tie_embeddings),
         ]

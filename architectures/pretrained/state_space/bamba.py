@@ -91,7 +91,7 @@ def read_mamba2_hybrid(hf: dict[str, Any], layers: str, channels: int) -> Hybrid
         d_ff=given(hf, "intermediate_size"),
         num_layers=given(hf, "num_hidden_layers"),
         norm_eps=hf["rms_norm_eps"],
-        tied=hf["tie_word_embeddings"],
+        tie_embeddings=hf["tie_word_embeddings"],
         layers=layers,
         attention=AttentionConfig(
             num_heads=given(hf, "num_attention_heads"),

@@ -71,7 +71,7 @@ class Jamba(Checkpoint):
             d_ff=given(hf, "intermediate_size"),
             num_layers=num_layers,
             norm_eps=hf["rms_norm_eps"],
-            tied=hf["tie_word_embeddings"],
+            tie_embeddings=hf["tie_word_embeddings"],
             layers=_read_period(hf, "attn", num_layers, "AM"),
             feedforwards="F" if dense else _read_period(hf, "expert", num_layers, "EF"),
             attention=AttentionConfig(
@@ -162,7 +162,7 @@ def common_keys(model: Backbone, architecture: str, model_type: str) -> dict[str
         "attention_dropout": a.dropout,
         "hidden_act": "silu",
         "rms_norm_eps": c.norm_eps,
-        "tie_word_embeddings": c.tied,
+        "tie_word_embeddings": c.tie_embeddings,
         "bos_token_id": None,
         "eos_token_id": None,
         "pad_token_id": None,
@@ -181,7 +181,7 @@ def hybrid_rules(
     return [
         *rules,
         Same("model.final_layernorm.weight", ("final.weight",)),
-        head("lm_head.weight", tied=c.tied),
+        head("lm_head.weight", tied=c.tie_embeddings),
     ]
 
 

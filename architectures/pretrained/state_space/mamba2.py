@@ -45,7 +45,7 @@ class Mamba2Checkpoint(Checkpoint):
             d_model=given(hf, "hidden_size"),
             num_layers=given(hf, "num_hidden_layers"),
             norm_eps=hf.get("layer_norm_epsilon", 1e-5),
-            tied=hf.get("tie_word_embeddings", False),
+            tie_embeddings=hf.get("tie_word_embeddings", False),
             num_heads=hf.get("num_heads", 128),
             head_dim=hf.get("head_dim", 64),
             d_state=hf.get("state_size", 128),

@@ -27,9 +27,9 @@ from experiments.tasks.task import Batch
 class DenoisingConfig:
     """Denoising as in BART."""
 
-    rate: float = 0.3
+    mask_probability: float = 0.3
     """Share of the tokens that are masked."""
-    mean_span: float = 3.0
+    poisson_lambda: float = 3.0
     """Mean of the Poisson distribution of span lengths."""
     pieces: int = 1
     """Parts the text is cut into, at random places, and which are shuffled before it is masked. BART
@@ -38,10 +38,10 @@ class DenoisingConfig:
     """Corrupted versions of each sequence that are scored."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate < 1:
-            raise ValueError(f"rate={self.rate} must lie between 0 and 1")
-        if self.mean_span < 1:
-            raise ValueError(f"mean_span={self.mean_span} must be at least 1")
+        if not 0 < self.mask_probability < 1:
+            raise ValueError(f"mask_probability={self.mask_probability} must lie between 0 and 1")
+        if self.poisson_lambda < 1:
+            raise ValueError(f"poisson_lambda={self.poisson_lambda} must be at least 1")
         if self.pieces < 1 or self.evaluation_samples < 1:
             raise ValueError(
                 f"pieces={self.pieces} and evaluation_samples={self.evaluation_samples} must be at least 1"
@@ -100,7 +100,9 @@ class Denoising(Objective):
     def likelihood(self) -> Likelihood:  # type: ignore[override]
         return Likelihood(
             kind="pseudo",
-            estimator=f"the text given itself with {self.config.rate:.0%} masked, per masked byte",
+            estimator=(
+                f"the text given itself with {self.config.mask_probability:.0%} masked, per masked byte"
+            ),
             samples=self.config.evaluation_samples,
         )
 
@@ -134,7 +136,7 @@ class Denoising(Objective):
         sources, hidden_BT = [], batch.valid_BT.clone()
         for row, (length, generator) in enumerate(zip(lengths, generators, strict=True)):
             order_T = shuffled(length, c.pieces, generator)
-            begin_M, mask_M = infill(length, c.rate, c.mean_span, generator)
+            begin_M, mask_M = infill(length, c.mask_probability, c.poisson_lambda, generator)
             place_M = order_T[begin_M.clamp_max(length - 1)]  # a mask may stand behind the last token
             sources.append(batch.tokens_BT[row, place_M].masked_fill(mask_M, self.vocabulary.mask))
             hidden_BT[row, place_M[~mask_M]] = False

@@ -38,11 +38,11 @@ from experiments.tasks.task import Batch
 class MaskedLMConfig:
     """Masked language modelling."""
 
-    rate: float = 0.3
+    mask_probability: float = 0.3
     """Share of the tokens to be predicted: 0.15 in BERT, 0.3 in ModernBERT (better in short training)."""
-    mask_share: float = 0.8
+    mask_replace_probability: float = 0.8
     """Of these, the share shown as the mask token."""
-    random_share: float = 0.1
+    random_replace_probability: float = 0.1
     """Of these, the share shown as a random symbol; the rest is shown as it is."""
     evaluation_positions: int | None = 8
     """Positions of each sequence at which the pseudo-likelihood is estimated; null takes all, exactly."""
@@ -52,11 +52,15 @@ class MaskedLMConfig:
     """Forward passes to fill in a sample."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate <= 1:
-            raise ValueError(f"rate={self.rate} must lie in (0, 1]")
-        if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1:
+        if not 0 < self.mask_probability <= 1:
+            raise ValueError(f"mask_probability={self.mask_probability} must lie in (0, 1]")
+        if (
+            min(self.mask_replace_probability, self.random_replace_probability) < 0
+            or self.mask_replace_probability + self.random_replace_probability > 1
+        ):
             raise ValueError(
-                f"mask_share={self.mask_share} and random_share={self.random_share} "
+                f"mask_replace_probability={self.mask_replace_probability} and "
+                f"random_replace_probability={self.random_replace_probability} "
                 "must not be negative nor add up to more than 1"
             )
         if self.evaluation_positions is not None and self.evaluation_positions < 1:
@@ -97,13 +101,15 @@ class MaskedLM(FillsBlanks):
         c, shape, symbol_BT = self.config, batch.tokens_BT.shape, self._symbols(batch)
         noise_BT = torch.rand(shape, generator=generator).masked_fill(~symbol_BT, 2.0)
         order_BT = noise_BT.argsort(1).argsort(1)
-        count_B = (c.rate * symbol_BT.sum(1)).round().clamp_min(1)
+        count_B = (c.mask_probability * symbol_BT.sum(1)).round().clamp_min(1)
         chosen_BT = (order_BT < count_B[:, None]) & symbol_BT
         fate_BT = torch.rand(shape, generator=generator)
         symbols_V = self.vocabulary.is_symbol().nonzero().flatten()
         random_BT = symbols_V[torch.randint(len(symbols_V), shape, generator=generator)]
-        shown_BT = torch.where(fate_BT < c.mask_share, self.vocabulary.mask, random_BT)
-        shown_BT = torch.where(fate_BT < c.mask_share + c.random_share, shown_BT, batch.tokens_BT)
+        shown_BT = torch.where(fate_BT < c.mask_replace_probability, self.vocabulary.mask, random_BT)
+        shown_BT = torch.where(
+            fate_BT < c.mask_replace_probability + c.random_replace_probability, shown_BT, batch.tokens_BT
+        )
         return self._view(batch, torch.where(chosen_BT, shown_BT, batch.tokens_BT), chosen_BT)
 
     def answer_view(self, batch: Batch) -> View:

@@ -44,7 +44,7 @@ class SentencePairsConfig(MaskedLMConfig):
 
     question: str = "order"
     """``order`` (exchanged or not, as in ALBERT) or ``next`` (from elsewhere or not, as in BERT)."""
-    changed_share: float = 0.5
+    changed_fraction: float = 0.5
     """Share of the pairs that are exchanged, or whose second text comes from elsewhere."""
     pair_weight: float = 1.0
     """Weight of the question in the loss."""
@@ -53,8 +53,8 @@ class SentencePairsConfig(MaskedLMConfig):
         super().__post_init__()
         if self.question not in QUESTIONS:
             raise ValueError(f"question={self.question!r} is unknown{nearest(self.question, QUESTIONS)}")
-        if not 0 <= self.changed_share <= 1:
-            raise ValueError(f"changed_share={self.changed_share} must lie in [0, 1]")
+        if not 0 <= self.changed_fraction <= 1:
+            raise ValueError(f"changed_fraction={self.changed_fraction} must lie in [0, 1]")
         if self.separate_documents:
             raise ValueError("separate_documents=true hides the texts of a pair from each other")
         if self.pair_weight < 0:
@@ -89,7 +89,7 @@ class SentencePairs(MaskedLM):
             window = self._window(batch, row)
             place = len(window) // 4 + int(cut * max(1, len(window) // 2))
             first, second = window[:place], window[place:]
-            changed.append(int(change < self.config.changed_share))
+            changed.append(int(change < self.config.changed_fraction))
             if changed[-1] and self.config.question == "order":
                 first, second = second, first
             elif changed[-1]:
@@ -167,5 +167,5 @@ class SentencePairs(MaskedLM):
             split,
             first="pair_accuracy",
             unit="share",
-            estimator=f"more likely answer, {self.config.changed_share:g} of the pairs changed",
+            estimator=f"more likely answer, {self.config.changed_fraction:g} of the pairs changed",
         )

@@ -33,9 +33,9 @@ from experiments.tasks.task import Batch, Task
 class SpanCorruptionConfig:
     """Span corruption."""
 
-    density: float = 0.15
+    noise_density: float = 0.15
     """Share of the tokens cut out."""
-    mean_span: float = 3.0
+    mean_noise_span_length: float = 3.0
     """Mean length of a span, in tokens."""
     source_length: int | None = None
     """Tokens the encoder is to read, such as 512; a window that would not fill it exactly is refused and
@@ -44,11 +44,12 @@ class SpanCorruptionConfig:
     """Corrupted versions of each sequence that are scored."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.density < 1:
-            raise ValueError(f"density={self.density} must lie between 0 and 1")
-        if self.mean_span < 1 or self.evaluation_samples < 1:
+        if not 0 < self.noise_density < 1:
+            raise ValueError(f"noise_density={self.noise_density} must lie between 0 and 1")
+        if self.mean_noise_span_length < 1 or self.evaluation_samples < 1:
             raise ValueError(
-                f"mean_span={self.mean_span} and evaluation_samples={self.evaluation_samples} "
+                f"mean_noise_span_length={self.mean_noise_span_length} and "
+                f"evaluation_samples={self.evaluation_samples} "
                 "must be at least 1"
             )
         if self.source_length is not None and self.source_length < 3:
@@ -115,7 +116,9 @@ class SpanCorruption(Objective):
     def __init__(self, config: SpanCorruptionConfig, task: Task) -> None:
         super().__init__(config, task)
         if config.source_length is not None:
-            window, target = full_window(config.source_length, config.density, config.mean_span)
+            window, target = full_window(
+                config.source_length, config.noise_density, config.mean_noise_span_length
+            )
             if window != task.sequence_length:
                 raise ConfigError(
                     f"objective.source_length={config.source_length} is filled by a window of {window} "
@@ -127,7 +130,9 @@ class SpanCorruption(Objective):
         c = self.config
         return Likelihood(
             kind="pseudo",
-            estimator=f"spans given the rest ({c.density:.0%} cut, mean length {c.mean_span:g})",
+            estimator=(
+                f"spans given the rest ({c.noise_density:.0%} cut, mean length {c.mean_noise_span_length:g})"
+            ),
             samples=c.evaluation_samples,
         )
 
@@ -146,7 +151,9 @@ class SpanCorruption(Objective):
         if not batch.valid_BT.all():
             raise DataError("span corruption takes full windows: this task pads its sequences")
         length = batch.tokens_BT.shape[1]
-        return noise_mask(length, self.config.density, self.config.mean_span, rows, generator)
+        return noise_mask(
+            length, self.config.noise_density, self.config.mean_noise_span_length, rows, generator
+        )
 
     def view(self, batch: Batch, generator: torch.Generator) -> View:
         if not batch.whole:

@@ -56,14 +56,21 @@ MODES = "RSX"
 class UL2Config(PrefixLMConfig):
     """The mixture of UL2."""
 
-    rates: list[float] = field(default_factory=lambda: [1.0] * len(DENOISERS))
+    mixture_weights: list[float] = field(default_factory=lambda: [1.0] * len(DENOISERS))
     """How often each denoiser is drawn, as weights: R 3/15%, R 8/15%, S, X 3/50%, X 8/50%, X 64/15%,
     X 64/50% (mean span, share cut out)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(self.rates) != len(DENOISERS) or min(self.rates) < 0 or sum(self.rates) == 0:
-            raise ValueError(f"rates={self.rates} must be {len(DENOISERS)} numbers, none negative, not all 0")
+        if (
+            len(self.mixture_weights) != len(DENOISERS)
+            or min(self.mixture_weights) < 0
+            or sum(self.mixture_weights) == 0
+        ):
+            raise ValueError(
+                f"mixture_weights={self.mixture_weights} must be {len(DENOISERS)} numbers, "
+                "none negative, not all 0"
+            )
 
 
 class UL2(PrefixLM):
@@ -79,13 +86,14 @@ class UL2(PrefixLM):
     def __init__(self, config: UL2Config, task: Task) -> None:
         super().__init__(config, task)
         self.num_marks = self.vocabulary.num_sentinels - len(MODES)
-        drawn = [d for d, rate in zip(DENOISERS, config.rates, strict=True) if rate > 0]
+        drawn = [d for d, rate in zip(DENOISERS, config.mixture_weights, strict=True) if rate > 0]
         spans = [span_counts(task.sequence_length, d.density, d.mean_span)[1] for d in drawn if d.mode != "S"]
         if max(spans, default=0) > self.num_marks:
             raise ConfigError(
                 f"objective=ul2 cuts up to {max(spans)} spans out of {task.sequence_length} tokens and needs "
                 f"{max(spans) + len(MODES)} sentinels with its mode tokens; the vocabulary has "
-                f"{self.vocabulary.num_sentinels}: raise task.num_sentinels, or set the rates of the "
+                f"{self.vocabulary.num_sentinels}: raise task.num_sentinels, or set the "
+                "mixture_weights of the "
                 "denoisers with short spans to 0"
             )
 
@@ -112,7 +120,7 @@ class UL2(PrefixLM):
             return self.answer_view(batch)
         if not batch.valid_BT.all():
             raise DataError("UL2 takes full windows: this task pads its sequences")
-        rates = torch.tensor(self.config.rates)
+        rates = torch.tensor(self.config.mixture_weights)
         cut, drawn = [], []
         for _ in range(len(batch.tokens_BT)):
             denoiser = DENOISERS[int(torch.multinomial(rates, 1, generator=generator))]

@@ -54,7 +54,7 @@ def test_every_part_is_there_and_says_what_to_run_where_it_has_no_data(pair: Pat
     for command in ("compare_rates", "ladder", "probes"):
         assert f"<code>python -m experiments.train study={command}</code>" in text
     assert text.count("<code>python -m experiments.benchmark -m backbone=decoder,mamba output=") == 1
-    assert "trainer.tests=[sequence_length=256]" in text
+    assert "trainer.extra_evaluations=[sequence_length=256]" in text
     assert "sequence_length=256 depth=0" in text
     assert "stretches=8 output=runs/compare/CELL/sSEED/evaluate.json" in text
 

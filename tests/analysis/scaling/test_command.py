@@ -87,7 +87,7 @@ def test_a_study_is_fitted_line_by_line_and_what_is_too_small_is_said(
 
 def test_a_run_gives_a_point_for_each_decay(write_run: Callable[..., Path], tmp_path: Path) -> None:
     folder = write_run("decoder", 0, 2.4)  # validated at steps 10, 20 ... 50
-    (folder / "config.yaml").write_text("optimizer: {schedule: wsd, decay_ends: [0.2, 0.6, 1.0]}\n")
+    (folder / "config.yaml").write_text("optimizer: {schedule: wsd, decay_end_fractions: [0.2, 0.6, 1.0]}\n")
     found = study_points(load_study(tmp_path / "runs", "compare"), load_history(tmp_path / "runs", "compare"))
     assert (found["tokens"] / 4096).tolist() == [10, 30, 50]
     assert found["run"].nunique() == 1

@@ -3,7 +3,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.pretrained.folder import load_folder
 from tests.architectures.conformance import enliven
@@ -26,7 +26,7 @@ def test_diffusion_is_llama_without_its_mask(tmp_path):
     oracle.save_pretrained(tmp_path)
     decoder = load_folder(tmp_path).double()
     settings = {name: getattr(decoder.config, name) for name in vars(decoder.config)}
-    model = Diffusion(DiffusionConfig(**settings), vocab_size=61, max_length=40).double()
+    model = MaskedDiffusion(MaskedDiffusionConfig(**settings), vocab_size=61, max_length=40).double()
     model.load_state_dict(decoder.state_dict())
     tokens, valid = torch.randint(61, (2, 23)), torch.arange(23) < torch.tensor([[23], [9]])
     hidden_BS = torch.zeros(2, 23, dtype=torch.float64).masked_fill(~valid, torch.finfo(torch.float64).min)

@@ -16,7 +16,7 @@ from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.encoder import Encoder, EncoderConfig
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from architectures.backbones.hybrid import Hybrid, HybridConfig
-from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.feedforward import DenseFeedForward
@@ -44,7 +44,7 @@ from tests.architectures.costs import check_flops, check_inactive, check_paramet
 FAMILIES: dict[str, tuple[type[Backbone], type]] = {
     "decoder": (Decoder, DecoderConfig),
     "encoder": (Encoder, EncoderConfig),
-    "diffusion": (Diffusion, DiffusionConfig),
+    "masked_diffusion": (MaskedDiffusion, MaskedDiffusionConfig),
     "encoder_decoder": (EncoderDecoder, EncoderDecoderConfig),
     "hybrid": (Hybrid, HybridConfig),
 }
@@ -134,7 +134,7 @@ def test_moe_is_a_decoder_whose_layers_have_experts() -> None:
     assert torch.equal(models[0](tokens).logits_BTV, models[1](tokens).logits_BTV)
 
 
-@pytest.mark.parametrize("family", ["encoder", "diffusion"])
+@pytest.mark.parametrize("family", ["encoder", "masked_diffusion"])
 def test_experts_may_choose_where_all_is_seen(family: str) -> None:
     model = build(family, {"num_experts": 3, "choice": "expert"})
     check_padding(model, 11)

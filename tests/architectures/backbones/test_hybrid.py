@@ -73,7 +73,7 @@ def draw(seed: int) -> HybridConfig:
         d_model=rng.choice([8, 12]),
         num_layers=len(joined) + rng.choice([0, 1]),
         d_ff=rng.choice([None, 11]),
-        tied=rng.random() < 0.5,
+        tie_embeddings=rng.random() < 0.5,
         layers="".join(joined),
         feedforwards="".join(rng.choice("FEO") for _ in range(rng.choice([1, 2, 3]))),
         attention=attention,
@@ -125,7 +125,7 @@ def test_a_hybrid_keeps_its_promises(seed: int) -> None:
     check_prompts_together(model)
     check_moved_rows(model)
     check_state_bytes(model, 17)
-    check_parameters(model, tied=config.tied)
+    check_parameters(model, tied=config.tie_embeddings)
     if "L" not in config.letters:  # what is beyond every window has no gradient
         check_no_leak(model, 9)
 

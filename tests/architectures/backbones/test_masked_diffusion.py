@@ -5,7 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from architectures.backbones.block_diffusion import BlockDiffusion, BlockDiffusionConfig, two_copies
-from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from tests.architectures.conformance import (
     check_gradients,
     check_packed,
@@ -18,7 +18,9 @@ from tests.architectures.conformance import (
 
 def build(**settings):
     torch.manual_seed(0)
-    return enliven(Diffusion(DiffusionConfig(d_model=16, **settings), vocab_size=29, max_length=40).double())
+    return enliven(
+        MaskedDiffusion(MaskedDiffusionConfig(d_model=16, **settings), vocab_size=29, max_length=40).double()
+    )
 
 
 def test_a_time_moves_every_logit_and_is_the_same_vector_at_every_position():
@@ -81,7 +83,9 @@ def test_shifted_predictions_stand_one_position_before():
     check_scored(shifted, 11)
     check_padding(shifted, 11)
     check_gradients(
-        Diffusion(DiffusionConfig(d_model=16, shifted=True), vocab_size=29, max_length=40), 9, autocast=True
+        MaskedDiffusion(MaskedDiffusionConfig(d_model=16, shifted=True), vocab_size=29, max_length=40),
+        9,
+        autocast=True,
     )
 
 

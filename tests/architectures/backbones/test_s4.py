@@ -76,7 +76,7 @@ def stepped(mixer: S4Layer, x_BTD: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_recurrence_is_that_of_scipy(kind):
     """The differential equation, discretised and simulated by scipy."""
-    mixer = linear(layer(rate=1.3, **KINDS[kind]))
+    mixer = linear(layer(dt_scale=1.3, **KINDS[kind]))
     A, B, C, D = (x.detach().numpy() for x in mixer.continuous())
     x_BTD = torch.randn(1, 40, 8, dtype=torch.float64)
     found = stepped(mixer, x_BTD)[0].numpy()
@@ -97,7 +97,7 @@ def test_short_steps_approach_the_differential_equation(kind):
     A, B, C, D = (x.detach().numpy() for x in mixer.continuous())
     errors = []
     for refinement in (16, 32, 64):
-        mixer.rate, samples = 1 / refinement, 20 * refinement
+        mixer.dt_scale, samples = 1 / refinement, 20 * refinement
         x_BTD = torch.stack([torch.sin(dt * torch.arange(samples)) for dt in mixer.dt().detach()], dim=-1)[
             None
         ]
@@ -266,7 +266,7 @@ def test_another_sampling_rate(kind):
     with torch.no_grad():
         expected = mixer(x_BTD, whole(x_BTD))[:, ::2]
         unaware = mixer(every_other, whole(every_other))
-        mixer.rate = 2.0
+        mixer.dt_scale = 2.0
         found = mixer(every_other, whole(every_other))
     size = expected.std()
     assert (found - expected).square().mean().sqrt() < 0.05 * size
@@ -276,7 +276,7 @@ def test_another_sampling_rate(kind):
 def test_the_rate_of_a_model_and_of_its_config():
     torch.manual_seed(0)
     model = S4(S4Config(d_model=16), vocab_size=11, max_length=9)
-    faster = S4(S4Config(d_model=16, rate=3.0), vocab_size=11, max_length=9)
+    faster = S4(S4Config(d_model=16, dt_scale=3.0), vocab_size=11, max_length=9)
     faster.load_state_dict(model.state_dict())
     tokens_BT = random_inputs(model, 1, 9).tokens_BT
     with torch.no_grad():
@@ -406,12 +406,12 @@ def test_a_thousand_steps_stay_with_the_convolution(kind):
         ({"parametrisation": "dense"}, "parametrisation='dense' must be one of diagonal, dplr"),
         ({"initialisation": "random"}, "initialisation='random' must be one of legs, inv, lin, real"),
         ({"discretisation": "foh"}, "discretisation='foh' must be one of zoh, bilinear, euler"),
-        ({"rate": 0.0}, "rate=0.0 must be positive"),
+        ({"dt_scale": 0.0}, "dt_scale=0.0 must be positive"),
         ({"parametrisation": "dplr"}, "discretisation=zoh with parametrisation=dplr.* bilinear or euler"),
         (DPLR | {"initialisation": "lin"}, "initialisation=lin .* must be legs"),
         ({"discretisation": "euler"}, "dt_max=0.1 with discretisation=euler.* above 5.9e-07 .*d_state=64"),
         (KINDS["dplr euler"] | {"d_state": 32}, "steps above 0.062"),
-        (KINDS["dplr euler"] | {"d_state": 16, "rate": 1.3}, "rate=1.3"),
+        (KINDS["dplr euler"] | {"d_state": 16, "dt_scale": 1.3}, "dt_scale=1.3"),
     ],
 )
 def test_what_cannot_be_is_refused(settings, message):

@@ -105,7 +105,7 @@ def draw(seed: int, cls: type[TransformerConfig], **fixed: Any) -> TransformerCo
         "d_model": rng.choice([9, 14]),
         "num_layers": rng.choice([2, 3]),
         "d_ff": rng.choice([None, 11]),
-        "tied": rng.random() < 0.5,
+        "tie_embeddings": rng.random() < 0.5,
         "attention": attention,
         "positions": draw_positions(rng, kinds),
         "block": BlockConfig(
@@ -142,7 +142,7 @@ def test_a_decoder_keeps_its_promises(seed: int) -> None:
     check_batch_invariance(model, 13)
     check_decoding(model, 19)
     check_state_bytes(model, 17)
-    check_parameters(model, tied=model.config.tied and not model.config.head.bias)
+    check_parameters(model, tied=model.config.tie_embeddings and not model.config.head.bias)
     no_window = dataclasses.replace(model.config.attention, layers="G")
     check_no_leak(build(Decoder, dataclasses.replace(model.config, attention=no_window)), 9)
 

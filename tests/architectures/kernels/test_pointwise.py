@@ -137,7 +137,7 @@ def test_rotation(heads, width, dim, dtype, interleaved):
 
 def model() -> Decoder:
     torch.manual_seed(1)
-    return Decoder(DecoderConfig(d_model=24, num_layers=2, tied=True), vocab_size=19, max_length=33)
+    return Decoder(DecoderConfig(d_model=24, num_layers=2, tie_embeddings=True), vocab_size=19, max_length=33)
 
 
 def gradients(decoder: Decoder, tokens_BT: Tensor) -> list[Tensor]:

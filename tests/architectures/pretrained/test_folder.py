@@ -63,7 +63,7 @@ def same(a: nn.Module, b: nn.Module) -> bool:
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("shard_bytes", [None, 1, 4000, 10**9])
 def test_shards_hold_the_same_model(tied: bool, shard_bytes: int | None, tmp_path: Path) -> None:
-    ours = model(replace(LLAMA, tied=tied))
+    ours = model(replace(LLAMA, tie_embeddings=tied))
     save_folder(ours, tmp_path / "model", shard_bytes=shard_bytes)
     files = sorted(path.name for path in (tmp_path / "model").glob("*.safetensors"))
     if shard_bytes in (None, 10**9):
@@ -118,7 +118,7 @@ def test_every_tensor_that_does_not_fit_is_named(folder: Path) -> None:
 
 def test_a_tied_head_may_be_there_but_must_agree(tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    save_folder(model(replace(LLAMA, tied=True)), folder)
+    save_folder(model(replace(LLAMA, tie_embeddings=True)), folder)
     edit_tensors(folder, lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"].clone()}))
     load_folder(folder)
     edit_tensors(folder, lambda t: t["lm_head.weight"].add_(1))

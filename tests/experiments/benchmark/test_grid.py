@@ -36,7 +36,7 @@ def test_batches_of_one_are_measured_once() -> None:
         ("mamba", ["train", "prefill", "decode"]),
         ("encoder_decoder", ["train", "prefill", "decode"]),
         ("encoder", ["train", "sample"]),
-        ("diffusion", ["train", "sample"]),
+        ("masked_diffusion", ["train", "sample"]),
         ("block_diffusion", ["train", "sample"]),
     ],
 )
@@ -59,7 +59,7 @@ def test_the_largest_batch_is_sought_beside_the_given_ones() -> None:
         ("train", 3, None), ("train", 1, 2**29), ("prefill", 1, None), ("prefill", 3, None),
         ("prefill", 1, 2**29),
     ]  # fmt: skip
-    filled = chosen("backbone=diffusion", "mode=[train,sample]", "memory_limit=0.5").cells()
+    filled = chosen("backbone=masked_diffusion", "mode=[train,sample]", "memory_limit=0.5").cells()
     assert [cell.mode for cell in filled if cell.memory_limit] == ["train"]
 
 
@@ -80,18 +80,21 @@ def test_the_largest_batch_is_sought_beside_the_given_ones() -> None:
             ("mode=[sample]",),
             "backbone=decoder with CausalLM fills in no blanks; set mode=[train,prefill,decode]",
         ),
-        (("backbone=diffusion", "objective=causal_lm", "mode=[sample]"), "set mode=[train]"),
+        (("backbone=masked_diffusion", "objective=causal_lm", "mode=[sample]"), "set mode=[train]"),
         (("steps=[4]",), "steps=[4] is of mode sample, not measured: leave it null"),
-        (("backbone=diffusion", "steps=[4,0]"), "steps=[4, 0] must be numbers of at least 1"),
+        (("backbone=masked_diffusion", "steps=[4,0]"), "steps=[4, 0] must be numbers of at least 1"),
         (("mode=[decode]", "tokens_per_step=24"), "tokens_per_step=24 is of mode train, not measured"),
         (("tokens_per_step=25",), "tokens_per_step=25 is no multiple of 12"),
         (("tokens_per_step=0",), "tokens_per_step=0 must be at least 1"),
         (("memory_limit=0",), "memory_limit=0.0 must be positive"),
         (
-            ("backbone=diffusion", "mode=[sample]", "memory_limit=1"),
+            ("backbone=masked_diffusion", "mode=[sample]", "memory_limit=1"),
             "memory_limit=1.0 is of mode train or prefill or decode, not measured",
         ),
-        (("backbone=diffusion", "vocab_size=4"), "vocab_size=4: special tokens and one to write are 5"),
+        (
+            ("backbone=masked_diffusion", "vocab_size=4"),
+            "vocab_size=4: special tokens and one to write are 5",
+        ),
         (("backbone=block_diffusion", "backbone.block_length=8"), "must be the same"),
         (("backbone=mamba", "source_length=9"), "source_length=9: Mamba reads no source"),
         (("backbone=gpt2", "contexts=[1020]"), "the model has 1024 positions and would need 1033"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from architectures.backbones.masked_diffusion import Diffusion
+from architectures.backbones.masked_diffusion import MaskedDiffusion
 from experiments.benchmark import infilling as benchmark_sampling
 from experiments.benchmark import timing as benchmark_timing
 from experiments.benchmark.__main__ import read
@@ -40,16 +40,16 @@ def rows(*words: str) -> list[dict[str, Any]]:
 
 
 def test_cells_are_batches_by_contexts_by_steps() -> None:
-    cells = list(chosen("backbone=diffusion", "contexts=[12,20]", "steps=[4,16,90]").cells())
+    cells = list(chosen("backbone=masked_diffusion", "contexts=[12,20]", "steps=[4,16,90]").cells())
     assert [(cell.batch_size, cell.context, cell.steps) for cell in cells] == [
         (batch, context, steps)
         for batch in (1, 3)
         for context, steps in ((12, 4), (12, 12), (20, 4), (20, 16), (20, 20))
     ]
-    assert [cell.steps for cell in chosen("backbone=diffusion").cells()] == [12, 12]
+    assert [cell.steps for cell in chosen("backbone=masked_diffusion").cells()] == [12, 12]
 
 
-@pytest.mark.parametrize("name", ["diffusion", "encoder", "mamba_bidirectional"])
+@pytest.mark.parametrize("name", ["masked_diffusion", "encoder", "mamba_bidirectional"])
 def test_a_pass_reads_every_place_and_only_written_tokens_count(name: str) -> None:
     """In 4 steps each pass commits 3 of 12 tokens and reads all 12."""
     asked = chosen(f"backbone={name}")
@@ -66,7 +66,7 @@ def test_a_pass_reads_every_place_and_only_written_tokens_count(name: str) -> No
 
 
 def test_without_a_number_of_steps_each_commits_a_token() -> None:
-    (row, _) = rows("backbone=diffusion")
+    (row, _) = rows("backbone=masked_diffusion")
     assert (row["steps"], row["passes"]) == (12, 12)
 
 
@@ -83,17 +83,17 @@ def test_blocks_are_read_behind_those_before_them() -> None:
 
 def test_the_objective_says_how_texts_are_filled_in() -> None:
     """A threshold that all tokens reach commits everything in one pass; guidance takes two for each."""
-    (row, _) = rows("backbone=diffusion", "objective.filling.threshold=1e-9")
+    (row, _) = rows("backbone=masked_diffusion", "objective.filling.threshold=1e-9")
     assert row["passes"] == 1
     assert json.loads(row["filling"])["threshold"] == 1e-9
-    (guided, _) = rows("backbone=diffusion", "objective.filling.guidance=1.0", "steps=[4]")
+    (guided, _) = rows("backbone=masked_diffusion", "objective.filling.guidance=1.0", "steps=[4]")
     assert guided["passes"] == 8
 
 
 def test_each_text_is_written_anew_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the objective is asked for is what ``experiments.generate`` asks for."""
     asked: list[dict[str, Any]] = []
-    form = chosen("backbone=diffusion").objective[0]
+    form = chosen("backbone=masked_diffusion").objective[0]
     real = form.sample
 
     def spy(self: Any, model: Any, prompts: Any, **how: Any) -> Any:
@@ -101,7 +101,7 @@ def test_each_text_is_written_anew_from_nothing(monkeypatch: pytest.MonkeyPatch)
         return real(self, model, prompts, **how)
 
     monkeypatch.setattr(form, "sample", spy)
-    rows("backbone=diffusion", "batch_size=1", "steps=[6]")
+    rows("backbone=masked_diffusion", "batch_size=1", "steps=[6]")
     assert [one["steps"] for one in asked] == [benchmark_sampling.WARMUP_STEPS] * 2 + [6] * 2
     assert all(one["prompts"] == [[]] and one["max_tokens"] == 12 for one in asked)
     assert all(not one.get("stop") and one["sampling"].temperature == 1 for one in asked)
@@ -114,12 +114,12 @@ def test_training_gives_a_model_what_it_takes(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks are trained with a clean copy beside the noisy one, so a step costs twice as much."""
-    asked = chosen("backbone=diffusion", *words, "mode=[train]")
+    asked = chosen("backbone=masked_diffusion", *words, "mode=[train]")
     model = asked.cls(asked.config, vocab_size=asked.vocab_size, max_length=12)
     given: list[set[str]] = []
     real = asked.cls.forward
 
-    def spy(self: Diffusion, tokens_BT: torch.Tensor, **more: Any) -> Any:
+    def spy(self: MaskedDiffusion, tokens_BT: torch.Tensor, **more: Any) -> Any:
         given.append({name for name, value in more.items() if value is not None})
         return real(self, tokens_BT, **more)
 

@@ -185,7 +185,7 @@ def test_every_backbone_has_a_price(name: str) -> None:
     assert abs(body / 3_000_000 - 1) <= 0.01  # scale=micro
     assert report["vocab_size"] == 70
     assert report["flops"]["training_step"]["total"] == 3 * report["flops"]["forward"]["total"]
-    reads_again = ("encoder", "diffusion", "diffusion_moe", "block_diffusion")
+    reads_again = ("encoder", "masked_diffusion", "masked_diffusion_moe", "block_diffusion")
     decodes = name not in reads_again and not name.endswith("_bidirectional")
     assert bool(report["states"]) == ("decoding_one_token" in report["flops"]) == decodes
     assert ("reading_the_source" in report["flops"]) == reads
@@ -207,7 +207,7 @@ def test_the_vocabulary_is_the_presets_or_gpt2s_or_yours() -> None:
         (("backbone=mamba", "source_length=9"), "source_length=9: Mamba reads no source"),
         (("scale=given",), "backbone.d_model and scale.target are both null"),
         (("backbone=llama2_7b", "backbone.d_model=4097"), "d_model=4097 must be a positive multiple of 64"),
-        (("backbone=bert_base", "backbone.tied=maybe"), "backbone.tied"),
+        (("backbone=bert_base", "backbone.tie_embeddings=maybe"), "backbone.tie_embeddings"),
         (("output=/nowhere/at/all.json",), "there is no folder /nowhere/at"),
     ],
 )

@@ -7,7 +7,8 @@ import torch
 from architectures.backbone import Backbone, BackboneConfig, Flops, Output
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.backbones.masked_diffusion import MaskedDiffusion as MaskedDiffusionBackbone
+from architectures.backbones.masked_diffusion import MaskedDiffusionConfig as MaskedDiffusionBackboneConfig
 from experiments.data.vocabulary import Vocabulary
 from experiments.evaluation.measure import evaluate, summarise
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
@@ -82,8 +83,8 @@ OBJECTIVES = {
 }
 MODELS = {
     "causal_lm": (Decoder, DecoderConfig(d_model=16)),
-    "masked_lm": (Diffusion, DiffusionConfig(d_model=16)),
-    "masked_diffusion": (Diffusion, DiffusionConfig(d_model=16)),
+    "masked_lm": (MaskedDiffusionBackbone, MaskedDiffusionBackboneConfig(d_model=16)),
+    "masked_diffusion": (MaskedDiffusionBackbone, MaskedDiffusionBackboneConfig(d_model=16)),
     "span_corruption": (EncoderDecoder, EncoderDecoderConfig(d_model=16)),
 }
 

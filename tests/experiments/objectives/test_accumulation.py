@@ -54,13 +54,13 @@ def text():
 CASES = [
     *[(name, CausalLM(CausalLMConfig(), TASK), make) for name in toys.CAUSAL for make in (padded, answered)],
     *[
-        (name, MaskedLM(MaskedLMConfig(rate=0.5), TASK), make)
-        for name in ("encoder", "diffusion")
+        (name, MaskedLM(MaskedLMConfig(mask_probability=0.5), TASK), make)
+        for name in ("encoder", "masked_diffusion")
         for make in (padded, answered)
     ],
     *[
         (name, MaskedDiffusion(MaskedDiffusionConfig(), TASK), make)
-        for name in ("encoder", "diffusion")
+        for name in ("encoder", "masked_diffusion")
         for make in (padded, answered)
     ],
     ("encoder_decoder", SpanCorruption(SpanCorruptionConfig(), TASK), text),
@@ -128,7 +128,7 @@ def test_padding_does_not_change_the_loss():
     for objective, name in (
         (CausalLM(CausalLMConfig(), TASK), "decoder"),
         (MaskedLM(MaskedLMConfig(), TASK), "encoder"),
-        (MaskedDiffusion(MaskedDiffusionConfig(), TASK), "diffusion"),
+        (MaskedDiffusion(MaskedDiffusionConfig(), TASK), "masked_diffusion"),
     ):
         model = toys.build(name, TASK.vocabulary.size)
         view = objective.view(tokens, torch.Generator().manual_seed(3))

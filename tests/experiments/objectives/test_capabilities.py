@@ -15,7 +15,7 @@ PAIRS = {
     "mamba": {"causal_lm", "classification", "prefix_lm", "seq2seq", *READOUTS},
     "s4": {"causal_lm", "classification", "prefix_lm", "seq2seq", *READOUTS},
     "encoder": {"masked_lm", "masked_diffusion", "classification", *READOUTS, "sentence_pairs"},
-    "diffusion": {"masked_lm", "masked_diffusion", "classification", *READOUTS, "sentence_pairs"},
+    "masked_diffusion": {"masked_lm", "masked_diffusion", "classification", *READOUTS, "sentence_pairs"},
     "mamba2": {"causal_lm", "classification", "prefix_lm", "seq2seq", *READOUTS},
     "gla": {"causal_lm", "classification", "prefix_lm", "seq2seq", *READOUTS},
     "hybrid": {"causal_lm", "classification", "prefix_lm", "seq2seq", *READOUTS},

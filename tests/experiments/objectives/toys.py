@@ -22,7 +22,7 @@ from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.encoder import Encoder, EncoderConfig
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from architectures.backbones.mamba import Mamba, MambaConfig
-from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
 from architectures.layers.attention.config import AttentionConfig
@@ -43,7 +43,7 @@ CAUSAL = {
 }
 OTHERS = {
     "encoder": (Encoder, EncoderConfig(d_model=16)),
-    "diffusion": (Diffusion, DiffusionConfig(d_model=16)),
+    "masked_diffusion": (MaskedDiffusion, MaskedDiffusionConfig(d_model=16)),
     "encoder_decoder": (EncoderDecoder, EncoderDecoderConfig(d_model=16)),
 }
 RECURRENT_BOTH_WAYS = {

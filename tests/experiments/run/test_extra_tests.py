@@ -1,4 +1,4 @@
-"""Further tests (trainer.tests): the trained model on the task with other settings."""
+"""Further tests (trainer.extra_evaluations): the trained model on the task with other settings."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
 PARITY = ("task=parity", "task.sequence_length=16", *commands.TINY)
-LONGER = "trainer.tests=['sequence_length=32','sequence_length=80']"
+LONGER = "trainer.extra_evaluations=['sequence_length=32','sequence_length=80']"
 
 
 @pytest.mark.parametrize("backbone", ["mamba", "gpt2"])
@@ -51,18 +51,24 @@ def test_they_are_part_of_what_a_run_is() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("'sequence_lenght=32'", "trainer.tests: sequence_lenght=32: task.sequence_lenght: .*did you mean"),
-        ("'sequence_length=31'", "trainer.tests: sequence_length=31: task: sequence_length=31 must be even"),
-        ("'longer'", "trainer.tests: 'longer' must be settings of the task"),
-        ("''", "trainer.tests: '' must be settings of the task"),
+        (
+            "'sequence_lenght=32'",
+            "trainer.extra_evaluations: sequence_lenght=32: task.sequence_lenght: .*did you mean",
+        ),
+        (
+            "'sequence_length=31'",
+            "trainer.extra_evaluations: sequence_length=31: task: sequence_length=31 must be even",
+        ),
+        ("'longer'", "trainer.extra_evaluations: 'longer' must be settings of the task"),
+        ("''", "trainer.extra_evaluations: '' must be settings of the task"),
     ],
 )
 def test_mistakes_are_refused_before_training(words: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        commands.settings("backbone=decoder", *PARITY, f"trainer.tests=[{words}]")
+        commands.settings("backbone=decoder", *PARITY, f"trainer.extra_evaluations=[{words}]")
 
 
 def test_another_vocabulary_is_refused() -> None:
-    words = ("backbone=decoder", *PARITY, "trainer.tests=['sequence_length=32 group=Z3']")
+    words = ("backbone=decoder", *PARITY, "trainer.extra_evaluations=['sequence_length=32 group=Z3']")
     with pytest.raises(ConfigError, match=r"group=Z3: it has 136 tokens and the task trained on 135"):
         plan(commands.settings(*words))

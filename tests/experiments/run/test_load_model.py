@@ -54,7 +54,7 @@ def continued(run: Path, text: list[str]) -> Callable[..., list[str]]:
     tiny = [word for word in commands.TINY if not word.startswith("scale")]
 
     def overrides(*words: str, initial: Path = run) -> list[str]:
-        return [f"initial={initial}", *text, *tiny, *tokenizer, *words]
+        return [f"init_from={initial}", *text, *tiny, *tokenizer, *words]
 
     return overrides
 
@@ -135,7 +135,7 @@ def test_training_starts_from_the_weights(run: Path, continued: Overrides, tmp_p
         commands.result(run)["metrics"][0]["value"], abs=1e-4
     )
     shutil.rmtree(folder / "checkpoints" / ".none", ignore_errors=True)
-    assert open_saved(folder, CPU).settings.initial is None  # the weights are its own now
+    assert open_saved(folder, CPU).settings.init_from is None  # the weights are its own now
 
 
 def test_the_digest_holds_the_weights_and_not_their_place(
@@ -151,7 +151,7 @@ def test_the_digest_holds_the_weights_and_not_their_place(
 
 @pytest.mark.parametrize("word", ["backbone=mamba", "backbone.d_model=8", "scale=nano", "scale.depth=3"])
 def test_another_model_beside_the_initial_one_is_refused(continued: Overrides, word: str) -> None:
-    with pytest.raises(ConfigError, match=f"{word} beside initial=.* leave it out"):
+    with pytest.raises(ConfigError, match=f"{word} beside init_from=.* leave it out"):
         commands.settings(*continued(word))
 
 

@@ -34,7 +34,7 @@ WORDS = (
 LENGTH = {"text": 64, "recall": 32}
 CASES = [(backbone, task, None) for backbone, task in zip(commands.BACKBONES, itertools.cycle(LENGTH))]
 MICRO_BATCHES = [("moe", "recall", 2), ("encoder_decoder", "text", 2)]
-SIX = ("decoder", "encoder_decoder", "mamba", "s4", "moe", "diffusion")
+SIX = ("decoder", "encoder_decoder", "mamba", "s4", "moe", "masked_diffusion")
 """Backbones of the default run; ``-m full`` takes the others."""
 PATIENCE = 120
 """Seconds to wait for a process on a busy machine."""

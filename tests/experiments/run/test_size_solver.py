@@ -44,17 +44,21 @@ def measured(cls, config, axis, sizes):
     parts = model.parameters_by_part()
     if axis == "flops":
         return round(3 * model.sequence_flops(sizes.length, sizes.source_length).total / 48)
-    return {"body": parts.body, "active_body": parts.body - parts.inactive, "total": parts.total}[axis]
+    return {
+        "non_embedding": parts.body,
+        "active_non_embedding": parts.body - parts.inactive,
+        "total": parts.total,
+    }[axis]
 
 
 @pytest.mark.parametrize("name", BACKBONES)
 @pytest.mark.parametrize(
     ("axis", "target"),
     [
-        ("body", 40_000),
-        ("body", 250_000),
-        ("body", 1_000_000),
-        ("active_body", 200_000),
+        ("non_embedding", 40_000),
+        ("non_embedding", 250_000),
+        ("non_embedding", 1_000_000),
+        ("active_non_embedding", 200_000),
         ("total", 300_000),
         ("flops", 1_500_000),
     ],
@@ -85,7 +89,7 @@ def test_widths_keep_near_the_standard_proportion(name):
     cls, config = read(name)
     matched = match(cls, config, ScaleConfig(target=1_000_000), sizes_for(cls))
     standard = dataclasses.replace(matched.config, **{config.fine_knob: None})
-    assert measured(cls, standard, "body", SIZES) == pytest.approx(1_000_000, rel=0.15)
+    assert measured(cls, standard, "non_embedding", SIZES) == pytest.approx(1_000_000, rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +117,7 @@ def test_widths_given_far_from_the_target_are_refused_with_a_remedy():
     with pytest.raises(ConfigError) as caught:
         match(Decoder, DecoderConfig(d_model=64, d_ff=128), ScaleConfig(target=250_000), SIZES)
     message = str(caught.value)
-    value = measured(Decoder, DecoderConfig(d_model=64, d_ff=128), "body", SIZES)
+    value = measured(Decoder, DecoderConfig(d_model=64, d_ff=128), "non_embedding", SIZES)
     for part in ("scale.target=250000", str(value), "backbone.d_model", "backbone.d_ff", "scale=given"):
         assert part in message
 
@@ -138,7 +142,7 @@ def test_without_a_target_all_widths_stay():
     assert matched.config is config
     assert matched.target is None
     assert matched.residual == 0
-    assert matched.value == measured(Decoder, config, "body", SIZES)
+    assert matched.value == measured(Decoder, config, "non_embedding", SIZES)
 
 
 def test_without_a_width_or_a_target_the_message_names_both():

@@ -55,7 +55,7 @@ MISTAKES = [
     ("optimizer.learning_rate=nan", "optimizer.learning_rate=nan", "finite"),
     ("optimizer.betas=[0.9]", "betas=[0.9]", "two numbers in [0, 1)"),
     ("optimizer.schedule=cosin", "schedule='cosin'", "did you mean 'cosine'?"),
-    ("optimizer.warmup=2", "warmup=2.0", "[0, 1]"),
+    ("optimizer.warmup_fraction=2", "warmup_fraction=2.0", "[0, 1]"),
     ("budget.tokens=0", "tokens=0", "must be positive"),
     ("budget.micro_batch_size=0", "micro_batch_size=0", "must be positive, or null"),
     ("trainer.log_every=0", "log_every=0", "at least 1"),
@@ -75,7 +75,11 @@ MISTAKES = [
         "multiple of num_kv_heads=2",
     ),
     ("backbone.d_model=30", "d_model=30", "multiple of 8"),
-    ("scale.axis=parameters", "axis='parameters'", "options: active_body, body, flops, total"),
+    (
+        "scale.axis=parameters",
+        "axis='parameters'",
+        "options: active_non_embedding, flops, non_embedding, total",
+    ),
     ("scale.target=10", "scale.target=10", "choose another target"),
     ("scale.target=null", "backbone.d_model and scale.target", "give a width"),
     ("scale.target=20000 backbone.d_model=64 backbone.d_ff=64", "scale.target=20000", "scale=given"),
@@ -83,8 +87,8 @@ MISTAKES = [
     (
         "backbone=mamba objective=masked_lm",
         "objective=masked_lm needs a bidirectional backbone",
-        "Backbones for this objective: diffusion, diffusion_moe, encoder, hybrid_bidirectional, "
-        "mamba2_bidirectional, mamba_bidirectional, s4_bidirectional.",
+        "Backbones for this objective: encoder, hybrid_bidirectional, mamba2_bidirectional, "
+        "mamba_bidirectional, masked_diffusion, masked_diffusion_moe, s4_bidirectional.",
     ),
     ("backbone=encoder objective=causal_lm", "Backbones for this objective: decoder, deltanet, "),
     ("backbone=decoder objective=span_corruption", "Backbones for this objective: encoder_decoder, switch."),
@@ -182,7 +186,7 @@ def test_a_target_that_is_no_part_is_not_called(
     ("words", "part"),
     [
         (("backbone=mambo",), "did you mean 'mamba'?"),
-        (("backbone=mamba", "objective=masked_lm"), "diffusion, diffusion_moe, encoder"),
+        (("backbone=mamba", "objective=masked_lm"), "masked_diffusion"),
         (("task=recall", "task.num_pairs=9"), "num_pairs=9"),
         (("optimizer.learning_rat=1",), "did you mean 'learning_rate'?"),
         (("task=recall", "scale.target=10"), "scale.target=10"),  # no text to prepare first

@@ -15,7 +15,7 @@ from experiments.training.trainer import Trainer
 from tests.experiments import commands
 
 WORDS = (
-    "backbone=diffusion",
+    "backbone=masked_diffusion",
     *commands.RECALL,
     *commands.TINY,
     "budget.batch_size=4",

@@ -146,8 +146,8 @@ def test_a_router_is_a_readout() -> None:
 
 
 def test_a_table_that_is_also_the_head_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"the head is the token table.*tied=false"):
-        build(Decoder, DecoderConfig(tied=True), 64, 32)
+    with pytest.raises(ConfigError, match=r"the head is the token table.*tie_embeddings=false"):
+        build(Decoder, DecoderConfig(tie_embeddings=True), 64, 32)
 
 
 SMALL = (*commands.RECALL, "backbone=decoder", "scale=given", "backbone.d_model=64")

@@ -23,7 +23,7 @@ from experiments.training.optimizer import (
 )
 
 BACKBONES = {
-    "decoder": (Decoder, DecoderConfig(d_model=16, tied=True)),
+    "decoder": (Decoder, DecoderConfig(d_model=16, tie_embeddings=True)),
     "moe": (MoE, MoEConfig(d_model=16)),
     "encoder": (Encoder, EncoderConfig(d_model=16)),
     "encoder_decoder": (EncoderDecoder, EncoderDecoderConfig(d_model=16)),
@@ -72,7 +72,7 @@ def test_state_space_dynamics_learn_no_faster_than_their_cap():
 
 
 def test_the_schedule_scales_every_group():
-    config = OptimizerConfig(learning_rate=4e-3, schedule="constant", warmup=0.1)
+    config = OptimizerConfig(learning_rate=4e-3, schedule="constant", warmup_fraction=0.1)
     optimizer = make_optimizer(build("s4"), config)
     assert set_rate(optimizer, 4, 100, config) == pytest.approx(2e-3)
     assert {round(group["lr"], 9) for group in optimizer.param_groups} == {2e-3, 5e-4}
@@ -80,13 +80,13 @@ def test_the_schedule_scales_every_group():
 
 def test_warm_up_is_linear():
     for schedule in ("cosine", "wsd", "constant"):
-        config = OptimizerConfig(schedule=schedule, warmup=0.1)
+        config = OptimizerConfig(schedule=schedule, warmup_fraction=0.1)
         rates = [rate_at(step, 200, config) for step in range(20)]
         assert rates == pytest.approx([(step + 1) / 20 for step in range(20)])
 
 
 def test_cosine_falls_to_its_final_share():
-    config = OptimizerConfig(schedule="cosine", warmup=0.1, final=0.2)
+    config = OptimizerConfig(schedule="cosine", warmup_fraction=0.1, min_lr_ratio=0.2)
     rates = [rate_at(step, 200, config) for step in range(200)]
     assert rates[199] == pytest.approx(0.2)
     assert rates[109] == pytest.approx(0.6)  # half way: the mean of 1 and 0.2
@@ -95,17 +95,23 @@ def test_cosine_falls_to_its_final_share():
 
 
 def test_wsd_is_stable_then_falls_linearly():
-    config = OptimizerConfig(schedule="wsd", warmup=0.1, decay=0.2, final=0.1)
+    config = OptimizerConfig(schedule="wsd", warmup_fraction=0.1, decay_fraction=0.2, min_lr_ratio=0.1)
     rates = [rate_at(step, 200, config) for step in range(200)]
     assert rates[19:160] == [1.0] * 141
     assert rates[160:] == pytest.approx([1 - 0.9 * (step + 1) / 40 for step in range(40)])
 
 
 def test_wsd_decays_for_every_budget_as_a_run_of_that_budget_would():
-    config = OptimizerConfig(schedule="wsd", warmup=0.0, decay=0.2, final=0.1, decay_ends=[0.25, 0.5, 1.0])
+    config = OptimizerConfig(
+        schedule="wsd",
+        warmup_fraction=0.0,
+        decay_fraction=0.2,
+        min_lr_ratio=0.1,
+        decay_end_fractions=[0.25, 0.5, 1.0],
+    )
     rates = [rate_at(step, 400, config) for step in range(400)]
     for begin, end in ((0, 100), (100, 200), (200, 400)):
-        alone = OptimizerConfig(schedule="wsd", warmup=0.0, decay=0.2, final=0.1)
+        alone = OptimizerConfig(schedule="wsd", warmup_fraction=0.0, decay_fraction=0.2, min_lr_ratio=0.1)
         assert rates[begin:end] == pytest.approx([rate_at(step, end, alone) for step in range(begin, end)])
         assert rates[end - 1] == pytest.approx(0.1)
     assert decayed_steps(400, config) == [100, 200, 400]
@@ -113,17 +119,17 @@ def test_wsd_decays_for_every_budget_as_a_run_of_that_budget_would():
 
 @pytest.mark.parametrize("ends", [[], [0.5], [0.5, 0.5, 1.0], [1.0, 0.5], [0.0, 1.0], [0.5, 2.0]])
 def test_decays_end_at_rising_shares(ends):
-    with pytest.raises(ValueError, match="decay_ends"):
-        OptimizerConfig(schedule="wsd", decay_ends=ends)
+    with pytest.raises(ValueError, match="decay_end_fractions"):
+        OptimizerConfig(schedule="wsd", decay_end_fractions=ends)
 
 
 def test_only_wsd_decays_more_than_once():
     with pytest.raises(ValueError, match="only schedule=wsd"):
-        OptimizerConfig(decay_ends=[0.5, 1.0])
+        OptimizerConfig(decay_end_fractions=[0.5, 1.0])
 
 
 def test_constant_stays():
-    config = OptimizerConfig(schedule="constant", warmup=0.0)
+    config = OptimizerConfig(schedule="constant", warmup_fraction=0.0)
     assert [rate_at(step, 50, config) for step in range(50)] == [1.0] * 50
 
 
@@ -131,13 +137,15 @@ def test_constant_stays():
 @pytest.mark.parametrize("total", [1, 2, 3, 7])
 def test_short_runs_have_a_rate_at_every_step(schedule, total):
     for warmup, decay in ((0.0, 0.0), (0.5, 0.5), (1.0, 1.0)):
-        config = OptimizerConfig(schedule=schedule, warmup=warmup, decay=decay)
+        config = OptimizerConfig(schedule=schedule, warmup_fraction=warmup, decay_fraction=decay)
         assert all(0 < rate_at(step, total, config) <= 1 for step in range(total))
 
 
 def test_a_step_is_adamw_by_hand():
     """Loshchilov and Hutter 2019, algorithm 2, in float64, with the schedule and the groups."""
-    config = OptimizerConfig(learning_rate=0.05, betas=[0.8, 0.9], eps=1e-6, weight_decay=0.3, warmup=0.4)
+    config = OptimizerConfig(
+        learning_rate=0.05, betas=[0.8, 0.9], eps=1e-6, weight_decay=0.3, warmup_fraction=0.4
+    )
     torch.manual_seed(0)
     model = nn.Linear(5, 4, dtype=torch.float64)
     inputs = torch.randn(8, 5, dtype=torch.float64)
@@ -172,8 +180,8 @@ def test_a_step_is_adamw_by_hand():
         ({"weight_decay": -0.1}, "weight_decay=-0.1"),
         ({"betas": [0.9]}, "betas="),
         ({"betas": [0.9, 1.0]}, "betas="),
-        ({"warmup": 1.5}, "warmup=1.5"),
-        ({"final": -0.1}, "final=-0.1"),
+        ({"warmup_fraction": 1.5}, "warmup_fraction=1.5"),
+        ({"min_lr_ratio": -0.1}, "min_lr_ratio=-0.1"),
     ],
 )
 def test_impossible_settings_are_refused(settings, message):

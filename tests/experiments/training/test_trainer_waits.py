@@ -45,7 +45,7 @@ def trainer_of(folder: Path, *words: str) -> Trainer:
         ("backbone=encoder_decoder", *commands.RECALL),
         ("backbone=mamba", *commands.RECALL, "budget.micro_batch_size=4"),
         ("backbone=moe", *commands.SHORT_TEXT, "backbone.experts.dispatch=reference"),
-        ("backbone=diffusion", *commands.SHORT_TEXT),
+        ("backbone=masked_diffusion", *commands.SHORT_TEXT),
         ("backbone=hybrid", *commands.RECALL, "optimizer.ema=0.99"),
     ],
     ids=lambda words: "-".join(word.rpartition("=")[2] for word in words[:2]),

@@ -151,7 +151,7 @@ V3_OURS = replace(
 )
 MADE: dict[str, tuple[DecoderConfig, type]] = {
     "mixtral": (PLAIN, hf.MixtralForCausalLM),
-    "mixtral standard width": (replace(PLAIN, d_ff=None, tied=True), hf.MixtralForCausalLM),
+    "mixtral standard width": (replace(PLAIN, d_ff=None, tie_embeddings=True), hf.MixtralForCausalLM),
     "mixtral window": (
         replace(PLAIN, attention=replace(BASE.attention, window=5, layers="L")),
         hf.MixtralForCausalLM,

@@ -103,8 +103,13 @@ def ours(**changes: Any) -> EncoderDecoder:
     "changes",
     [
         {},
-        {"tied": True, "head": HeadConfig(bias=True), "num_encoder_layers": 1},
-        {"tied": True, "embedding": EmbeddingConfig(norm=True, scale=True), "d_ff": 41, "num_layers": 3},
+        {"tie_embeddings": True, "head": HeadConfig(bias=True), "num_encoder_layers": 1},
+        {
+            "tie_embeddings": True,
+            "embedding": EmbeddingConfig(norm=True, scale=True),
+            "d_ff": 41,
+            "num_layers": 3,
+        },
     ],
 )
 def test_writes_bart(changes: dict[str, Any], tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ OURS = EncoderDecoderConfig(
     d_model=21,
     num_layers=2,
     d_ff=11,
-    tied=True,
+    tie_embeddings=True,
     attention=AttentionConfig(num_heads=3, scale=1.0),
     feedforward=FeedForwardConfig(activation="relu", gated=False),
     head=HeadConfig(scale=True),
@@ -117,7 +117,7 @@ OURS = EncoderDecoderConfig(
         {},
         {"num_encoder_layers": 4, "norm_eps": 1e-3},
         {"encoder_feedforwards": "E"},
-        {"tied": False, "head": HeadConfig()},
+        {"tie_embeddings": False, "head": HeadConfig()},
     ],
 )
 def test_writes_switch(changes: dict[str, Any], tmp_path: Path) -> None:

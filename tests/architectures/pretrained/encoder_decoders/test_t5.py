@@ -72,7 +72,7 @@ def test_reads_t5(name: str, tmp_path: Path) -> None:
 def test_reads_t5_in_float64(name: str, tmp_path: Path) -> None:
     theirs = t5(name).double()
     ours = load_folder(save_theirs(theirs, tmp_path / "theirs"), dtype=torch.float64).eval()
-    assert ours.config.tied is (name != "v1.1")
+    assert ours.config.tie_embeddings is (name != "v1.1")
     check_seq2seq_logits(ours, theirs, (23, 19), FLOAT64)
     check_seq2seq_generate(ours, theirs, 13, 21)
 
@@ -83,7 +83,7 @@ def test_reads_a_tied_head_that_is_not_scaled(tmp_path: Path) -> None:
     config = T5Config(vocab_size=61, d_ff=9, tie_word_embeddings=False, **sizes)
     theirs = T5ForConditionalGeneration(config)
     ours = load_folder(save_theirs(theirs, tmp_path / "theirs")).eval()
-    assert ours.config.tied
+    assert ours.config.tie_embeddings
     assert not ours.config.head.scale
     check_seq2seq_logits(ours, theirs, (9, 7), FLOAT32)
 
@@ -96,7 +96,7 @@ def test_reads_configurations_of_the_original_v1_1(tmp_path: Path) -> None:
     assert hf.pop("scale_decoder_outputs") is False
     (folder / "config.json").write_text(json.dumps(hf | {"tie_word_embeddings": False}))
     assert read_folder_config(folder) == now
-    assert not now.config.tied
+    assert not now.config.tie_embeddings
 
 
 def ours(**changes: Any) -> EncoderDecoder:
@@ -114,8 +114,8 @@ def ours(**changes: Any) -> EncoderDecoder:
     "changes",
     [
         {},
-        {"tied": True, "num_encoder_layers": 3, "head": HeadConfig(scale=True)},
-        {"tied": True, "attention": AttentionConfig(num_heads=5, head_dim=7, scale=1.0)},
+        {"tie_embeddings": True, "num_encoder_layers": 3, "head": HeadConfig(scale=True)},
+        {"tie_embeddings": True, "attention": AttentionConfig(num_heads=5, head_dim=7, scale=1.0)},
         {"head": HeadConfig(scale=True), "d_ff": 40, "norm_eps": 1e-3},
         {
             "feedforward": FeedForwardConfig(activation="relu", gated=False),

@@ -119,7 +119,7 @@ def ours(**changes: Any) -> Encoder:
 
 WRITTEN: list[dict[str, Any]] = [
     {},
-    {"tied": True, "d_ff": 41, "num_layers": 3, "norm_eps": 1e-12},
+    {"tie_embeddings": True, "d_ff": 41, "num_layers": 3, "norm_eps": 1e-12},
     {
         "feedforward": FeedForwardConfig(activation="gelu", gated=False, bias=True),
         "embedding": EmbeddingConfig(norm=True, num_segments=1),

@@ -10,7 +10,7 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 
 from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.pretrained import load_folder, save_folder
 from tests.architectures.pretrained.parity import FLOAT64, KeepFloat64, error, redraw
@@ -123,7 +123,7 @@ def sample() -> tuple[torch.Tensor, torch.Tensor]:
 def test_llada_is_llama_without_its_mask(tied: bool, tmp_path: Path) -> None:
     theirs = llada_folder(tmp_path, tie_word_embeddings=tied)
     ours = load_folder(tmp_path, dtype=torch.float64).eval()
-    assert type(ours) is Diffusion
+    assert type(ours) is MaskedDiffusion
     assert (ours.vocab_size, ours.max_length) == (61, 41)
     tokens_BT, valid_BT = sample()
     expected = both_ways(theirs, tokens_BT, valid_BT)
@@ -160,7 +160,7 @@ def test_what_no_checkpoint_can_say_is_refused(tmp_path: Path) -> None:
         ({"time_embedding": True}, "time_embedding"),
         ({"attention": AttentionConfig(num_heads=2, qk_norm="head")}, "qk_norm"),
     ):
-        model = Diffusion(DiffusionConfig(d_model=16, **settings), vocab_size=20, max_length=8)
+        model = MaskedDiffusion(MaskedDiffusionConfig(d_model=16, **settings), vocab_size=20, max_length=8)
         with pytest.raises(ValueError, match=said):
             save_folder(model, tmp_path / "folder")
     causal = Decoder(DecoderConfig(d_model=16), vocab_size=20, max_length=8)

@@ -96,7 +96,11 @@ def ours(**changes: Any) -> Encoder:
     "changes",
     [
         {},
-        {"tied": True, "attention": AttentionConfig(num_heads=5, bias=True, out_bias=True), "num_layers": 2},
+        {
+            "tie_embeddings": True,
+            "attention": AttentionConfig(num_heads=5, bias=True, out_bias=True),
+            "num_layers": 2,
+        },
         {
             "block": BlockConfig(norm="layernorm", first_norm=False),
             "positions": PositionsConfig(base=500.0, scaling=RotaryScaling(kind="ntk", factor=3.0)),

@@ -78,10 +78,10 @@ def model(config: MambaConfig | Mamba2Config) -> Backbone:
     "config",
     [
         PLAIN,
-        replace(PLAIN, d_inner=72, dt_rank=4, conv_width=2, tied=True),
+        replace(PLAIN, d_inner=72, dt_rank=4, conv_width=2, tie_embeddings=True),
         replace(PLAIN, bias=True, conv_bias=False, scan="reference", dt_max=1.0),
         PLAIN2,
-        replace(PLAIN2, tied=True, num_groups=1, conv_width=2, chunk=4),
+        replace(PLAIN2, tie_embeddings=True, num_groups=1, conv_width=2, chunk=4),
         replace(PLAIN2, bias=True, conv_bias=False, head_dim=4, norm_eps=1e-3, dt_ceiling=0.5),
     ],
 )

@@ -149,7 +149,7 @@ def test_the_bound_of_blocks_of_one_token_is_the_chain_rule() -> None:
         assert one.variance == pytest.approx(0, abs=1e-9)
 
 
-@pytest.mark.parametrize("name", ["diffusion", "mamba_bidirectional", "encoder"])
+@pytest.mark.parametrize("name", ["masked_diffusion", "mamba_bidirectional", "encoder"])
 def test_a_score_depends_on_its_own_noise_and_not_on_its_neighbours(name: str) -> None:
     model, asked = toys.build(name, V.size), answers(7)
     how = (

@@ -28,7 +28,7 @@ from experiments.runtime.errors import ConfigError, DataError
 from tests.experiments import commands
 
 CPU = DeviceConfig(name="cpu")
-CLASSES = {"decoder": "exact", "mamba": "exact", "diffusion": "bound"}
+CLASSES = {"decoder": "exact", "mamba": "exact", "masked_diffusion": "bound"}
 QUIZ = [
     (f"{a} and {b} make", [str(a + b), str(a + b + 1), str(a * 10)], 0) for a in range(2, 6) for b in (3, 4)
 ]
@@ -119,7 +119,7 @@ def test_the_three_kinds_of_tasks_with_and_without_solved_examples(
         assert (row["items"], row["task_version"], row["harness"]) == (6, "2.5", "0.4.13")
         assert row["likelihood"] == (None if row["task"] == "written" else CLASSES[name])
         assert row["standard_error"] >= 0
-        drawn = name == "diffusion" and row["task"] != "written"
+        drawn = name == "masked_diffusion" and row["task"] != "written"
         assert row["samples"] == (4 if drawn else 1)
         assert (row["nats_error"] is not None) == drawn
         assert row["requests"] == {"choice": 18, "bits": 6, "written": 6}[row["task"]]
@@ -174,8 +174,8 @@ def test_whole_texts_cost_what_evaluation_says(runs: dict[str, Path], tasks: Pat
         expected = commands.result(runs[name])["metrics"][0]
         assert row.value == pytest.approx(expected["value"], rel=1e-5)
         assert row.standard_error == pytest.approx(expected["standard_error"], rel=0.1)  # linearised there
-    (row,) = rows_of(runs["diffusion"], tmp_path, "own", samples=64)
-    expected = commands.result(runs["diffusion"])["metrics"][0]  # 8 draws for each window
+    (row,) = rows_of(runs["masked_diffusion"], tmp_path, "own", samples=64)
+    expected = commands.result(runs["masked_diffusion"])["metrics"][0]  # 8 draws for each window
     draws = math.sqrt(8) * (row.nats_error or 0) * math.sqrt(1 + 64 / 8) / (8 * 64 * math.log(2))
     assert abs(row.value - expected["value"]) < 4 * draws
 
@@ -260,7 +260,7 @@ def test_context_and_continuation_become_tokens_together(runs: dict[str, Path]) 
         harness(saved, recorder).loglikelihood([asked("loglikelihood", "x", "")])
 
 
-@pytest.mark.parametrize("name", ["decoder", "diffusion"])
+@pytest.mark.parametrize("name", ["decoder", "masked_diffusion"])
 def test_texts_are_those_of_greedy_generation(
     runs: dict[str, Path], name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -291,11 +291,11 @@ def test_texts_are_those_of_greedy_generation(
 
 
 def test_more_steps_change_what_is_filled_in(runs: dict[str, Path], tasks: Path) -> None:
-    (row,) = rows_of(runs["diffusion"], tasks, "written")
+    (row,) = rows_of(runs["masked_diffusion"], tasks, "written")
     assert row.estimator == "filled in by confidence (low_confidence), 32 steps"
-    words = (f"run={runs['diffusion']}", f"include={tasks}", "tasks=[written]", "device=cpu")
+    words = (f"run={runs['masked_diffusion']}", f"include={tasks}", "tasks=[written]", "device=cpu")
     downstream(commands.compose(*words, "filling.method=first_hitting", "filling.steps=4", root="downstream"))
-    *_, last = (runs["diffusion"] / "downstream.jsonl").read_text().splitlines()
+    *_, last = (runs["masked_diffusion"] / "downstream.jsonl").read_text().splitlines()
     assert json.loads(last)["estimator"] == "filled in by first_hitting, 4 steps"
 
 

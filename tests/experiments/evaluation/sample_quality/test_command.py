@@ -34,7 +34,7 @@ def test_statistics_by_hand() -> None:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = f"runs={tmp_path_factory.mktemp('runs')}"
-    names = ("decoder", "diffusion")
+    names = ("decoder", "masked_diffusion")
     return {n: commands.train(f"backbone={n}", *commands.SHORT_TEXT, *commands.TINY, folder) for n in names}
 
 
@@ -75,7 +75,7 @@ def test_one_row_for_each_number_of_steps_and_one_of_real_text(
 ) -> None:
     out = tmp_path / "quality"
     words = ("steps=[2,5,20]", "filling.method=ancestral", "stop=[]", f"output={out}")
-    ask(runs, "diffusion", "decoder", *words)
+    ask(runs, "masked_diffusion", "decoder", *words)
     said = capsys.readouterr().out
     assert "ancestral" in said
     assert f"judge: {runs['decoder']}" in said
@@ -112,11 +112,11 @@ def test_a_left_to_right_model_has_one_row_and_low_temperature_less_entropy(
 @pytest.mark.parametrize(
     ("writer", "judge", "words", "message"),
     [
-        ("decoder", "diffusion", (), "only a causal model"),
-        ("diffusion", "decoder", ("steps=[]",), "steps="),
-        ("diffusion", "decoder", ("filling.steps=3",), r"give steps=\[...\] instead"),
+        ("decoder", "masked_diffusion", (), "only a causal model"),
+        ("masked_diffusion", "decoder", ("steps=[]",), "steps="),
+        ("masked_diffusion", "decoder", ("filling.steps=3",), r"give steps=\[...\] instead"),
         ("decoder", "decoder", ("filling.method=ancestral",), "writes from left to right"),
-        ("diffusion", "decoder", ("num_samples=1",), "num_samples=1"),
+        ("masked_diffusion", "decoder", ("num_samples=1",), "num_samples=1"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -8,7 +8,8 @@ import torch
 from architectures.backbones.block_diffusion import BlockDiffusion as Model
 from architectures.backbones.block_diffusion import BlockDiffusionConfig as ModelConfig
 from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.masked_diffusion import Diffusion, DiffusionConfig
+from architectures.backbones.masked_diffusion import MaskedDiffusion as MaskedDiffusionBackbone
+from architectures.backbones.masked_diffusion import MaskedDiffusionConfig as MaskedDiffusionBackboneConfig
 from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
 from experiments.objectives.diffusion.block_diffusion import BlockDiffusion, BlockDiffusionConfig
@@ -109,7 +110,7 @@ def test_blocks_of_one_token_have_the_loss_of_a_causal_model_with_the_same_weigh
 
 @pytest.mark.parametrize("block_length", [9, 50])
 def test_one_block_of_everything_is_plain_masked_diffusion(block_length):
-    model, plain = build(block_length), build(9, Diffusion, DiffusionConfig)
+    model, plain = build(block_length), build(9, MaskedDiffusionBackbone, MaskedDiffusionBackboneConfig)
     plain.load_state_dict(model.state_dict())
     batch = toys.padded_text([9, 4, 7], TASK.vocabulary)
     blocks, whole = objective(block_length), MaskedDiffusion(MaskedDiffusionConfig(), TASK)
@@ -185,7 +186,7 @@ def test_the_cost_is_that_of_the_pairs_the_mask_allows():
         model = build(4)
         block_T = torch.arange(length) // 4
         assert model.pairs(length) == (block_T[None] <= block_T[:, None]).sum()
-        full = build(4, Diffusion, DiffusionConfig).sequence_flops(length)
+        full = build(4, MaskedDiffusionBackbone, MaskedDiffusionBackboneConfig).sequence_flops(length)
         assert model.sequence_flops(length).linear == full.linear
         assert model.sequence_flops(length).attention * length**2 == full.attention * model.pairs(length)
     assert objective(4).view(toys.random_text(2, 8, 20), torch.Generator()).passes == 2

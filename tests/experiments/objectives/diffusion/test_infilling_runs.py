@@ -12,7 +12,7 @@ from tests.experiments import commands
 
 ARMS = {
     "encoder of experts": ("backbone.feedforwards=FE",),
-    "diffusion_moe": ("backbone.experts.choice=expert",),
+    "masked_diffusion_moe": ("backbone.experts.choice=expert",),
     "s4_bidirectional": (),
     "mamba_bidirectional": (),
     "mamba2_bidirectional": ("backbone.directions=separate",),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from architectures.backbones.encoder import Encoder
-from architectures.backbones.masked_diffusion import Diffusion
+from architectures.backbones.masked_diffusion import MaskedDiffusion as MaskedDiffusionBackbone
 from experiments.config.hydra_app import literal
 from experiments.generate import generate
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion
@@ -24,7 +24,7 @@ PAIRS = (
 )
 METRICS = ["bits_per_byte", "bleu", "rouge_1", "rouge_2", "rouge_l", "exact_match"]
 OBJECTIVES = {
-    "diffusion": "masked_diffusion",
+    "masked_diffusion": "masked_diffusion",
     "block_diffusion": "block_diffusion",
     "encoder": "masked_diffusion",
     "mamba_bidirectional": "masked_diffusion",
@@ -34,7 +34,7 @@ KINDS = dict.fromkeys(OBJECTIVES, "bound")
 
 @pytest.mark.parametrize(
     "backbone",
-    ["diffusion", "block_diffusion", "encoder", "mamba_bidirectional", "decoder", "encoder_decoder"],
+    ["masked_diffusion", "block_diffusion", "encoder", "mamba_bidirectional", "decoder", "encoder_decoder"],
 )
 def test_pairs_compare_all_that_can_answer(backbone: str, tmp_path: Path) -> None:
     """Only the answer is noised, or predicted; each model then writes answers from the sources alone."""
@@ -55,7 +55,7 @@ def test_pairs_compare_all_that_can_answer(backbone: str, tmp_path: Path) -> Non
 def test_a_translation_is_learned_by_diffusion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A hundred steps of a small model: the bound falls below what guessing letters costs."""
     folder = commands.train(
-        "backbone=diffusion",
+        "backbone=masked_diffusion",
         "objective=masked_diffusion",
         *PAIRS,
         *commands.TINY,
@@ -82,7 +82,7 @@ def test_a_translation_is_learned_by_diffusion(tmp_path: Path, capsys: pytest.Ca
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     more = {
-        "diffusion": (
+        "masked_diffusion": (
             "backbone.time_embedding=true",
             "objective.noise.schedule=cosine",
             "objective.estimator=time",
@@ -99,13 +99,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_text_is_scored_with_a_bound_and_its_own_error(runs: dict[str, Path]) -> None:
-    for name in ("diffusion", "block_diffusion", "encoder"):
+    for name in ("masked_diffusion", "block_diffusion", "encoder"):
         metrics = commands.result(runs[name])["metrics"]
         assert [metric["name"] for metric in metrics] == ["bits_per_byte", "estimator_error"]
         assert metrics[0]["likelihood"] == "bound"
         assert 0 < metrics[1]["value"] < 3
     assert (
-        "Monte Carlo over stratified times" in commands.result(runs["diffusion"])["metrics"][0]["estimator"]
+        "Monte Carlo over stratified times"
+        in commands.result(runs["masked_diffusion"])["metrics"][0]["estimator"]
     )
     found = commands.result(runs["block_diffusion"])
     assert found["metrics"][0]["estimator"].endswith("blocks of 8")
@@ -119,7 +120,7 @@ def said(capsys: pytest.CaptureFixture[str], run: Path, *words: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["diffusion", "block_diffusion", "encoder"])
+@pytest.mark.parametrize("name", ["masked_diffusion", "block_diffusion", "encoder"])
 def test_text_is_written_as_asked(
     runs: dict[str, Path], name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -150,10 +151,10 @@ def test_blanks_of_a_prompt_are_filled_in(runs: dict[str, Path], capsys: pytest.
     [
         ("decoder", ["filling.steps=3"], r"filling.steps: .* writes from left to right"),
         ("decoder", ["blank=_"], "fills in no blanks"),
-        ("diffusion", ["filling.method=ancestrall"], "did you mean 'ancestral'"),
+        ("masked_diffusion", ["filling.method=ancestrall"], "did you mean 'ancestral'"),
         ("block_diffusion", ["filling.guidance=1"], "block diffusion takes"),
-        ("diffusion", ["filling.steps=0"], r"filling.steps=0"),
-        ("diffusion", ["blank=''"], "must be a piece of text"),
+        ("masked_diffusion", ["filling.steps=0"], r"filling.steps=0"),
+        ("masked_diffusion", ["blank=''"], "must be a piece of text"),
     ],
 )
 def test_what_cannot_be_is_refused(runs: dict[str, Path], name: str, words: list[str], message: str) -> None:
@@ -163,12 +164,12 @@ def test_what_cannot_be_is_refused(runs: dict[str, Path], name: str, words: list
 
 def test_a_folder_of_a_diffusion_model_is_asked_as_one() -> None:
     task = commands.task(*commands.SHORT_TEXT)
-    assert type(usual_objective(Diffusion.capabilities, task)) is MaskedDiffusion
+    assert type(usual_objective(MaskedDiffusionBackbone.capabilities, task)) is MaskedDiffusion
     assert type(usual_objective(Encoder.capabilities, task)) is MaskedLM
 
 
 def test_a_time_embedding_wants_an_objective_with_a_time() -> None:
-    words = ("backbone=diffusion", "backbone.time_embedding=true", "task=text")
+    words = ("backbone=masked_diffusion", "backbone.time_embedding=true", "task=text")
     assert commands.settings(*words).backbone.time_embedding
     with pytest.raises(ConfigError, match="objective=masked_lm has no time to tell"):
         commands.settings(*words, "objective=masked_lm")

@@ -67,7 +67,7 @@ def test_nothing_to_fill_in_is_nothing():
 
 
 def test_an_empty_prompt_is_filled():
-    filled = fill(toys.build("diffusion", 24), [[], [], []], 10, steps=4, sampling=SamplingConfig())
+    filled = fill(toys.build("masked_diffusion", 24), [[], [], []], 10, steps=4, sampling=SamplingConfig())
     assert [len(row) for row in filled] == [10] * 3
     assert max(token for row in filled for token in row) < 20
 
@@ -84,7 +84,7 @@ def test_a_repetition_penalty_is_refused():
         fill(model, prompts(1, 4), 12, 3, sampling=SamplingConfig(repetition_penalty=1.2))
 
 
-@pytest.mark.parametrize("name", ["encoder", "diffusion", *toys.RECURRENT_BOTH_WAYS])
+@pytest.mark.parametrize("name", ["encoder", "masked_diffusion", *toys.RECURRENT_BOTH_WAYS])
 def test_a_sample_does_not_depend_on_its_neighbours(name):
     model = toys.build(name, 24)
     given = [[1, 2, 3], [], [4, 5, 6, 7, 8, 9, 10]]

@@ -125,7 +125,7 @@ TASK = toys.Symbols(20)
 
 
 def test_blanks_anywhere_are_filled_and_nothing_else_changes():
-    mask, model = TASK.vocabulary.mask, toys.build("diffusion", 24)
+    mask, model = TASK.vocabulary.mask, toys.build("masked_diffusion", 24)
     texts = [[mask, 3, 4, mask], [5, mask, 6], [7, mask, mask, 8, 9, mask]]
     how = objective(task=TASK, steps=2)
 
@@ -144,7 +144,7 @@ def test_blanks_anywhere_are_filled_and_nothing_else_changes():
 
 @pytest.mark.parametrize("method", ["ancestral", "first_hitting", "confidence"])
 def test_a_sample_does_not_depend_on_its_neighbours(method):
-    given, model = [[1, 2, 3], [], [4, 5, 6, 7]], toys.build("diffusion", 24)
+    given, model = [[1, 2, 3], [], [4, 5, 6, 7]], toys.build("masked_diffusion", 24)
     threshold = 0.3 if method == "confidence" else None
     how = objective(task=TASK, steps=5, method=method, threshold=threshold, block_length=4, guidance=0.5)
 

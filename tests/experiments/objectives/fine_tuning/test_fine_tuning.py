@@ -26,7 +26,7 @@ from experiments.tasks.text.sequence_classification import Sentences
 from experiments.tasks.text.token_classification import Tags
 from tests.experiments.objectives import toys
 
-NAMES = [*toys.CAUSAL, "encoder", "diffusion"]
+NAMES = [*toys.CAUSAL, "encoder", "masked_diffusion"]
 LENGTHS = [21, 9, 12, 7, 21, 16]
 MIDDLES = [1 + (length - 3) // 2 for length in LENGTHS]
 """Where the first text of a pair ends."""

@@ -150,7 +150,9 @@ def test_the_likelihood_is_the_cost_of_restoring_a_masked_byte():
     assert objective().likelihood.kind == "pseudo"
 
 
-@pytest.mark.parametrize("settings", [{"rate": 0.0}, {"rate": 1.0}, {"mean_span": 0.5}, {"pieces": 0}])
+@pytest.mark.parametrize(
+    "settings", [{"mask_probability": 0.0}, {"mask_probability": 1.0}, {"poisson_lambda": 0.5}, {"pieces": 0}]
+)
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         DenoisingConfig(**settings)

@@ -25,14 +25,14 @@ def generator(seed=0):
 @pytest.mark.parametrize("rate", [0.15, 0.4])
 def test_the_rounded_share_of_every_sequence_is_predicted(rate):
     for length in range(1, 130):
-        view = objective(rate=rate).view(toys.random_text(3, length, 20), generator(length))
+        view = objective(mask_probability=rate).view(toys.random_text(3, length, 20), generator(length))
         expected = max(1, round(rate * length))
         assert view.weight_BT.sum(1).tolist() == view.count_B.tolist() == [expected] * 3
 
 
 def test_of_the_chosen_tokens_80_percent_are_masked_and_10_random():
     batch = toys.random_text(2500, 400, 20)
-    view = objective(rate=0.15).view(batch, generator())
+    view = objective(mask_probability=0.15).view(batch, generator())
     chosen = view.weight_BT > 0
     shown, true = view.tokens_BT[chosen], view.target_BT[chosen]
     n = len(shown)
@@ -50,7 +50,7 @@ def test_of_the_chosen_tokens_80_percent_are_masked_and_10_random():
 
 def test_random_tokens_are_symbols_all_equally_likely():
     batch = toys.random_text(500, 400, 20)
-    view = objective(mask_share=0.0, random_share=1.0).view(batch, generator())
+    view = objective(mask_replace_probability=0.0, random_replace_probability=1.0).view(batch, generator())
     counts = torch.bincount(view.tokens_BT[view.weight_BT > 0], minlength=TASK.vocabulary.size)
     assert (counts[20:] == 0).all()
     expected = counts.sum() / 20
@@ -61,7 +61,9 @@ def test_random_tokens_are_symbols_all_equally_likely():
 
 def test_positions_are_chosen_evenly_and_anew():
     batch = toys.random_text(4000, 20, 20)
-    first, again, other = (objective(rate=0.15).view(batch, generator(seed)).weight_BT for seed in (0, 0, 1))
+    first, again, other = (
+        objective(mask_probability=0.15).view(batch, generator(seed)).weight_BT for seed in (0, 0, 1)
+    )
     assert torch.equal(first, again)
     assert (first * other).sum() < 0.3 * first.sum()  # 3 of 20: they share 15% by chance
     expected = 4000 * 3 / 20
@@ -72,7 +74,7 @@ def test_padding_is_never_chosen():
     lengths = [40, 20, 6, 1]
     batch = toys.padded_text(lengths, TASK.vocabulary)
     for seed in range(20):
-        view = objective(rate=0.15).view(batch, generator(seed))
+        view = objective(mask_probability=0.15).view(batch, generator(seed))
         assert view.count_B.tolist() == view.weight_BT.sum(1).tolist() == [6, 3, 1, 1]
         assert not (view.weight_BT.bool() & ~batch.valid_BT).any()
         assert (view.tokens_BT[~batch.valid_BT] == TASK.vocabulary.pad).all()
@@ -84,7 +86,7 @@ def test_padding_is_never_chosen():
 )
 def test_the_counts_of_bert(rate, length, expected):
     """max(1, round(rate * length)), as google-research/bert makes its data; 19 of 128 and 77 of 512."""
-    view = objective(rate=rate).view(toys.random_text(200, length, 20), generator())
+    view = objective(mask_probability=rate).view(toys.random_text(200, length, 20), generator())
     assert (view.count_B == expected).all()
     assert torch.equal(view.weight_BT.sum(1), view.count_B)
 
@@ -102,13 +104,13 @@ def test_special_tokens_are_never_chosen_never_drawn_and_do_not_count():
     batch = ended_text([40, 40, 24, 12])
     special = batch.valid_BT & (batch.tokens_BT >= 20)
     assert special.sum() == 8
-    masked = objective(rate=0.5, mask_share=0.0, random_share=1.0)
+    masked = objective(mask_probability=0.5, mask_replace_probability=0.0, random_replace_probability=1.0)
     for seed in range(50):
         view = masked.view(batch, generator(seed))
         assert view.count_B.tolist() == [19, 19, 11, 5]
         assert not (view.weight_BT.bool() & (special | ~batch.valid_BT)).any()
         assert (view.tokens_BT[view.weight_BT > 0] < 20).all()
-    everything = objective(rate=1.0).view(batch, generator())
+    everything = objective(mask_probability=1.0).view(batch, generator())
     assert torch.equal(everything.weight_BT > 0, batch.valid_BT & ~special)
 
 
@@ -195,7 +197,13 @@ def test_a_uniform_model_pays_the_log_of_the_vocabulary_for_each_real_token():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"rate": 0.0}, {"rate": 1.1}, {"mask_share": -0.1}, {"random_share": 0.3}, {"evaluation_positions": 0}],
+    [
+        {"mask_probability": 0.0},
+        {"mask_probability": 1.1},
+        {"mask_replace_probability": -0.1},
+        {"random_replace_probability": 0.3},
+        {"evaluation_positions": 0},
+    ],
 )
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):

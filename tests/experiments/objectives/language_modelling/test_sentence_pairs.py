@@ -103,13 +103,13 @@ def test_half_of_the_pairs_are_changed_and_the_rest_of_the_batch_does_not_matter
         assert torch.equal(alone.tokens_BT[0], together.tokens_BT[row])
         assert label[0] == changed[row]
     for share in (0.0, 1.0):
-        fixed = objective(question=question, changed_share=share).pairs(batch, generators(WINDOWS))[1]
+        fixed = objective(question=question, changed_fraction=share).pairs(batch, generators(WINDOWS))[1]
         assert (fixed == share).all()
 
 
 def test_only_symbols_are_masked():
     batch = TASK.batch("train", 0, 0, WINDOWS)
-    view = objective(rate=0.5).view(batch, torch.Generator().manual_seed(0))
+    view = objective(mask_probability=0.5).view(batch, torch.Generator().manual_seed(0))
     chosen = view.weight_BT > 0
     assert (view.count_B == LENGTH / 2).all()
     assert (view.target_BT[chosen] < V.num_symbols).all()
@@ -149,7 +149,7 @@ def model(pairing):
 
 
 def test_the_loss_is_a_mean_over_masked_tokens_plus_a_mean_over_pairs_whatever_the_micro_batches():
-    pairing = objective(rate=0.4, pair_weight=3.0)
+    pairing = objective(mask_probability=0.4, pair_weight=3.0)
     encoder = model(pairing)
     view = pairing.view(padded_batch(), torch.Generator().manual_seed(1))
     assert len(set(view.count_B.tolist())) > 3
@@ -245,7 +245,8 @@ def test_it_takes_text_only():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"question": "nexxt"}, {"changed_share": 1.5}, {"pair_weight": -1.0}, {"rate": 0.0}]
+    "settings",
+    [{"question": "nexxt"}, {"changed_fraction": 1.5}, {"pair_weight": -1.0}, {"mask_probability": 0.0}],
 )
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):

@@ -45,7 +45,7 @@ def view_of(length, rows=4, seed=0, task=TASK, **settings):
 )
 def test_lengths_are_the_published_ones(raw, density, mean_span, source, target):
     task = toys.Symbols(20, num_sentinels=200)
-    _, view = view_of(raw, density=density, mean_span=mean_span, task=task)
+    _, view = view_of(raw, noise_density=density, mean_noise_span_length=mean_span, task=task)
     assert view.source_BS.shape == (4, source)
     assert view.tokens_BT.shape == view.target_BT.shape == (4, target)
 
@@ -250,7 +250,13 @@ def test_padded_text_is_refused():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"density": 0.0}, {"density": 1.0}, {"mean_span": 0.5}, {"evaluation_samples": 0}, {"source_length": 2}],
+    [
+        {"noise_density": 0.0},
+        {"noise_density": 1.0},
+        {"mean_noise_span_length": 0.5},
+        {"evaluation_samples": 0},
+        {"source_length": 2},
+    ],
 )
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):

@@ -41,7 +41,7 @@ def test_the_seven_denoisers_are_those_of_the_paper():
 @pytest.mark.parametrize("index", [0, 1, 3, 4, 5, 6])
 def test_spans_are_cut_as_by_span_corruption_behind_a_mode_token(index):
     denoiser, batch = DENOISERS[index], toys.random_text(6, 64, 20)
-    view = objective(rates=only(index)).view(batch, torch.Generator().manual_seed(0))
+    view = objective(mixture_weights=only(index)).view(batch, torch.Generator().manual_seed(0))
     noise, spans = span_counts(64, denoiser.density, denoiser.mean_span)
     assert view.source_BS.shape == (6, 1 + 64 - noise + spans + 1)
     assert view.target_BT.shape == (6, noise + spans + 1)
@@ -56,7 +56,7 @@ def test_spans_are_cut_as_by_span_corruption_behind_a_mode_token(index):
 
 def test_the_s_denoiser_cuts_off_the_last_quarter_without_sentinels():
     batch = toys.random_text(3, 64, 20)
-    view = objective(rates=only(2)).view(batch, torch.Generator())
+    view = objective(mixture_weights=only(2)).view(batch, torch.Generator())
     for row in range(3):
         text = batch.tokens_BT[row].tolist()
         assert view.source_BS[row].tolist() == [S, *text[:48], EOS]
@@ -66,7 +66,7 @@ def test_the_s_denoiser_cuts_off_the_last_quarter_without_sentinels():
 def test_each_example_draws_its_denoiser_by_the_rates():
     rates = [3.0, 0.0, 2.0, 0.0, 1.0, 0.0, 0.0]
     batch = toys.random_text(1200, 64, 20)
-    view = objective(rates=rates).view(batch, torch.Generator().manual_seed(0))
+    view = objective(mixture_weights=rates).view(batch, torch.Generator().manual_seed(0))
     modes = Counter(view.source_BS[:, 0].tolist())
     expected = {R: 600, S: 400, X: 200}
     assert set(modes) == set(expected)
@@ -78,7 +78,7 @@ def test_each_example_draws_its_denoiser_by_the_rates():
         assert target[-1] == source[-1] == EOS
         symbols = [token for token in source + target if token < 20]
         assert Counter(symbols) == Counter(batch.tokens_BT[row].tolist())
-    again = objective(rates=rates).view(batch, torch.Generator().manual_seed(0))
+    again = objective(mixture_weights=rates).view(batch, torch.Generator().manual_seed(0))
     assert torch.equal(view.source_BS, again.source_BS)
 
 
@@ -107,14 +107,14 @@ def test_too_few_sentinels_are_refused_before_anything_is_drawn():
     few = Windows(20, num_sentinels=10)
     with pytest.raises(ConfigError, match=r"11 spans out of 64 tokens and needs 14 sentinels .* has 10"):
         objective(few)
-    objective(few, rates=[1, 1, 1, 0, 1, 1, 1])  # without X 3/50% seven are enough
+    objective(few, mixture_weights=[1, 1, 1, 0, 1, 1, 1])  # without X 3/50% seven are enough
     objective(Windows(20, num_sentinels=14))
 
 
 @pytest.mark.parametrize("rates", [[1.0], [0.0] * 7, [-1.0] + [1.0] * 6])
 def test_impossible_rates_are_refused(rates):
-    with pytest.raises(ValueError, match=r"rates=.*7 numbers"):
-        UL2Config(rates=rates)
+    with pytest.raises(ValueError, match=r"mixture_weights=.*7 numbers"):
+        UL2Config(mixture_weights=rates)
 
 
 def test_long_spans_in_short_windows_are_one_span():

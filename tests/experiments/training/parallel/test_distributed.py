@@ -55,7 +55,7 @@ SETTINGS = {
         "backbone.attention.num_kv_heads=4",
         "optimizer.ema=0.9",
     ),
-    "tied": ("backbone=decoder", "backbone.tied=true"),
+    "tied": ("backbone=decoder", "backbone.tie_embeddings=true"),
     "average-experts": ("backbone=moe", "optimizer.ema=0.9"),
     "learned": ("backbone=decoder", "backbone.positions.kind=learned"),
 }
