@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from analysis.cli import read_arguments
+from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import DataError
 from experiments.runtime.secrets import redact
-from experiments.tracking.run_folder import write_json
 from experiments.tracking.summary import FILES
 from experiments.tracking.wandb import FILES as FOLDER
 from experiments.tracking.wandb import NO_KEY, signed_in

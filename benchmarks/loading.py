@@ -29,8 +29,9 @@ from overhead import compose
 
 from analysis.load.cache import NAME
 from analysis.load.study import load_history, load_study
+from experiments.runtime.atomic_io import write_json
 from experiments.tracking.provenance import provenance
-from experiments.tracking.run_folder import RunFolder, write_json
+from experiments.tracking.run_folder import RunFolder
 
 STUDY = "many"
 BACKBONES = ("decoder", "mamba", "s4", "moe")

@@ -19,8 +19,9 @@ from machine import as_markdown, machine_line, settle
 from overhead import build, compose
 
 from experiments.run.plan import plan
-from experiments.training.optimizer import make_optimizer, set_rate
-from experiments.training.parallel.strategy import Loss
+from experiments.training.loss import Loss
+from experiments.training.lr_schedule import set_rate
+from experiments.training.optimizer import make_optimizer
 
 FAMILIES = (
     "decoder",

@@ -49,7 +49,8 @@ from experiments.runtime.run_lock import RunLock
 from experiments.runtime.watchdog import Watchdog
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.tracker import RunIdentity, open_tracker
-from experiments.training.optimizer import make_optimizer, set_rate
+from experiments.training.lr_schedule import set_rate
+from experiments.training.optimizer import make_optimizer
 from experiments.training.parallel.device_mesh import Grid
 from experiments.training.trainer import Trainer
 

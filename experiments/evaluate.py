@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 
 from experiments.config.hydra_app import start
+from experiments.runtime.device import configure_process, torch_device
 
 if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
     start("experiments.evaluate.evaluate", "evaluate")
@@ -25,15 +26,16 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.config.schema import DeviceConfig
 from experiments.config.structured import typed
 from experiments.data.corpus import SPLITS
-from experiments.evaluation.measure import Metric, measure
+from experiments.evaluation.measure import measure
 from experiments.evaluation.perplexity import nats_by_position, nats_by_recall, text_rates
 from experiments.run.load_model import Saved, open_saved, read_run
 from experiments.run.model_files import is_run
 from experiments.run.plan import build_task
 from experiments.run.settings import part
+from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import ConfigError, nearest
+from experiments.tasks.metrics import Metric
 from experiments.tasks.task import Task
-from experiments.tracking.run_folder import write_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +74,9 @@ def evaluate(cfg: DictConfig) -> None:
     tree = {str(key): value for key, value in resolved.items()}
     section = tree.pop("task", None)
     config = typed(EvaluateConfig, tree, "")
-    config.device.apply()
+    configure_process(threads=config.device.threads, kernels=config.device.kernels)
     path = Path(config.run)
-    saved = open_saved(path, config.device.torch_device(), task=_task(path, section))
+    saved = open_saved(path, torch_device(config.device.name), task=_task(path, section))
     metrics = measure(
         saved.model,
         saved.objective,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 
 from experiments.config.hydra_app import literal, start
+from experiments.runtime.device import configure_process, torch_device
 
 if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
     sys.argv[1:] = literal(sys.argv[1:])
@@ -27,15 +28,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.schema import DeviceConfig
 from experiments.config.structured import typed
-from experiments.data.counter_rng import stream
 from experiments.data.tokenizer import TextTokenizer
-from experiments.evaluation.measure import inference
 from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
 from experiments.objectives.decoding.sampling import SamplingConfig
 from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
-from experiments.run.load_model import Saved, open_saved
-from experiments.run.refilling import Refilling, refill
+from experiments.run.load_model import Refilling, Saved, open_saved, refill
 from experiments.runtime.errors import ConfigError
+from experiments.runtime.precision import inference
+from experiments.runtime.seeds import generation_seed
 
 REPLACEMENT = "\ufffd"
 """Stands for bytes that are no character, or not yet."""
@@ -87,8 +87,8 @@ def generate(cfg: DictConfig) -> None:
     prompt = tree.pop("prompt")  # any text at all, so it is not read as a setting
     texts = [str(text) for text in (prompt if isinstance(prompt, list) else [prompt])]
     config = typed(GenerateConfig, {str(key): value for key, value in tree.items()}, "")
-    config.device.apply()
-    device = config.device.torch_device()
+    configure_process(threads=config.device.threads, kernels=config.device.kernels)
+    device = torch_device(config.device.name)
     saved = open_saved(Path(config.run), device)
     refill(saved, config.filling)
     if config.blank is not None:
@@ -116,7 +116,7 @@ def _fill_in(saved: Saved, config: GenerateConfig, texts: list[str]) -> None:
         first, *others = [saved.tokenizer.encode(piece) for piece in text.split(config.blank)]
         row = [*first, *(token for piece in others for token in (mask, *piece))]
         rows += [row] * config.num_samples
-    with inference(saved.model, config.device.torch_device(), config.device.precision):
+    with inference(saved.model, torch_device(config.device.name), config.device.precision):
         found = saved.objective.fill_in(
             saved.model,
             rows,
@@ -130,7 +130,7 @@ def _fill_in(saved: Saved, config: GenerateConfig, texts: list[str]) -> None:
 
 def _generator(config: GenerateConfig, at: tuple[int, int]) -> torch.Generator:
     """The random numbers of a prompt's sample."""
-    return torch.Generator().manual_seed(stream(config.seed, "sample", *at) >> 1)
+    return torch.Generator().manual_seed(generation_seed(config.seed, *at))
 
 
 class Printer:

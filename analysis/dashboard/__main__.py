@@ -20,9 +20,10 @@ from analysis.dashboard.wandb_run import Contents, contents, upload_analysis
 from analysis.load.study import load_history, load_study
 from analysis.report.page import find
 from analysis.stats.steps_to_loss import with_steps
+from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import RunError
 from experiments.runtime.secrets import redact
-from experiments.tracking.run_folder import RunFolder, write_json
+from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.tracker import SPEC
 from experiments.tracking.upload import study_folders, upload
 from experiments.tracking.wandb import NO_KEY, signed_in

@@ -17,9 +17,10 @@ from analysis.figures.matplotlib_export import printed
 from analysis.report.page import Findings
 from analysis.stats.arms import arm_table, comparisons
 from analysis.stats.warnings import study_warnings
+from experiments.config.tracking import TrackingConfig
+from experiments.runtime.atomic_io import write_bytes, write_json
 from experiments.runtime.secrets import redact
-from experiments.tracking.run_folder import write_bytes, write_json
-from experiments.tracking.tracker import SPEC, RunIdentity, TrackingConfig
+from experiments.tracking.tracker import SPEC, RunIdentity
 from experiments.tracking.wandb import start
 
 MARK = "wandb-analysis.json"

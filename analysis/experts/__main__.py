@@ -40,6 +40,7 @@ from analysis.speed.matplotlib_figure import svg
 from analysis.tables.text import WIDTH
 from analysis.writing import parquet, write
 from experiments.config.schema import DeviceConfig
+from experiments.runtime.device import torch_device
 
 SPLIT = "validation"
 
@@ -114,7 +115,7 @@ class Findings:
 def find_out(config: ExpertsAnalysisConfig) -> Findings:
     """Reads the recordings and follows the last checkpoint on text. Raises RunError."""
     path = Path(config.run)
-    saved = open_run(path, DeviceConfig(name=config.device).torch_device())
+    saved = open_run(path, torch_device(config.device))
     history, load = load_recordings(path)
     layers = follow(saved, saved.task, SPLIT, config.examples)
     domains = {

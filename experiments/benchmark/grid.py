@@ -15,6 +15,7 @@ from experiments.config.schema import DeviceConfig, ScaleConfig
 from experiments.cost.model_cost import CostConfig, Pricing, position_limit
 from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
 from experiments.objectives.objective import Objective
+from experiments.runtime.device import torch_device
 from experiments.runtime.errors import ConfigError
 
 BYTES = 256
@@ -64,7 +65,7 @@ class Benchmark:
         """``objective`` is the class and its settings; they say how blanks are filled in."""
         self.cls, self.asked, self.device, self.objective = cls, asked, device, objective
         self.modes = modes(asked, cls, objective[0])
-        if asked.memory_limit is not None and not can_limit(device.torch_device()):
+        if asked.memory_limit is not None and not can_limit(torch_device(device.name)):
             raise ConfigError(f"memory_limit={asked.memory_limit}: on a CPU only Linux can; leave it null")
         self.longest = self._longest(getattr(config, "block_length", 1))
         limit = position_limit(config)

@@ -16,10 +16,10 @@ from architectures.backbone import Backbone
 from experiments.benchmark.timing import is_stable
 from experiments.benchmark.workloads import Cell, CellConfig, Measured
 from experiments.data.vocabulary import Vocabulary
-from experiments.evaluation.measure import inference
 from experiments.objectives.decoding.sampling import SamplingConfig
 from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
 from experiments.runtime.errors import DataError
+from experiments.runtime.precision import inference
 from experiments.tasks.task import Batch, Task
 
 WARMUP_STEPS = 4

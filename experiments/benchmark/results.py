@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.cost.tables import size
+from experiments.runtime.atomic_io import write_json
 from experiments.runtime.console import count
 from experiments.runtime.errors import ConfigError, DataError
-from experiments.tracking.run_folder import write_json
 
 SUFFIXES = (".parquet", ".json")
 HEADS = (

@@ -24,6 +24,7 @@ from experiments.config.schema import DeviceConfig
 from experiments.config.structured import typed
 from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
 from experiments.run.settings import part
+from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.memory import peak_memory
 from experiments.tracking.provenance import provenance
 
@@ -32,8 +33,8 @@ def measure(tree: dict[str, Any]) -> dict[str, Any]:
     """The columns that one process finds out. Raises ConfigError, MemoryError and what PyTorch raises."""
     cls, config = part(tree, "backbone", Backbone)  # type: ignore[type-abstract]
     chosen, cell = typed(DeviceConfig, tree["device"], "device"), typed(CellConfig, tree["cell"], "")
-    device = chosen.torch_device()
-    chosen.apply()
+    device = torch_device(chosen.name)
+    configure_process(threads=chosen.threads, kernels=chosen.kernels)
     native.problem()  # builds the kernels where that is due: a compiler needs memory of its own
     base = peak_memory(device)
     with limited(device, cell.memory_limit):

@@ -20,7 +20,7 @@ from architectures.kernels.cpu.decode.layer_spec import ROWS
 from architectures.kernels.pointwise import cross_entropy
 from experiments.benchmark.timing import Stopwatch, is_stable
 from experiments.config.schema import OptimizerConfig
-from experiments.evaluation.measure import autocast, inference
+from experiments.runtime.precision import autocast, inference
 from experiments.training.optimizer import make_optimizer
 
 MODES = ("train", "prefill", "decode", "sample")

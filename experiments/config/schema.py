@@ -1,8 +1,8 @@
 """The sections of a configuration that belong to the harness, and the root that holds them all.
 
 Each section is a frozen dataclass that checks itself; what belongs to a backbone,
-an objective or a task is declared beside it. Of torch only a device has need: it
-takes seconds to import, and a mistake is said before that.
+an objective or a task is declared beside it. Importing this module does not import torch,
+which takes seconds: a mistake in the configuration is reported before that.
 """
 
 from __future__ import annotations
@@ -10,16 +10,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from experiments.config.legacy import renamed_option
-from experiments.runtime.errors import ConfigError, nearest
-
-if TYPE_CHECKING:
-    import torch
+from experiments.runtime.errors import nearest
 
 AXES = ("non_embedding", "active_non_embedding", "total", "flops")
 SCHEDULES = ("cosine", "wsd", "constant")
@@ -166,27 +163,6 @@ class DeviceConfig:
             count = torch.cuda.device_count()
             if int(found[1] or 0) >= count:
                 raise ValueError(f"name={self.name!r}: this machine has {count} CUDA devices; use device=cpu")
-
-    def torch_device(self) -> torch.device:
-        import torch
-
-        auto = "cuda" if torch.cuda.is_available() else "cpu"
-        return torch.device(auto if self.name == "auto" else self.name)
-
-    def apply(self) -> None:
-        """Sets what holds for the whole process: threads, kernels, the heap. Raises ConfigError."""
-        import torch  # only now: a mistyped word is answered without it
-
-        from architectures.kernels import pointwise
-        from experiments.runtime.memory import keep_heap
-
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
-        keep_heap()
-        try:
-            pointwise.choose(self.kernels)
-        except ValueError as error:
-            raise ConfigError(f"device.{error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

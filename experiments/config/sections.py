@@ -26,8 +26,8 @@ from experiments.config.schema import (
     TrainerConfig,
 )
 from experiments.config.structured import check_file_name, first_line, typed
+from experiments.config.tracking import TrackingConfig
 from experiments.runtime.errors import ConfigError, nearest
-from experiments.tracking.tracker import TrackingConfig
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 

@@ -27,8 +27,8 @@ from experiments.config.structured import typed
 from experiments.cost.model_cost import CostConfig, Pricing
 from experiments.cost.tables import render
 from experiments.run.settings import part
+from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import ConfigError
-from experiments.tracking.run_folder import write_json
 
 
 def cost(cfg: DictConfig) -> None:

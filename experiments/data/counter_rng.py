@@ -10,14 +10,12 @@ Shapes: B examples, S slots.
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-_GAMMA = 0x9E3779B97F4A7C15
-_MASK = (1 << 64) - 1
+from experiments.runtime.seeds import GAMMA, MASK_64, data_order_key, stream
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -26,23 +24,10 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def stream(*parts: int | str) -> int:
-    """A 64-bit key from integers and names, for example ``stream(seed, "train", "windows")``."""
-    key = 0
-    for part in parts:
-        number = zlib.crc32(part.encode()) if isinstance(part, str) else part & _MASK
-        x = ((key + _GAMMA) & _MASK) ^ number
-        # _mix, in the integers of Python: ten times as fast on a single number.
-        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
-        key = x ^ (x >> 31)
-    return key
-
-
 def bits(key: int, index_B: NDArray[np.int64], slots: int) -> NDArray[np.uint64]:
     """64 random bits for each (example, slot): shape (B, slots)."""
-    row_B = _mix(index_B.astype(np.uint64) * np.uint64(_GAMMA) + np.uint64(key))
-    slot_S = (np.arange(slots, dtype=np.uint64) + np.uint64(1)) * np.uint64(_GAMMA)
+    row_B = _mix(index_B.astype(np.uint64) * np.uint64(GAMMA) + np.uint64(key))
+    slot_S = (np.arange(slots, dtype=np.uint64) + np.uint64(1)) * np.uint64(GAMMA)
     return _mix(row_B[:, None] + slot_S[None, :])
 
 
@@ -65,7 +50,7 @@ def permute(key: int, position_B: NDArray[np.int64], size: int) -> NDArray[np.in
     while pending.any():
         left, right = result[pending] >> np.uint64(half), result[pending] & low
         for round_ in range(4):
-            mixed = _mix(right * np.uint64(_GAMMA) + np.uint64((key + round_ * 0x632BE59BD9B4E019) & _MASK))
+            mixed = _mix(right * np.uint64(GAMMA) + np.uint64((key + round_ * 0x632BE59BD9B4E019) & MASK_64))
             left, right = right, left ^ (mixed & low)
         result[pending] = (left << np.uint64(half)) | right
         pending &= result >= np.uint64(size)
@@ -81,7 +66,7 @@ def epoch_order(seed: int, index_B: NDArray[np.int64], size: int) -> NDArray[np.
     order_B = np.empty_like(index_B)
     for epoch in np.unique(epoch_B).tolist():
         now = epoch_B == epoch
-        order_B[now] = permute(stream(seed, "train", "order", epoch), position_B[now], size)
+        order_B[now] = permute(data_order_key(seed, epoch), position_B[now], size)
     return order_B
 
 

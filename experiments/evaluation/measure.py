@@ -3,55 +3,66 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+import torch.distributed as dist
+from torch import Tensor
 
 from architectures.backbone import Backbone
-from experiments.data.counter_rng import stream
-from experiments.evaluation.shard import ALL, Share
 from experiments.objectives.objective import Objective, Score
 from experiments.runtime.errors import DataError
-from experiments.tasks.metrics import Metric as Metric
+from experiments.runtime.precision import inference
+from experiments.runtime.seeds import evaluation_seed
+from experiments.tasks.metrics import Metric
 from experiments.tasks.task import Task
 
 EVALUATION_SEED = 0
 """Every run, whatever its seed, is evaluated on the same examples with the same masks."""
 
 
-@contextmanager
-def inference(model: nn.Module, device: torch.device, precision: str) -> Iterator[None]:
-    """Evaluation mode, no gradients, the precision of training."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), autocast(device, precision):
-            yield
-    finally:
-        model.train(was_training)
+FIELDS = ("accuracy_B", "nats_B", "bytes_B")
 
 
-def autocast(device: torch.device, precision: str) -> torch.autocast:
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """The part of an evaluation that a process has."""
+
+    index: int = 0
+    of: int = 1
+    reports: bool = True
+    """False where another process has the same part, and reports it."""
+
+    def divide(self, score: Callable[[int, int], list[Score]], total: int) -> list[Score]:
+        """The scores of ``total`` sequences; ``score`` finds those of a range of them.
+
+        Numbers are added up among the processes, each being 0 everywhere but in one, so they are exact.
+        Records can be anything and are not sent: every process then scores all sequences.
+        """
+        if self.of == 1:
+            return score(0, total)
+        first, end = (total * part // self.of for part in (self.index, self.index + 1))
+        own = score(first, end)
+        has = torch.tensor(
+            [any(s.records for s in own), *(any(getattr(s, f) is not None for s in own) for f in FIELDS)]
+        ).int()
+        dist.all_reduce(has, dist.ReduceOp.MAX)
+        if has[0]:
+            return [*score(0, first), *own, *score(end, total)]
+        found: dict[str, Any] = {}
+        for name in (name for name, there in zip(FIELDS, has[1:].tolist(), strict=True) if there):
+            all_N = torch.zeros(total, dtype=torch.float64)
+            if self.reports and own:
+                all_N[first:end] = torch.cat([getattr(s, name).double().cpu() for s in own])
+            dist.all_reduce(all_N)
+            found[name] = all_N
+        return [Score(**found)]
 
 
-def evaluate(
-    model: Backbone,
-    objective: Objective,
-    task: Task,
-    split: str,
-    *,
-    examples: int,
-    batch_size: int,
-    precision: str,
-) -> Metric:
-    """The task's metric: the first of those that ``measure`` finds."""
-    found = measure(
-        model, objective, task, split, examples=examples, batch_size=batch_size, precision=precision
-    )
-    return found[0]
+ALL = Share()
+"""What a process has that is alone."""
 
 
 def measure(
@@ -97,7 +108,7 @@ def measure(
 
 def example_generator(split: str, example: int) -> torch.Generator:
     """The masks of an example follow from its number: not from the run's seed, nor from the batch size."""
-    return torch.Generator().manual_seed(stream("evaluation", split, example) >> 1)
+    return torch.Generator().manual_seed(evaluation_seed(split, example))
 
 
 def summarise(scores: list[Score], objective: Objective, split: str) -> Metric:

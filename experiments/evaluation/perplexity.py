@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone
-from experiments.evaluation.measure import EVALUATION_SEED, Metric, inference
+from experiments.evaluation.measure import EVALUATION_SEED
 from experiments.objectives.objective import Objective
 from experiments.runtime.errors import ConfigError
+from experiments.runtime.precision import inference
+from experiments.tasks.metrics import Metric
 from experiments.tasks.task import Batch, Task
 from experiments.tasks.text.text import Text
 

@@ -10,12 +10,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from experiments.config.tracking import TrackingConfig
 from experiments.objectives.objective import Objective
 from experiments.run import record as recording
 from experiments.run import resume_check as drift
 from experiments.run.plan import build_model, plan
 from experiments.run.settings import Settings
 from experiments.runtime.console import Console, clock
+from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.errors import (
     LockedError,
     OutOfMemoryError,
@@ -23,13 +25,12 @@ from experiments.runtime.errors import (
 )
 from experiments.runtime.failures import translate
 from experiments.runtime.memory import is_out_of_memory, peak_memory, reset_peak_memory
-from experiments.runtime.preemption import ORPHANED, Interruptions
-from experiments.runtime.restarts import check_progress
+from experiments.runtime.preemption import ORPHANED, Interruptions, check_progress
 from experiments.runtime.run_lock import RunLock
 from experiments.runtime.secrets import redact
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.summary import derived
-from experiments.tracking.tracker import RunIdentity, Tracker, TrackingConfig, open_tracker
+from experiments.tracking.tracker import RunIdentity, Tracker, open_tracker
 from experiments.training import checkpoint
 from experiments.training.parallel import collectives as world
 from experiments.training.parallel.device_mesh import Grid, make_grid
@@ -45,7 +46,7 @@ def execute(settings: Settings) -> None:
         Preempted: the run was asked to stop; a checkpoint was saved.
         LockedError: another process is writing the run; nothing was touched.
     """
-    device = settings.device.torch_device()
+    device = torch_device(settings.device.name)
     world.start(device)
     grid = make_grid(settings.parallel, device.type, settings.budget)
     folder = RunFolder(settings.folder, writes=world.leads())
@@ -87,7 +88,7 @@ def _one_writer(folder: Path) -> Iterator[RunLock]:
 
 def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid, lock: RunLock) -> None:
     """The part of ``execute`` that only one command at a time may do."""
-    settings.device.apply()
+    configure_process(threads=settings.device.threads, kernels=settings.device.kernels)
     planned = world.leader_first(lambda: plan(settings))
     record = {**recording.identity(settings), **planned.cost, "fingerprint": planned.task.fingerprint}
     if settings.init_from is not None:

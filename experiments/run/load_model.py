@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import OmegaConf
@@ -14,6 +15,7 @@ from experiments.config.legacy import upgrade
 from experiments.data.make_tokenizer import load_tokenizer
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
+from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
 from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
 from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
@@ -163,3 +165,43 @@ def _check_refusal(objective: type[Objective], task: Task) -> None:
     refused = objective.refuses(type(task))
     if refused is not None:
         raise ConfigError(f"{objective.__name__} cannot be evaluated on {type(task).__name__}: {refused}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refilling:
+    """Changes in how blanks are filled in; see FillingConfig. What is null stays as the run has it."""
+
+    steps: int | None = None
+    """Forward passes."""
+    method: str | None = None
+    """``confidence``, ``ancestral`` or ``first_hitting``."""
+    order: str | None = None
+    """``low_confidence``, ``margin``, ``entropy`` or ``random``."""
+    threshold: float | None = None
+    """Probability from which on a token is committed at once."""
+    block_length: int | None = None
+    """Blanks filled in at a time."""
+    guidance: float | None = None
+    """Classifier-free guidance."""
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.steps < 1:
+            raise ValueError(f"filling.steps={self.steps} must be at least 1")
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What is not null."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def refill(saved: Saved, filling: Refilling) -> None:
+    """Changes how the model fills in blanks. Raises ConfigError for a model that does not."""
+    if not filling.changes:
+        return
+    if not isinstance(saved.objective, FillsBlanks):
+        name = next(iter(filling.changes))
+        raise ConfigError(f"filling.{name}: {saved.description} writes from left to right: leave it out")
+    try:
+        saved.objective.refill(**filling.changes)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None

@@ -25,9 +25,9 @@ from experiments.config.legacy import upgrade
 from experiments.config.structured import load_class, typed
 from experiments.data.folder_tokenizer import FolderTokenizer
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
+from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import CheckpointError, ConfigError, nearest
 from experiments.tasks.task import Task
-from experiments.tracking.run_folder import write_json
 from experiments.training.checkpoint import newest
 from experiments.training.state_dict import model_tensors
 

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 
 from architectures.backbone import Backbone
-from experiments.data.counter_rng import stream
 from experiments.objectives.objective import Objective
 from experiments.run.model_files import put, read_tensors
 from experiments.run.settings import Settings
 from experiments.run.size_solver import Matched, Sizes, match, training_flops_per_token
+from experiments.runtime.device import torch_device
 from experiments.runtime.errors import ConfigError, DataError
+from experiments.runtime.seeds import initialization_seed
 from experiments.tasks.task import Task
 from experiments.training import mup
 
@@ -145,11 +146,11 @@ def _extra_evaluations(settings: Settings, task: Task) -> dict[str, Objective]:
 
 def build_model(settings: Settings, planned: Plan) -> Backbone:
     """The model with its first weights, on its device."""
-    torch.manual_seed(stream(settings.seed, "initialisation") >> 1)
+    torch.manual_seed(initialization_seed(settings.seed))
     model = planned.sizes.build(settings.backbone_class, planned.matched.config)
     if (width := settings.optimizer.mup_base_width) is not None:
         base = planned.sizes.on_meta(settings.backbone_class, mup.at_width(settings.backbone, width))
         mup.parametrise(model, base)
     if (initial := settings.init_from) is not None:
         put(read_tensors(initial.path), model, initial.path, new_readout=True)
-    return model.to(settings.device.torch_device())
+    return model.to(torch_device(settings.device.name))

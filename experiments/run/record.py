@@ -11,6 +11,7 @@ from experiments.run.model_files import ModelRecord
 from experiments.run.plan import Plan
 from experiments.run.settings import Settings
 from experiments.runtime.console import Console
+from experiments.runtime.device import torch_device
 from experiments.runtime.errors import CheckpointError, Preempted, RunError
 from experiments.tracking.provenance import provenance
 from experiments.tracking.run_folder import RunFolder
@@ -45,7 +46,7 @@ def begin(
         if settings.continue_from is not None:
             added["parent"] = drift.adopt(settings.continue_from, folder.root)
         now = provenance(
-            settings.device.torch_device(),
+            torch_device(settings.device.name),
             settings.device.precision,
             {"task": settings.names.task, "fingerprint": planned.task.fingerprint},
             kernels,

@@ -18,9 +18,9 @@ from omegaconf import OmegaConf
 
 from experiments.config.legacy import upgrade
 from experiments.run.settings import Initial, Settings, deciding
+from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import ConfigError, DataError
 from experiments.runtime.secrets import redact
-from experiments.tracking.run_folder import write_json
 from experiments.training import checkpoint
 
 _ABSENT = "nothing"

@@ -18,44 +18,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from experiments.runtime.atomic_io import NOT_FINITE, plain, write_json, write_text
 from experiments.runtime.secrets import redact
 
 FINAL = ("complete", "diverged", "oom")
 """Statuses that running again would only repeat; the others are run again."""
-
-
-NOT_FINITE = ("nan", "inf", "-inf")
-"""How ``plain`` writes the floats that JSON has no words for."""
-
-
-def plain(value: Any) -> Any:
-    """``value`` with the floats JSON has no words for turned into strings."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    return value
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes text in one piece, as UTF-8."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file in one piece: a reader sees the old one or the new one, a crash leaves either."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def write_json(path: Path, tree: Any) -> None:
-    write_text(path, json.dumps(plain(tree), indent=1, allow_nan=False) + "\n")
 
 
 class RunFolder:

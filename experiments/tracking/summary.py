@@ -8,8 +8,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from experiments.runtime.atomic_io import plain
 from experiments.runtime.secrets import redact
-from experiments.tracking.run_folder import plain
 
 FILES = ("config.yaml", "provenance.json", "metrics.jsonl", "result.json")
 """The small files of a run folder: all that analysis reads of a run without experts."""

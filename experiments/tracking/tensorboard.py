@@ -10,7 +10,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from experiments.tracking.tracker import RunIdentity, Sink, TrackingConfig
+from experiments.config.tracking import TrackingConfig
+from experiments.tracking.tracker import RunIdentity, Sink
 
 FLUSH_SECONDS = 1
 """Seconds of rows that a kill may cost."""

@@ -9,10 +9,12 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from experiments.config.tracking import TrackingConfig
+from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import ConfigError
-from experiments.tracking.run_folder import RunFolder, write_json
+from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.summary import derived
-from experiments.tracking.tracker import RunIdentity, TrackingConfig, open_tracker
+from experiments.tracking.tracker import RunIdentity, open_tracker
 
 MARK = "wandb-uploaded.json"
 

@@ -12,9 +12,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from experiments.config.tracking import TrackingConfig
 from experiments.runtime.secrets import redact
 from experiments.tracking.summary import safe_texts
-from experiments.tracking.tracker import RunIdentity, Sink, TrackingConfig, fold
+from experiments.tracking.tracker import RunIdentity, Sink, fold
 
 SUMMARIES = {"train/*": "min,max,last", "validation/*": "min,max,last", "routing/*": "last"}
 """What W&B keeps of each metric beside its curve."""

@@ -28,30 +28,10 @@ from torch import Tensor, nn
 from experiments.runtime.errors import CheckpointError
 from experiments.runtime.memory import is_out_of_memory
 from experiments.training.parallel.collectives import anyone, lead
-from experiments.training.state_dict import gather, put_moments, put_weights
+from experiments.training.state_dict import put_moments, put_weights
 
 FORMAT = 1
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
-
-
-def save(
-    folder: Path,
-    step: int,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    state: dict[str, Any],
-    keep: int,
-    say: Callable[[str], object] = print,
-) -> Path:
-    """Commits a checkpoint, verifies it, and then removes all but the newest ``keep``.
-
-    Of several processes, which must all call it, the first writes. ``say`` is told of old
-    checkpoints that could not be removed; they do no harm.
-    Raises CheckpointError, with every older checkpoint as it was.
-    """
-    tensors = gather(model, optimizer)
-    lead(lambda: write(folder, step, tensors, state, keep, say))
-    return _place(folder, step)
 
 
 def write(
@@ -62,7 +42,17 @@ def write(
     keep: int,
     say: Callable[[str], object] = print,
 ) -> None:
-    """Does what ``save`` says with what was gathered; for one process."""
+    """Commit a checkpoint, verify it, and then remove all but the newest ``keep``. One process calls it.
+
+    Args:
+        tensors: by file and name, as ``state_dict.gather`` returns them.
+        state: what else is needed to continue; it must be representable in JSON.
+        keep: number of checkpoints left, the new one included.
+        say: receives a line about old checkpoints that could not be removed, which do no harm.
+
+    Raises:
+        CheckpointError: nothing was written, and every older checkpoint is as it was.
+    """
     final = _place(folder, step)
     temporary = folder / f".tmp-{step:08d}-{uuid.uuid4().hex[:8]}"
     replaced = folder / f"broken-{final.name}-replaced"

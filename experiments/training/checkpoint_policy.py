@@ -19,7 +19,7 @@ MOST_FAILURES = 3
 """Saves in a row that may fail before a run gives up."""
 
 
-class Saver:
+class CheckpointSaver:
     """Saves one run's checkpoints; a failure is said, and only three in a row end the run."""
 
     def __init__(self, folder: Path, keep: int, say: Callable[[str], object]) -> None:

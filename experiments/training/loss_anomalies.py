@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import DivergedError
-from experiments.tracking.run_folder import write_json
 
 MOST_IN_A_ROW = 5
 MOST_IN_ALL = 20

@@ -21,10 +21,12 @@ from torch import Tensor
 
 from architectures.backbone import Backbone, Output
 from architectures.layers.moe.routing_record import RoutingRecord, expert_layers, record_routing
-from experiments.data.counter_rng import stream
-from experiments.evaluation.measure import EVALUATION_SEED, inference
+from experiments.evaluation.measure import EVALUATION_SEED
 from experiments.objectives.objective import Objective, View
-from experiments.tracking.run_folder import RunFolder, write_bytes
+from experiments.runtime.atomic_io import write_bytes
+from experiments.runtime.precision import inference
+from experiments.runtime.seeds import router_probe_seed
+from experiments.tracking.run_folder import RunFolder
 
 PROBE_TOKENS = 2048
 """Task tokens of the examples that are recorded; at least one example, however long."""
@@ -39,7 +41,7 @@ STATISTICS = (
 def probe_view(objective: Objective, split: str, start: int, count: int) -> View:
     """Examples ``start .. start + count`` as shown in training, the same ones whenever they are asked for."""
     batch = objective.task.batch(split, EVALUATION_SEED, start, count)
-    generator = torch.Generator().manual_seed(stream("routing", split, start) >> 1)
+    generator = torch.Generator().manual_seed(router_probe_seed(split, start))
     return objective.view(batch, generator)
 
 

@@ -16,9 +16,7 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone
-from experiments.data.counter_rng import stream
-from experiments.evaluation.measure import Metric, measure
-from experiments.evaluation.shard import Share
+from experiments.evaluation.measure import Share, measure
 from experiments.objectives.objective import Objective, View
 from experiments.run.settings import Settings
 from experiments.runtime.console import Console
@@ -28,22 +26,19 @@ from experiments.runtime.preemption import Interruptions
 from experiments.runtime.rank import place
 from experiments.runtime.run_lock import RunLock
 from experiments.runtime.secrets import redact
+from experiments.runtime.seeds import dropout_seed, objective_noise_seed
 from experiments.runtime.watchdog import Watchdog
+from experiments.tasks.metrics import Metric
 from experiments.tasks.task import Task
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.tracker import AXES, Tracker
 from experiments.training import checkpoint
 from experiments.training.batches import Ahead
-from experiments.training.checkpoint_policy import Saver, check_room
+from experiments.training.checkpoint_policy import CheckpointSaver, check_room
+from experiments.training.ema import averaged, exchange_averages, update_average
 from experiments.training.loss_anomalies import Anomalies, dump, not_finite
-from experiments.training.optimizer import (
-    averaged,
-    decayed_steps,
-    exchange_averages,
-    make_optimizer,
-    set_rate,
-    update_average,
-)
+from experiments.training.lr_schedule import decayed_steps, set_rate
+from experiments.training.optimizer import make_optimizer
 from experiments.training.parallel import collectives as world
 from experiments.training.parallel.block_wrapping import compile_seconds
 from experiments.training.parallel.device_mesh import Grid
@@ -99,7 +94,14 @@ class Trainer:
         self.flops_per_token = flops_per_token
         self.device = next(model.parameters()).device
         self.batch_size = settings.budget.batch_size
-        self.strategy = Strategy(grid, model, objective, settings)
+        self.strategy = Strategy(
+            grid,
+            model,
+            objective,
+            activation_checkpointing=settings.parallel.activation_checkpointing,
+            compile_blocks=settings.trainer.compile == "blocks",
+            precision=settings.device.precision,
+        )
         self.parameters = list(model.parameters())
         self.optimizer = make_optimizer(model, settings.optimizer)
         self.routing = RoutingProbe(model, objective)
@@ -111,7 +113,7 @@ class Trainer:
         self.fitting = Fitting(
             settings.budget.micro_batch_size, self.batch_size // grid.data, alone=world.size() == 1
         )
-        self.saver = Saver(folder.checkpoints, settings.trainer.keep_checkpoints, console.say)
+        self.saver = CheckpointSaver(folder.checkpoints, settings.trainer.keep_checkpoints, console.say)
         self.interruptions, self.lock = interruptions, lock
 
     def run(self) -> None:
@@ -192,8 +194,7 @@ class Trainer:
         state, seed = self.state, self.settings.seed
         started, compiled = time.perf_counter(), compile_seconds()
         batch = self.batches.batch(state.step)
-        # The noise of the whole batch is drawn at once, so micro-batches do not change it.
-        generator = torch.Generator().manual_seed(stream(seed, "noise", state.step) >> 1)
+        generator = torch.Generator().manual_seed(objective_noise_seed(seed, state.step))
         view = self.objective.asking(self.objective.view(batch, generator))
         if not view.count_B.any():
             raise DataError(f"nothing is scored in the batch of step {state.step + 1}")
@@ -268,9 +269,7 @@ class Trainer:
         process comes back as a float64 on its device.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        # Each part of a batch has a dropout of its own; the first has that of one process.
-        part = (rank,) if (rank := self.strategy.grid.data_rank) else ()
-        seed = stream(self.settings.seed, "dropout", self.state.step, *part) >> 1
+        seed = dropout_seed(self.settings.seed, self.state.step, self.strategy.grid.data_rank)
         if self.device.type == "cpu":
             torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 0.3 ms: it formats the stack
         else:

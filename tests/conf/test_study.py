@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from experiments.config.sections import CONF
 from experiments.run.plan import Plan, plan
 from experiments.run.settings import Settings
-from experiments.training.optimizer import rate_at
+from experiments.training.lr_schedule import rate_at
 from tests.experiments import commands
 
 STUDIES = sorted(path.stem for path in (CONF / "study").glob("*.yaml"))

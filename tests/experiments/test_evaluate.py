@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from architectures.pretrained import save_folder
-from experiments.config.schema import DeviceConfig
 from experiments.evaluate import evaluate
 from experiments.run.load_model import open_saved
+from experiments.runtime.device import torch_device
 from experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
-DEVICE = DeviceConfig(name="cpu").torch_device()
+DEVICE = torch_device("cpu")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from experiments.runtime import restarts
+from experiments.runtime import preemption
 from experiments.runtime.errors import Preempted, RunError
 from experiments.runtime.preemption import ORPHANED, Interruptions
 from experiments.runtime.watchdog import Watchdog
@@ -183,10 +183,10 @@ def test_f12_progress_starts_the_count_again(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     for restart, step in enumerate([0, 0, 0, 5, 5, 5, 9, 9, 9]):
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(restart))
-        restarts.check_progress(tmp_path, step)
+        preemption.check_progress(tmp_path, step)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "9")
     with pytest.raises(RunError, match="still at step 9"):
-        restarts.check_progress(tmp_path, 9)
+        preemption.check_progress(tmp_path, 9)
 
 
 @times(default=1, full=50)

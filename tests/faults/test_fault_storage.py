@@ -21,7 +21,7 @@ from torch import nn
 from experiments.runtime.errors import CheckpointError
 from experiments.training import checkpoint
 from experiments.training import checkpoint_policy as saving
-from experiments.training.checkpoint_policy import MOST_FAILURES, Saver
+from experiments.training.checkpoint_policy import MOST_FAILURES, CheckpointSaver
 from tests.experiments import commands
 from tests.faults.children import in_a_child, times
 from tests.faults.models import at_step, begun, load, save
@@ -41,11 +41,11 @@ def small_disk(folder: Path, size: str) -> None:
             raise PermissionError(os.strerror(ctypes.get_errno()))
 
 
-def saver(folder: Path, said: list[str]) -> Saver:
-    return Saver(folder, 2, said.append)
+def saver(folder: Path, said: list[str]) -> CheckpointSaver:
+    return CheckpointSaver(folder, 2, said.append)
 
 
-def try_save(saver: Saver, step: int, **more: bool) -> None:
+def try_save(saver: CheckpointSaver, step: int, **more: bool) -> None:
     saver.save(step, *at_step(step), {"train_state": {"step": step}}, **more)
 
 
@@ -130,7 +130,7 @@ def test_f06_room_is_made_where_there_is_something_to_remove(
         honest(*arguments)
 
     monkeypatch.setattr(checkpoint, "save_file", full_once)
-    try_save(Saver(folder, 5, said.append), 12)
+    try_save(CheckpointSaver(folder, 5, said.append), 12)
     assert not said
     names = sorted(p.name for p in folder.iterdir())
     assert names == ["step-00000006", "step-00000009", "step-00000012"]

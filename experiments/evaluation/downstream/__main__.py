@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 
 from experiments.config.hydra_app import start
+from experiments.runtime.device import configure_process, torch_device
 
 if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
     start("experiments.evaluation.downstream.__main__.downstream", "downstream")
@@ -34,9 +35,8 @@ from experiments.config.structured import typed
 from experiments.evaluation.downstream.answer_likelihood import AnswerScorer
 from experiments.evaluation.downstream.local_tasks import own_task
 from experiments.evaluation.downstream.results import Row, append, check_shots, print_table, task_rows
-from experiments.run.load_model import Saved, open_saved
+from experiments.run.load_model import Refilling, Saved, open_saved, refill
 from experiments.run.plan import build_task
-from experiments.run.refilling import Refilling, refill
 from experiments.run.settings import part
 from experiments.runtime.console import Console
 from experiments.runtime.errors import ConfigError, DataError, nearest
@@ -95,8 +95,8 @@ def downstream(cfg: DictConfig) -> None:
             "tasks=[] names no task: give some, such as tasks=[words_choice], or task=sentences"
         )
     check_installed()
-    config.device.apply()
-    saved = open_saved(Path(config.run), config.device.torch_device())
+    configure_process(threads=config.device.threads, kernels=config.device.kernels)
+    saved = open_saved(Path(config.run), torch_device(config.device.name))
     refill(saved, config.filling)
     rows = evaluate(saved, config, [] if section is None else [_own(section, config.seed)])
     print(saved.description)

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 import torch
 
 from experiments.config.schema import DeviceConfig
-from experiments.data.counter_rng import stream
-from experiments.evaluation.measure import inference
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion
 from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
 from experiments.objectives.objective import Likelihood, Objective
 from experiments.run.load_model import Saved
+from experiments.runtime.device import torch_device
 from experiments.runtime.errors import ConfigError, DataError
+from experiments.runtime.precision import inference
+from experiments.runtime.seeds import stream
 from experiments.tasks.task import Batch
 
 PAD_TO = 16
@@ -90,7 +91,7 @@ class AnswerScorer:
             DataError: an answer is longer than the model can be given.
         """
         found: dict[int, Scored] = {}
-        with inference(self._saved.model, self._device.torch_device(), self._device.precision):
+        with inference(self._saved.model, torch_device(self._device.name), self._device.precision):
             for length, numbers in self._batches(answers):
                 some = [answers[number] for number in numbers]
                 found.update(zip(numbers, self._score_together(some, length), strict=True))

@@ -16,12 +16,13 @@ from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_tex
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from experiments.config.schema import DeviceConfig
-from experiments.data.counter_rng import stream
 from experiments.evaluation.downstream.answer_likelihood import Answer, AnswerScorer, Scored
-from experiments.evaluation.measure import inference
 from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
 from experiments.run.load_model import Saved
+from experiments.runtime.device import torch_device
 from experiments.runtime.errors import DataError
+from experiments.runtime.precision import inference
+from experiments.runtime.seeds import stream
 
 MOST_TOKENS = 256
 """Tokens written where a task does not say how many: the harness's own default."""
@@ -155,7 +156,7 @@ class HarnessModel(LM):
         tokens = [self._prompt(prompt, most) for prompt in prompts]
         ends = [self._encode(text) for text in until]
         keys = [stream(self._seed, "write", *place) >> 1 for place in zip(prompts, repeats, strict=True)]
-        with inference(self._saved.model, self._where.torch_device(), self._where.precision):
+        with inference(self._saved.model, torch_device(self._where.name), self._where.precision):
             written = self._saved.objective.sample(
                 self._saved.model,
                 tokens,

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from experiments.data.counter_rng import permute, stream
+from experiments.data.counter_rng import permute
 from experiments.runtime.errors import ConfigError
+from experiments.runtime.seeds import stream
 from experiments.tasks.task import Task
 from experiments.tasks.text.base import Parsed
 from experiments.tasks.text.sequence_classification import Sentences

@@ -20,9 +20,9 @@ import rich.table
 from experiments.evaluation.downstream.answer_likelihood import AnswerScorer
 from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
 from experiments.run.load_model import Saved
+from experiments.runtime.atomic_io import plain
 from experiments.runtime.errors import ConfigError, DataError
 from experiments.tasks.metrics import jackknife
-from experiments.tracking.run_folder import plain
 
 if TYPE_CHECKING:
     from experiments.evaluation.downstream.lm_eval_model import Key, Note

@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 
 from experiments.config.hydra_app import start
+from experiments.runtime.device import configure_process, torch_device
 
 if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
     start("experiments.evaluation.sample_quality.__main__.sample_quality", "sample_quality")
@@ -30,18 +31,18 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.schema import DeviceConfig
 from experiments.config.structured import typed
-from experiments.data.counter_rng import stream
-from experiments.evaluation.measure import EVALUATION_SEED, inference
+from experiments.evaluation.measure import EVALUATION_SEED
 from experiments.evaluation.sample_quality.statistics import Judgement, distinct, judged, token_entropy
 from experiments.evaluation.sample_quality.table import Row, render, write
 from experiments.generate import stop_tokens
 from experiments.objectives.decoding.sampling import SamplingConfig
 from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
-from experiments.run.load_model import Saved, open_saved, read_run
+from experiments.run.load_model import Refilling, Saved, open_saved, read_run, refill
 from experiments.run.model_files import is_run
 from experiments.run.plan import build_task
-from experiments.run.refilling import Refilling, refill
 from experiments.runtime.errors import ConfigError
+from experiments.runtime.precision import inference
+from experiments.runtime.seeds import stream
 
 Texts = list[list[int]]
 
@@ -93,8 +94,8 @@ def sample_quality(cfg: DictConfig) -> None:
     tree = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(tree, dict)
     config = typed(SampleQualityConfig, {str(key): value for key, value in tree.items()}, "")
-    config.device.apply()
-    device = config.device.torch_device()
+    configure_process(threads=config.device.threads, kernels=config.device.kernels)
+    device = torch_device(config.device.name)
     saved, judge = open_saved(Path(config.run), device), open_saved(Path(config.judge), device)
     if not judge.model.capabilities.causal:
         raise ConfigError(
@@ -134,7 +135,7 @@ def _samples(saved: Saved, judge: Saved, config: SampleQualityConfig, steps: int
     passes, texts, stop = [0], list[list[int]](), stop_tokens(config.stop, saved.tokenizer)
     hook = saved.model.embedding.register_forward_hook(_count(passes))
     prompt, began = saved.tokenizer.encode(config.prompt), time.perf_counter()
-    with inference(saved.model, config.device.torch_device(), config.device.precision):
+    with inference(saved.model, torch_device(config.device.name), config.device.precision):
         for first in range(0, config.num_samples, config.batch_size):
             numbers = range(first, min(first + config.batch_size, config.num_samples))
             seeds = [stream(config.seed, "quality", number) >> 1 for number in numbers]

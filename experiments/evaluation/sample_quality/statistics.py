@@ -14,11 +14,12 @@ import numpy as np
 import torch
 
 from experiments.config.schema import DeviceConfig
-from experiments.evaluation.measure import inference
 from experiments.objectives.decoding.sampling import pad_right
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
 from experiments.run.load_model import Saved
+from experiments.runtime.device import torch_device
 from experiments.runtime.errors import DataError
+from experiments.runtime.precision import inference
 from experiments.tasks.metrics import jackknife
 from experiments.tasks.task import Batch
 
@@ -52,7 +53,7 @@ def judged(judge: Saved, texts: Sequence[str], device: DeviceConfig, batch_size:
         raise DataError("every text is empty: there is nothing to judge")
     nats_N, tokens_N = np.zeros(len(texts)), np.zeros(len(texts))
     objective = CausalLM(CausalLMConfig(), judge.task)
-    with inference(judge.model, device.torch_device(), device.precision):
+    with inference(judge.model, torch_device(device.name), device.precision):
         for first in range(0, len(pieces), batch_size):
             some = pieces[first : first + batch_size]
             batch = _batch([tokens for _, tokens in some], judge.task.vocabulary.pad)

@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from experiments.data.corpus import SPLITS
-from experiments.data.counter_rng import epoch_order, permute, stream
+from experiments.data.counter_rng import epoch_order, permute
 from experiments.data.labelled_rows import Row, RowsConfig, read_rows, value_in
 from experiments.data.vocabulary import Vocabulary
 from experiments.runtime.errors import DataError, nearest
+from experiments.runtime.seeds import stream
 from experiments.tasks.probes.probe import batch_of
 from experiments.tasks.task import Batch, Reference, Task
 

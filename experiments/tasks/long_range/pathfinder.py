@@ -18,8 +18,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.counter_rng import stream, uniform
+from experiments.data.counter_rng import uniform
 from experiments.data.vocabulary import Vocabulary
+from experiments.runtime.seeds import stream
 from experiments.tasks.long_range.pathfinder_curves import CurveConfig, Curves, grow_distractors, grow_pair
 from experiments.tasks.long_range.pathfinder_drawing import draw, draw_dots
 from experiments.tasks.probes.probe import Generated, batch_of

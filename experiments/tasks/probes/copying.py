@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.data.counter_rng import stream, uniform
+from experiments.data.counter_rng import uniform
 from experiments.data.vocabulary import Vocabulary
+from experiments.runtime.seeds import stream
 from experiments.tasks.probes.probe import Probe, batch_of
 from experiments.tasks.task import Batch, Reference
 

@@ -13,8 +13,9 @@ from functools import cached_property
 
 import numpy as np
 
-from experiments.data.counter_rng import ExampleRNG, permute, stream
+from experiments.data.counter_rng import ExampleRNG, permute
 from experiments.data.vocabulary import Vocabulary
+from experiments.runtime.seeds import stream
 from experiments.tasks.probes.probe import Probe, batch_of
 from experiments.tasks.task import Batch, Reference
 

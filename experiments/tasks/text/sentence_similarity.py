@@ -13,10 +13,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from experiments.data.counter_rng import stream
 from experiments.data.document import text_of_row
 from experiments.data.labelled_rows import Row, value_in
 from experiments.runtime.errors import DataError, nearest
+from experiments.runtime.seeds import stream
 from experiments.tasks.metrics import pearson, spearman
 from experiments.tasks.task import Reference
 from experiments.tasks.text.base import Example, Labelled, LabelledConfig, Parsed

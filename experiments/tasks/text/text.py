@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 
 from experiments.data.baselines import XZ_LIMIT, text_of_tokens, unigram_bits_per_byte, xz_bits_per_byte
 from experiments.data.corpus import SPLITS, CorpusConfig
-from experiments.data.counter_rng import permute, stream
+from experiments.data.counter_rng import permute
 from experiments.data.token_file import open_token_file
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.errors import DataError
+from experiments.runtime.seeds import data_order_key, stream
 from experiments.tasks.task import Batch, Reference, Task
 
 PASSAGE = 1024
@@ -128,7 +129,7 @@ class Text(Task):
         begin_B = np.empty_like(index_B)
         for epoch in np.unique(epoch_B).tolist():
             now = epoch_B == epoch
-            window = permute(stream(seed, "train", "order", epoch), position_B[now], num_windows)
+            window = permute(data_order_key(seed, epoch), position_B[now], num_windows)
             offset = stream(seed, "train", "offset", epoch) % num_tokens
             begin_B[now] = offset + window * self.sequence_length
         return begin_B

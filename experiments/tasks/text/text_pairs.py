@@ -19,12 +19,13 @@ import torch
 from numpy.typing import NDArray
 
 from experiments.data.corpus import SPLITS
-from experiments.data.counter_rng import permute, stream
+from experiments.data.counter_rng import permute
 from experiments.data.document import text_of_row
 from experiments.data.labelled_rows import RowsConfig, read_rows
 from experiments.data.make_tokenizer import tokenizer_description, train_tokenizer
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.errors import DataError, nearest
+from experiments.runtime.seeds import data_order_key
 from experiments.tasks.task import Batch, Reference, Task
 from experiments.tasks.text.toy_translation import phrases
 from experiments.tasks.text_metrics import TEXT_METRICS, bleu
@@ -113,7 +114,7 @@ class Pairs(Task):
             epoch_B, position_B = np.divmod(index_B, len(rows))
             for epoch in np.unique(epoch_B).tolist():
                 now_B = epoch_B == epoch
-                order = stream(seed, "train", "order", epoch)
+                order = data_order_key(seed, epoch)
                 position_B[now_B] = permute(order, position_B[now_B], len(rows))
             index_B = position_B
         elif start + count > len(rows):

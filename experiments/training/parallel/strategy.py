@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from architectures.backbone import Backbone
 from architectures.layers.block import Block
-from experiments.evaluation.measure import autocast
 from experiments.objectives.objective import Objective, View
 from experiments.runtime.errors import ConfigError
+from experiments.training.loss import Loss
 from experiments.training.parallel.block_wrapping import check_compiler, compile_block, recompute
 from experiments.training.parallel.device_mesh import Grid
 from experiments.training.parallel.dtensors import is_cut
@@ -30,38 +30,39 @@ ATTRIBUTES = ("no_weight_decay", "learning_rate_cap", "learning_rate_factor")
 """What a parameter may tell the optimizer, and would forget when it is shared out."""
 
 
-class Loss(nn.Module):
-    """The model with its objective. A module, so that DDP sees which parameters a loss depends on."""
-
-    def __init__(self, model: Backbone, objective: Objective, precision: str) -> None:
-        super().__init__()
-        self.model, self.objective, self.precision = model, objective, precision
-
-    def forward(self, part: View, count: Tensor, rows: int) -> Tensor:
-        """The loss of some rows: their share of the mean over ``count``, and over all ``rows``."""
-        with autocast(part.tokens_BT.device, self.precision):
-            output = part.run(self.model)
-        loss = self.objective.loss(output, part)[0] / count
-        for auxiliary in self.objective.auxiliary(output, part).values():
-            loss = loss + auxiliary / rows
-        return loss
-
-
 class Strategy:
     """Prepares a model to be trained on a grid of processes, in place. Make the optimizer afterwards."""
 
-    def __init__(self, grid: Grid, model: Backbone, objective: Objective, settings: Any) -> None:
-        """``settings`` are those of the run. Raises ConfigError where the model cannot be shared out so."""
+    def __init__(
+        self,
+        grid: Grid,
+        model: Backbone,
+        objective: Objective,
+        *,
+        activation_checkpointing: str,
+        compile_blocks: bool,
+        precision: str,
+    ) -> None:
+        """Wrap the model for the processes of ``grid``.
+
+        Args:
+            activation_checkpointing: ``parallel.activation_checkpointing``.
+            compile_blocks: compile each block with ``torch.compile``.
+            precision: ``device.precision``.
+
+        Raises:
+            ConfigError: the model cannot be divided among the processes in this way.
+        """
         self.grid, self.model = grid, model
         self.blocks = [part for part in model.modules() if isinstance(part, Block)]
         kept = {name: _attributes(parameter) for name, parameter in model.named_parameters()}
         self._share_layers()
-        if settings.parallel.activation_checkpointing == "block":
+        if activation_checkpointing == "block":
             for block in self.blocks:
                 recompute(block)
-        if settings.trainer.compile == "blocks":
+        if compile_blocks:
             self._compile()
-        self.loss: nn.Module = Loss(model, objective, settings.device.precision)
+        self.loss: nn.Module = Loss(model, objective, precision)
         if grid.strategy == "fsdp":
             self._fsdp()
         elif grid.strategy == "ddp":

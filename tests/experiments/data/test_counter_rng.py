@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 import experiments.data.counter_rng
-from experiments.data.counter_rng import bits, permute, stream, uniform
+from experiments.data.counter_rng import bits, permute, uniform
+from experiments.runtime.seeds import stream
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000, 4097])

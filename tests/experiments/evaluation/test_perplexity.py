@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.config.schema import DeviceConfig
 from experiments.evaluate import evaluate
 from experiments.evaluation.perplexity import repeated_bigrams
 from experiments.run.load_model import open_saved
+from experiments.runtime.device import torch_device
 from experiments.runtime.errors import ConfigError, DataError
 from tests.experiments import commands
 
-DEVICE = DeviceConfig(name="cpu").torch_device()
+DEVICE = torch_device("cpu")
 TEXT = "Ein naïver Satz über Straßen, größer als häufig nötig. " * 30
 
 

@@ -14,11 +14,11 @@ from architectures.backbone import Backbone
 from experiments.config.schema import BudgetConfig, DeviceConfig, OptimizerConfig, ScaleConfig, TrainerConfig
 from experiments.config.sections import CONF
 from experiments.config.structured import load_class
+from experiments.config.tracking import TrackingConfig
 from experiments.objectives.objective import Objective
 from experiments.run.settings import Settings
 from experiments.runtime.errors import ConfigError
 from experiments.tasks.task import Task
-from experiments.tracking.tracker import TrackingConfig
 from tests.experiments import commands
 
 GROUPS = ("backbone", "objective", "task", "scale", "budget", "optimizer", "device", "tracking")

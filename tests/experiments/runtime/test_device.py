@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from architectures.kernels import pointwise
-from experiments.config.schema import DeviceConfig
+from experiments.runtime.device import configure_process
 from tests.experiments import commands
 
 WORDS = {
@@ -25,13 +25,13 @@ class AppliedError(Exception):
 def test_a_command_takes_the_threads_it_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def apply(device: DeviceConfig) -> None:
-        asked.append((device.threads, device.kernels))
+    def configure_process(*, threads: int | None, kernels: str) -> None:
+        asked.append((threads, kernels))
         raise AppliedError
 
-    monkeypatch.setattr(DeviceConfig, "apply", apply)
     words = ("run=nowhere", "device.threads=3", "device.kernels=portable", *WORDS[name])
     command = getattr(importlib.import_module(f"experiments.{name}"), name)
+    monkeypatch.setitem(command.__globals__, "configure_process", configure_process)
     with pytest.raises(AppliedError):
         command(commands.compose(*words, root=name))
     assert asked == [(3, "portable")]
@@ -40,8 +40,8 @@ def test_a_command_takes_the_threads_it_is_told(name: str, monkeypatch: pytest.M
 def test_threads_and_kernels_hold_for_the_process() -> None:
     before = torch.get_num_threads()
     try:
-        DeviceConfig(threads=before + 1, kernels="portable").apply()
+        configure_process(threads=before + 1, kernels="portable")
         assert torch.get_num_threads() == before + 1
         assert pointwise.path(torch.zeros(2)) == "portable"
     finally:
-        DeviceConfig(threads=before).apply()
+        configure_process(threads=before, kernels="auto")

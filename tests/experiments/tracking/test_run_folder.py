@@ -10,8 +10,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from experiments.runtime.atomic_io import plain, write_json, write_text
 from experiments.tracking.provenance import PACKAGES, _git, provenance
-from experiments.tracking.run_folder import FINAL, RunFolder, plain, write_json, write_text
+from experiments.tracking.run_folder import FINAL, RunFolder
 from tests.experiments import commands
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from experiments.config.tracking import TrackingConfig
 from experiments.tracking import tracker as tracking
-from experiments.tracking.tracker import RunIdentity, Sink, Tracker, TrackingConfig
+from experiments.tracking.tracker import RunIdentity, Sink, Tracker
 from tests.experiments.tracking.processes import KEY, RECORD, ROOT, child
 
 IDENTITY = RunIdentity.of(RECORD)

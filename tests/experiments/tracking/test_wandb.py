@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from experiments.tracking.tracker import RunIdentity, TrackingConfig, open_tracker
+from experiments.config.tracking import TrackingConfig
+from experiments.tracking.tracker import RunIdentity, open_tracker
 from tests import wandb_file
 from tests.experiments.tracking.processes import API_KEY, KEY, PRELUDE, RECORD, child, environment, parts
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from experiments.runtime.errors import CheckpointError
 from experiments.training import checkpoint
+from experiments.training.checkpoint_policy import CheckpointSaver
 from tests.experiments import commands
 
 
@@ -51,7 +52,9 @@ def folder(tmp_path: Path) -> Path:
     model, optimizer = make()
     for step in (3, 6):
         advance(model, optimizer, 3)
-        checkpoint.save(tmp_path, step, model, optimizer, {"train_state": {"step": step}}, keep=2)
+        CheckpointSaver(tmp_path, 2, print).save(
+            step, model, optimizer, {"train_state": {"step": step}}, last=True
+        )
     return tmp_path
 
 
@@ -194,13 +197,13 @@ def test_a_crash_while_saving_leaves_the_previous_checkpoint(
     model, optimizer = make()
     advance(model, optimizer, 9)
     with pytest.raises(Died):
-        checkpoint.save(folder, 9, model, optimizer, {"train_state": {"step": 9}}, keep=2)
+        CheckpointSaver(folder, 2, print).save(9, model, optimizer, {"train_state": {"step": 9}}, last=True)
     monkeypatch.undo()
     assert sorted(path.name for path in folder.glob("step-*")) == ["step-00000003", "step-00000006"]
     (left,) = folder.glob(".tmp-*")
     assert len(list(left.iterdir())) == written
     assert load(folder) == 6
-    checkpoint.save(folder, 9, model, optimizer, {"train_state": {"step": 9}}, keep=2)
+    CheckpointSaver(folder, 2, print).save(9, model, optimizer, {"train_state": {"step": 9}}, last=True)
     assert not list(folder.glob(".tmp-*"))
     assert load(folder) == 9
 
@@ -210,7 +213,9 @@ def test_the_newest_are_kept(tmp_path: Path, keep: int) -> None:
     model, optimizer = make()
     advance(model, optimizer, 1)
     for step in (1, 2, 10, 100):
-        checkpoint.save(tmp_path, step, model, optimizer, {"train_state": {"step": step}}, keep=keep)
+        CheckpointSaver(tmp_path, keep, print).save(
+            step, model, optimizer, {"train_state": {"step": step}}, last=True
+        )
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == [f"step-{step:08d}" for step in (1, 2, 10, 100)[-keep:]]
 
@@ -218,7 +223,7 @@ def test_the_newest_are_kept(tmp_path: Path, keep: int) -> None:
 def test_a_checkpoint_of_the_same_step_replaces_the_old_one(folder: Path) -> None:
     model, optimizer = make(seed=5)
     advance(model, optimizer, 1)
-    checkpoint.save(folder, 6, model, optimizer, {"train_state": {"step": 6}}, keep=2)
+    CheckpointSaver(folder, 2, print).save(6, model, optimizer, {"train_state": {"step": 6}}, last=True)
     restored, restored_optimizer = make(seed=1)
     checkpoint.load_newest(folder, restored, restored_optimizer)
     assert torch.equal(restored.embedding.weight, model.embedding.weight)
@@ -232,7 +237,7 @@ def test_a_checkpoint_of_another_model_is_refused(folder: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_a_checkpoint_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="cannot be written"):
-        checkpoint.save(tmp_path / "file", 1, *make(), {}, keep=1)
+        CheckpointSaver(tmp_path / "file", 1, print).save(1, *make(), {}, last=True)
 
 
 def test_a_run_with_broken_checkpoints_ends_with_exit_code_6(tmp_path: Path) -> None:

@@ -11,16 +11,9 @@ from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecod
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
-from experiments.training.optimizer import (
-    OptimizerConfig,
-    averaged,
-    decayed_steps,
-    make_optimizer,
-    parameter_groups,
-    rate_at,
-    set_rate,
-    update_average,
-)
+from experiments.training.ema import averaged, update_average
+from experiments.training.lr_schedule import decayed_steps, rate_at, set_rate
+from experiments.training.optimizer import OptimizerConfig, make_optimizer, parameter_groups
 
 BACKBONES = {
     "decoder": (Decoder, DecoderConfig(d_model=16, tie_embeddings=True)),

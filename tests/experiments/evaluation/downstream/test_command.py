@@ -21,9 +21,9 @@ from experiments.evaluation.downstream.lm_eval_model import HarnessModel
 from experiments.evaluation.downstream.results import Row
 from experiments.generate import generate
 from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
-from experiments.run.load_model import Prompts, Saved, open_saved
-from experiments.run.refilling import Refilling
+from experiments.run.load_model import Prompts, Refilling, Saved, open_saved
 from experiments.runtime.console import Console
+from experiments.runtime.device import torch_device
 from experiments.runtime.errors import ConfigError, DataError
 from tests.experiments import commands
 
@@ -86,7 +86,7 @@ def settings(run: Path, tasks: Path, *names: str, **changes: Any) -> DownstreamC
 
 
 def rows_of(run: Path, tasks: Path, *names: str, **changes: Any) -> list[Row]:
-    return evaluate(open_saved(run, CPU.torch_device()), settings(run, tasks, *names, **changes))
+    return evaluate(open_saved(run, torch_device("cpu")), settings(run, tasks, *names, **changes))
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -181,7 +181,7 @@ def test_whole_texts_cost_what_evaluation_says(runs: dict[str, Path], tasks: Pat
 
 
 def test_a_long_text_is_scored_in_windows_every_token_once(runs: dict[str, Path]) -> None:
-    saved = open_saved(runs["decoder"], CPU.torch_device())
+    saved = open_saved(runs["decoder"], torch_device("cpu"))
     text = "".join(chr(97 + (7 * i * i + i // 3) % 26) for i in range(150))
     tokens, bos = saved.tokenizer.encode(text), saved.task.vocabulary.bos
     expected = 0.0
@@ -194,7 +194,7 @@ def test_a_long_text_is_scored_in_windows_every_token_once(runs: dict[str, Path]
 
 
 def test_a_context_is_cut_from_its_left(runs: dict[str, Path]) -> None:
-    saved = open_saved(runs["decoder"], CPU.torch_device())
+    saved = open_saved(runs["decoder"], torch_device("cpu"))
     model = harness(saved)
     tail = "".join(chr(97 + i % 7) for i in range(60))
     requests = [asked("loglikelihood", context, "sum") for context in ("x" * 100 + "y" + tail, "y" + tail)]
@@ -243,7 +243,7 @@ class Pieces:
 
 
 def test_context_and_continuation_become_tokens_together(runs: dict[str, Path]) -> None:
-    saved = open_saved(runs["decoder"], CPU.torch_device())
+    saved = open_saved(runs["decoder"], torch_device("cpu"))
     saved.task.tokenizer = Pieces()  # type: ignore[assignment]
     recorder = Recorder()
     pairs = [("x ", "the"), ("x", " the"), ("xa", "b"), ("", "the"), ("  ", "x")]
@@ -267,7 +267,7 @@ def test_texts_are_those_of_greedy_generation(
     words = (f"run={runs[name]}", "prompt='The '", "sampling.temperature=0", "max_tokens=12", "device=cpu")
     generate(commands.compose(*words, root="generate"))
     expected = capsys.readouterr().out.removeprefix("The ").removesuffix("\n")
-    model = harness(open_saved(runs[name], CPU.torch_device()))
+    model = harness(open_saved(runs[name], torch_device("cpu")))
     found = model.generate_until(
         [
             asked("generate_until", "The ", {"until": ["§"], "max_gen_toks": 12}),
@@ -316,8 +316,8 @@ def test_errors_are_those_of_the_harness_where_it_has_one(runs: dict[str, Path],
     from experiments.evaluation.downstream.__main__ import load_tasks
 
     config = settings(runs["decoder"], tasks, "choice")
-    (row,) = evaluate(open_saved(runs["decoder"], CPU.torch_device()), config)
-    model = harness(open_saved(runs["decoder"], CPU.torch_device()))
+    (row,) = evaluate(open_saved(runs["decoder"], torch_device("cpu")), config)
+    model = harness(open_saved(runs["decoder"], torch_device("cpu")))
     theirs = evaluator.evaluate(model, load_tasks(config), bootstrap_iters=1)["results"]["choice"]
     assert (row.value, row.standard_error) == (theirs["acc,none"], theirs["acc_stderr,none"])
 

@@ -1,0 +1,42 @@
+"""Files written in one piece, and values as JSON can hold them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+NOT_FINITE = ("nan", "inf", "-inf")
+"""How ``plain`` writes the floats that JSON has no words for."""
+
+
+def plain(value: Any) -> Any:
+    """``value`` with the floats JSON has no words for turned into strings."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    return value
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes text in one piece, as UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file in one piece: a reader sees the old one or the new one, a crash leaves either."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def write_json(path: Path, tree: Any) -> None:
+    write_text(path, json.dumps(plain(tree), indent=1, allow_nan=False) + "\n")

@@ -1,0 +1,37 @@
+"""The device to compute on, and what is set once for the whole process: CPU threads, kernels, the heap.
+
+Importing this module imports torch, which takes seconds; the configuration schema therefore stays free of it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from architectures.kernels import pointwise
+from experiments.runtime.errors import ConfigError
+from experiments.runtime.memory import keep_heap
+
+
+def torch_device(name: str) -> torch.device:
+    """Return the device of ``device.name``; ``auto`` is a GPU where there is one, else the CPU."""
+    auto = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(auto if name == "auto" else name)
+
+
+def configure_process(*, threads: int | None, kernels: str) -> None:
+    """Set what holds for the whole process: CPU threads, pointwise kernels, the heap.
+
+    Args:
+        threads: CPU threads of PyTorch; None leaves its own choice.
+        kernels: ``device.kernels``.
+
+    Raises:
+        ConfigError: the kernels asked for cannot be built here.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    keep_heap()
+    try:
+        pointwise.choose(kernels)
+    except ValueError as error:
+        raise ConfigError(f"device.{error}") from error

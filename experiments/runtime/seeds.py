@@ -1,0 +1,76 @@
+"""Seeds of a run: every random number follows from ``seed`` by one of the functions here.
+
+Each function hashes the seed of the run together with a purpose and a position (a step, an epoch, an
+example), so that no generator carries state from one step to the next: a resumed run draws what an
+uninterrupted one does, and two purposes never share random numbers.
+
+Evaluations do not depend on the seed of the run: every run is scored on the same examples and masks.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+GAMMA = 0x9E3779B97F4A7C15
+"""Increment of SplitMix64 (Steele et al. 2014)."""
+MASK_64 = (1 << 64) - 1
+
+
+def stream(*parts: int | str) -> int:
+    """Return a 64-bit key from integers and names, for example ``stream(seed, "train", "windows")``."""
+    key = 0
+    for part in parts:
+        number = zlib.crc32(part.encode()) if isinstance(part, str) else part & MASK_64
+        x = ((key + GAMMA) & MASK_64) ^ number
+        # The finaliser of SplitMix64 in Python integers: for one number ten times as fast as in NumPy.
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK_64
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK_64
+        key = x ^ (x >> 31)
+    return key
+
+
+def torch_seed(*parts: int | str) -> int:
+    """Return a seed for ``torch.Generator.manual_seed``, which takes 63 bits."""
+    return stream(*parts) >> 1
+
+
+def initialization_seed(seed: int) -> int:
+    """Return the seed of the model's initial weights."""
+    return torch_seed(seed, "initialisation")
+
+
+def data_order_key(seed: int, epoch: int) -> int:
+    """Return the key of the permutation in which an epoch shows the training examples."""
+    return stream(seed, "train", "order", epoch)
+
+
+def objective_noise_seed(seed: int, step: int) -> int:
+    """Return the seed of what an objective draws for the batch of a step: masks, spans, noise levels.
+
+    The whole batch is drawn at once, so micro-batches do not change it.
+    """
+    return torch_seed(seed, "noise", step)
+
+
+def dropout_seed(seed: int, step: int, data_rank: int) -> int:
+    """Return the seed of a step's dropout in the process with this part of the batch.
+
+    The process with the first part draws what a process that trains alone does.
+    """
+    part = (data_rank,) if data_rank else ()
+    return torch_seed(seed, "dropout", step, *part)
+
+
+def evaluation_seed(split: str, example: int) -> int:
+    """Return the seed of an evaluated example's masks, independent of the run's seed and batch size."""
+    return torch_seed("evaluation", split, example)
+
+
+def router_probe_seed(split: str, start: int) -> int:
+    """Return the seed of the masks of the examples on which expert routing is recorded."""
+    return torch_seed("routing", split, start)
+
+
+def generation_seed(seed: int, prompt: int, sample: int) -> int:
+    """Return the seed of one sample of one prompt of ``experiments.generate``."""
+    return torch_seed(seed, "sample", prompt, sample)

@@ -1,0 +1,32 @@
+"""The training loss: the objective's loss plus auxiliary losses, such as the load-balancing loss of MoE."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from architectures.backbone import Backbone
+from experiments.objectives.objective import Objective, View
+from experiments.runtime.precision import autocast
+
+
+class Loss(nn.Module):
+    """The model with its objective, as a module: DDP then sees which parameters the loss depends on."""
+
+    def __init__(self, model: Backbone, objective: Objective, precision: str) -> None:
+        super().__init__()
+        self.model, self.objective, self.precision = model, objective, precision
+
+    def forward(self, part: View, count: Tensor, rows: int) -> Tensor:
+        """Return the part of the batch's loss that some of its rows contribute.
+
+        Args:
+            part: the rows.
+            count: scored tokens of the whole batch, by which the sum of the objective is divided.
+            rows: sequences of the whole batch, by which auxiliary losses are divided.
+        """
+        with autocast(part.tokens_BT.device, self.precision):
+            output = part.run(self.model)
+        loss = self.objective.loss(output, part)[0] / count
+        for auxiliary in self.objective.auxiliary(output, part).values():
+            loss = loss + auxiliary / rows
+        return loss
