@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from architectures.backbone import Backbone
 from experiments.config.sections import CONF
-from experiments.evaluation.measure import evaluate
+from experiments.evaluation.measure import measure
 from experiments.objectives.language_modelling.causal_lm import CausalLM
 from experiments.run.execute import execute
 from experiments.run.model_files import put
@@ -280,7 +280,7 @@ def test_the_metric_is_that_of_the_checkpoint(trained, backbone: str, task: str)
     validation = [row for row in commands.rows(folder) if row["kind"] == "validation"][-1]
     tested = commands.result(folder)["metrics"][0]
     for split, value in (("test", tested["value"]), ("validation", validation[planned.task.metric])):
-        metric = evaluate(
+        metric, *_ = measure(
             model, planned.objective, planned.task, split, examples=8, batch_size=4, precision="fp32"
         )
         assert metric.value == pytest.approx(value, rel=1e-6)

@@ -14,7 +14,7 @@ import pytest
 from experiments.runtime import run_lock as lock_module
 from experiments.runtime.errors import LockedError
 from experiments.runtime.run_lock import NAME, STALE, RunLock
-from experiments.training.checkpoint_policy import Saver
+from experiments.training.checkpoint_policy import CheckpointSaver
 from tests.experiments import commands
 from tests.faults.children import fork, in_a_child, times
 
@@ -127,14 +127,14 @@ def test_the_holder_shows_that_it_lives(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_run_that_lost_its_lock_writes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = (*commands.TINY, *commands.RECALL, "trainer.checkpoint_every=5", f"runs={tmp_path}")
     folder = commands.settings(*words).folder
-    honest = Saver.save
+    honest = CheckpointSaver.save
 
-    def save_and_stand_still(self: Saver, step: int, *more: Any, **options: Any) -> None:
+    def save_and_stand_still(self: CheckpointSaver, step: int, *more: Any, **options: Any) -> None:
         honest(self, step, *more, **options)
         if step == 10:
             hold(folder, pid=1, started="now")  # meanwhile another has taken over
 
-    monkeypatch.setattr(Saver, "save", save_and_stand_still)
+    monkeypatch.setattr(CheckpointSaver, "save", save_and_stand_still)
     with pytest.raises(LockedError, match="stood still"):
         commands.train(*words)
     assert commands.newest_step(folder) == 10
