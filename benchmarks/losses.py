@@ -20,7 +20,7 @@ from overhead import build, compose
 
 from experiments.run.plan import plan
 from experiments.training.loss import Loss
-from experiments.training.lr_schedule import set_rate
+from experiments.training.lr_schedule import set_learning_rate
 from experiments.training.optimizer import make_optimizer
 
 FAMILIES = (
@@ -56,7 +56,7 @@ def train(family: str, steps: int) -> list[float]:
     for step in range(steps):
         batch = planned.task.batch("train", settings.seed, step * BATCH, BATCH)
         view = planned.objective.asking(planned.objective.view(batch, torch.Generator().manual_seed(step)))
-        set_rate(optimizer, step, STEPS, settings.optimizer)
+        set_learning_rate(optimizer, step, STEPS, settings.optimizer)
         loss = loss_of(view, view.count_B.sum(), BATCH)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.optimizer.clip_norm)

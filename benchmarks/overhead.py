@@ -49,9 +49,9 @@ from experiments.runtime.run_lock import RunLock
 from experiments.runtime.watchdog import Watchdog
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.tracker import RunIdentity, open_tracker
-from experiments.training.lr_schedule import set_rate
+from experiments.training.lr_schedule import set_learning_rate
 from experiments.training.optimizer import make_optimizer
-from experiments.training.parallel.device_mesh import Grid
+from experiments.training.parallel.device_mesh import ParallelDims
 from experiments.training.trainer import Trainer
 
 NEVER = 10**9
@@ -95,7 +95,7 @@ class Bare:
 
     def step(self) -> None:
         view = self.views[self.done % KEPT]
-        set_rate(self.optimizer, self.done, self.total, self.config)
+        set_learning_rate(self.optimizer, self.done, self.total, self.config)
         logits_BTV = self.model(view.tokens_BT).logits_BTV
         loss = F.cross_entropy(logits_BTV.flatten(0, 1), view.target_BT.flatten())
         loss.backward()
@@ -129,7 +129,7 @@ class Harness:
             folder=folder,
             tracker=tracker,
             console=console,
-            grid=Grid(),
+            grid=ParallelDims(),
             flops_per_token=planned.cost["flops_per_token"],
             interruptions=held.enter_context(Interruptions(settings.trainer.preemption_margin_seconds)),
             lock=held.enter_context(RunLock(folder.root)),

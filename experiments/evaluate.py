@@ -28,8 +28,8 @@ from experiments.config.structured import typed
 from experiments.data.corpus import SPLITS
 from experiments.evaluation.measure import measure
 from experiments.evaluation.perplexity import nats_by_position, nats_by_recall, text_rates
-from experiments.run.load_model import Saved, open_saved, read_run
-from experiments.run.model_files import is_run
+from experiments.run.load_model import LoadedModel, load_model, read_run
+from experiments.run.model_files import is_run_folder
 from experiments.run.plan import build_task
 from experiments.run.settings import part
 from experiments.runtime.atomic_io import write_json
@@ -76,7 +76,7 @@ def evaluate(cfg: DictConfig) -> None:
     config = typed(EvaluateConfig, tree, "")
     configure_process(threads=config.device.threads, kernels=config.device.kernels)
     path = Path(config.run)
-    saved = open_saved(path, torch_device(config.device.name), task=_task(path, section))
+    saved = load_model(path, torch_device(config.device.name), task=_task(path, section))
     metrics = measure(
         saved.model,
         saved.objective,
@@ -115,7 +115,7 @@ def evaluate(cfg: DictConfig) -> None:
             raise ConfigError(f"output={config.output}: cannot be written: {error}") from error
 
 
-def _positions(saved: Saved, config: EvaluateConfig) -> list[tuple[int, int, float]]:
+def _positions(saved: LoadedModel, config: EvaluateConfig) -> list[tuple[int, int, float]]:
     if config.stretches is None:
         return []
     return nats_by_position(
@@ -129,7 +129,7 @@ def _positions(saved: Saved, config: EvaluateConfig) -> list[tuple[int, int, flo
     )
 
 
-def _recall(saved: Saved, config: EvaluateConfig) -> dict[str, tuple[float, int]]:
+def _recall(saved: LoadedModel, config: EvaluateConfig) -> dict[str, tuple[float, int]]:
     if not config.recall:
         return {}
     return nats_by_recall(
@@ -147,7 +147,7 @@ def _task(path: Path, section: dict[str, Any] | None) -> Task:
     if section is not None:
         task_class, config = part({"task": section}, "task", Task)  # type: ignore[type-abstract]
         return build_task(task_class, config, task_class.__name__)
-    if not is_run(path):
+    if not is_run_folder(path):
         raise ConfigError(
             f"run={path}: a Hugging Face folder has no task of its own: name one, such as task=text "
             f"task.tokenizer.kind=folder task.tokenizer.path={path}"

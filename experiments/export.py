@@ -31,7 +31,7 @@ from architectures.pretrained import read_folder_config, save_folder
 from experiments.config.structured import typed
 from experiments.data.tokenizer import TextTokenizer
 from experiments.data.vocabulary import Vocabulary
-from experiments.run.load_model import open_saved
+from experiments.run.load_model import load_model
 from experiments.runtime.errors import ConfigError, DataError
 
 
@@ -60,7 +60,7 @@ def export(cfg: DictConfig) -> None:
     folder = Path(config.to)
     if folder.exists():
         raise ConfigError(f"to={folder} exists: name a folder that does not exist yet")
-    saved = open_saved(Path(config.run), torch.device("cpu"))
+    saved = load_model(Path(config.run), torch.device("cpu"))
     ids = token_ids(saved.task.vocabulary)
     if saved.model.capabilities.encoder_decoder and "pad_token_id" in ids:
         ids["decoder_start_token_id"] = ids["pad_token_id"]  # as in the objectives that write a target

@@ -32,7 +32,7 @@ from experiments.data.tokenizer import TextTokenizer
 from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
 from experiments.objectives.decoding.sampling import SamplingConfig
 from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
-from experiments.run.load_model import Refilling, Saved, open_saved, refill
+from experiments.run.load_model import LoadedModel, UnmaskingOverrides, load_model, override_unmasking
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.precision import inference
 from experiments.runtime.seeds import generation_seed
@@ -59,7 +59,7 @@ class GenerateConfig:
     """``eos``, or pieces of text that are one token."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     """How tokens are drawn."""
-    filling: Refilling = field(default_factory=Refilling)
+    filling: UnmaskingOverrides = field(default_factory=UnmaskingOverrides)
     """What changes in how blanks are filled in, for models that do that."""
     blank: str | None = None
     """Text of the prompt that stands for one missing token each time; these are filled in, and nothing is
@@ -89,8 +89,8 @@ def generate(cfg: DictConfig) -> None:
     config = typed(GenerateConfig, {str(key): value for key, value in tree.items()}, "")
     configure_process(threads=config.device.threads, kernels=config.device.kernels)
     device = torch_device(config.device.name)
-    saved = open_saved(Path(config.run), device)
-    refill(saved, config.filling)
+    saved = load_model(Path(config.run), device)
+    override_unmasking(saved, config.filling)
     if config.blank is not None:
         _fill_in(saved, config, texts)
         return
@@ -107,7 +107,7 @@ def generate(cfg: DictConfig) -> None:
             print(f"--- {number} of {len(texts)} ---\n{text}")
 
 
-def _fill_in(saved: Saved, config: GenerateConfig, texts: list[str]) -> None:
+def _fill_in(saved: LoadedModel, config: GenerateConfig, texts: list[str]) -> None:
     """Prints each text with its blanks filled in, ``num_samples`` times."""
     if not isinstance(saved.objective, FillsBlanks):
         raise ConfigError(f"blank={config.blank!r}: {saved.description} fills in no blanks")
@@ -136,7 +136,7 @@ def _generator(config: GenerateConfig, at: tuple[int, int]) -> torch.Generator:
 class Printer:
     """Prints a text as it grows, but no character whose last bytes are still to be written."""
 
-    def __init__(self, saved: Saved, prompt: list[int]) -> None:
+    def __init__(self, saved: LoadedModel, prompt: list[int]) -> None:
         self._saved, self._prompt = saved, prompt
         self._written: list[int] = []
         self._shown = 0
@@ -155,12 +155,14 @@ class Printer:
         self._shown = len(text)
 
 
-def as_text(saved: Saved, prompt: list[int], written: list[int]) -> str:
+def as_text(saved: LoadedModel, prompt: list[int], written: list[int]) -> str:
     """What was written, behind its prompt where it continues that."""
     return saved.tokenizer.decode([*prompt, *written] if saved.objective.continues else written)
 
 
-def _sample(saved: Saved, config: GenerateConfig, prompts: Prompts, on_token: Printer | None) -> list[str]:
+def _sample(
+    saved: LoadedModel, config: GenerateConfig, prompts: Prompts, on_token: Printer | None
+) -> list[str]:
     places = [(p, n) for p in range(len(prompts)) for n in range(config.num_samples)]
     rows = [prompts[p] for p, _ in places]
     written = saved.objective.sample(
@@ -175,7 +177,9 @@ def _sample(saved: Saved, config: GenerateConfig, prompts: Prompts, on_token: Pr
     return [as_text(saved, row, tokens) for row, tokens in zip(rows, written, strict=True)]
 
 
-def _search(saved: Saved, config: GenerateConfig, prompts: Prompts, on_token: Printer | None) -> list[str]:
+def _search(
+    saved: LoadedModel, config: GenerateConfig, prompts: Prompts, on_token: Printer | None
+) -> list[str]:
     """The best ``num_samples`` of each search; which they are is known at the end only."""
     found = beam_search(
         saved.model,

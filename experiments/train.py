@@ -17,14 +17,14 @@ from omegaconf import DictConfig
 from experiments.config.hydra_app import start
 from experiments.config.sections import read_sections, read_tree
 from experiments.runtime.errors import ConfigError
-from experiments.runtime.rank import place
+from experiments.runtime.rank import process_rank
 from experiments.tracking.run_folder import RunFolder
 
 
 def train(cfg: DictConfig) -> float:
     """Trains the cell and gives what a sweeper that searches may minimise: its score on validation."""
     read_sections(read_tree(cfg))
-    processes = place().size
+    processes = process_rank().size
     if processes > 1 and HydraConfig.get().mode == RunMode.MULTIRUN:
         raise ConfigError(
             f"a sweep (-m, or a study) with {processes} processes: they train one cell together, so start "
@@ -33,13 +33,13 @@ def train(cfg: DictConfig) -> float:
     # Only now, for this imports torch.
     from experiments.run.execute import execute
     from experiments.run.settings import read_settings
-    from experiments.training.parallel import collectives as world
+    from experiments.training.parallel import collectives
 
     try:
         settings = read_settings(cfg)
         execute(settings)
     finally:
-        world.stop()
+        collectives.stop()
     return RunFolder(settings.folder).loss()
 
 

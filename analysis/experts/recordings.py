@@ -23,8 +23,8 @@ from analysis.experts.token_kinds import SPECIAL, token_kinds
 from architectures.layers.moe.routing_record import expert_layers
 from experiments.evaluation.measure import EVALUATION_SEED
 from experiments.objectives.objective import View
-from experiments.run.load_model import Saved, open_saved, read_run
-from experiments.run.model_files import is_run
+from experiments.run.load_model import LoadedModel, load_model, read_run
+from experiments.run.model_files import is_run_folder
 from experiments.run.plan import build_task
 from experiments.run.settings import Settings
 from experiments.runtime.errors import ConfigError
@@ -55,16 +55,16 @@ class LayerTokens:
     """Whether its line looks like code; None where there is no text."""
 
 
-def open_run(path: Path, device: torch.device) -> Saved:
+def open_run(path: Path, device: torch.device) -> LoadedModel:
     """The last checkpoint of a run with experts, ready to be used on its own task.
 
     Raises:
         ConfigError: the folder is no run, or its model has no experts.
     """
-    if not str(path) or not is_run(path):
+    if not str(path) or not is_run_folder(path):
         raise ConfigError(f"run={path}: a Hugging Face folder was not trained here: name the folder of a run")
     settings = read_run(path)
-    saved = open_saved(path, device, task=_own_task(settings, path))
+    saved = load_model(path, device, task=_own_task(settings, path))
     if not expert_layers(saved.model):
         raise ConfigError(
             f"run={path}: its model has no experts (backbone={settings.names.backbone}): name a run whose "
@@ -90,7 +90,7 @@ def _own_task(settings: Settings, path: Path, source: str | None = None) -> Task
     return build_task(settings.task_class, config, settings.names.task)
 
 
-def domain_tasks(saved: Saved, path: Path) -> dict[str, Task]:
+def domain_tasks(saved: LoadedModel, path: Path) -> dict[str, Task]:
     """The task of each domain; empty where the run was not trained on text."""
     settings = saved.settings
     assert settings is not None
@@ -149,7 +149,7 @@ def _recorded(path: Path) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["step"])
 
 
-def follow(saved: Saved, task: Task, split: str, examples: int) -> list[LayerTokens]:
+def follow(saved: LoadedModel, task: Task, split: str, examples: int) -> list[LayerTokens]:
     """What every layer of experts does with the first examples of a split, as shown in training."""
     objective = type(saved.objective)(saved.objective.config, task)
     available = task.num_examples(split)
@@ -194,7 +194,7 @@ def _joined(parts: list[LayerTokens]) -> LayerTokens:
 
 
 def _kinds(
-    saved: Saved, task: Task, view: View, batch: Batch, tokens_BT: Tensor
+    saved: LoadedModel, task: Task, view: View, batch: Batch, tokens_BT: Tensor
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]] | None:
     """Kind and line of each token (B, T) that a layer reads; None where the task has no text.
 

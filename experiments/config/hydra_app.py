@@ -29,7 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 from experiments.config.legacy import renamed_key, renamed_option
 from experiments.config.sections import CONF
 from experiments.runtime.errors import Preempted, RunError, nearest
-from experiments.runtime.rank import place
+from experiments.runtime.rank import process_rank
 from experiments.runtime.secrets import redact
 
 Function = Callable[[DictConfig], object]
@@ -89,7 +89,7 @@ def _imported(path: str) -> Function:
 def _speaks(error: RunError) -> bool:
     """Whether this process is to say why the run fails: of several that share it, one does."""
     world = sys.modules.get("experiments.training.parallel.collectives")  # they cannot have met without it
-    return place().rank == 0 if world is None else world.speaks(error)
+    return process_rank().rank == 0 if world is None else world.speaks(error)
 
 
 def _fail(message: str, code: int, *, silent: bool = False) -> None:

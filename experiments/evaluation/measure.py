@@ -27,7 +27,7 @@ FIELDS = ("accuracy_B", "nats_B", "bytes_B")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class EvaluationShard:
     """The part of an evaluation that a process has."""
 
     index: int = 0
@@ -61,7 +61,7 @@ class Share:
         return [Score(**found)]
 
 
-ALL = Share()
+WHOLE_SPLIT = EvaluationShard()
 """What a process has that is alone."""
 
 
@@ -75,7 +75,7 @@ def measure(
     batch_size: int,
     precision: str,
     before_batch: Callable[[], None] = lambda: None,
-    share: Share = ALL,
+    share: EvaluationShard = WHOLE_SPLIT,
 ) -> list[Metric]:
     """Every metric on the first ``examples`` of a split (all, if there are fewer), the task's own first.
 

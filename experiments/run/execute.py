@@ -23,7 +23,7 @@ from experiments.runtime.errors import (
     OutOfMemoryError,
     Preempted,
 )
-from experiments.runtime.failures import translate
+from experiments.runtime.failures import to_run_error
 from experiments.runtime.memory import is_out_of_memory, peak_memory, reset_peak_memory
 from experiments.runtime.preemption import ORPHANED, Interruptions, check_progress
 from experiments.runtime.run_lock import RunLock
@@ -32,8 +32,8 @@ from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.summary import derived
 from experiments.tracking.tracker import RunIdentity, Tracker, open_tracker
 from experiments.training import checkpoint
-from experiments.training.parallel import collectives as world
-from experiments.training.parallel.device_mesh import Grid, make_grid
+from experiments.training.parallel import collectives
+from experiments.training.parallel.device_mesh import ParallelDims, make_parallel_dims
 from experiments.training.trainer import Trainer
 
 
@@ -47,16 +47,16 @@ def execute(settings: Settings) -> None:
         LockedError: another process is writing the run; nothing was touched.
     """
     device = torch_device(settings.device.name)
-    world.start(device)
-    grid = make_grid(settings.parallel, device.type, settings.budget)
-    folder = RunFolder(settings.folder, writes=world.leads())
-    console = Console(f"{settings.cell} s{settings.seed}", quiet=not world.leads())
-    world.lead(lambda: drift.check_config(settings, folder.root))
+    collectives.start(device)
+    grid = make_parallel_dims(settings.parallel, device.type, settings.budget)
+    folder = RunFolder(settings.folder, writes=collectives.is_rank_zero())
+    console = Console(f"{settings.cell} s{settings.seed}", quiet=not collectives.is_rank_zero())
+    collectives.run_on_rank_zero(lambda: drift.check_config(settings, folder.root))
     if not _finished(folder, console):
         try:
             with _one_writer(folder.root) as lock:
                 if not _finished(folder, console):  # it may have ended while we asked for the lock
-                    world.lead(
+                    collectives.run_on_rank_zero(
                         lambda: check_progress(folder.root, checkpoint.newest_step(folder.checkpoints))
                     )
                     _execute(settings, folder, console, grid, lock)
@@ -67,7 +67,7 @@ def execute(settings: Settings) -> None:
 
 
 def _finished(folder: RunFolder, console: Console) -> bool:
-    finished = world.lead(lambda: folder.finished)
+    finished = collectives.run_on_rank_zero(lambda: folder.finished)
     if finished:
         console.say(f"already {(folder.result() or {})['status']}: {folder.root}")
     return finished
@@ -82,14 +82,16 @@ def _one_writer(folder: Path) -> Iterator[RunLock]:
         def take() -> None:
             held.enter_context(lock)
 
-        world.lead(take)
+        collectives.run_on_rank_zero(take)
         yield lock
 
 
-def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid, lock: RunLock) -> None:
+def _execute(
+    settings: Settings, folder: RunFolder, console: Console, grid: ParallelDims, lock: RunLock
+) -> None:
     """The part of ``execute`` that only one command at a time may do."""
     configure_process(threads=settings.device.threads, kernels=settings.device.kernels)
-    planned = world.leader_first(lambda: plan(settings))
+    planned = collectives.rank_zero_first(lambda: plan(settings))
     record = {**recording.identity(settings), **planned.cost, "fingerprint": planned.task.fingerprint}
     if settings.init_from is not None:
         record["initial"] = {
@@ -100,7 +102,9 @@ def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid
         reset_peak_memory()
         model = build_model(settings, planned)
         kernels = model.kernels() | _engine(settings, grid)
-        record |= world.lead(lambda: recording.begin(settings, planned, model, kernels, folder, console))
+        record |= collectives.run_on_rank_zero(
+            lambda: recording.begin(settings, planned, model, kernels, folder, console)
+        )
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise OutOfMemoryError(f"out of memory while building the model: {error}") from error
@@ -120,7 +124,9 @@ def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid
         derived(record, folder.provenance()),
         steps=planned.cost["planned"]["steps"],
     )
-    with Interruptions(settings.trainer.preemption_margin_seconds, clock=world.leads()) as interruptions:
+    with Interruptions(
+        settings.trainer.preemption_margin_seconds, clock=collectives.is_rank_zero()
+    ) as interruptions:
         trainer = Trainer(
             settings,
             model=model,
@@ -137,7 +143,7 @@ def _execute(settings: Settings, folder: RunFolder, console: Console, grid: Grid
         _train(trainer, planned.extra_evaluations, record, folder, tracker, console)
 
 
-def _engine(settings: Settings, grid: Grid) -> dict[str, str]:
+def _engine(settings: Settings, grid: ParallelDims) -> dict[str, str]:
     """What trains the model where it is not plain PyTorch in one process, for the record."""
     processes = {} if grid.mesh is None else {"processes": grid.describe()}
     return processes | ({} if settings.trainer.compile == "none" else {"blocks": "compiled"})
@@ -169,7 +175,7 @@ def _train(
         tracker.close(None, LockedError.exit_code)
         raise  # the record is another's by now
     except Exception as failure:
-        error = world.first_failure(translate(failure))
+        error = collectives.first_failure(to_run_error(failure))
         status = error.status
     state = trainer.state
     peak = peak_memory(trainer.device)

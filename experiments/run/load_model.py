@@ -23,10 +23,10 @@ from experiments.objectives.objective import Objective
 from experiments.run.model_files import (
     folder_tokenizer,
     hugging_face,
-    hugging_face_record,
-    is_run,
-    put,
-    read_record,
+    hugging_face_spec,
+    is_run_folder,
+    load_state,
+    read_model_spec,
     read_tensors,
 )
 from experiments.run.plan import build_task
@@ -38,7 +38,7 @@ from experiments.tasks.text.text import Text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saved:
+class LoadedModel:
     """A trained model, ready to be used."""
 
     model: Backbone
@@ -91,7 +91,7 @@ def read_run(path: Path) -> Settings:
     return read_settings(cfg)
 
 
-def open_saved(path: Path, device: torch.device, *, task: Task | None = None) -> Saved:
+def load_model(path: Path, device: torch.device, *, task: Task | None = None) -> LoadedModel:
     """The model of a folder, with what is needed to use it on ``task``.
 
     Without a task it can be given prompts: text through the tokenizer that was saved
@@ -101,13 +101,13 @@ def open_saved(path: Path, device: torch.device, *, task: Task | None = None) ->
         ConfigError: the folder holds no model, or the model cannot read the task's tokens.
         CheckpointError: the run has no whole checkpoint.
     """
-    saved = _open_run(path, task) if is_run(path) else _open_hugging_face(path, task)
+    saved = _open_run(path, task) if is_run_folder(path) else _open_hugging_face(path, task)
     saved.model.to(device).eval()
     return saved
 
 
-def _open_run(path: Path, task: Task | None) -> Saved:
-    settings, record = read_run(path), read_record(path)
+def _open_run(path: Path, task: Task | None) -> LoadedModel:
+    settings, record = read_run(path), read_model_spec(path)
     if task is None:
         task = own_prompts(settings, path)
     record.check(task, path)
@@ -115,8 +115,8 @@ def _open_run(path: Path, task: Task | None) -> Saved:
     objective = settings.objective_class(settings.objective, task)
     sizes = Sizes(vocab_size=record.vocab_size, length=record.max_length, make_readout=objective.make_readout)
     model = sizes.build(record.backbone_class, record.config)
-    put(read_tensors(path), model, path, new_readout=False)
-    return Saved(
+    load_state(read_tensors(path), model, path, new_readout=False)
+    return LoadedModel(
         model=model,
         objective=objective,
         task=task,
@@ -135,13 +135,13 @@ def own_prompts(settings: Settings, path: Path) -> Task:
     return Prompts(load_tokenizer(config, settings.task.num_sentinels, path))
 
 
-def _open_hugging_face(path: Path, task: Task | None) -> Saved:
+def _open_hugging_face(path: Path, task: Task | None) -> LoadedModel:
     model = hugging_face(path)
     task = Prompts(folder_tokenizer(path)) if task is None else task
-    hugging_face_record(path).check(task, path)
+    hugging_face_spec(path).check(task, path)
     objective = usual_objective(model.capabilities, task)
     _check_refusal(type(objective), task)
-    return Saved(
+    return LoadedModel(
         model=model,
         objective=objective,
         task=task,
@@ -168,7 +168,7 @@ def _check_refusal(objective: type[Objective], task: Task) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refilling:
+class UnmaskingOverrides:
     """Changes in how blanks are filled in; see FillingConfig. What is null stays as the run has it."""
 
     steps: int | None = None
@@ -194,7 +194,7 @@ class Refilling:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def refill(saved: Saved, filling: Refilling) -> None:
+def override_unmasking(saved: LoadedModel, filling: UnmaskingOverrides) -> None:
     """Changes how the model fills in blanks. Raises ConfigError for a model that does not."""
     if not filling.changes:
         return

@@ -36,7 +36,7 @@ RECORD = "model.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelRecord:
+class ModelSpec:
     """What a module was built from."""
 
     name: str
@@ -50,7 +50,7 @@ class ModelRecord:
     """Fingerprint of the tokenizer whose ids it knows; None where that is not known, or there is none."""
 
     @classmethod
-    def of(cls, model: Backbone, name: str, tokenizer: TextTokenizer | None) -> ModelRecord:
+    def of(cls, model: Backbone, name: str, tokenizer: TextTokenizer | None) -> ModelSpec:
         """The record of a model, and of the tokenizer it is trained with."""
         return cls(
             name=name,
@@ -84,7 +84,7 @@ class ModelRecord:
         write_json(folder / RECORD, tree)
 
 
-def is_run(path: Path) -> bool:
+def is_run_folder(path: Path) -> bool:
     """True for a run's folder, False for one of the Hugging Face library. Raises ConfigError for neither."""
     if (path / RECORD).is_file():
         return True
@@ -108,13 +108,13 @@ def hugging_face(path: Path) -> Backbone:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def hugging_face_record(path: Path) -> ModelRecord:
+def hugging_face_spec(path: Path) -> ModelSpec:
     """What a Hugging Face folder holds, and the tokenizer there. Raises ConfigError."""
     try:
         found = read_folder_config(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    return ModelRecord(
+    return ModelSpec(
         name=re.sub(r"[^\w.-]", "-", path.resolve().name).lstrip("."),
         backbone_class=found.backbone_class,
         config=found.config,
@@ -129,10 +129,10 @@ def folder_tokenizer(path: Path) -> FolderTokenizer:
     return FolderTokenizer(TokenizerConfig(kind="folder", path=str(path)), path)
 
 
-def read_record(path: Path) -> ModelRecord:
+def read_model_spec(path: Path) -> ModelSpec:
     """What the folder's model is. Raises ConfigError."""
-    if not is_run(path):
-        return hugging_face_record(path)
+    if not is_run_folder(path):
+        return hugging_face_spec(path)
     try:
         tree = upgrade(json.loads((path / RECORD).read_text()))
         section = dict(tree["backbone"])
@@ -142,12 +142,12 @@ def read_record(path: Path) -> ModelRecord:
         sizes = {name: tree[name] for name in ("name", "vocab_size", "max_length", "tokenizer")}
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"{path / RECORD}: cannot be read: {error}") from None
-    return ModelRecord(backbone_class=cls, config=config, **sizes)
+    return ModelSpec(backbone_class=cls, config=config, **sizes)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The folder's tensors by name, a run's from its newest whole checkpoint. Raises CheckpointError."""
-    if not is_run(path):
+    if not is_run_folder(path):
         return hugging_face(path).state_dict()
     file = newest(path / "checkpoints") / "model.safetensors"
     try:
@@ -158,7 +158,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def fingerprint(path: Path) -> str:
     """A hash of the model and its weights, 16 hexadecimal digits; where the folder lies does not enter."""
-    if is_run(path):
+    if is_run_folder(path):
         checkpoint = newest(path / "checkpoints")
         files = [path / RECORD, checkpoint / "model.safetensors"]
     else:
@@ -170,7 +170,7 @@ def fingerprint(path: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def put(tensors: dict[str, Tensor], model: Backbone, source: Path, *, new_readout: bool) -> None:
+def load_state(tensors: dict[str, Tensor], model: Backbone, source: Path, *, new_readout: bool) -> None:
     """Loads tensors into a module; all must fit.
 
     Args:

@@ -10,7 +10,7 @@ import torch
 
 from architectures.backbone import Backbone
 from experiments.objectives.objective import Objective
-from experiments.run.model_files import put, read_tensors
+from experiments.run.model_files import load_state, read_tensors
 from experiments.run.settings import Settings
 from experiments.run.size_solver import Matched, Sizes, match, training_flops_per_token
 from experiments.runtime.device import torch_device
@@ -152,5 +152,5 @@ def build_model(settings: Settings, planned: Plan) -> Backbone:
         base = planned.sizes.on_meta(settings.backbone_class, mup.at_width(settings.backbone, width))
         mup.parametrise(model, base)
     if (initial := settings.init_from) is not None:
-        put(read_tensors(initial.path), model, initial.path, new_readout=True)
+        load_state(read_tensors(initial.path), model, initial.path, new_readout=True)
     return model.to(torch_device(settings.device.name))

@@ -7,7 +7,7 @@ from typing import Any
 
 from architectures.backbone import Backbone
 from experiments.run import resume_check as drift
-from experiments.run.model_files import ModelRecord
+from experiments.run.model_files import ModelSpec
 from experiments.run.plan import Plan
 from experiments.run.settings import Settings
 from experiments.runtime.console import Console
@@ -15,7 +15,7 @@ from experiments.runtime.device import torch_device
 from experiments.runtime.errors import CheckpointError, Preempted, RunError
 from experiments.tracking.provenance import provenance
 from experiments.tracking.run_folder import RunFolder
-from experiments.training.parallel import collectives as world
+from experiments.training.parallel import collectives
 from experiments.training.trainer import Trainer
 
 
@@ -53,7 +53,7 @@ def begin(
         )
         added["resume"] = drift.compare(folder.root, now, console.say)
         folder.open(settings.resolved, {**now, "resume": added["resume"]})
-        ModelRecord.of(model, settings.names.backbone, planned.task.tokenizer).write(folder.root)
+        ModelSpec.of(model, settings.names.backbone, planned.task.tokenizer).write(folder.root)
         if planned.task.tokenizer is not None:
             planned.task.tokenizer.save(folder.root)
     except OSError as error:
@@ -98,7 +98,7 @@ def finish(folder: RunFolder, result: dict[str, Any], error: BaseException | Non
 
     try:
         if error is None or isinstance(error, Preempted):
-            world.lead(write)  # all are here, and shall not end well where the first cannot
+            collectives.run_on_rank_zero(write)  # all are here, and shall not end well where the first cannot
         else:
             write()  # the others may be gone
     except RunError as failure:

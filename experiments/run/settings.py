@@ -21,8 +21,8 @@ from experiments.config.schema import TrainerConfig
 from experiments.config.sections import CONF, Sections, read_sections, read_tree
 from experiments.config.structured import load_class, typed
 from experiments.objectives.objective import Objective
-from experiments.run.model_files import ModelRecord, fingerprint, is_run, read_record
-from experiments.run.tuned_rates import adopt_rate
+from experiments.run.model_files import ModelSpec, fingerprint, is_run_folder, read_model_spec
+from experiments.run.tuned_rates import apply_tuned_rate
 from experiments.runtime.errors import ConfigError
 from experiments.tasks.task import Task
 
@@ -37,7 +37,7 @@ class Initial:
     """A saved model whose weights training starts from, or a run whose training is continued."""
 
     path: Path
-    record: ModelRecord
+    record: ModelSpec
     fingerprint: str
     """Of the weights, wherever they lie."""
 
@@ -114,7 +114,7 @@ def read_settings(cfg: DictConfig) -> Settings:
     """Validates a composed configuration. Raises ConfigError."""
     tree = read_tree(cfg)
     initial = _adopt_initial(tree)
-    adopt_rate(tree)
+    apply_tuned_rate(tree)
 
     sections = read_sections(tree)
     names = sections.names
@@ -179,7 +179,7 @@ def _adopt_initial(tree: dict[str, Any]) -> Initial | None:
     if tree.get("init_from") is None:
         return None
     path = Path(tree["init_from"])
-    record = read_record(path)
+    record = read_model_spec(path)
     section = record.section()
     for word in HydraConfig.get().overrides.task:
         key = word.partition("=")[0]
@@ -205,11 +205,11 @@ def _continued_run(tree: dict[str, Any]) -> Initial | None:
         raise ConfigError(
             f"continue_from={path} beside init_from={tree['initial']}: choose where training starts"
         )
-    if not is_run(path):
+    if not is_run_folder(path):
         raise ConfigError(
             f"continue_from={path} is no folder of a run: to start from its weights alone, use init_from"
         )
-    return Initial(path=path, record=read_record(path), fingerprint=fingerprint(path))
+    return Initial(path=path, record=read_model_spec(path), fingerprint=fingerprint(path))
 
 
 def _extra_evaluations(tree: dict[str, Any], trainer: TrainerConfig) -> dict[str, Any]:

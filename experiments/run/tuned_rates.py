@@ -58,7 +58,7 @@ class TunedRates:
     """What was chosen."""
 
 
-def adopt_rate(tree: dict[str, Any]) -> None:
+def apply_tuned_rate(tree: dict[str, Any]) -> None:
     """Puts the rate of ``study.tuned`` into a configuration, where it has one. Raises ConfigError."""
     study = dict(tree["study"])
     if study.get("tuned") is None:

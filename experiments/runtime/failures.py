@@ -8,7 +8,7 @@ from experiments.runtime.errors import CheckpointError, OutOfMemoryError, RunErr
 from experiments.runtime.memory import is_out_of_memory
 
 
-def translate(failure: Exception) -> RunError:
+def to_run_error(failure: Exception) -> RunError:
     """``failure`` itself where it is a RunError; else what it amounts to.
 
     A refusal of the system to read or write is storage; of anything else the traceback goes into the

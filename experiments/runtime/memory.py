@@ -33,7 +33,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
-class Fitting:
+class MicroBatcher:
     """How many sequences are computed at once.
 
     Work that runs out of memory is tried again with half as many. With ``auto`` the

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ProcessRank:
     """Which of the processes this is."""
 
     rank: int = 0
@@ -16,7 +16,7 @@ class Place:
     size: int = 1
 
 
-def place() -> Place:
+def process_rank() -> ProcessRank:
     """What ``torchrun`` or ``srun`` says of this process.
 
     Tasks of ``srun`` without MASTER_ADDR are taken for runs of their own.
@@ -26,4 +26,4 @@ def place() -> Place:
     if "RANK" not in env and "MASTER_ADDR" in env and "SLURM_STEP_NUM_TASKS" in env:
         names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS")
     rank, local_rank, size = (int(env.get(name, default)) for name, default in zip(names, "001", strict=True))
-    return Place(rank=rank, local_rank=local_rank, size=size)
+    return ProcessRank(rank=rank, local_rank=local_rank, size=size)

@@ -12,7 +12,7 @@ BLOCK_TOKENS = 2**18
 BLOCK_STEPS = 16
 
 
-class Ahead:
+class BatchPrefetcher:
     """The batches of a run, in the order of its steps. They are those that the task gives one by one."""
 
     def __init__(self, task: Task, seed: int, batch_size: int, total_steps: int) -> None:

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from experiments.runtime.errors import CheckpointError
 from experiments.runtime.memory import is_out_of_memory
-from experiments.training.parallel.collectives import anyone, lead
-from experiments.training.state_dict import put_moments, put_weights
+from experiments.training.parallel.collectives import all_reduce_any, run_on_rank_zero
+from experiments.training.state_dict import load_moments, load_weights
 
 FORMAT = 1
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
@@ -148,13 +148,13 @@ def load_newest(
             another version. Starting over in silence would hide the loss.
     """
     reasons: list[str] = []  # in the first process
-    while (name := lead(lambda: _choose(folder, reasons))) is not None:
+    while (name := run_on_rank_zero(lambda: _choose(folder, reasons))) is not None:
         path = folder / name
-        if not anyone(broken(path, hashes=False) is not None):
+        if not all_reduce_any(broken(path, hashes=False) is not None):
             if reasons:
                 say(f"warning: {folder}: fell back to {name}; set aside {'; '.join(reasons)}")
             return _restore(path, model, optimizer)
-        lead(partial(_refuse, path, "another process does not find its files whole", reasons))
+        run_on_rank_zero(partial(_refuse, path, "another process does not find its files whole", reasons))
     return None
 
 
@@ -242,10 +242,10 @@ def _reason(path: Path) -> str:
 
 def _restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     try:
-        absent, extra = put_weights(model, load_file(path / "model.safetensors"))
+        absent, extra = load_weights(model, load_file(path / "model.safetensors"))
         if absent or extra:
             raise CheckpointError(f"{path}: tensors do not fit the model; missing {absent}, extra {extra}")
-        put_moments(optimizer, load_file(path / "optimizer.safetensors"))
+        load_moments(optimizer, load_file(path / "optimizer.safetensors"))
     except (SafetensorError, RuntimeError) as error:
         if is_out_of_memory(error):
             raise

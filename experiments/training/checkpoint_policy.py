@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from experiments.runtime.errors import CheckpointError
 from experiments.training import checkpoint
-from experiments.training.parallel.collectives import lead
-from experiments.training.state_dict import gather, own_tensors
+from experiments.training.parallel.collectives import run_on_rank_zero
+from experiments.training.state_dict import gather_state, unique_tensors
 
 MOST_FAILURES = 3
 """Saves in a row that may fail before a run gives up."""
@@ -43,8 +43,8 @@ class CheckpointSaver:
         Raises:
             CheckpointError: the last save has failed, or the third in a row. Older checkpoints are intact.
         """
-        tensors = gather(model, optimizer)
-        lead(lambda: self._write(step, tensors, state, last))
+        tensors = gather_state(model, optimizer)
+        run_on_rank_zero(lambda: self._write(step, tensors, state, last))
 
     def _write(
         self, step: int, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any], last: bool
@@ -71,7 +71,7 @@ class CheckpointSaver:
 
 def checkpoint_bytes(model: nn.Module, averages: bool) -> int:
     """The size of a checkpoint: weights, buffers, and two moments of each weight (and its average)."""
-    tensors = own_tensors(model).values()
+    tensors = unique_tensors(model).values()
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     return sum(t.numel() * t.element_size() for t in tensors) + (3 if averages else 2) * weights
 
@@ -83,7 +83,7 @@ def check_room(folder: Path, model: nn.Module, keep: int, averages: bool) -> Non
     All processes must call it, and the first looks. Raises CheckpointError.
     """
     size = checkpoint_bytes(model, averages)
-    lead(lambda: _check_room(folder, size, keep))
+    run_on_rank_zero(lambda: _check_room(folder, size, keep))
 
 
 def _check_room(folder: Path, size: int, keep: int) -> None:

@@ -22,7 +22,7 @@ counts them)."""
 
 
 @dataclass
-class Anomalies:
+class LossAnomalies:
     """What was odd so far; saved and resumed with the state of training."""
 
     skipped: int = 0
@@ -63,7 +63,7 @@ def not_finite(loss: float, norm: float) -> str | None:
     return None
 
 
-def dump(folder: Path, step: int, bad: list[str], known: dict[str, Any]) -> Path:
+def write_report(folder: Path, step: int, bad: list[str], known: dict[str, Any]) -> Path:
     """Writes all that repeating a bad step takes, beside the checkpoint before it, and where it went wrong.
 
     ``bad`` names the parameters whose gradients are no numbers. The batch is named by its place in the

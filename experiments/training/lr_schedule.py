@@ -14,7 +14,7 @@ def decayed_steps(total: int, config: OptimizerConfig) -> list[int]:
     return [max(1, round(share * total)) for share in config.decay_end_fractions]
 
 
-def rate_at(step: int, total: int, config: OptimizerConfig) -> float:
+def learning_rate_factor(step: int, total: int, config: OptimizerConfig) -> float:
     """Return the learning rate at a step (counted from 0) of ``total``, as a fraction of its peak."""
     warmup = round(config.warmup_fraction * total)
     if step < warmup:
@@ -33,9 +33,11 @@ def rate_at(step: int, total: int, config: OptimizerConfig) -> float:
     return config.min_lr_ratio + (1 - config.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-def set_rate(optimizer: torch.optim.Optimizer, step: int, total: int, config: OptimizerConfig) -> float:
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, step: int, total: int, config: OptimizerConfig
+) -> float:
     """Set the learning rate of every parameter group for a step, and return the main one."""
-    factor = rate_at(step, total, config)
+    factor = learning_rate_factor(step, total, config)
     for group in optimizer.param_groups:
         group["lr"] = factor * group["peak"]
     return factor * config.learning_rate

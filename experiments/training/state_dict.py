@@ -7,20 +7,20 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from experiments.training.parallel.dtensors import like, whole
+from experiments.training.parallel.dtensors import distribute_like, full_tensor
 
 
-def gather(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
+def gather_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
     """What a checkpoint holds, by file and name. All processes must call it; the first has what it gives."""
     return {"model.safetensors": model_tensors(model), "optimizer.safetensors": _moments(optimizer)}
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name, each storage once: a tied head is its embedding."""
-    return {name: whole(tensor) for name, tensor in own_tensors(model).items()}
+    return {name: full_tensor(tensor) for name, tensor in unique_tensors(model).items()}
 
 
-def own_tensors(model: nn.Module) -> dict[str, Tensor]:
+def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
     """The entries of the state as this process holds them, without those that are another's too."""
     seen: set[int] = set()
     tensors = {}
@@ -31,12 +31,15 @@ def own_tensors(model: nn.Module) -> dict[str, Tensor]:
     return tensors
 
 
-def put_weights(model: nn.Module, tensors: dict[str, Tensor]) -> tuple[list[str], list[str]]:
+def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> tuple[list[str], list[str]]:
     """Sets parameters and buffers. Gives the names that were missing, and those the model does not have."""
     own = model.state_dict()
-    cut = {name: like(tensor, own[name]) if name in own else tensor for name, tensor in tensors.items()}
+    cut = {
+        name: distribute_like(tensor, own[name]) if name in own else tensor
+        for name, tensor in tensors.items()
+    }
     missing, unexpected = model.load_state_dict(cut, strict=False)
-    tied = set(own) - set(own_tensors(model))
+    tied = set(own) - set(unique_tensors(model))
     return sorted(set(missing) - tied), unexpected
 
 
@@ -51,18 +54,18 @@ def _numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, Tensor]]:
 
 def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     return {
-        f"{number}.{key}": whole(value)
+        f"{number}.{key}": full_tensor(value)
         for number, parameter in _numbered(optimizer)
         for key, value in optimizer.state.get(parameter, {}).items()
     }
 
 
-def put_moments(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+def load_moments(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     """Moments by parameter number; rates and decays come from the configuration."""
     places = {number: (place, p) for place, (number, p) in enumerate(_numbered(optimizer))}
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         number, key = name.split(".", 1)
         place, parameter = places[int(number)]
-        state.setdefault(place, {})[key] = like(tensor, parameter)
+        state.setdefault(place, {})[key] = distribute_like(tensor, parameter)
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

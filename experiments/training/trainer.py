@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone
-from experiments.evaluation.measure import Share, measure
+from experiments.evaluation.measure import EvaluationShard, measure
 from experiments.objectives.objective import Objective, View
 from experiments.run.settings import Settings
 from experiments.runtime.console import Console
 from experiments.runtime.errors import CheckpointError, DataError, DivergedError, Preempted
-from experiments.runtime.memory import Fitting
+from experiments.runtime.memory import MicroBatcher
 from experiments.runtime.preemption import Interruptions
-from experiments.runtime.rank import place
+from experiments.runtime.rank import process_rank
 from experiments.runtime.run_lock import RunLock
 from experiments.runtime.secrets import redact
 from experiments.runtime.seeds import dropout_seed, objective_noise_seed
@@ -33,15 +33,15 @@ from experiments.tasks.task import Task
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.tracker import AXES, Tracker
 from experiments.training import checkpoint
-from experiments.training.batches import Ahead
+from experiments.training.batches import BatchPrefetcher
 from experiments.training.checkpoint_policy import CheckpointSaver, check_room
 from experiments.training.ema import averaged, exchange_averages, update_average
-from experiments.training.loss_anomalies import Anomalies, dump, not_finite
-from experiments.training.lr_schedule import decayed_steps, set_rate
+from experiments.training.loss_anomalies import LossAnomalies, not_finite, write_report
+from experiments.training.lr_schedule import decayed_steps, set_learning_rate
 from experiments.training.optimizer import make_optimizer
-from experiments.training.parallel import collectives as world
+from experiments.training.parallel import collectives
 from experiments.training.parallel.block_wrapping import compile_seconds
-from experiments.training.parallel.device_mesh import Grid
+from experiments.training.parallel.device_mesh import ParallelDims
 from experiments.training.parallel.dtensors import clip_gradients, gradient_norm, not_finite_gradients
 from experiments.training.parallel.strategy import Strategy
 from experiments.training.router_probe import RoutingProbe
@@ -68,7 +68,7 @@ class TrainState:
     window_data: float = 0.0
     window_skipped: int = 0
     """Steps since the last log line that were left out."""
-    anomalies: Anomalies = field(default_factory=Anomalies)
+    anomalies: LossAnomalies = field(default_factory=LossAnomalies)
 
 
 class Trainer:
@@ -84,7 +84,7 @@ class Trainer:
         folder: RunFolder,
         tracker: Tracker,
         console: Console,
-        grid: Grid,
+        grid: ParallelDims,
         flops_per_token: float,
         interruptions: Interruptions,
         lock: RunLock,
@@ -108,10 +108,12 @@ class Trainer:
         self.state = TrainState()
         self.tokens_per_step = self.batch_size * task.sequence_length
         self.total_steps = max(1, settings.budget.tokens // self.tokens_per_step)
-        self.batches = Ahead(task, settings.seed, self.batch_size, self.total_steps)
+        self.batches = BatchPrefetcher(task, settings.seed, self.batch_size, self.total_steps)
         self.decayed_steps = decayed_steps(self.total_steps, settings.optimizer)
-        self.fitting = Fitting(
-            settings.budget.micro_batch_size, self.batch_size // grid.data, alone=world.size() == 1
+        self.fitting = MicroBatcher(
+            settings.budget.micro_batch_size,
+            self.batch_size // grid.data,
+            alone=collectives.world_size() == 1,
         )
         self.saver = CheckpointSaver(folder.checkpoints, settings.trainer.keep_checkpoints, console.say)
         self.interruptions, self.lock = interruptions, lock
@@ -123,7 +125,7 @@ class Trainer:
             self.folder.root, self.model, trainer.keep_checkpoints, self.settings.optimizer.ema is not None
         )
         self._resume()
-        other = "" if world.leads() else f"-{place().rank}"
+        other = "" if collectives.is_rank_zero() else f"-{process_rank().rank}"
         report = self.folder.root / "failures" / f"hang{other}.txt"
         with (
             Watchdog(trainer.step_timeout_seconds, report) as watchdog,
@@ -155,7 +157,7 @@ class Trainer:
         if saved is not None:
             try:
                 state = dict(saved["train_state"])
-                state["anomalies"] = Anomalies(**state.get("anomalies", {}))
+                state["anomalies"] = LossAnomalies(**state.get("anomalies", {}))
                 self.state = TrainState(**state)
             except TypeError as error:
                 raise CheckpointError(
@@ -169,7 +171,9 @@ class Trainer:
             self.tracker.log(row)
         self.model.train()
         step = self.state.step
-        if self._is_validated(step) and not world.lead(lambda: self.folder.has_row("validation", step)):
+        if self._is_validated(step) and not collectives.run_on_rank_zero(
+            lambda: self.folder.has_row("validation", step)
+        ):
             self._validate()  # the run was stopped in the middle of it
             self._go_on()
 
@@ -181,7 +185,7 @@ class Trainer:
     def _reason(self) -> str | None:
         """Why the run should stop, in the words of any process. All ask, at the same step."""
         own = self.interruptions.reason
-        stop = world.anyone(own is not None)
+        stop = collectives.all_reduce_any(own is not None)
         return own or "stopped by a signal to another of its processes" if stop else None
 
     def _go_on(self) -> None:
@@ -201,7 +205,7 @@ class Trainer:
         view = view.to(self.device)
         data_seconds = time.perf_counter() - started
 
-        rate = set_rate(self.optimizer, state.step, self.total_steps, self.settings.optimizer)
+        rate = set_learning_rate(self.optimizer, state.step, self.total_steps, self.settings.optimizer)
         total = self.fitting.run(lambda size: self._gradients(view, size))
         total_norm = gradient_norm(self.parameters)
         # Here, and nowhere else in a step, the host waits for a GPU: what is no number must not be learnt.
@@ -225,7 +229,7 @@ class Trainer:
         state.tokens += self.tokens_per_step
         state.flops += self.tokens_per_step * self.flops_per_token
         state.seconds += seconds
-        state.device_seconds += seconds * world.size()
+        state.device_seconds += seconds * collectives.world_size()
         state.data_seconds += data_seconds
         state.compile_seconds += compiling
         state.window_seconds += seconds
@@ -248,11 +252,16 @@ class Trainer:
             "config": redact(self.settings.resolved),
         }
         bad = not_finite_gradients(self.model)
-        path = world.lead(lambda: str(dump(self.folder.root / "failures", step, bad, known)))
+        path = collectives.run_on_rank_zero(
+            lambda: str(write_report(self.folder.root / "failures", step, bad, known))
+        )
         try:
             self.state.anomalies.refuse(f"{what} at step {step}", self.settings.trainer.non_finite)
         except DivergedError:
-            if world.lead(lambda: checkpoint.newest_step(self.folder.checkpoints)) < self.state.step:
+            if (
+                collectives.run_on_rank_zero(lambda: checkpoint.newest_step(self.folder.checkpoints))
+                < self.state.step
+            ):
                 self.save()  # the weights before the step, so that it can be repeated at once
             raise
         self.console.say(f"warning: {what} at step {step}: left out; see {path}")
@@ -339,8 +348,8 @@ class Trainer:
                 ),
                 precision=self.settings.device.precision,
                 # Several processes keep step: they stop after an evaluation, not in it.
-                before_batch=self._go_on if world.size() == 1 else lambda: None,
-                share=Share(index=grid.share, of=grid.shares, reports=grid.reports),
+                before_batch=self._go_on if collectives.world_size() == 1 else lambda: None,
+                share=EvaluationShard(index=grid.share, of=grid.shares, reports=grid.reports),
             )
 
         with averaged(self.optimizer), self.strategy.gathered():
@@ -355,7 +364,7 @@ class Trainer:
 
     def save(self) -> None:
         """Commits a checkpoint of the step reached. Raises CheckpointError, LockedError."""
-        world.lead(self.lock.check)
+        collectives.run_on_rank_zero(self.lock.check)
         self.folder.sync()  # no row of a saved step is lost, even where the machine dies
         last = self.state.step == self.total_steps
         with averaged(self.optimizer):

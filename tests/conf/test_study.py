@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from experiments.config.sections import CONF
 from experiments.run.plan import Plan, plan
 from experiments.run.settings import Settings
-from experiments.training.lr_schedule import rate_at
+from experiments.training.lr_schedule import learning_rate_factor
 from tests.experiments import commands
 
 STUDIES = sorted(path.stem for path in (CONF / "study").glob("*.yaml"))
@@ -183,7 +183,7 @@ def test_fine_tuning_is_the_published_grid_with_linear_decay() -> None:
     assert sorted(epochs) == pytest.approx(
         [2, 3, 4], abs=0.3
     )  # the paragraphs are those of this Python's documentation
-    rates = [rate_at(step, 100, found[0].optimizer) for step in range(100)]
+    rates = [learning_rate_factor(step, 100, found[0].optimizer) for step in range(100)]
     assert rates[:10] == pytest.approx([0.1 * step for step in range(1, 11)])
     assert rates[9:] == pytest.approx([1 - step / 90 for step in range(91)])
 

@@ -8,7 +8,7 @@ import pytest
 
 from architectures.pretrained import save_folder
 from experiments.evaluate import evaluate
-from experiments.run.load_model import open_saved
+from experiments.run.load_model import load_model
 from experiments.runtime.device import torch_device
 from experiments.runtime.errors import ConfigError
 from tests.experiments import commands
@@ -72,7 +72,7 @@ def test_a_hugging_face_folder_needs_a_task_and_gets_the_same_value(
     decoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "folder"
-    save_folder(open_saved(decoder, DEVICE).model, folder)
+    save_folder(load_model(decoder, DEVICE).model, folder)
     with pytest.raises(ConfigError, match="has no task of its own: name one, such as task=text"):
         said(capsys, folder)
     theirs = said(capsys, folder, *commands.SHORT_TEXT).splitlines()

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from experiments.export import export
-from experiments.run.load_model import open_saved
+from experiments.run.load_model import load_model
 from experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
@@ -35,7 +35,7 @@ def test_a_run_is_the_same_model_there(run: Path, tmp_path: Path) -> None:
     folder = written(run, tmp_path / "new" / "exported", "shard_bytes=20000")
     assert not (folder / "model.safetensors").exists()
     assert sorted(p.name for p in folder.parent.iterdir()) == ["exported"]
-    saved = open_saved(run, CPU)
+    saved = load_model(run, CPU)
     theirs = AutoModelForCausalLM.from_pretrained(folder).eval()
     text = "word3 word17 other"
     tokens = saved.tokenizer.encode(text)
@@ -50,7 +50,7 @@ def test_a_run_is_the_same_model_there(run: Path, tmp_path: Path) -> None:
 def test_what_it_writes_can_be_opened_and_written_again(run: Path, tmp_path: Path) -> None:
     first = written(run, tmp_path / "first")
     second = written(first, tmp_path / "second")
-    one, two = (open_saved(folder, CPU) for folder in (first, second))
+    one, two = (load_model(folder, CPU) for folder in (first, second))
     assert one.tokenizer.fingerprint == two.tokenizer.fingerprint
     assert all(torch.equal(t, two.model.state_dict()[n]) for n, t in one.model.state_dict().items())
 

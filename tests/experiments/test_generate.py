@@ -14,7 +14,7 @@ from experiments.data.tokenizer import ByteTokenizer, TokenizerConfig
 from experiments.generate import GenerateConfig, Printer, generate, stop_tokens
 from experiments.objectives.decoding.beam_search import BeamConfig
 from experiments.objectives.decoding.sampling import SamplingConfig
-from experiments.run.load_model import open_saved
+from experiments.run.load_model import load_model
 from experiments.runtime.errors import ConfigError, DataError
 from tests.experiments import commands
 
@@ -58,7 +58,7 @@ def test_a_text_printed_as_it_is_written_is_that_of_a_batch(
 def test_it_writes_what_the_model_thinks_most_likely(
     runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    saved = open_saved(runs["decoder"], torch.device("cpu"))
+    saved = load_model(runs["decoder"], torch.device("cpu"))
     tokens = saved.tokenizer.encode("The ")
     for _ in range(10):
         read = torch.tensor([[saved.task.vocabulary.bos, *tokens]])

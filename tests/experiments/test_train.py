@@ -15,7 +15,7 @@ from experiments.config.sections import CONF
 from experiments.evaluation.measure import measure
 from experiments.objectives.language_modelling.causal_lm import CausalLM
 from experiments.run.execute import execute
-from experiments.run.model_files import put
+from experiments.run.model_files import load_state
 from experiments.run.plan import plan
 from experiments.run.settings import Settings
 from experiments.runtime.errors import ConfigError, DivergedError
@@ -267,7 +267,7 @@ def rebuild(settings: Settings) -> Backbone:
     planned = plan(settings)
     model = planned.sizes.build(settings.backbone_class, planned.matched.config)
     newest = commands.newest_checkpoint(settings.folder)
-    put(load_file(newest / "model.safetensors"), model, newest, new_readout=False)
+    load_state(load_file(newest / "model.safetensors"), model, newest, new_readout=False)
     return model
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from experiments.runtime.errors import RunError
-from experiments.training.parallel import collectives as world
+from experiments.training.parallel import collectives
 from tests.experiments.training.parallel.together import environment, free_port
 
 
@@ -59,7 +59,7 @@ def in_children(size: int, work: Callable[[int], object], seconds: float = 300) 
         os.environ.update(environment(rank, size, port))
         try:
             work(rank)
-            world.stop()
+            collectives.stop()
         except RunError as error:
             print(f"process {rank}: {type(error).__name__}: {error}", file=sys.stderr)
             sys.exit(error.exit_code)

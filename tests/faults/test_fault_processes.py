@@ -20,7 +20,7 @@ from experiments.runtime.errors import Preempted
 from experiments.runtime.run_lock import RunLock
 from experiments.tracking.run_folder import RunFolder
 from experiments.training import checkpoint
-from experiments.training.parallel import collectives as world
+from experiments.training.parallel import collectives
 from experiments.training.trainer import Trainer
 from tests.experiments import commands
 from tests.faults.children import in_children, times
@@ -52,7 +52,7 @@ def test_f04_a_file_that_is_not_there_for_one_or_for_all(tmp_path: Path, times: 
         trials.append((seen, {1: 6, 2: 3}[len(broken)]))
 
     def work(rank: int) -> None:
-        world.start(torch.device("cpu"))
+        collectives.start(torch.device("cpu"))
         found = [load(seen[rank]) for seen, _ in trials]
         (tmp_path / f"{rank}.json").write_text(json.dumps(found))
 
@@ -75,7 +75,7 @@ def test_f04_nothing_that_both_see_ends_both(tmp_path: Path) -> None:
     (tmp_path / "second" / "step-00000003" / "state.json").unlink()
 
     def work(rank: int) -> None:
-        world.start(torch.device("cpu"))
+        collectives.start(torch.device("cpu"))
         load(tmp_path / ("first", "second")[rank])
 
     assert in_children(2, work) == [6, 6]

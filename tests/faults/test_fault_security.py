@@ -13,7 +13,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from experiments.run.load_model import open_saved
+from experiments.run.load_model import load_model
 from experiments.run.settings import read_settings
 from experiments.runtime.errors import CheckpointError, ConfigError
 from experiments.runtime.secrets import REDACTED, redact
@@ -76,7 +76,7 @@ def test_f28_no_target_of_a_stored_configuration_is_called(
         (folder / file).write_text(text.replace("architectures.backbones.decoder.Decoder", target))
         assert target in (folder / file).read_text()
         with pytest.raises(ConfigError, match=re.escape(f"backbone._target_={target}")):
-            open_saved(folder, CPU)
+            load_model(folder, CPU)
     assert all(name.split(".")[0] in ("architectures", "experiments") for name in imported), imported
     record("F28", f"hostile _target_ in a stored {file}", len(TARGETS), "refused, nothing imported or called")
 
@@ -103,7 +103,7 @@ def test_f28_pickles_are_not_read(folder: Path, tmp_path: Path, record: Any) -> 
     }
     (newest / "MANIFEST.json").write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError):
-        open_saved(folder, CPU)
+        load_model(folder, CPU)
 
     hub = tmp_path / "hub"
     hub.mkdir()
@@ -120,7 +120,7 @@ def test_f28_pickles_are_not_read(folder: Path, tmp_path: Path, record: Any) -> 
     for name in ("pytorch_model.bin", "model.safetensors"):
         (hub / name).write_bytes(data)
         with pytest.raises((ConfigError, CheckpointError)):
-            open_saved(hub, CPU)
+            load_model(hub, CPU)
     assert not canary.exists()
     record("F28", "pickle in place of tensors, remote code beside them", 3, "refused, canary never touched")
 

@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 
 from experiments.objectives.language_modelling.causal_lm import CausalLM
 from experiments.runtime.errors import DivergedError, OutOfMemoryError
-from experiments.runtime.memory import Fitting, is_out_of_memory
-from experiments.training.loss_anomalies import MOST_IN_A_ROW, MOST_IN_ALL, WINDOW, Anomalies
+from experiments.runtime.memory import MicroBatcher, is_out_of_memory
+from experiments.training.loss_anomalies import MOST_IN_A_ROW, MOST_IN_ALL, WINDOW, LossAnomalies
 from experiments.training.trainer import Trainer
 from tests.experiments import commands
 from tests.faults.children import in_a_child
@@ -125,7 +125,7 @@ def test_f19_only_so_many_steps_are_skipped(
 
 
 def test_f19_and_only_so_many_in_all() -> None:
-    anomalies = Anomalies()
+    anomalies = LossAnomalies()
     for _ in range(MOST_IN_ALL):
         anomalies.refuse("loss is nan", "skip")
         anomalies.see(1.0)
@@ -157,7 +157,7 @@ def test_a_spike_is_six_deviations_above_the_mean_of_the_window() -> None:
     losses = np.random.default_rng(0).normal(3, 0.1, WINDOW).tolist()
     mean, deviation = np.mean(losses), np.std(losses)
     for loss, spikes in ((mean + 6.1 * deviation, 1), (mean + 5.9 * deviation, 0), (mean - 9 * deviation, 0)):
-        anomalies = Anomalies()
+        anomalies = LossAnomalies()
         for each in (*losses, loss):
             anomalies.see(float(each))
         assert anomalies.spikes == spikes
@@ -245,7 +245,7 @@ def test_what_is_no_lack_of_memory_is_not_tried_again() -> None:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="shapes"):
-        Fitting("auto", 8).run(work)
+        MicroBatcher("auto", 8).run(work)
     assert calls == [8]
     assert is_out_of_memory(RuntimeError("std::bad_alloc"))
     assert not is_out_of_memory(KeyError("can't allocate memory"))
@@ -256,7 +256,7 @@ def test_nothing_fits() -> None:
         raise MemoryError
 
     with pytest.raises(OutOfMemoryError, match="even with one sequence"):
-        Fitting("auto", 2).run(work)
+        MicroBatcher("auto", 2).run(work)
 
 
 @pytest.mark.full

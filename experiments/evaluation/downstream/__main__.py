@@ -35,7 +35,7 @@ from experiments.config.structured import typed
 from experiments.evaluation.downstream.answer_likelihood import AnswerScorer
 from experiments.evaluation.downstream.local_tasks import own_task
 from experiments.evaluation.downstream.results import Row, append, check_shots, print_table, task_rows
-from experiments.run.load_model import Refilling, Saved, open_saved, refill
+from experiments.run.load_model import LoadedModel, UnmaskingOverrides, load_model, override_unmasking
 from experiments.run.plan import build_task
 from experiments.run.settings import part
 from experiments.runtime.console import Console
@@ -67,7 +67,7 @@ class DownstreamConfig:
     """Requests at once; changes memory, not results."""
     seed: int = 1234
     """Which examples are shown as solved (the harness's default is 1234), which masks, which samples."""
-    filling: Refilling = field(default_factory=Refilling)
+    filling: UnmaskingOverrides = field(default_factory=UnmaskingOverrides)
     """What changes in how blanks are filled in where a text is written, for models that do that."""
     output: str | None = None
     """File that rows are appended to; null for downstream.jsonl in the run's folder."""
@@ -96,8 +96,8 @@ def downstream(cfg: DictConfig) -> None:
         )
     check_installed()
     configure_process(threads=config.device.threads, kernels=config.device.kernels)
-    saved = open_saved(Path(config.run), torch_device(config.device.name))
-    refill(saved, config.filling)
+    saved = load_model(Path(config.run), torch_device(config.device.name))
+    override_unmasking(saved, config.filling)
     rows = evaluate(saved, config, [] if section is None else [_own(section, config.seed)])
     print(saved.description)
     print_table(rows)
@@ -123,7 +123,7 @@ def check_installed() -> None:
         ) from None
 
 
-def evaluate(saved: Saved, config: DownstreamConfig, own: Sequence[dict[str, Any]] = ()) -> list[Row]:
+def evaluate(saved: LoadedModel, config: DownstreamConfig, own: Sequence[dict[str, Any]] = ()) -> list[Row]:
     """One row for each metric of each task, in their order; ``own`` are tasks beside those of the harness."""
     from lm_eval import evaluator  # takes seconds, which every command would wait
 
@@ -194,7 +194,7 @@ def _manager(config: DownstreamConfig) -> TaskManager:
     return manager
 
 
-def check_kinds(saved: Saved, found: TaskDict) -> None:
+def check_kinds(saved: LoadedModel, found: TaskDict) -> None:
     """Refuses tasks whose questions the model cannot be asked."""
     for name, task in found["tasks"].items():
         if task.OUTPUT_TYPE == "loglikelihood_rolling" and saved.model.capabilities.encoder_decoder:

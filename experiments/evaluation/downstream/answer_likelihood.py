@@ -19,7 +19,7 @@ from experiments.config.schema import DeviceConfig
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion
 from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
 from experiments.objectives.objective import Likelihood, Objective
-from experiments.run.load_model import Saved
+from experiments.run.load_model import LoadedModel
 from experiments.runtime.device import torch_device
 from experiments.runtime.errors import ConfigError, DataError
 from experiments.runtime.precision import inference
@@ -59,7 +59,7 @@ class AnswerScorer:
     """Scores answers by the likelihood that belongs to the model's objective."""
 
     def __init__(
-        self, saved: Saved, *, samples: int, seed: int, batch_size: int, device: DeviceConfig
+        self, saved: LoadedModel, *, samples: int, seed: int, batch_size: int, device: DeviceConfig
     ) -> None:
         """``samples`` masked versions of each answer are drawn where its bound is estimated.
 
@@ -165,7 +165,7 @@ class AnswerScorer:
         )
 
 
-def scoring_objective(saved: Saved, samples: int) -> Objective:
+def scoring_objective(saved: LoadedModel, samples: int) -> Objective:
     """The objective as answers are scored by it: bounds from ``samples`` draws, pseudo ones from none.
 
     Raises:

@@ -18,7 +18,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from experiments.config.schema import DeviceConfig
 from experiments.evaluation.downstream.answer_likelihood import Answer, AnswerScorer, Scored
 from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
-from experiments.run.load_model import Saved
+from experiments.run.load_model import LoadedModel
 from experiments.runtime.device import torch_device
 from experiments.runtime.errors import DataError
 from experiments.runtime.precision import inference
@@ -49,7 +49,7 @@ class HarnessModel(LM):
 
     def __init__(
         self,
-        saved: Saved,
+        saved: LoadedModel,
         scorer: AnswerScorer,
         *,
         seed: int,

@@ -19,7 +19,7 @@ import rich.table
 
 from experiments.evaluation.downstream.answer_likelihood import AnswerScorer
 from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
-from experiments.run.load_model import Saved
+from experiments.run.load_model import LoadedModel
 from experiments.runtime.atomic_io import plain
 from experiments.runtime.errors import ConfigError, DataError
 from experiments.tasks.metrics import jackknife
@@ -71,7 +71,7 @@ def task_rows(
     results: Mapping[str, Any],
     tasks: Mapping[str, Any],
     notes: Mapping[Key, Note],
-    saved: Saved,
+    saved: LoadedModel,
     scorer: AnswerScorer,
     seed: int,
 ) -> list[Row]:
@@ -176,7 +176,7 @@ def check_shots(name: str, task: Any) -> None:
         )
 
 
-def how_written(saved: Saved) -> str:
+def how_written(saved: LoadedModel) -> str:
     """How texts are written, in words."""
     objective = saved.objective
     if not isinstance(objective, FillsBlanks):

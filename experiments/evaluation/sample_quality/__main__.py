@@ -37,8 +37,14 @@ from experiments.evaluation.sample_quality.table import Row, render, write
 from experiments.generate import stop_tokens
 from experiments.objectives.decoding.sampling import SamplingConfig
 from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
-from experiments.run.load_model import Refilling, Saved, open_saved, read_run, refill
-from experiments.run.model_files import is_run
+from experiments.run.load_model import (
+    LoadedModel,
+    UnmaskingOverrides,
+    load_model,
+    override_unmasking,
+    read_run,
+)
+from experiments.run.model_files import is_run_folder
 from experiments.run.plan import build_task
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.precision import inference
@@ -71,7 +77,7 @@ class SampleQualityConfig:
     """Every sample draws from a stream of its own under this seed."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     """How tokens are drawn."""
-    filling: Refilling = field(default_factory=Refilling)
+    filling: UnmaskingOverrides = field(default_factory=UnmaskingOverrides)
     """How blanks are filled in, beside the number of steps."""
     output: str | None = None
     """Folder for quality.csv and quality.html."""
@@ -96,13 +102,13 @@ def sample_quality(cfg: DictConfig) -> None:
     config = typed(SampleQualityConfig, {str(key): value for key, value in tree.items()}, "")
     configure_process(threads=config.device.threads, kernels=config.device.kernels)
     device = torch_device(config.device.name)
-    saved, judge = open_saved(Path(config.run), device), open_saved(Path(config.judge), device)
+    saved, judge = load_model(Path(config.run), device), load_model(Path(config.judge), device)
     if not judge.model.capabilities.causal:
         raise ConfigError(
             f"judge={config.judge}: only a causal model says exactly how likely a text is, and this is "
             f"{judge.model.capabilities.describe()}"
         )
-    refill(saved, config.filling)
+    override_unmasking(saved, config.filling)
     rows = [_samples(saved, judge, config, steps) for steps in _steps(saved, config)]
     real = _real(saved, config)
     if real:
@@ -113,7 +119,7 @@ def sample_quality(cfg: DictConfig) -> None:
         write(rows, Path(config.output), f"{saved.description}; {how(saved, config)}; judge {config.judge}")
 
 
-def how(saved: Saved, config: SampleQualityConfig) -> str:
+def how(saved: LoadedModel, config: SampleQualityConfig) -> str:
     """How the texts were written, in words."""
     drawn = f"temperature {config.sampling.temperature:g}, top_p {config.sampling.top_p or 1:g}"
     if not isinstance(saved.objective, FillsBlanks):
@@ -123,11 +129,11 @@ def how(saved: Saved, config: SampleQualityConfig) -> str:
     return f"{filling.method}{order}, {drawn}, float64 noise, batches of {config.batch_size}"
 
 
-def _steps(saved: Saved, config: SampleQualityConfig) -> Sequence[int | None]:
+def _steps(saved: LoadedModel, config: SampleQualityConfig) -> Sequence[int | None]:
     return list(config.steps) if isinstance(saved.objective, FillsBlanks) else [None]
 
 
-def _samples(saved: Saved, judge: Saved, config: SampleQualityConfig, steps: int | None) -> Row:
+def _samples(saved: LoadedModel, judge: LoadedModel, config: SampleQualityConfig, steps: int | None) -> Row:
     """Writes the texts of one row and measures them."""
     if steps is not None:
         assert isinstance(saved.objective, FillsBlanks)
@@ -164,9 +170,9 @@ def _count(passes: list[int]) -> Callable[..., None]:
     return hook
 
 
-def _real(saved: Saved, config: SampleQualityConfig) -> Texts:
+def _real(saved: LoadedModel, config: SampleQualityConfig) -> Texts:
     """As many texts of the test split of the run's own task; none where that is not plain text."""
-    if not is_run(Path(config.run)):
+    if not is_run_folder(Path(config.run)):
         return []
     settings = read_run(Path(config.run))
     task = build_task(settings.task_class, settings.task, settings.names.task)
@@ -180,8 +186,8 @@ def _real(saved: Saved, config: SampleQualityConfig) -> Texts:
 
 
 def _row(
-    saved: Saved,
-    judge: Saved,
+    saved: LoadedModel,
+    judge: LoadedModel,
     config: SampleQualityConfig,
     texts: Texts,
     *,

@@ -16,7 +16,7 @@ import torch
 from experiments.config.schema import DeviceConfig
 from experiments.objectives.decoding.sampling import pad_right
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.run.load_model import Saved
+from experiments.run.load_model import LoadedModel
 from experiments.runtime.device import torch_device
 from experiments.runtime.errors import DataError
 from experiments.runtime.precision import inference
@@ -35,7 +35,7 @@ class Judgement:
     bits_per_byte: float
 
 
-def judged(judge: Saved, texts: Sequence[str], device: DeviceConfig, batch_size: int) -> Judgement:
+def judged(judge: LoadedModel, texts: Sequence[str], device: DeviceConfig, batch_size: int) -> Judgement:
     """The judge's likelihood of texts, split anew into its own tokens.
 
     A text longer than the judge's context is judged in pieces, each from its beginning.

@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from experiments.runtime import errors
 from experiments.runtime.errors import ConfigError, RunError
-from experiments.runtime.failures import translate
-from experiments.runtime.rank import place
+from experiments.runtime.failures import to_run_error
+from experiments.runtime.rank import process_rank
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ _store: dist.Store | None = None
 def start(device: torch.device) -> None:
     """Meets the other processes, if there are any. Raises ConfigError."""
     global _store
-    own = place()
+    own = process_rank()
     if own.size == 1 or dist.is_initialized():
         return
     if device.type == "cuda":
@@ -56,30 +56,30 @@ def stop() -> None:
         dist.destroy_process_group()
 
 
-def size() -> int:
+def world_size() -> int:
     """How many processes train this run."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def leads() -> bool:
+def is_rank_zero() -> bool:
     """Whether this process is the one that writes and speaks."""
-    return (dist.get_rank() if dist.is_initialized() else place().rank) == 0
+    return (dist.get_rank() if dist.is_initialized() else process_rank().rank) == 0
 
 
-def lead(function: Callable[[], T]) -> T:
+def run_on_rank_zero(function: Callable[[], T]) -> T:
     """What ``function`` returns in the first process, which alone calls it. It must be something for JSON.
 
     What it raises there, translated into a RunError, is raised in all processes.
     """
-    if size() == 1:
+    if world_size() == 1:
         return function()
     said: dict[str, Any] = {}
     failure: RunError | None = None
-    if leads():
+    if is_rank_zero():
         try:
             said["value"] = function()
         except Exception as error:
-            failure = translate(error)
+            failure = to_run_error(error)
             failure.__cause__ = error if failure is not error else None
             said = {"kind": type(failure).__name__, "message": str(failure)}
     said = json.loads(_broadcast(json.dumps(said)))
@@ -90,16 +90,16 @@ def lead(function: Callable[[], T]) -> T:
     return said["value"]
 
 
-def leader_first(function: Callable[[], T]) -> T:
+def rank_zero_first(function: Callable[[], T]) -> T:
     """What ``function`` returns, called in the first process and then in the others: they find what it made.
 
     What the first raises is raised in all.
     """
-    if size() == 1:
+    if world_size() == 1:
         return function()
     made: list[T] = []
-    lead(lambda: made.append(function()))
-    return made[0] if leads() else function()
+    run_on_rank_zero(lambda: made.append(function()))
+    return made[0] if is_rank_zero() else function()
 
 
 def _broadcast(text: str) -> str:
@@ -107,14 +107,14 @@ def _broadcast(text: str) -> str:
     sent = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
     length = torch.tensor(len(sent))
     dist.broadcast(length, src=0)
-    content = sent if leads() else torch.empty(int(length), dtype=torch.uint8)
+    content = sent if is_rank_zero() else torch.empty(int(length), dtype=torch.uint8)
     dist.broadcast(content, src=0)
     return bytes(content.tolist()).decode()
 
 
-def anyone(flag: bool) -> bool:
+def all_reduce_any(flag: bool) -> bool:
     """Whether the flag is set in any process."""
-    if size() == 1:
+    if world_size() == 1:
         return flag
     found = torch.tensor(int(flag))
     dist.all_reduce(found, dist.ReduceOp.MAX)
@@ -128,17 +128,17 @@ def first_failure(error: RunError) -> RunError:
     """
     if _store is None:
         return error
-    own = place().rank
+    own = process_rank().rank
     said = json.dumps([own, type(error).__name__, str(error)])
     try:
         rank, kind, message = json.loads(_store.compare_set(FAILURE, "", said))
     except (
         RuntimeError
     ):  # the first process, which keeps the store, is gone: what failed here is not the cause
-        return error if leads() else type(error)(*error.args)
+        return error if is_rank_zero() else type(error)(*error.args)
     return error if rank == own else getattr(errors, kind, RunError)(message)
 
 
-def speaks(error: RunError) -> bool:
+def reports_error(error: RunError) -> bool:
     """Whether this process is to say why the run fails: one does."""
-    return leads() if _store is None else first_failure(error) is error
+    return is_rank_zero() if _store is None else first_failure(error) is error

@@ -9,11 +9,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from experiments.config.parallel import ParallelConfig
 from experiments.config.schema import AUTO, BudgetConfig
 from experiments.runtime.errors import ConfigError
-from experiments.training.parallel import collectives as world
+from experiments.training.parallel import collectives
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class ParallelDims:
     """Where this process stands among those that train a run."""
 
     strategy: str = "none"
@@ -52,9 +52,9 @@ class Grid:
         return ", ".join(parts)
 
 
-def make_grid(config: ParallelConfig, device: str, budget: BudgetConfig) -> Grid:
+def make_parallel_dims(config: ParallelConfig, device: str, budget: BudgetConfig) -> ParallelDims:
     """The grid of all processes. Raises ConfigError where they, or the batch, cannot be divided so."""
-    size = world.size()
+    size = collectives.world_size()
     for name in ("tensor", "expert"):
         parts = getattr(config, name)
         if size % parts:
@@ -69,7 +69,7 @@ def make_grid(config: ParallelConfig, device: str, budget: BudgetConfig) -> Grid
             "multiple"
         )
     if size == 1:
-        return Grid()
+        return ParallelDims()
     if budget.micro_batch_size == AUTO:
         raise ConfigError(
             f"budget.micro_batch_size={AUTO} with {size} processes, which must keep step: give a number, "
@@ -81,7 +81,7 @@ def make_grid(config: ParallelConfig, device: str, budget: BudgetConfig) -> Grid
         shape = (data // config.expert, config.expert)
         experts = init_device_mesh(device, shape, mesh_dim_names=("replica", "expert"))
     strategy = config.strategy if config.strategy != "none" else "fsdp" if config.tensor > 1 else "ddp"
-    return Grid(
+    return ParallelDims(
         strategy=strategy,
         data=data,
         data_rank=mesh.get_local_rank("data"),

@@ -13,13 +13,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from experiments.training.parallel.collectives import leads, size
+from experiments.training.parallel.collectives import is_rank_zero, world_size
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 
-def is_cut(tensor: Tensor | None) -> TypeGuard[DTensor]:
+def is_dtensor(tensor: Tensor | None) -> TypeGuard[DTensor]:
     """Whether processes share a tensor out among them. One that is alone need not import what that takes."""
     if not dist.is_initialized():
         return False
@@ -28,21 +28,21 @@ def is_cut(tensor: Tensor | None) -> TypeGuard[DTensor]:
     return isinstance(tensor, DTensor)
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """The whole of a tensor. Of one that is shared out only the first process keeps it, in CPU memory.
 
     All processes must ask for the same tensors in the same order.
     """
     tensor = tensor.detach()
-    if is_cut(tensor):
+    if is_dtensor(tensor):
         full = tensor.full_tensor()
-        return full.contiguous().cpu() if leads() else full.new_empty(0)
+        return full.contiguous().cpu() if is_rank_zero() else full.new_empty(0)
     return tensor.contiguous()
 
 
-def like(tensor: Tensor, other: Tensor) -> Tensor:
+def distribute_like(tensor: Tensor, other: Tensor) -> Tensor:
     """``tensor``, whole in every process, cut as ``other`` is; as it is where their shapes differ."""
-    if is_cut(other) and tensor.shape == other.shape:
+    if is_dtensor(other) and tensor.shape == other.shape:
         from torch.distributed.tensor import distribute_tensor
 
         tensor = tensor.to(device=other.device, dtype=other.dtype)
@@ -56,7 +56,7 @@ def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     norms = []
     for parts in _alike(parameters):
         norm = nn.utils.get_total_norm([p.grad for p in parts if p.grad is not None])
-        norms.append(norm.full_tensor() if is_cut(norm) else norm)
+        norms.append(norm.full_tensor() if is_dtensor(norm) else norm)
     return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
 
@@ -74,7 +74,7 @@ def _alike(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     groups: dict[object, list[nn.Parameter]] = {}
     for parameter in used:
         gradient = parameter.grad
-        cut = (gradient.device_mesh, gradient.placements) if is_cut(gradient) else None
+        cut = (gradient.device_mesh, gradient.placements) if is_dtensor(gradient) else None
         groups.setdefault(cut, []).append(parameter)
     return list(groups.values())
 
@@ -83,7 +83,7 @@ def not_finite_gradients(model: nn.Module) -> list[str]:
     """Parameters whose gradients hold, in any process, what is no finite number. All must ask."""
     named = dict(model.named_parameters())
     bad = torch.tensor([_bad(parameter.grad) for parameter in named.values()]).int()
-    if size() > 1:
+    if world_size() > 1:
         dist.all_reduce(bad, dist.ReduceOp.MAX)
     return [name for name, is_bad in zip(named, bad.tolist(), strict=True) if is_bad]
 
@@ -91,5 +91,5 @@ def not_finite_gradients(model: nn.Module) -> list[str]:
 def _bad(gradient: Tensor | None) -> bool:
     if gradient is None:
         return False
-    own = gradient.to_local() if is_cut(gradient) else gradient
+    own = gradient.to_local() if is_dtensor(gradient) else gradient
     return not bool(own.isfinite().all())

@@ -23,8 +23,8 @@ from experiments.objectives.objective import Objective, View
 from experiments.runtime.errors import ConfigError
 from experiments.training.loss import Loss
 from experiments.training.parallel.block_wrapping import check_compiler, compile_block, recompute
-from experiments.training.parallel.device_mesh import Grid
-from experiments.training.parallel.dtensors import is_cut
+from experiments.training.parallel.device_mesh import ParallelDims
+from experiments.training.parallel.dtensors import is_dtensor
 
 ATTRIBUTES = ("no_weight_decay", "learning_rate_cap", "learning_rate_factor")
 """What a parameter may tell the optimizer, and would forget when it is shared out."""
@@ -35,7 +35,7 @@ class Strategy:
 
     def __init__(
         self,
-        grid: Grid,
+        grid: ParallelDims,
         model: Backbone,
         objective: Objective,
         *,
@@ -100,7 +100,7 @@ class Strategy:
         """Parameters that are shared out already, and not by FSDP: those of experts."""
         if self.grid.experts is None:
             return {}
-        return {name: p for name, p in self.model.named_parameters() if is_cut(p.data)}
+        return {name: p for name, p in self.model.named_parameters() if is_dtensor(p.data)}
 
     def _fsdp(self) -> None:
         from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -145,7 +145,7 @@ class Strategy:
     def finish_gradients(self) -> None:
         """Adds up what the backward pass left to do: gradients of experts that several processes hold."""
         for parameter in self._own().values():
-            if is_cut(parameter) and is_cut(gradient := parameter.grad):
+            if is_dtensor(parameter) and is_dtensor(gradient := parameter.grad):
                 parameter.grad = gradient.redistribute(placements=parameter.placements)
 
     def total(self, value: float) -> float:

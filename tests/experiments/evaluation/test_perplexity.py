@@ -10,7 +10,7 @@ import torch
 
 from experiments.evaluate import evaluate
 from experiments.evaluation.perplexity import repeated_bigrams
-from experiments.run.load_model import open_saved
+from experiments.run.load_model import load_model
 from experiments.runtime.device import torch_device
 from experiments.runtime.errors import ConfigError, DataError
 from tests.experiments import commands
@@ -51,7 +51,7 @@ def found(run: Path, folder: Path, *words: str) -> dict:
 
 def nats_of(run: Path, words: list[str], windows: int) -> torch.Tensor:
     """The loss of each token of the first test windows, by hand."""
-    saved, batch = open_saved(run, DEVICE), commands.task(*words).batch("test", 0, 0, windows)
+    saved, batch = load_model(run, DEVICE), commands.task(*words).batch("test", 0, 0, windows)
     begin = torch.full((windows, 1), saved.task.vocabulary.bos)
     with torch.no_grad():
         logits_BTV = saved.model(torch.cat([begin, batch.tokens_BT[:, :-1]], 1)).logits_BTV

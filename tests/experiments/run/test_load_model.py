@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.pretrained import save_folder
 from experiments.objectives.language_modelling.causal_lm import CausalLM
-from experiments.run.load_model import open_saved, read_run
-from experiments.run.model_files import fingerprint, put, read_record, read_tensors
+from experiments.run.load_model import load_model, read_run
+from experiments.run.model_files import fingerprint, load_state, read_model_spec, read_tensors
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError
 from experiments.training.checkpoint import newest
 from tests.experiments import commands
@@ -61,7 +61,7 @@ def continued(run: Path, text: list[str]) -> Callable[..., list[str]]:
 
 def test_a_run_is_opened_with_its_weights_and_tokenizer_wherever_it_lies(run: Path, tmp_path: Path) -> None:
     moved = Path(shutil.move(shutil.copytree(run, tmp_path / "copy"), tmp_path / "moved"))
-    saved = open_saved(moved, CPU)
+    saved = load_model(moved, CPU)
     weights = load_file(newest(run / "checkpoints") / "model.safetensors")
     assert weights
     assert all(torch.equal(saved.model.state_dict()[name], tensor) for name, tensor in weights.items())
@@ -77,7 +77,7 @@ def test_a_run_is_opened_with_its_weights_and_tokenizer_wherever_it_lies(run: Pa
 
 
 def test_a_run_that_learned_no_text_is_opened_on_its_task(recall: Path) -> None:
-    saved = open_saved(recall, CPU)
+    saved = load_model(recall, CPU)
     assert saved.task.batch("test", 0, 0, 2).tokens_BT.shape == (2, 32)
     with pytest.raises(ConfigError, match="it has no tokenizer"):
         _ = saved.tokenizer
@@ -86,41 +86,41 @@ def test_a_run_that_learned_no_text_is_opened_on_its_task(recall: Path) -> None:
 def test_an_interrupted_run_is_as_good_and_one_without_checkpoint_is_none(run: Path, tmp_path: Path) -> None:
     stopped = Path(shutil.copytree(run, tmp_path / "s0"))
     (stopped / "result.json").unlink()
-    assert open_saved(stopped, CPU).model.vocab_size == read_record(run).vocab_size
+    assert load_model(stopped, CPU).model.vocab_size == read_model_spec(run).vocab_size
     for checkpoint in (stopped / "checkpoints").iterdir():
         (checkpoint / "model.safetensors").write_bytes(b"broken")
     with pytest.raises(CheckpointError, match=r"no checkpoint is whole .*model.safetensors has 6 bytes"):
-        open_saved(stopped, CPU)
+        load_model(stopped, CPU)
     assert len(list((stopped / "checkpoints").glob("step-*"))) > 0  # nothing was set aside
     shutil.rmtree(stopped / "checkpoints")
     with pytest.raises(CheckpointError, match="none was saved"):
-        open_saved(stopped, CPU)
+        load_model(stopped, CPU)
 
 
 def test_folders_that_hold_no_model_are_refused_with_the_nearest(run: Path) -> None:
     with pytest.raises(ConfigError, match="there is no such folder; did you mean 's0'"):
-        open_saved(run.with_name("s00"), CPU)
+        load_model(run.with_name("s00"), CPU)
     with pytest.raises(ConfigError, match="is neither the folder of a run"):
-        open_saved(run.parent, CPU)
+        load_model(run.parent, CPU)
 
 
 def test_a_hugging_face_folder_is_opened_like_a_run(run: Path, text: list[str], tmp_path: Path) -> None:
-    ours = open_saved(run, CPU)
+    ours = load_model(run, CPU)
     assert isinstance(ours.model, Decoder)
     folder = tmp_path / "hub model"
     save_folder(ours.model, folder)
     for name in ("tokenizer.json", "special_tokens_map.json"):
         if (run / name).exists():
             shutil.copy(run / name, folder)
-    saved = open_saved(folder, CPU)
+    saved = load_model(folder, CPU)
     assert saved.settings is None
     assert isinstance(saved.objective, CausalLM)
     tokens = torch.tensor([saved.tokenizer.encode("word1 word2")])
     torch.testing.assert_close(saved.model(tokens).logits_BTV, ours.model(tokens).logits_BTV)
-    assert read_record(folder).name == "hub-model"
-    assert read_record(folder).tokenizer == read_record(run).tokenizer
+    assert read_model_spec(folder).name == "hub-model"
+    assert read_model_spec(folder).tokenizer == read_model_spec(run).tokenizer
     with pytest.raises(ConfigError, match="vocabulary"):
-        open_saved(folder, CPU, task=commands.task(*text))
+        load_model(folder, CPU, task=commands.task(*text))
 
 
 def test_training_starts_from_the_weights(run: Path, continued: Overrides, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_training_starts_from_the_weights(run: Path, continued: Overrides, tmp_p
         commands.result(run)["metrics"][0]["value"], abs=1e-4
     )
     shutil.rmtree(folder / "checkpoints" / ".none", ignore_errors=True)
-    assert open_saved(folder, CPU).settings.init_from is None  # the weights are its own now
+    assert load_model(folder, CPU).settings.init_from is None  # the weights are its own now
 
 
 def test_the_digest_holds_the_weights_and_not_their_place(
@@ -156,9 +156,9 @@ def test_another_model_beside_the_initial_one_is_refused(continued: Overrides, w
 
 
 def test_the_same_model_beside_the_initial_one_is_not(run: Path, continued: Overrides) -> None:
-    width = read_record(run).config.width
+    width = read_model_spec(run).config.width
     settings = commands.settings(*continued("backbone=decoder", f"backbone.d_model={width}"))
-    assert settings.backbone == read_record(run).config
+    assert settings.backbone == read_model_spec(run).config
 
 
 def test_a_task_of_other_tokens_is_refused(continued: Overrides) -> None:
@@ -176,19 +176,19 @@ def test_only_a_readout_may_be_new() -> None:
 
     source, target = model(16, 3), model(16, 5)
     untouched = target.readout.weight.clone()
-    put(source.state_dict(), target, Path("x"), new_readout=True)
+    load_state(source.state_dict(), target, Path("x"), new_readout=True)
     assert torch.equal(target.embedding.state_dict().popitem()[1], source.embedding.state_dict().popitem()[1])
     assert torch.equal(target.readout.weight, untouched)
-    put(source.state_dict(), model(16, None), Path("x"), new_readout=True)
-    put(model(16, None).state_dict(), target, Path("x"), new_readout=True)
+    load_state(source.state_dict(), model(16, None), Path("x"), new_readout=True)
+    load_state(model(16, None).state_dict(), target, Path("x"), new_readout=True)
     with pytest.raises(ConfigError, match=r"of another shape: readout.weight \(3, 16\), not \(5, 16\), "):
-        put(source.state_dict(), target, Path("x"), new_readout=False)
+        load_state(source.state_dict(), target, Path("x"), new_readout=False)
     with pytest.raises(ConfigError, match=r"missing: readout\.bias, readout\.weight"):
-        put(model(16, None).state_dict(), target, Path("x"), new_readout=False)
+        load_state(model(16, None).state_dict(), target, Path("x"), new_readout=False)
     with pytest.raises(ConfigError, match=r"of another shape: .* not .* and \d+ more"):
-        put(model(32, None).state_dict(), target, Path("x"), new_readout=True)
+        load_state(model(32, None).state_dict(), target, Path("x"), new_readout=True)
     with pytest.raises(ConfigError, match=r"missing: .*; left over: |left over: "):
-        put(model(16, None, layers=2).state_dict(), target, Path("x"), new_readout=True)
+        load_state(model(16, None, layers=2).state_dict(), target, Path("x"), new_readout=True)
 
 
 def test_settings_of_a_run_do_not_need_its_device(run: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from experiments.config.sections import CONF
 from experiments.run.settings import part
 from experiments.tasks.task import Batch, Task
-from experiments.training.batches import BLOCK_STEPS, Ahead
+from experiments.training.batches import BLOCK_STEPS, BatchPrefetcher
 
 GENERATED = (
     "recall",
@@ -53,14 +53,14 @@ class Counting:
 @pytest.mark.parametrize("name", [*GENERATED, *READ])
 def test_blocks_hold_the_batches_of_every_step(name: str) -> None:
     task = make(name)
-    ahead = Ahead(task, 3, 4, 40)
+    ahead = BatchPrefetcher(task, 3, 4, 40)
     for step in (5, 6, 7, 20, 21, 22, 38, 39, 0):
         assert same(ahead.batch(step), task.batch("train", 3, 4 * step, 4)), step
 
 
 def test_a_block_is_made_once_and_ends_with_the_run() -> None:
     task = Counting(make("recall"))
-    ahead = Ahead(task, 0, 2, BLOCK_STEPS + 3)  # type: ignore[arg-type]
+    ahead = BatchPrefetcher(task, 0, 2, BLOCK_STEPS + 3)  # type: ignore[arg-type]
     for step in range(BLOCK_STEPS + 3):
         ahead.batch(step)
     assert task.asked == [(0, 2 * BLOCK_STEPS), (2 * BLOCK_STEPS, 6)]
@@ -69,6 +69,6 @@ def test_a_block_is_made_once_and_ends_with_the_run() -> None:
 def test_large_batches_are_made_one_by_one() -> None:
     task = Counting(make("recall"))
     rows = 2**18 // task.sequence_length
-    ahead = Ahead(task, 0, rows, 10)  # type: ignore[arg-type]
+    ahead = BatchPrefetcher(task, 0, rows, 10)  # type: ignore[arg-type]
     assert len(ahead.batch(0).tokens_BT) == rows
     assert task.asked == [(0, rows)]

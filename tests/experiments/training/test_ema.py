@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from experiments.evaluation.measure import measure
-from experiments.run.load_model import open_saved
+from experiments.run.load_model import load_model
 from experiments.runtime.errors import Preempted
 from experiments.training.trainer import Trainer
 from tests.experiments import commands
@@ -48,7 +48,7 @@ def test_training_is_the_same_with_and_without_and_the_average_lies_apart(
 
 
 def test_what_is_made_of_the_run_uses_the_average(folder: Path) -> None:
-    saved = open_saved(folder, torch.device("cpu"))
+    saved = load_model(folder, torch.device("cpu"))
     metric = measure(
         saved.model, saved.objective, saved.task, "test", examples=8, batch_size=4, precision="fp32"
     )[0]

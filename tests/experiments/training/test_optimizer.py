@@ -12,7 +12,7 @@ from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
 from experiments.training.ema import averaged, update_average
-from experiments.training.lr_schedule import decayed_steps, rate_at, set_rate
+from experiments.training.lr_schedule import decayed_steps, learning_rate_factor, set_learning_rate
 from experiments.training.optimizer import OptimizerConfig, make_optimizer, parameter_groups
 
 BACKBONES = {
@@ -67,20 +67,20 @@ def test_state_space_dynamics_learn_no_faster_than_their_cap():
 def test_the_schedule_scales_every_group():
     config = OptimizerConfig(learning_rate=4e-3, schedule="constant", warmup_fraction=0.1)
     optimizer = make_optimizer(build("s4"), config)
-    assert set_rate(optimizer, 4, 100, config) == pytest.approx(2e-3)
+    assert set_learning_rate(optimizer, 4, 100, config) == pytest.approx(2e-3)
     assert {round(group["lr"], 9) for group in optimizer.param_groups} == {2e-3, 5e-4}
 
 
 def test_warm_up_is_linear():
     for schedule in ("cosine", "wsd", "constant"):
         config = OptimizerConfig(schedule=schedule, warmup_fraction=0.1)
-        rates = [rate_at(step, 200, config) for step in range(20)]
+        rates = [learning_rate_factor(step, 200, config) for step in range(20)]
         assert rates == pytest.approx([(step + 1) / 20 for step in range(20)])
 
 
 def test_cosine_falls_to_its_final_share():
     config = OptimizerConfig(schedule="cosine", warmup_fraction=0.1, min_lr_ratio=0.2)
-    rates = [rate_at(step, 200, config) for step in range(200)]
+    rates = [learning_rate_factor(step, 200, config) for step in range(200)]
     assert rates[199] == pytest.approx(0.2)
     assert rates[109] == pytest.approx(0.6)  # half way: the mean of 1 and 0.2
     assert rates[64] == pytest.approx(0.2 + 0.8 * (1 + math.cos(math.pi / 4)) / 2)
@@ -89,7 +89,7 @@ def test_cosine_falls_to_its_final_share():
 
 def test_wsd_is_stable_then_falls_linearly():
     config = OptimizerConfig(schedule="wsd", warmup_fraction=0.1, decay_fraction=0.2, min_lr_ratio=0.1)
-    rates = [rate_at(step, 200, config) for step in range(200)]
+    rates = [learning_rate_factor(step, 200, config) for step in range(200)]
     assert rates[19:160] == [1.0] * 141
     assert rates[160:] == pytest.approx([1 - 0.9 * (step + 1) / 40 for step in range(40)])
 
@@ -102,10 +102,12 @@ def test_wsd_decays_for_every_budget_as_a_run_of_that_budget_would():
         min_lr_ratio=0.1,
         decay_end_fractions=[0.25, 0.5, 1.0],
     )
-    rates = [rate_at(step, 400, config) for step in range(400)]
+    rates = [learning_rate_factor(step, 400, config) for step in range(400)]
     for begin, end in ((0, 100), (100, 200), (200, 400)):
         alone = OptimizerConfig(schedule="wsd", warmup_fraction=0.0, decay_fraction=0.2, min_lr_ratio=0.1)
-        assert rates[begin:end] == pytest.approx([rate_at(step, end, alone) for step in range(begin, end)])
+        assert rates[begin:end] == pytest.approx(
+            [learning_rate_factor(step, end, alone) for step in range(begin, end)]
+        )
         assert rates[end - 1] == pytest.approx(0.1)
     assert decayed_steps(400, config) == [100, 200, 400]
 
@@ -123,7 +125,7 @@ def test_only_wsd_decays_more_than_once():
 
 def test_constant_stays():
     config = OptimizerConfig(schedule="constant", warmup_fraction=0.0)
-    assert [rate_at(step, 50, config) for step in range(50)] == [1.0] * 50
+    assert [learning_rate_factor(step, 50, config) for step in range(50)] == [1.0] * 50
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "wsd", "constant"])
@@ -131,7 +133,7 @@ def test_constant_stays():
 def test_short_runs_have_a_rate_at_every_step(schedule, total):
     for warmup, decay in ((0.0, 0.0), (0.5, 0.5), (1.0, 1.0)):
         config = OptimizerConfig(schedule=schedule, warmup_fraction=warmup, decay_fraction=decay)
-        assert all(0 < rate_at(step, total, config) <= 1 for step in range(total))
+        assert all(0 < learning_rate_factor(step, total, config) <= 1 for step in range(total))
 
 
 def test_a_step_is_adamw_by_hand():
@@ -149,8 +151,8 @@ def test_a_step_is_adamw_by_hand():
     for step in range(10):
         optimizer.zero_grad()
         (model(inputs) - 1).square().mean().backward()
-        rate = set_rate(optimizer, step, 10, config)
-        assert rate == pytest.approx(0.05 * rate_at(step, 10, config))
+        rate = set_learning_rate(optimizer, step, 10, config)
+        assert rate == pytest.approx(0.05 * learning_rate_factor(step, 10, config))
         for name, parameter in model.named_parameters():
             gradient = parameter.grad
             first[name] = 0.8 * first[name] + 0.2 * gradient

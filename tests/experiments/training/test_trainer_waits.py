@@ -12,7 +12,7 @@ import torch
 from architectures.layers.embedding import Embedding
 from experiments.objectives.objective import View
 from experiments.run.plan import build_model, plan
-from experiments.training.parallel.device_mesh import Grid
+from experiments.training.parallel.device_mesh import ParallelDims
 from experiments.training.trainer import Trainer
 from tests.experiments import commands
 from tests.recorded import Recorded, without_native_kernels
@@ -29,7 +29,7 @@ def trainer_of(folder: Path, *words: str) -> Trainer:
         folder=Mock(checkpoints=folder),
         tracker=Mock(),
         console=Mock(),
-        grid=Grid(),
+        grid=ParallelDims(),
         flops_per_token=1.0,
         interruptions=Mock(),
         lock=Mock(),

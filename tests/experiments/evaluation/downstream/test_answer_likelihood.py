@@ -22,7 +22,7 @@ from experiments.objectives.language_modelling.masked_lm import MaskedLM, Masked
 from experiments.objectives.language_modelling.prefix_lm import PrefixLM, PrefixLMConfig
 from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
 from experiments.objectives.objective import Objective
-from experiments.run.load_model import Saved
+from experiments.run.load_model import LoadedModel
 from experiments.runtime.errors import ConfigError, DataError
 from tests.experiments.objectives import toys
 
@@ -31,7 +31,9 @@ V = TASK.vocabulary
 
 
 def scorer(model: Backbone, objective: Objective, samples: int = 8, batch_size: int = 4) -> AnswerScorer:
-    saved = Saved(model=model, objective=objective, task=objective.task, settings=None, description="toy")
+    saved = LoadedModel(
+        model=model, objective=objective, task=objective.task, settings=None, description="toy"
+    )
     return AnswerScorer(
         saved, samples=samples, seed=0, batch_size=batch_size, device=DeviceConfig(name="cpu")
     )

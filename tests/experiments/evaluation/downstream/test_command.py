@@ -21,7 +21,7 @@ from experiments.evaluation.downstream.lm_eval_model import HarnessModel
 from experiments.evaluation.downstream.results import Row
 from experiments.generate import generate
 from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
-from experiments.run.load_model import Prompts, Refilling, Saved, open_saved
+from experiments.run.load_model import LoadedModel, Prompts, UnmaskingOverrides, load_model
 from experiments.runtime.console import Console
 from experiments.runtime.device import torch_device
 from experiments.runtime.errors import ConfigError, DataError
@@ -86,7 +86,7 @@ def settings(run: Path, tasks: Path, *names: str, **changes: Any) -> DownstreamC
 
 
 def rows_of(run: Path, tasks: Path, *names: str, **changes: Any) -> list[Row]:
-    return evaluate(open_saved(run, torch_device("cpu")), settings(run, tasks, *names, **changes))
+    return evaluate(load_model(run, torch_device("cpu")), settings(run, tasks, *names, **changes))
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -181,7 +181,7 @@ def test_whole_texts_cost_what_evaluation_says(runs: dict[str, Path], tasks: Pat
 
 
 def test_a_long_text_is_scored_in_windows_every_token_once(runs: dict[str, Path]) -> None:
-    saved = open_saved(runs["decoder"], torch_device("cpu"))
+    saved = load_model(runs["decoder"], torch_device("cpu"))
     text = "".join(chr(97 + (7 * i * i + i // 3) % 26) for i in range(150))
     tokens, bos = saved.tokenizer.encode(text), saved.task.vocabulary.bos
     expected = 0.0
@@ -194,7 +194,7 @@ def test_a_long_text_is_scored_in_windows_every_token_once(runs: dict[str, Path]
 
 
 def test_a_context_is_cut_from_its_left(runs: dict[str, Path]) -> None:
-    saved = open_saved(runs["decoder"], torch_device("cpu"))
+    saved = load_model(runs["decoder"], torch_device("cpu"))
     model = harness(saved)
     tail = "".join(chr(97 + i % 7) for i in range(60))
     requests = [asked("loglikelihood", context, "sum") for context in ("x" * 100 + "y" + tail, "y" + tail)]
@@ -209,7 +209,7 @@ def asked(method: Any, *arguments: Any) -> Instance:
     return Instance(method, doc={}, arguments=arguments, idx=0, metadata=("task", 0, 1))
 
 
-def harness(saved: Saved, scorer: Any = None) -> HarnessModel:
+def harness(saved: LoadedModel, scorer: Any = None) -> HarnessModel:
     own = AnswerScorer(saved, samples=2, seed=0, batch_size=4, device=CPU)
     return HarnessModel(
         saved, scorer or own, seed=0, batch_size=4, device=CPU, progress=Console("", quiet=True).progress
@@ -243,7 +243,7 @@ class Pieces:
 
 
 def test_context_and_continuation_become_tokens_together(runs: dict[str, Path]) -> None:
-    saved = open_saved(runs["decoder"], torch_device("cpu"))
+    saved = load_model(runs["decoder"], torch_device("cpu"))
     saved.task.tokenizer = Pieces()  # type: ignore[assignment]
     recorder = Recorder()
     pairs = [("x ", "the"), ("x", " the"), ("xa", "b"), ("", "the"), ("  ", "x")]
@@ -267,7 +267,7 @@ def test_texts_are_those_of_greedy_generation(
     words = (f"run={runs[name]}", "prompt='The '", "sampling.temperature=0", "max_tokens=12", "device=cpu")
     generate(commands.compose(*words, root="generate"))
     expected = capsys.readouterr().out.removeprefix("The ").removesuffix("\n")
-    model = harness(open_saved(runs[name], torch_device("cpu")))
+    model = harness(load_model(runs[name], torch_device("cpu")))
     found = model.generate_until(
         [
             asked("generate_until", "The ", {"until": ["§"], "max_gen_toks": 12}),
@@ -303,7 +303,7 @@ def test_an_encoder_decoder_answers_but_is_not_asked_about_whole_texts(tasks: Pa
     task = Prompts(ByteTokenizer(TokenizerConfig(), 28))
     model = EncoderDecoder(EncoderDecoderConfig(d_model=16), vocab_size=task.vocabulary.size, max_length=64)
     objective = SpanCorruption(SpanCorruptionConfig(), task)
-    saved = Saved(model=model, objective=objective, task=task, settings=None, description="toy")
+    saved = LoadedModel(model=model, objective=objective, task=task, settings=None, description="toy")
     choice, written = evaluate(saved, settings(tasks, tasks, "choice", "written"))
     assert (choice.likelihood, written.likelihood) == ("exact", None)
     with pytest.raises(ConfigError, match="tasks: bits asks for the likelihood of whole texts"):
@@ -316,8 +316,8 @@ def test_errors_are_those_of_the_harness_where_it_has_one(runs: dict[str, Path],
     from experiments.evaluation.downstream.__main__ import load_tasks
 
     config = settings(runs["decoder"], tasks, "choice")
-    (row,) = evaluate(open_saved(runs["decoder"], torch_device("cpu")), config)
-    model = harness(open_saved(runs["decoder"], torch_device("cpu")))
+    (row,) = evaluate(load_model(runs["decoder"], torch_device("cpu")), config)
+    model = harness(load_model(runs["decoder"], torch_device("cpu")))
     theirs = evaluator.evaluate(model, load_tasks(config), bootstrap_iters=1)["results"]["choice"]
     assert (row.value, row.standard_error) == (theirs["acc,none"], theirs["acc_stderr,none"])
 
@@ -393,4 +393,4 @@ def test_without_the_harness_it_says_what_to_install(monkeypatch: pytest.MonkeyP
 def test_the_yaml_lists_all_that_can_be_set() -> None:
     cfg = commands.compose("run=x", "tasks=[y]", root="downstream")
     assert set(cfg) == {f.name for f in dataclasses.fields(DownstreamConfig)}
-    assert set(cfg.filling) == {f.name for f in dataclasses.fields(Refilling)}
+    assert set(cfg.filling) == {f.name for f in dataclasses.fields(UnmaskingOverrides)}

@@ -14,18 +14,18 @@ from experiments.evaluation.downstream.lm_eval_model import HarnessModel
 from experiments.evaluation.downstream.local_tasks import own_task
 from experiments.evaluation.downstream.results import Row
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.run.load_model import Prompts, Saved
+from experiments.run.load_model import LoadedModel, Prompts
 from experiments.runtime.errors import ConfigError
 from experiments.tasks.task import Task
 from tests.experiments import commands
 
 
 @pytest.fixture(scope="module")
-def saved() -> Saved:
+def saved() -> LoadedModel:
     task = Prompts(ByteTokenizer(TokenizerConfig(), 28))
     model = Decoder(DecoderConfig(d_model=16), vocab_size=task.vocabulary.size, max_length=512)
     objective = CausalLM(CausalLMConfig(), task)
-    return Saved(model=model, objective=objective, task=task, settings=None, description="toy")
+    return LoadedModel(model=model, objective=objective, task=task, settings=None, description="toy")
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def prompts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-def rows_of(saved: Saved, task: Task, **changes: int) -> list[Row]:
+def rows_of(saved: LoadedModel, task: Task, **changes: int) -> list[Row]:
     config = DownstreamConfig(run="toy", device=DeviceConfig(name="cpu"), **changes)  # type: ignore[arg-type]
     return evaluate(saved, config, [own_task("own", task, config.seed)])
 
@@ -58,7 +58,7 @@ def films(folder: Path, split: str, count: int) -> Path:
 
 
 def test_classes_are_chosen_behind_solved_texts_of_the_training_split(
-    tmp_path: Path, saved: Saved, prompts: list[str]
+    tmp_path: Path, saved: LoadedModel, prompts: list[str]
 ) -> None:
     paths = {split: films(tmp_path, split, 20) for split in ("train", "validation", "test")}
     words = ("task=sentences", "task.source=files", f"task.paths=[{paths['train']}]", "backbone=encoder")
@@ -81,7 +81,7 @@ def test_classes_are_chosen_behind_solved_texts_of_the_training_split(
     assert rows_of(saved, task, shots=3) == [row]
 
 
-def test_targets_are_written_behind_solved_pairs(saved: Saved, prompts: list[str]) -> None:
+def test_targets_are_written_behind_solved_pairs(saved: LoadedModel, prompts: list[str]) -> None:
     task = commands.task("task=pairs", "task.max_target=24", "objective=seq2seq")
     (row,) = rows_of(saved, task, shots=2, limit=4)
     assert (row.items, row.metric, row.likelihood, row.shots) == (4, "exact_match", None, 2)

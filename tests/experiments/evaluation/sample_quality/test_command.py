@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from experiments.config.schema import DeviceConfig
 from experiments.evaluation.sample_quality.__main__ import SampleQualityConfig, sample_quality
 from experiments.evaluation.sample_quality.statistics import distinct, judged, token_entropy
-from experiments.run.load_model import open_saved
+from experiments.run.load_model import load_model
 from experiments.runtime.errors import ConfigError, DataError
 from tests.experiments import commands
 
@@ -39,7 +39,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_the_judge_reads_each_text_from_its_beginning(runs: dict[str, Path]) -> None:
-    judge = open_saved(runs["decoder"], torch.device("cpu"))
+    judge = load_model(runs["decoder"], torch.device("cpu"))
     texts = ["def f(x):", "", "é" * 50, "the "]  # the third is longer than the judge's context
     found = judged(judge, texts, CPU, batch_size=2)
     nats = tokens = 0.0

@@ -11,7 +11,7 @@ from experiments.config.hydra_app import literal
 from experiments.generate import generate
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion
 from experiments.objectives.language_modelling.masked_lm import MaskedLM
-from experiments.run.load_model import open_saved, usual_objective
+from experiments.run.load_model import load_model, usual_objective
 from experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
@@ -67,7 +67,7 @@ def test_a_translation_is_learned_by_diffusion(tmp_path: Path, capsys: pytest.Ca
     )
     scores = {metric["name"]: metric["value"] for metric in commands.result(folder)["metrics"]}
     assert scores["bits_per_byte"] < 3
-    saved = open_saved(folder, torch.device("cpu"))
+    saved = load_model(folder, torch.device("cpu"))
     answer = said(capsys, folder, "prompt=the cat sleeps", "filling.steps=4").strip()
     assert "the cat sleeps" not in answer
     batch = saved.task.batch("test", 0, 0, 4)

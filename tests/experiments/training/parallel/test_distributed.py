@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from experiments.config.parallel import ParallelConfig
 from experiments.runtime.errors import ConfigError
-from experiments.runtime.rank import Place, place
+from experiments.runtime.rank import ProcessRank, process_rank
 from experiments.runtime.run_lock import RunLock
 from experiments.train import train as train_command
 from tests.experiments import commands
@@ -413,9 +413,9 @@ def test_srun_tells_a_process_its_place(monkeypatch: pytest.MonkeyPatch) -> None
     words = {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "8"}
     for name, value in words.items():
         monkeypatch.setenv(name, value)
-    assert place() == Place()  # tasks that are runs of their own
+    assert process_rank() == ProcessRank()  # tasks that are runs of their own
     monkeypatch.setenv("MASTER_ADDR", "node1")
-    assert place() == Place(rank=5, local_rank=1, size=8)
+    assert process_rank() == ProcessRank(rank=5, local_rank=1, size=8)
 
 
 def test_a_run_is_the_same_run_however_many_train_it() -> None:

@@ -78,7 +78,7 @@ def start_together(size: int, *words: str, **more: str) -> list[subprocess.Popen
 
 def work(desk: Path) -> None:
     """What each process does."""
-    from experiments.training.parallel import collectives as world
+    from experiments.training.parallel import collectives
 
     folders = {}
     for number, (name, words) in enumerate(json.loads((desk / "cases.json").read_text()).items()):
@@ -90,9 +90,9 @@ def work(desk: Path) -> None:
             traceback.print_exc()
             os._exit(1)  # the others would wait for this one
         print(f"case {name}: {time.monotonic() - began:.1f} s", flush=True)
-    if world.leads():
+    if collectives.is_rank_zero():
         (desk / "folders.json").write_text(json.dumps(folders))
-    world.stop()
+    collectives.stop()
 
 
 if __name__ == "__main__":
