@@ -41,7 +41,7 @@ from experiments.config.schema import TrainerConfig
 from experiments.config.sections import CONF
 from experiments.objectives.objective import View
 from experiments.run.plan import Plan, plan
-from experiments.run.record import identity
+from experiments.run.record import run_identity
 from experiments.run.settings import Settings, read_settings
 from experiments.runtime.console import Console
 from experiments.runtime.preemption import Interruptions
@@ -114,7 +114,7 @@ class Harness:
         folder.open(settings.resolved, {})
         tracker = open_tracker(
             settings.tracking,
-            RunIdentity.of(identity(settings)),
+            RunIdentity.of(run_identity(settings)),
             folder.root,
             settings.resolved,
             planned.cost,
@@ -129,7 +129,7 @@ class Harness:
             folder=folder,
             tracker=tracker,
             console=console,
-            grid=ParallelDims(),
+            dims=ParallelDims(),
             flops_per_token=planned.cost["flops_per_token"],
             interruptions=held.enter_context(Interruptions(settings.trainer.preemption_margin_seconds)),
             lock=held.enter_context(RunLock(folder.root)),
@@ -140,7 +140,7 @@ class Harness:
         self.progress = held.enter_context(console.progress(self.trainer.total_steps))
 
     def step(self) -> None:
-        self.trainer.turn(self.watchdog, self.progress)
+        self.trainer.train_iteration(self.watchdog, self.progress)
 
 
 def build(settings: Settings, planned: Plan) -> Backbone:

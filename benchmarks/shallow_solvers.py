@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from experiments.config.sections import CONF
 from experiments.run.plan import build_task
-from experiments.run.settings import part
+from experiments.run.settings import component
 from experiments.tasks.long_range import listops, pathfinder
 from experiments.tasks.probes.probe import Probe
 from experiments.tasks.task import Task
@@ -35,7 +35,7 @@ def main() -> None:
         with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
             composed = hydra.compose("evaluate", overrides=["run=none", f"task={name}", *words])
         section = OmegaConf.to_container(composed.task)
-        task_class, config = part({"task": section}, "task", Task)  # type: ignore[type-abstract]
+        task_class, config = component({"task": section}, "task", Task)  # type: ignore[type-abstract]
         task = build_task(task_class, config, name)
         shown = " ".join([name, *(word.removeprefix("task.") for word in words)])
         for reference in task.guesses() if isinstance(task, Probe) else task.references():

@@ -31,7 +31,7 @@ from experiments.evaluation.perplexity import nats_by_position, nats_by_recall, 
 from experiments.run.load_model import LoadedModel, load_model, read_run
 from experiments.run.model_files import is_run_folder
 from experiments.run.plan import build_task
-from experiments.run.settings import part
+from experiments.run.settings import component
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import ConfigError, nearest
 from experiments.tasks.metrics import Metric
@@ -145,7 +145,7 @@ def _recall(saved: LoadedModel, config: EvaluateConfig) -> dict[str, tuple[float
 def _task(path: Path, section: dict[str, Any] | None) -> Task:
     """The task named on the command line, or else the run's own."""
     if section is not None:
-        task_class, config = part({"task": section}, "task", Task)  # type: ignore[type-abstract]
+        task_class, config = component({"task": section}, "task", Task)  # type: ignore[type-abstract]
         return build_task(task_class, config, task_class.__name__)
     if not is_run_folder(path):
         raise ConfigError(

@@ -34,7 +34,7 @@ from experiments.benchmark.subprocess_runner import measure
 from experiments.config.schema import DeviceConfig, ScaleConfig
 from experiments.config.structured import typed
 from experiments.objectives.objective import Objective
-from experiments.run.settings import part
+from experiments.run.settings import component
 from experiments.runtime.errors import ConfigError, OutOfMemoryError, RunError
 
 
@@ -70,8 +70,8 @@ def read(cfg: DictConfig) -> Benchmark:
     resolved = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(resolved, dict)
     tree: dict[str, Any] = {str(key): value for key, value in resolved.items()}
-    cls, config = part(tree, "backbone", Backbone)  # type: ignore[type-abstract]
-    form, settings = part(tree, "objective", Objective)  # type: ignore[type-abstract]
+    cls, config = component(tree, "backbone", Backbone)  # type: ignore[type-abstract]
+    form, settings = component(tree, "objective", Objective)  # type: ignore[type-abstract]
     objective = form.for_backbone(cls.capabilities), settings
     scale, device = typed(ScaleConfig, tree["scale"], "scale"), typed(DeviceConfig, tree["device"], "device")
     groups = ("backbone", "scale", "device", "objective")

@@ -23,7 +23,7 @@ from experiments.benchmark.workloads import Cell, CellConfig, Measured
 from experiments.config.schema import DeviceConfig
 from experiments.config.structured import typed
 from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
-from experiments.run.settings import part
+from experiments.run.settings import component
 from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.memory import peak_memory
 from experiments.tracking.provenance import provenance
@@ -31,7 +31,7 @@ from experiments.tracking.provenance import provenance
 
 def measure(tree: dict[str, Any]) -> dict[str, Any]:
     """The columns that one process finds out. Raises ConfigError, MemoryError and what PyTorch raises."""
-    cls, config = part(tree, "backbone", Backbone)  # type: ignore[type-abstract]
+    cls, config = component(tree, "backbone", Backbone)  # type: ignore[type-abstract]
     chosen, cell = typed(DeviceConfig, tree["device"], "device"), typed(CellConfig, tree["cell"], "")
     device = torch_device(chosen.name)
     configure_process(threads=chosen.threads, kernels=chosen.kernels)
@@ -42,7 +42,7 @@ def measure(tree: dict[str, Any]) -> dict[str, Any]:
         model = cls(config, vocab_size=cell.vocab_size, max_length=cell.max_length).to(device)
         work = Cell(model, cell, device, chosen.precision)
         if cell.mode == "sample":
-            form, settings = part(tree, "objective", FillsBlanks)  # type: ignore[type-abstract]
+            form, settings = component(tree, "objective", FillsBlanks)  # type: ignore[type-abstract]
             objective = form(settings, Blanks(cell.vocab_size))
             work = Sampler(model, cell, device, chosen.precision, objective)
         found = work.measure()

@@ -88,8 +88,10 @@ def _imported(path: str) -> Function:
 
 def _speaks(error: RunError) -> bool:
     """Whether this process is to say why the run fails: of several that share it, one does."""
-    world = sys.modules.get("experiments.training.parallel.collectives")  # they cannot have met without it
-    return process_rank().rank == 0 if world is None else world.speaks(error)
+    collectives = sys.modules.get(
+        "experiments.training.parallel.collectives"
+    )  # they cannot have met without it
+    return process_rank().rank == 0 if collectives is None else collectives.reports_error(error)
 
 
 def _fail(message: str, code: int, *, silent: bool = False) -> None:

@@ -26,7 +26,7 @@ from experiments.config.schema import ScaleConfig
 from experiments.config.structured import typed
 from experiments.cost.model_cost import CostConfig, Pricing
 from experiments.cost.tables import render
-from experiments.run.settings import part
+from experiments.run.settings import component
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import ConfigError
 
@@ -43,7 +43,7 @@ def price(cfg: DictConfig) -> dict[str, Any]:
     resolved = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(resolved, dict)
     tree: dict[str, Any] = {str(key): value for key, value in resolved.items()}
-    cls, config = part(tree, "backbone", Backbone)  # type: ignore[type-abstract]
+    cls, config = component(tree, "backbone", Backbone)  # type: ignore[type-abstract]
     scale = typed(ScaleConfig, tree["scale"], "scale")
     own = {key: value for key, value in tree.items() if key not in ("backbone", "scale", "objective")}
     asked = typed(CostConfig, own, "")

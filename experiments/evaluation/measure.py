@@ -35,7 +35,7 @@ class EvaluationShard:
     reports: bool = True
     """False where another process has the same part, and reports it."""
 
-    def divide(self, score: Callable[[int, int], list[Score]], total: int) -> list[Score]:
+    def map_examples(self, score: Callable[[int, int], list[Score]], total: int) -> list[Score]:
         """The scores of ``total`` sequences; ``score`` finds those of a range of them.
 
         Numbers are added up among the processes, each being 0 everywhere but in one, so they are exact.
@@ -75,12 +75,12 @@ def measure(
     batch_size: int,
     precision: str,
     before_batch: Callable[[], None] = lambda: None,
-    share: EvaluationShard = WHOLE_SPLIT,
+    shard: EvaluationShard = WHOLE_SPLIT,
 ) -> list[Metric]:
     """Every metric on the first ``examples`` of a split (all, if there are fewer), the task's own first.
 
     ``before_batch`` is called between batches and may raise to end the evaluation early.
-    Of several processes each goes through its ``share``, and all find the same.
+    Of several processes each goes through its ``shard``, and all find the same.
     """
     available = task.num_examples(split)
     total = examples if available is None else min(examples, available)
@@ -99,7 +99,7 @@ def measure(
         return found
 
     with inference(model, device, precision):
-        scores = share.divide(score, total)
+        scores = shard.map_examples(score, total)
     records = [record for score in scores for record in score.records]
     pooled = scores[0].accuracy_B is not None or scores[0].nats_B is not None
     found = [summarise(scores, objective, split)] if pooled else []

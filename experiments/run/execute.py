@@ -13,7 +13,7 @@ from typing import Any
 from experiments.config.tracking import TrackingConfig
 from experiments.objectives.objective import Objective
 from experiments.run import record as recording
-from experiments.run import resume_check as drift
+from experiments.run import resume_check
 from experiments.run.plan import build_model, plan
 from experiments.run.settings import Settings
 from experiments.runtime.console import Console, clock
@@ -48,10 +48,10 @@ def execute(settings: Settings) -> None:
     """
     device = torch_device(settings.device.name)
     collectives.start(device)
-    grid = make_parallel_dims(settings.parallel, device.type, settings.budget)
+    dims = make_parallel_dims(settings.parallel, device.type, settings.budget)
     folder = RunFolder(settings.folder, writes=collectives.is_rank_zero())
     console = Console(f"{settings.cell} s{settings.seed}", quiet=not collectives.is_rank_zero())
-    collectives.run_on_rank_zero(lambda: drift.check_config(settings, folder.root))
+    collectives.run_on_rank_zero(lambda: resume_check.check_config(settings, folder.root))
     if not _finished(folder, console):
         try:
             with _one_writer(folder.root) as lock:
@@ -59,7 +59,7 @@ def execute(settings: Settings) -> None:
                     collectives.run_on_rank_zero(
                         lambda: check_progress(folder.root, checkpoint.newest_step(folder.checkpoints))
                     )
-                    _execute(settings, folder, console, grid, lock)
+                    _execute(settings, folder, console, dims, lock)
         except Preempted as preempted:
             if preempted.reason == ORPHANED:
                 os._exit(75)  # nobody waits for this process any more, and nobody would end it
@@ -69,7 +69,7 @@ def execute(settings: Settings) -> None:
 def _finished(folder: RunFolder, console: Console) -> bool:
     finished = collectives.run_on_rank_zero(lambda: folder.finished)
     if finished:
-        console.say(f"already {(folder.result() or {})['status']}: {folder.root}")
+        console.log(f"already {(folder.result() or {})['status']}: {folder.root}")
     return finished
 
 
@@ -87,12 +87,12 @@ def _one_writer(folder: Path) -> Iterator[RunLock]:
 
 
 def _execute(
-    settings: Settings, folder: RunFolder, console: Console, grid: ParallelDims, lock: RunLock
+    settings: Settings, folder: RunFolder, console: Console, dims: ParallelDims, lock: RunLock
 ) -> None:
     """The part of ``execute`` that only one command at a time may do."""
     configure_process(threads=settings.device.threads, kernels=settings.device.kernels)
     planned = collectives.rank_zero_first(lambda: plan(settings))
-    record = {**recording.identity(settings), **planned.cost, "fingerprint": planned.task.fingerprint}
+    record = {**recording.run_identity(settings), **planned.cost, "fingerprint": planned.task.fingerprint}
     if settings.init_from is not None:
         record["initial"] = {
             "path": str(settings.init_from.path),
@@ -101,20 +101,20 @@ def _execute(
     try:
         reset_peak_memory()
         model = build_model(settings, planned)
-        kernels = model.kernels() | _engine(settings, grid)
+        kernels = model.kernels() | _engine(settings, dims)
         record |= collectives.run_on_rank_zero(
-            lambda: recording.begin(settings, planned, model, kernels, folder, console)
+            lambda: recording.begin_record(settings, planned, model, kernels, folder, console)
         )
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
             raise OutOfMemoryError(f"out of memory while building the model: {error}") from error
         raise
-    console.say(
+    console.log(
         f"{planned.cost['parameters']['body']:,} body parameters "
         f"({planned.matched.residual:+.2%} of the target), {settings.folder}"
     )
     if kernels:
-        console.say("kernels: " + ", ".join(f"{part}: {path}" for part, path in kernels.items()))
+        console.log("kernels: " + ", ".join(f"{part}: {path}" for part, path in kernels.items()))
     tracking = settings.tracking if folder.writes else TrackingConfig()
     tracker = open_tracker(
         tracking,
@@ -135,7 +135,7 @@ def _execute(
             folder=folder,
             tracker=tracker,
             console=console,
-            grid=grid,
+            dims=dims,
             flops_per_token=planned.cost["flops_per_token"],
             interruptions=interruptions,
             lock=lock,
@@ -143,9 +143,9 @@ def _execute(
         _train(trainer, planned.extra_evaluations, record, folder, tracker, console)
 
 
-def _engine(settings: Settings, grid: ParallelDims) -> dict[str, str]:
+def _engine(settings: Settings, dims: ParallelDims) -> dict[str, str]:
     """What trains the model where it is not plain PyTorch in one process, for the record."""
-    processes = {} if grid.mesh is None else {"processes": grid.describe()}
+    processes = {} if dims.mesh is None else {"processes": dims.describe()}
     return processes | ({} if settings.trainer.compile == "none" else {"blocks": "compiled"})
 
 
@@ -186,18 +186,18 @@ def _train(
         **record,
         "status": status,
         "message": message,
-        "training": recording.training(trainer, peak),
+        "training": recording.training_summary(trainer, peak),
         "metrics": metrics,
         "finished_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    error = recording.finish(folder, result, error)
+    error = recording.finish_record(folder, result, error)
     tracker.close(result, 0 if error is None else getattr(error, "exit_code", 75))
     if error is not None:
-        console.say(f"{status}: {message}")
+        console.log(f"{status}: {message}")
         raise error
     metric = metrics[0]
     ended = len(list(folder.root.parents[1].glob("*/s*/result.json")))
-    console.say(
+    console.log(
         f"complete in {clock(state.seconds)}: test {metric['name']} {metric['value']:.4f} "
         f"({ended} runs of study {record['study']} have ended)"
     )

@@ -151,7 +151,7 @@ def _open_hugging_face(path: Path, task: Task | None) -> LoadedModel:
 
 
 def usual_objective(capabilities: Capabilities, task: Task) -> Objective:
-    """What models of these abilities are usually trained by; a Hugging Face folder does not say."""
+    """What models of these abilities are usually trained by; a Hugging Face folder does not log."""
     if capabilities.encoder_decoder:
         return SpanCorruption(SpanCorruptionConfig(), task)
     if capabilities.causal:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from architectures.backbone import Backbone
-from experiments.run import resume_check as drift
+from experiments.run import resume_check
 from experiments.run.model_files import ModelSpec
 from experiments.run.plan import Plan
 from experiments.run.settings import Settings
@@ -19,7 +19,7 @@ from experiments.training.parallel import collectives
 from experiments.training.trainer import Trainer
 
 
-def identity(settings: Settings) -> dict[str, Any]:
+def run_identity(settings: Settings) -> dict[str, Any]:
     """The fields of result.json that say which run it is."""
     return {
         "format": 1,
@@ -32,7 +32,7 @@ def identity(settings: Settings) -> dict[str, Any]:
     }
 
 
-def begin(
+def begin_record(
     settings: Settings,
     planned: Plan,
     model: Backbone,
@@ -44,14 +44,14 @@ def begin(
     added = {}
     try:
         if settings.continue_from is not None:
-            added["parent"] = drift.adopt(settings.continue_from, folder.root)
+            added["parent"] = resume_check.copy_parent_checkpoint(settings.continue_from, folder.root)
         now = provenance(
             torch_device(settings.device.name),
             settings.device.precision,
             {"task": settings.names.task, "fingerprint": planned.task.fingerprint},
             kernels,
         )
-        added["resume"] = drift.compare(folder.root, now, console.say)
+        added["resume"] = resume_check.compare_provenance(folder.root, now, console.log)
         folder.open(settings.resolved, {**now, "resume": added["resume"]})
         ModelSpec.of(model, settings.names.backbone, planned.task.tokenizer).write(folder.root)
         if planned.task.tokenizer is not None:
@@ -61,7 +61,7 @@ def begin(
     return added
 
 
-def training(trainer: Trainer, peak: int) -> dict[str, Any]:
+def training_summary(trainer: Trainer, peak: int) -> dict[str, Any]:
     """How training went, for the result. ``peak``: bytes of memory at most."""
     state = trainer.state
     return {
@@ -75,7 +75,7 @@ def training(trainer: Trainer, peak: int) -> dict[str, Any]:
         "compile_seconds": state.compile_seconds,
         "data_share": state.data_seconds / state.seconds if state.seconds else None,
         "peak_memory_bytes": peak,
-        "micro_batch_size": trainer.fitting.size,
+        "micro_batch_size": trainer.micro_batcher.size,
         "skipped_steps": state.anomalies.skipped,
         "loss_spikes": state.anomalies.spikes,
     }
@@ -87,7 +87,9 @@ def _epochs(trainer: Trainer) -> float | None:
     return None if available is None else trainer.state.step * trainer.batch_size / available
 
 
-def finish(folder: RunFolder, result: dict[str, Any], error: BaseException | None) -> BaseException | None:
+def finish_record(
+    folder: RunFolder, result: dict[str, Any], error: BaseException | None
+) -> BaseException | None:
     """Writes the result. Gives why the run fails: ``error``, or that it cannot be written."""
 
     def write() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from experiments.config.legacy import upgrade
-from experiments.run.settings import Initial, Settings, deciding
+from experiments.run.settings import Initial, Settings, result_settings
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import ConfigError, DataError
 from experiments.runtime.secrets import redact
@@ -34,12 +34,12 @@ def check_config(settings: Settings, folder: Path) -> None:
     try:
         stored = OmegaConf.to_container(OmegaConf.load(path))
         assert isinstance(stored, dict)
-        before = flat(deciding(upgrade({str(key): value for key, value in stored.items()})))
+        before = flat(result_settings(upgrade({str(key): value for key, value in stored.items()})))
     except Exception as error:  # whatever a damaged file makes the reader of YAML say
         raise ConfigError(
             f"{path}: cannot be read ({error}): remove the run's folder to begin again"
         ) from error
-    now = flat(redact(deciding(settings.resolved)))
+    now = flat(redact(result_settings(settings.resolved)))
     different = [
         f"{key}: {before.get(key, _ABSENT)} there, {now.get(key, _ABSENT)} now"
         for key in sorted(before.keys() | now.keys())
@@ -62,13 +62,13 @@ def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     }
 
 
-def compare(folder: Path, now: dict[str, Any], say: Callable[[str], object]) -> dict[str, Any]:
+def compare_provenance(folder: Path, now: dict[str, Any], log: Callable[[str], object]) -> dict[str, Any]:
     """What a sitting that continues a run finds changed, for ``provenance.json`` and the result.
 
     Args:
         folder: the run folder, as the sitting before left it.
         now: the provenance of this one.
-        say: is told in one line what has changed.
+        log: is told in one line what has changed.
 
     Returns:
         ``sittings`` (how many there were, this one included), ``changed`` (since the first, by dotted key,
@@ -100,7 +100,7 @@ def compare(folder: Path, now: dict[str, Any], say: Callable[[str], object]) -> 
     }
     if changed:
         words = "; ".join(f"{key} {old} -> {new}" for key, (old, new) in changed.items())
-        say(f"warning: changed since the run was last here: {words}; its result is marked as not exact")
+        log(f"warning: changed since the run was last here: {words}; its result is marked as not exact")
     # The oldest value stays the one compared with: what changed and changed back did so for a while.
     changed = {key: [earlier["changed"].get(key, pair)[0], pair[1]] for key, pair in changed.items()}
     changed = {**earlier["changed"], **changed}
@@ -113,7 +113,7 @@ def _watched(provenance: dict[str, Any]) -> dict[str, Any]:
     return flat(kept | {"code": (provenance.get("git") or {}).get("code")})
 
 
-def adopt(parent: Initial, folder: Path) -> dict[str, Any]:
+def copy_parent_checkpoint(parent: Initial, folder: Path) -> dict[str, Any]:
     """Copy the newest checkpoint of the parent into a run without one; return which that was.
 
     Raises CheckpointError where the parent has no whole checkpoint.

@@ -66,7 +66,7 @@ class Settings(Sections):
     @property
     def digest(self) -> str:
         """Eight hex digits of everything that decides the result, except the seed."""
-        kept = deciding(self.resolved)
+        kept = result_settings(self.resolved)
         for name, source in (("init_from", self.init_from), ("continue_from", self.continue_from)):
             if source is not None:
                 kept[name] = source.fingerprint
@@ -86,7 +86,7 @@ class Settings(Sections):
         return self.runs / self.study / f"{self.cell}-{self.digest}" / f"s{self.seed}"
 
 
-def deciding(resolved: dict[str, Any]) -> dict[str, Any]:
+def result_settings(resolved: dict[str, Any]) -> dict[str, Any]:
     """What of a configuration decides the result, except the seed, and the weights training starts from."""
     beside = ("seed", "runs", "tracking", "study", "names", "parallel", "init_from", "continue_from")
     kept = {k: v for k, v in resolved.items() if k not in beside}
@@ -118,9 +118,9 @@ def read_settings(cfg: DictConfig) -> Settings:
 
     sections = read_sections(tree)
     names = sections.names
-    backbone_class, backbone = part(tree, "backbone", Backbone)  # type: ignore[type-abstract]
-    objective_class, objective = part(tree, "objective", Objective)  # type: ignore[type-abstract]
-    task_class, task = part(tree, "task", Task)  # type: ignore[type-abstract]
+    backbone_class, backbone = component(tree, "backbone", Backbone)  # type: ignore[type-abstract]
+    objective_class, objective = component(tree, "objective", Objective)  # type: ignore[type-abstract]
+    task_class, task = component(tree, "task", Task)  # type: ignore[type-abstract]
     _check_pair(tree["names"], backbone_class, objective_class, task_class)
     if getattr(objective, "separate_documents", False) and not backbone_class.capabilities.packs:
         raise ConfigError(
@@ -222,13 +222,13 @@ def _extra_evaluations(tree: dict[str, Any], trainer: TrainerConfig) -> dict[str
         changes = OmegaConf.to_container(OmegaConf.from_dotlist(words.split()))
         changed = OmegaConf.merge(tree["task"], changes)
         try:
-            found[words] = part({"task": OmegaConf.to_container(changed)}, "task", Task)[1]  # type: ignore[type-abstract]
+            found[words] = component({"task": OmegaConf.to_container(changed)}, "task", Task)[1]  # type: ignore[type-abstract]
         except ConfigError as error:
             raise ConfigError(f"{key}: {words}: {error}") from None
     return found
 
 
-def part(tree: dict[str, Any], key: str, base: type[T]) -> tuple[type[T], Any]:
+def component(tree: dict[str, Any], key: str, base: type[T]) -> tuple[type[T], Any]:
     """The class a group's YAML names, and its configuration."""
     values = dict(tree[key])
     if "_target_" not in values:

@@ -45,14 +45,14 @@ class Console:
         self.name = name
         self._rich = _Screen(highlight=False, soft_wrap=True, quiet=quiet)
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         with contextlib.suppress(OSError):
             self._rich.print(redact(f"[{self.name}] {text}"), markup=False)
             sys.stdout.flush()
 
     def step(self, step: int, total: int, row: dict[str, Any], seconds_left: float) -> None:
         """One line for a logged step."""
-        self.say(
+        self.log(
             f"step {step}/{total} ({step / total:.0%}) | loss {row['loss']:.4f} | "
             f"lr {row['learning_rate']:.2e} | grad {row['grad_norm']:.2f} | "
             f"{count(row['tokens_per_second'])} tokens/s | data {row['data_share']:.1%} | "

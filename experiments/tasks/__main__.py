@@ -110,12 +110,12 @@ def main() -> None:
 
 
 def _collect(cfg: DictConfig) -> None:
-    from experiments.run.settings import part
+    from experiments.run.settings import component
     from experiments.tasks.probes.probe import Probe
     from experiments.tasks.task import Task
 
     # Only the task is read: whether the other parts go with it does not matter here.
-    found, config = part({"task": OmegaConf.to_container(cfg.task, resolve=True)}, "task", Task)  # type: ignore[type-abstract]
+    found, config = component({"task": OmegaConf.to_container(cfg.task, resolve=True)}, "task", Task)  # type: ignore[type-abstract]
     if issubclass(found, Probe):
         _gates.append(measure_gate(cfg.names.task, found(config)))  # type: ignore[call-arg]
     else:

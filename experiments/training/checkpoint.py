@@ -40,7 +40,7 @@ def write(
     tensors: dict[str, dict[str, Tensor]],
     state: dict[str, Any],
     keep: int,
-    say: Callable[[str], object] = print,
+    log: Callable[[str], object] = print,
 ) -> None:
     """Commit a checkpoint, verify it, and then remove all but the newest ``keep``. One process calls it.
 
@@ -48,7 +48,7 @@ def write(
         tensors: by file and name, as ``state_dict.gather`` returns them.
         state: what else is needed to continue; it must be representable in JSON.
         keep: number of checkpoints left, the new one included.
-        say: receives a line about old checkpoints that could not be removed, which do no harm.
+        log: receives a line about old checkpoints that could not be removed, which do no harm.
 
     Raises:
         CheckpointError: nothing was written, and every older checkpoint is as it was.
@@ -84,7 +84,7 @@ def write(
     try:
         prune(folder, keep)
     except OSError as error:
-        say(f"warning: {folder}: an old checkpoint cannot be removed: {error}")
+        log(f"warning: {folder}: an old checkpoint cannot be removed: {error}")
 
 
 def _place(folder: Path, step: int) -> Path:
@@ -136,11 +136,11 @@ def load_newest(
     folder: Path,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
-    say: Callable[[str], object] = print,
+    log: Callable[[str], object] = print,
 ) -> dict[str, Any] | None:
     """Restores the newest whole checkpoint and returns its state; None if there has never been one.
 
-    ``say`` is told in one line where a newer one is broken. Of several processes, which must all call
+    ``log`` is told in one line where a newer one is broken. Of several processes, which must all call
     it, the first chooses; one whose files another does not see in full length is set aside for all.
 
     Raises:
@@ -152,7 +152,7 @@ def load_newest(
         path = folder / name
         if not all_reduce_any(broken(path, hashes=False) is not None):
             if reasons:
-                say(f"warning: {folder}: fell back to {name}; set aside {'; '.join(reasons)}")
+                log(f"warning: {folder}: fell back to {name}; set aside {'; '.join(reasons)}")
             return _restore(path, model, optimizer)
         run_on_rank_zero(partial(_refuse, path, "another process does not find its files whole", reasons))
     return None

@@ -22,8 +22,8 @@ MOST_FAILURES = 3
 class CheckpointSaver:
     """Saves one run's checkpoints; a failure is said, and only three in a row end the run."""
 
-    def __init__(self, folder: Path, keep: int, say: Callable[[str], object]) -> None:
-        self.folder, self.keep, self.say = folder, keep, say
+    def __init__(self, folder: Path, keep: int, log: Callable[[str], object]) -> None:
+        self.folder, self.keep, self.log = folder, keep, log
         self.failures = 0
 
     def save(
@@ -50,7 +50,7 @@ class CheckpointSaver:
         self, step: int, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any], last: bool
     ) -> None:
         """The part of the process that writes."""
-        arguments = (self.folder, step, tensors, state, self.keep, self.say)
+        arguments = (self.folder, step, tensors, state, self.keep, self.log)
         try:
             checkpoint.write(*arguments)
         except CheckpointError:
@@ -64,7 +64,7 @@ class CheckpointSaver:
                     raise CheckpointError(
                         f"{error}{times}; older checkpoints are intact: make room and run it again"
                     ) from error
-                self.say(f"warning: {error}; training goes on ({self.failures} of {MOST_FAILURES} in a row)")
+                self.log(f"warning: {error}; training goes on ({self.failures} of {MOST_FAILURES} in a row)")
                 return
         self.failures = 0
 

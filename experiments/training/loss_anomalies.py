@@ -31,7 +31,7 @@ class LossAnomalies:
     recent: list[float] = field(default_factory=list)
     """The last losses, at most ``WINDOW``."""
 
-    def see(self, loss: float) -> None:
+    def record_loss(self, loss: float) -> None:
         """Counts a finite loss."""
         self.skipped_in_a_row = 0
         if len(self.recent) == WINDOW:
@@ -39,7 +39,7 @@ class LossAnomalies:
             self.spikes += int(loss > recent.mean() + SIGMAS * recent.std())
         self.recent = [*self.recent, loss][-WINDOW:]
 
-    def refuse(self, what: str, policy: str) -> None:
+    def skip(self, what: str, policy: str) -> None:
         """Counts a step that is left out. Raises DivergedError where ``policy`` does not allow it."""
         if policy == "stop":
             raise DivergedError(f"{what}; the weights were not updated")

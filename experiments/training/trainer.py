@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone
-from experiments.evaluation.measure import EvaluationShard, measure
+from experiments.evaluation.measure import measure
 from experiments.objectives.objective import Objective, View
 from experiments.run.settings import Settings
 from experiments.runtime.console import Console
@@ -84,7 +84,7 @@ class Trainer:
         folder: RunFolder,
         tracker: Tracker,
         console: Console,
-        grid: ParallelDims,
+        dims: ParallelDims,
         flops_per_token: float,
         interruptions: Interruptions,
         lock: RunLock,
@@ -95,7 +95,7 @@ class Trainer:
         self.device = next(model.parameters()).device
         self.batch_size = settings.budget.batch_size
         self.strategy = Strategy(
-            grid,
+            dims,
             model,
             objective,
             activation_checkpointing=settings.parallel.activation_checkpointing,
@@ -110,12 +110,12 @@ class Trainer:
         self.total_steps = max(1, settings.budget.tokens // self.tokens_per_step)
         self.batches = BatchPrefetcher(task, settings.seed, self.batch_size, self.total_steps)
         self.decayed_steps = decayed_steps(self.total_steps, settings.optimizer)
-        self.fitting = MicroBatcher(
+        self.micro_batcher = MicroBatcher(
             settings.budget.micro_batch_size,
-            self.batch_size // grid.data,
+            self.batch_size // dims.data,
             alone=collectives.world_size() == 1,
         )
-        self.saver = CheckpointSaver(folder.checkpoints, settings.trainer.keep_checkpoints, console.say)
+        self.saver = CheckpointSaver(folder.checkpoints, settings.trainer.keep_checkpoints, console.log)
         self.interruptions, self.lock = interruptions, lock
 
     def run(self) -> None:
@@ -132,9 +132,9 @@ class Trainer:
             self.console.progress(self.total_steps) as progress,
         ):
             while self.state.step < self.total_steps:
-                self.turn(watchdog, progress)
+                self.train_iteration(watchdog, progress)
 
-    def turn(self, watchdog: Watchdog, progress: Callable[[int], None]) -> None:
+    def train_iteration(self, watchdog: Watchdog, progress: Callable[[int], None]) -> None:
         """One step, and whatever is due after it. Raises what ``run`` does."""
         trainer = self.settings.trainer
         with watchdog.step():
@@ -145,7 +145,7 @@ class Trainer:
             self._log(row)
         if self._is_validated(step):
             self._validate()
-        stop = self._reason()
+        stop = self._stop_reason()
         if step % trainer.checkpoint_every == 0 or last or stop:
             self.save()
         if stop:
@@ -153,7 +153,7 @@ class Trainer:
 
     def _resume(self) -> None:
         """Takes up the run where its newest checkpoint left it, if there is one."""
-        saved = checkpoint.load_newest(self.folder.checkpoints, self.model, self.optimizer, self.console.say)
+        saved = checkpoint.load_newest(self.folder.checkpoints, self.model, self.optimizer, self.console.log)
         if saved is not None:
             try:
                 state = dict(saved["train_state"])
@@ -165,7 +165,7 @@ class Trainer:
                     f"({error}): continue with that"
                 ) from None
             exchange_averages(self.optimizer)  # the checkpoint's model is the averaged one
-            self.console.say(f"resumed at step {self.state.step}")
+            self.console.log(f"resumed at step {self.state.step}")
         self.folder.rewind(self.state.step)
         for row in self.folder.rows():
             self.tracker.log(row)
@@ -175,22 +175,22 @@ class Trainer:
             lambda: self.folder.has_row("validation", step)
         ):
             self._validate()  # the run was stopped in the middle of it
-            self._go_on()
+            self._raise_if_preempted()
 
     def _is_validated(self, step: int) -> bool:
         """At regular intervals, where the learning rate has decayed, and at the end."""
         regular = step > 0 and step % self.settings.trainer.evaluate_every == 0
         return regular or step == self.total_steps or step in self.decayed_steps
 
-    def _reason(self) -> str | None:
+    def _stop_reason(self) -> str | None:
         """Why the run should stop, in the words of any process. All ask, at the same step."""
         own = self.interruptions.reason
         stop = collectives.all_reduce_any(own is not None)
         return own or "stopped by a signal to another of its processes" if stop else None
 
-    def _go_on(self) -> None:
+    def _raise_if_preempted(self) -> None:
         """Raises Preempted if the run should stop."""
-        if reason := self._reason():
+        if reason := self._stop_reason():
             raise Preempted(reason=reason)
 
     def _step(self) -> dict[str, float]:
@@ -206,13 +206,13 @@ class Trainer:
         data_seconds = time.perf_counter() - started
 
         rate = set_learning_rate(self.optimizer, state.step, self.total_steps, self.settings.optimizer)
-        total = self.fitting.run(lambda size: self._gradients(view, size))
+        total = self.micro_batcher.run(lambda size: self._gradients(view, size))
         total_norm = gradient_norm(self.parameters)
         # Here, and nowhere else in a step, the host waits for a GPU: what is no number must not be learnt.
         own, norm = torch.stack([total, total_norm.double()]).tolist()
         loss = self.strategy.total(own)
         if what := not_finite(loss, norm):
-            self._refuse(what, loss, norm)
+            self._skip_step(what, loss, norm)
         else:
             clip_gradients(self.parameters, self.settings.optimizer.clip_norm, total_norm)
             self.optimizer.step()
@@ -220,7 +220,7 @@ class Trainer:
             if (decay := self.settings.optimizer.ema) is not None:
                 update_average(self.optimizer, state.step + 1, decay)
             state.window_loss += loss
-            state.anomalies.see(loss)
+            state.anomalies.record_loss(loss)
         self.optimizer.zero_grad(set_to_none=True)
 
         compiling = compile_seconds() - compiled
@@ -235,10 +235,10 @@ class Trainer:
         state.window_seconds += seconds
         state.window_data += data_seconds
         if compiling:
-            self.console.say(f"step {state.step}: torch.compile took {compiling:.1f} s, counted apart")
+            self.console.log(f"step {state.step}: torch.compile took {compiling:.1f} s, counted apart")
         return {"learning_rate": rate, "grad_norm": norm}
 
-    def _refuse(self, what: str, loss: float, norm: float) -> None:
+    def _skip_step(self, what: str, loss: float, norm: float) -> None:
         """Leaves a step out whose loss or gradient is no finite number, or raises DivergedError.
 
         Both are those of all processes, which therefore do the same.
@@ -256,7 +256,7 @@ class Trainer:
             lambda: str(write_report(self.folder.root / "failures", step, bad, known))
         )
         try:
-            self.state.anomalies.refuse(f"{what} at step {step}", self.settings.trainer.non_finite)
+            self.state.anomalies.skip(f"{what} at step {step}", self.settings.trainer.non_finite)
         except DivergedError:
             if (
                 collectives.run_on_rank_zero(lambda: checkpoint.newest_step(self.folder.checkpoints))
@@ -264,7 +264,7 @@ class Trainer:
             ):
                 self.save()  # the weights before the step, so that it can be repeated at once
             raise
-        self.console.say(f"warning: {what} at step {step}: left out; see {path}")
+        self.console.log(f"warning: {what} at step {step}: left out; see {path}")
         self.state.window_skipped += 1
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         self.model.after_step()  # forgets what was counted in the step; what that moved is put back
@@ -278,7 +278,7 @@ class Trainer:
         process comes back as a float64 on its device.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        seed = dropout_seed(self.settings.seed, self.state.step, self.strategy.grid.data_rank)
+        seed = dropout_seed(self.settings.seed, self.state.step, self.strategy.dims.data_rank)
         if self.device.type == "cpu":
             torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 0.3 ms: it formats the stack
         else:
@@ -320,7 +320,7 @@ class Trainer:
         self._record("validation", {metric.name: metric.value for metric in metrics})
         precision = self.settings.device.precision
         with averaged(self.optimizer), self.strategy.gathered():
-            routing = self.fitting.run(
+            routing = self.micro_batcher.run(
                 lambda rows: self.routing.record(
                     self.folder, self.state.step, batch_size=rows, precision=precision
                 )
@@ -328,12 +328,12 @@ class Trainer:
         if routing:
             self._record("routing", routing)
         metric = metrics[0]
-        self.console.say(f"step {self.state.step} | validation {metric.name} {metric.value:.4f}")
+        self.console.log(f"step {self.state.step} | validation {metric.name} {metric.value:.4f}")
 
     def test(self, split: str, examples: int, objective: Objective | None = None) -> list[Metric]:
         """The metrics on a split, the task's own first; of another objective's task, where one is given."""
         objective = objective or self.objective
-        grid = self.strategy.grid
+        dims = self.strategy.dims
 
         def work(rows: int) -> list[Metric]:
             return measure(
@@ -348,12 +348,12 @@ class Trainer:
                 ),
                 precision=self.settings.device.precision,
                 # Several processes keep step: they stop after an evaluation, not in it.
-                before_batch=self._go_on if collectives.world_size() == 1 else lambda: None,
-                share=EvaluationShard(index=grid.share, of=grid.shares, reports=grid.reports),
+                before_batch=self._raise_if_preempted if collectives.world_size() == 1 else lambda: None,
+                shard=dims.evaluation_shard(),
             )
 
         with averaged(self.optimizer), self.strategy.gathered():
-            return self.fitting.run(work)
+            return self.micro_batcher.run(work)
 
     def _record(self, kind: str, values: dict[str, Any]) -> None:
         s = self.state

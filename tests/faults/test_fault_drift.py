@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from analysis.load.study import load_study
 from analysis.stats.warnings import study_warnings
 from experiments.run.resume_check import check_config, flat
-from experiments.run.settings import deciding
+from experiments.run.settings import result_settings
 from experiments.runtime.errors import ConfigError, DataError
 from tests.experiments import commands
 
@@ -54,7 +54,7 @@ def test_f17_every_setting_that_decides_is_compared(interrupted: Path, tmp_path:
         changed = OmegaConf.create(OmegaConf.to_container(stored))
         OmegaConf.update(changed, key, "skip" if key == "trainer.non_finite" else f"not {value}")
         OmegaConf.save(changed, interrupted / "config.yaml")
-        if key in flat(deciding(OmegaConf.to_container(changed))):
+        if key in flat(result_settings(OmegaConf.to_container(changed))):
             with pytest.raises(ConfigError, match="another configuration") as refused:
                 check_config(settings, interrupted)
             assert f"{key}: " in str(refused.value)

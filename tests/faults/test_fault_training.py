@@ -127,10 +127,10 @@ def test_f19_only_so_many_steps_are_skipped(
 def test_f19_and_only_so_many_in_all() -> None:
     anomalies = LossAnomalies()
     for _ in range(MOST_IN_ALL):
-        anomalies.refuse("loss is nan", "skip")
-        anomalies.see(1.0)
+        anomalies.skip("loss is nan", "skip")
+        anomalies.record_loss(1.0)
     with pytest.raises(DivergedError, match="20 steps in all"):
-        anomalies.refuse("loss is nan", "skip")
+        anomalies.skip("loss is nan", "skip")
 
 
 def test_the_policy_is_part_of_the_digest_but_old_folders_keep_their_names() -> None:
@@ -159,7 +159,7 @@ def test_a_spike_is_six_deviations_above_the_mean_of_the_window() -> None:
     for loss, spikes in ((mean + 6.1 * deviation, 1), (mean + 5.9 * deviation, 0), (mean - 9 * deviation, 0)):
         anomalies = LossAnomalies()
         for each in (*losses, loss):
-            anomalies.see(float(each))
+            anomalies.record_loss(float(each))
         assert anomalies.spikes == spikes
         assert len(anomalies.recent) == WINDOW
 

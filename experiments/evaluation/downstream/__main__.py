@@ -37,7 +37,7 @@ from experiments.evaluation.downstream.local_tasks import own_task
 from experiments.evaluation.downstream.results import Row, append, check_shots, print_table, task_rows
 from experiments.run.load_model import LoadedModel, UnmaskingOverrides, load_model, override_unmasking
 from experiments.run.plan import build_task
-from experiments.run.settings import part
+from experiments.run.settings import component
 from experiments.runtime.console import Console
 from experiments.runtime.errors import ConfigError, DataError, nearest
 from experiments.tasks.task import Task
@@ -106,7 +106,7 @@ def downstream(cfg: DictConfig) -> None:
 
 def _own(section: dict[str, Any], seed: int) -> dict[str, Any]:
     """The harness's description of one of our tasks."""
-    task_class, config = part({"task": section}, "task", Task)  # type: ignore[type-abstract]
+    task_class, config = component({"task": section}, "task", Task)  # type: ignore[type-abstract]
     name = task_class.__name__.lower()
     return own_task(name, build_task(task_class, config, name), seed)
 

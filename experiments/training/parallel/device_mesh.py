@@ -1,4 +1,4 @@
-"""Which part of the work each process has."""
+"""The device mesh: parallel dimensions of a run, and the position of each process."""
 
 from __future__ import annotations
 
@@ -8,52 +8,52 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from experiments.config.parallel import ParallelConfig
 from experiments.config.schema import AUTO, BudgetConfig
+from experiments.evaluation.measure import EvaluationShard
 from experiments.runtime.errors import ConfigError
 from experiments.training.parallel import collectives
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelDims:
-    """Where this process stands among those that train a run."""
+    """The parallel dimensions of a run, and the position of this process in each."""
 
     strategy: str = "none"
-    """``ddp`` or ``fsdp``; ``none`` for a process that is alone."""
+    """``ddp`` or ``fsdp``; ``none`` for a single process."""
     data: int = 1
-    """Parts of a batch."""
+    """Processes, or groups of tensor-parallel processes, among which a batch is divided."""
     data_rank: int = 0
-    """The part of this process."""
+    """Position of this process among them."""
     tensor: int = 1
+    """Processes among which each layer is divided."""
     tensor_rank: int = 0
+    """Position of this process among them."""
     expert: int = 1
+    """Processes among which the experts of a layer are divided."""
     mesh: DeviceMesh | None = None
-    """Of ``data`` and ``tensor``; None for a process that is alone."""
+    """Mesh with the dimensions ``data`` and ``tensor``; None for a single process."""
     experts: DeviceMesh | None = None
-    """Of ``replica`` and ``expert``, where experts are shared out."""
+    """Mesh with the dimensions ``replica`` and ``expert``; None without expert parallelism."""
 
-    @property
-    def shares(self) -> int:
-        """Parts that an evaluation is cut into: processes that share experts go through the same examples."""
-        return self.data // self.expert
+    def evaluation_shard(self) -> EvaluationShard:
+        """Return this process's part of an evaluation.
 
-    @property
-    def share(self) -> int:
-        """The part of this process."""
-        return self.data_rank // self.expert
-
-    @property
-    def reports(self) -> bool:
-        """Whether this process says what came of its share; the others that have it keep silent."""
-        return self.tensor_rank == 0 and self.data_rank % self.expert == 0
+        Processes that share experts score the same examples, and one of them reports the scores.
+        """
+        return EvaluationShard(
+            index=self.data_rank // self.expert,
+            of=self.data // self.expert,
+            reports=self.tensor_rank == 0 and self.data_rank % self.expert == 0,
+        )
 
     def describe(self) -> str:
-        """In a few words, for the record of a run."""
+        """Return the layout in a few words, for the record of a run."""
         parts = [f"{self.data * self.tensor} processes", self.strategy]
         parts += [f"{name} {n}" for name, n in (("tensor", self.tensor), ("expert", self.expert)) if n > 1]
         return ", ".join(parts)
 
 
 def make_parallel_dims(config: ParallelConfig, device: str, budget: BudgetConfig) -> ParallelDims:
-    """The grid of all processes. Raises ConfigError where they, or the batch, cannot be divided so."""
+    """Lay the processes out as ``parallel`` asks. Raises ConfigError where they or the batch cannot be divided."""
     size = collectives.world_size()
     for name in ("tensor", "expert"):
         parts = getattr(config, name)

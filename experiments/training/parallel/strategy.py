@@ -31,11 +31,11 @@ ATTRIBUTES = ("no_weight_decay", "learning_rate_cap", "learning_rate_factor")
 
 
 class Strategy:
-    """Prepares a model to be trained on a grid of processes, in place. Make the optimizer afterwards."""
+    """Prepares a model, in place, to be trained by the processes of ``dims``. Make the optimizer after it."""
 
     def __init__(
         self,
-        grid: ParallelDims,
+        dims: ParallelDims,
         model: Backbone,
         objective: Objective,
         *,
@@ -43,7 +43,7 @@ class Strategy:
         compile_blocks: bool,
         precision: str,
     ) -> None:
-        """Wrap the model for the processes of ``grid``.
+        """Wrap the model for the processes of ``dims``.
 
         Args:
             activation_checkpointing: ``parallel.activation_checkpointing``.
@@ -53,7 +53,7 @@ class Strategy:
         Raises:
             ConfigError: the model cannot be divided among the processes in this way.
         """
-        self.grid, self.model = grid, model
+        self.dims, self.model = dims, model
         self.blocks = [part for part in model.modules() if isinstance(part, Block)]
         kept = {name: _attributes(parameter) for name, parameter in model.named_parameters()}
         self._share_layers()
@@ -63,9 +63,9 @@ class Strategy:
         if compile_blocks:
             self._compile()
         self.loss: nn.Module = Loss(model, objective, precision)
-        if grid.strategy == "fsdp":
+        if dims.strategy == "fsdp":
             self._fsdp()
-        elif grid.strategy == "ddp":
+        elif dims.strategy == "ddp":
             self._ddp()
         for name, parameter in model.named_parameters():
             for attribute, value in kept[name].items():
@@ -73,7 +73,7 @@ class Strategy:
 
     def _compile(self) -> None:
         """After recomputing is set up and before FSDP is, as PyTorch advises."""
-        for name, parts in (("tensor", self.grid.tensor), ("expert", self.grid.expert)):
+        for name, parts in (("tensor", self.dims.tensor), ("expert", self.dims.expert)):
             if parts > 1:
                 raise ConfigError(
                     f"trainer.compile=blocks does not go with parallel.{name}={parts}: leave one"
@@ -85,40 +85,40 @@ class Strategy:
     def _share_layers(self) -> None:
         """Tensor and expert parallelism."""
         try:
-            if self.grid.mesh is not None and self.grid.tensor > 1:
-                from experiments.training.parallel.tensor_parallel import cut_layers
+            if self.dims.mesh is not None and self.dims.tensor > 1:
+                from experiments.training.parallel.tensor_parallel import parallelize_layers
 
-                cut_layers(self.model, self.grid.mesh["tensor"])
-            if self.grid.experts is not None:
+                parallelize_layers(self.model, self.dims.mesh["tensor"])
+            if self.dims.experts is not None:
                 from architectures.layers.moe.expert_parallel import distribute_experts
 
-                distribute_experts(self.model, self.grid.experts)
+                distribute_experts(self.model, self.dims.experts)
         except ValueError as error:
             raise ConfigError(f"parallel: {error}") from error
 
     def _own(self) -> dict[str, nn.Parameter]:
         """Parameters that are shared out already, and not by FSDP: those of experts."""
-        if self.grid.experts is None:
+        if self.dims.experts is None:
             return {}
         return {name: p for name, p in self.model.named_parameters() if is_dtensor(p.data)}
 
     def _fsdp(self) -> None:
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
-        assert self.grid.mesh is not None
+        assert self.dims.mesh is not None
         own = set(self._own().values())
         for part in [*self.blocks, self.model]:
-            fully_shard(part, mesh=self.grid.mesh["data"], ignored_params=own)
+            fully_shard(part, mesh=self.dims.mesh["data"], ignored_params=own)
             assert isinstance(part, FSDPModule)
             # Gradients are summed, the loss being a share of the batch's already.
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)  # gloo knows no other way
 
     def _ddp(self) -> None:
-        assert self.grid.mesh is not None
+        assert self.dims.mesh is not None
         ignored = [f"model.{name}" for name in self._own()]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.loss, ignored)
-        group = self.grid.mesh["data"].get_group()
+        group = self.dims.mesh["data"].get_group()
         with warnings.catch_warnings():
             # The name that is to replace broadcast_buffers is not known to every PyTorch we run on.
             warnings.simplefilter("ignore", FutureWarning)
@@ -130,8 +130,8 @@ class Strategy:
 
     def rows(self, view: View) -> View:
         """The rows of a batch that this process trains on."""
-        rows = len(view.tokens_BT) // self.grid.data
-        return view.rows(self.grid.data_rank * rows, (self.grid.data_rank + 1) * rows)
+        rows = len(view.tokens_BT) // self.dims.data
+        return view.rows(self.dims.data_rank * rows, (self.dims.data_rank + 1) * rows)
 
     @contextmanager
     def accumulating(self, last: bool) -> Iterator[None]:
@@ -150,16 +150,16 @@ class Strategy:
 
     def total(self, value: float) -> float:
         """The sum of a number over the parts of the batch."""
-        if self.grid.mesh is None:
+        if self.dims.mesh is None:
             return value
         found = torch.tensor(value, dtype=torch.float64)
         dist.all_reduce(found)
-        return found.item() / self.grid.tensor
+        return found.item() / self.dims.tensor
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
         """Within it every process has all weights and may use the model in any way, or not at all."""
-        if self.grid.strategy != "fsdp":
+        if self.dims.strategy != "fsdp":
             yield
             return
         from torch.distributed.fsdp import FSDPModule

@@ -21,7 +21,7 @@ from architectures.layers.feedforward import DenseFeedForward
 from architectures.layers.positions import ALiBi, RelativePositionBias
 
 
-def cut_layers(model: nn.Module, mesh: DeviceMesh) -> None:
+def parallelize_layers(model: nn.Module, mesh: DeviceMesh) -> None:
     """Cuts the layers of a transformer. Raises ValueError, before anything is changed, for what cannot be."""
     for part in model.modules():
         _check(part, mesh.size())

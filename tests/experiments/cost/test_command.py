@@ -17,7 +17,7 @@ from experiments.cost.__main__ import price
 from experiments.cost.attention_variants import variants
 from experiments.cost.model_cost import longest
 from experiments.cost.tables import size
-from experiments.run.settings import part
+from experiments.run.settings import component
 from experiments.runtime.console import count
 from experiments.runtime.errors import ConfigError
 from tests.backbones import SOLVED
@@ -161,7 +161,7 @@ def test_states_are_those_of_real_models(name: str, kinds: list[str]) -> None:
     assert [row["variant"].split(",")[0] for row in report["states"]] == kinds
     assert sum(row["own"] for row in report["states"]) == 1
     tree = {"backbone": {"_target_": compose(*words).backbone._target_, **report["config"]}}
-    cls, config = part(tree, "backbone", Backbone)  # type: ignore[type-abstract]
+    cls, config = component(tree, "backbone", Backbone)  # type: ignore[type-abstract]
     for row, (_, variant) in zip(report["states"], variants(config), strict=True):
         model = cls(variant, vocab_size=50, max_length=24)
         source_BS = torch.zeros(3, 24, dtype=torch.long) if report["source_length"] else None

@@ -56,7 +56,7 @@ def test_a_step_is_one_line_with_everything(capsys: pytest.CaptureFixture[str]) 
 
 def test_names_in_brackets_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     """They are no markup, and a long line is not broken."""
-    Console("[red]x").say("[bold]" + "long " * 100)
+    Console("[red]x").log("[bold]" + "long " * 100)
     assert capsys.readouterr().out == "[[red]x] [bold]" + "long " * 100 + "\n"
 
 
@@ -93,7 +93,7 @@ def test_a_reader_that_goes_away_ends_no_run() -> None:
     """As in ``python -m experiments.train ... | head -1``."""
     body = (
         "import time\nfrom experiments.runtime.console import Console\nconsole = Console('run')\n"
-        "for n in range(100):\n    console.say(f'line {n}')\n    time.sleep(0.005)\n"
+        "for n in range(100):\n    console.log(f'line {n}')\n    time.sleep(0.005)\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", body],

@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from experiments.config.sections import CONF
-from experiments.run.settings import part
+from experiments.run.settings import component
 from experiments.tasks.task import Batch, Task
 from experiments.training.batches import BLOCK_STEPS, BatchPrefetcher
 
@@ -27,7 +27,7 @@ def make(name: str) -> Task:
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         tree = hydra.compose("evaluate", overrides=[f"task={name}"]).task
-    task_class, config = part({"task": OmegaConf.to_container(tree)}, "task", Task)  # type: ignore[type-abstract]
+    task_class, config = component({"task": OmegaConf.to_container(tree)}, "task", Task)  # type: ignore[type-abstract]
     return task_class(config)  # type: ignore[call-arg]
 
 

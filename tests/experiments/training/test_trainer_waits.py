@@ -29,7 +29,7 @@ def trainer_of(folder: Path, *words: str) -> Trainer:
         folder=Mock(checkpoints=folder),
         tracker=Mock(),
         console=Mock(),
-        grid=ParallelDims(),
+        dims=ParallelDims(),
         flops_per_token=1.0,
         interruptions=Mock(),
         lock=Mock(),
@@ -69,7 +69,7 @@ def test_a_step_waits_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word
     finally:
         recorded.__exit__(None, None, None)
     # Where logits are wanted the host looks up in its own memory: for the model, and for the loss.
-    parts = -(-len(moved[0].tokens_BT) // trainer.fitting.size)
+    parts = -(-len(moved[0].tokens_BT) // trainer.micro_batcher.size)
     lookups = [] if moved[0].scored_BT is None else ["nonzero"] * 2 * parts
     assert recorded.waits == [*lookups, "tolist"]
     assert trainer.state.step == 1

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.config.sections import CONF
 from experiments.config.structured import load_class
 from experiments.objectives.objective import Objective
-from experiments.run.settings import part
+from experiments.run.settings import component
 from experiments.tasks.__main__ import measure_gate
 from experiments.tasks.probes.probe import Probe
 from experiments.tasks.task import Task
@@ -28,7 +28,7 @@ def read(name: str) -> Probe | None:
     tree = OmegaConf.to_container(settings_of(name), resolve=True)
     if not issubclass(load_class(tree["_target_"], Task, "task"), Probe):
         return None
-    found, config = part({"task": tree}, "task", Task)
+    found, config = component({"task": tree}, "task", Task)
     return found(config)
 
 
