@@ -53,7 +53,7 @@ class ParallelDims:
 
 
 def make_parallel_dims(config: ParallelConfig, device: str, budget: BudgetConfig) -> ParallelDims:
-    """Lay the processes out as ``parallel`` asks. Raises ConfigError where they or the batch cannot be divided."""
+    """Lay out all processes as ``parallel`` asks. Raises ConfigError if the batch cannot be divided."""
     size = collectives.world_size()
     for name in ("tensor", "expert"):
         parts = getattr(config, name)
