@@ -10,7 +10,7 @@ help:
 	@echo "make compare      train all six families on a CPU, print the table, write the report"
 	@echo "make test         run the tests"
 	@echo "make test-full    run the tests that do all of what the others do a choice of: ten minutes"
-	@echo "make test-slurm   run jobs on a SLURM started on this machine; needs root, see docs/slurm.md"
+	@echo "make test-slurm   run jobs on a SLURM started on this machine; needs root, see docs/how-to/slurm.md"
 	@echo "make test-browser open the report in Chromium, where it is installed"
 	@echo "make bench        measure what has a goal beside other libraries: twenty minutes, nothing else running"
 	@echo "make lint         ruff and mypy"

@@ -9,7 +9,7 @@ device    where to compute: auto, cpu or cuda
 
 Writes experts.md and, as CSV and Parquet, experts_training (load, entropy, violations, saturation at each
 evaluation), experts_load, experts_coactivation, experts_vocabulary and, for text, experts_domains and
-experts_kinds; figures as experts_*.svg. Definitions: docs/experts.md.
+experts_kinds; figures as experts_*.svg. Definitions: docs/models/experts.md.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ leaves out as many as it holds. So every step is mirrored once, however often a
 run was stopped.
 
 Environment variables are not mirrored, and ``redact`` removes what looks like a
-secret from everything else. ``docs/tracking.md`` has the
+secret from everything else. ``docs/how-to/tracking.md`` has the
 names that are used and what was tried of all this.
 """
 

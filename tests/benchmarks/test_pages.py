@@ -15,7 +15,7 @@ RESULTS = FOLDER / "results"
     ("page", "mark", "source"), [("benchmarks", "goals", "goals.md"), ("profiles", "profile", "profile.md")]
 )
 def test_a_page_quotes_what_was_printed(page: str, mark: str, source: str) -> None:
-    text = (ROOT / "docs" / f"{page}.md").read_text()
+    text = (ROOT / "docs" / "performance" / f"{page}.md").read_text()
     quoted = text.split(f"<!-- {mark}:begin -->\n")[1].split(f"<!-- {mark}:end -->")[0]
     assert quoted == (RESULTS / source).read_text()
 

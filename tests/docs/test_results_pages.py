@@ -57,7 +57,7 @@ def test_the_table_of_probes_is_its_frame_and_holds_every_task_and_family() -> N
 
 def test_the_laws_of_the_ladder_are_those_of_its_points() -> None:
     points = pd.read_parquet(RESULTS / "ladder.parquet")
-    page = (RESULTS.parent / "scaling.md").read_text()
+    page = (RESULTS.parent / "how-to" / "scaling.md").read_text()
     assert points.groupby("line")["run"].nunique().tolist() == [6] * 4
     for line, own in points.groupby("line"):
         [row] = [row for row in page.splitlines() if row.startswith(f"| {line} |")]

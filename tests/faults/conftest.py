@@ -1,4 +1,4 @@
-"""What the fault tests share: the record behind docs/faults.md."""
+"""What the fault tests share: the record behind docs/reference/faults.md."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Renders docs/faults.md from what the fault tests recorded.
+"""Renders docs/reference/faults.md from what the fault tests recorded.
 
 FAULT_RECORD=faults.jsonl python -m pytest tests/faults -m 'full or not full'
-python tests/faults/table.py faults.jsonl > docs/faults.md
+python tests/faults/table.py faults.jsonl > docs/reference/faults.md
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ What was broken on purpose, how often, and what happened: a test of `tests/fault
 checks. Made on {day}, {machine}, by
 
     FAULT_RECORD=faults.jsonl python -m pytest tests/faults -m 'full or not full'
-    python tests/faults/table.py faults.jsonl > docs/faults.md
+    python tests/faults/table.py faults.jsonl > docs/reference/faults.md
 
 `make test` injects the same faults a few times each. What is promised stands in `reliability.md`.
 

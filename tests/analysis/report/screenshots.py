@@ -1,4 +1,4 @@
-"""Renews the pictures of docs/report.md: the report of the README's study in Chromium.
+"""Renews the pictures of docs/how-to/report.md: the report of the README's study in Chromium.
 
     python tests/analysis/report/screenshots.py [runs=runs]
 

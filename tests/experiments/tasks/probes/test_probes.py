@@ -146,7 +146,7 @@ def test_a_longer_sequence_leaves_the_vocabulary_as_it_is() -> None:
         assert longer.vocabulary == PROBES[name].vocabulary, name
 
 
-PAGE = (CONF.parent / "docs" / "tasks.md").read_text()
+PAGE = (CONF.parent / "docs" / "reference" / "tasks.md").read_text()
 
 
 def test_the_page_has_a_measured_row_and_a_description_of_every_probe() -> None:
