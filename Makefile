@@ -4,16 +4,23 @@ JOBS ?= 2
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: help install compare test test-full test-slurm test-browser bench lint clean
+# Tests start hundreds of processes: let Python keep what it has compiled.
+unexport PYTHONDONTWRITEBYTECODE
+# Whole files go to a process, the longest first: tests/tiers.py.
+PYTEST := $(BIN)/python -m pytest
+PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+
+.PHONY: help install compare test test-full test-slurm test-browser durations bench lint clean
 
 help:
 	@echo "make compare      train all six families on a CPU, print the table, write the report"
-	@echo "make test         run the tests"
-	@echo "make test-full    run the tests that do all of what the others do a choice of: ten minutes"
+	@echo "make test         run the fast tests: four minutes"
+	@echo "make test-full    run all the others: half an hour"
 	@echo "make test-slurm   run jobs on a SLURM started on this machine; needs root, see docs/how-to/slurm.md"
 	@echo "make test-browser open the report in Chromium, where it is installed"
+	@echo "make durations    run both and record how long each test takes; nothing else running"
 	@echo "make bench        measure what has a goal beside other libraries: twenty minutes, nothing else running"
-	@echo "make lint         ruff and mypy"
+	@echo "make lint         ruff, mypy and the import contracts"
 	@echo "make clean        remove .venv and caches; runs and prepared data stay"
 
 install: $(INSTALLED)
@@ -31,16 +38,19 @@ compare: $(INSTALLED)
 	@$(BIN)/python -m analysis.compare study=compare
 
 test: $(INSTALLED)
-	@$(BIN)/python -m pytest --numprocesses $(JOBS)
+	@$(PYTEST) --tier fast $(PARALLEL)
 
 test-full: $(INSTALLED)
-	@$(BIN)/python -m pytest -m full --numprocesses $(JOBS)
+	@$(PYTEST) --tier full $(PARALLEL)
 
 test-slurm: $(INSTALLED)
-	@$(BIN)/python -m pytest -m slurm -rs tests/slurm
+	@$(PYTEST) --tier all -m slurm -rs tests/slurm
 
 test-browser: $(INSTALLED)
-	@$(BIN)/python -m pytest -m browser -rs tests/analysis
+	@$(PYTEST) --tier all -m browser -rs tests/analysis
+
+durations: $(INSTALLED)
+	@$(PYTEST) --tier all --record-durations $(PARALLEL)
 
 bench: $(INSTALLED)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,bench]'

@@ -1,14 +1,41 @@
-"""Every test, and every process a test starts, uses one thread and no network."""
+"""Every test, and every process that a test starts, uses one thread and no network. Tiers: ``tests/tiers.py``."""
 
 import os
+from collections import Counter
 
 import pytest
+
+from tests import tiers
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
+SECONDS: Counter[str] = Counter()
+"""Seconds of each test of this session, with those of the fixtures made for it."""
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest test first: beside it there is work for the other processes."""
-    items.sort(key=lambda item: item.name != "test_commands_run_one_after_the_other")
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    about = "which tests to run (tests/tiers.py): fast, but all where tests are named one by one"
+    parser.addoption("--tier", choices=tiers.TIERS, help=about)
+    parser.addoption("--record-durations", action="store_true", help="update tests/durations.json")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    durations = tiers.read_durations()
+    tier = config.getoption("--tier") or ("all" if any("::" in word for word in config.args) else "fast")
+    if tier != "all":
+        fast = tiers.fast_tests(items, durations)
+        left = [item for item in items if (item.nodeid in fast) != (tier == "fast")]
+        items[:] = [item for item in items if (item.nodeid in fast) == (tier == "fast")]
+        config.hook.pytest_deselected(items=left)
+    tiers.sort_files(items, durations)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    SECONDS[report.nodeid] += report.duration  # type: ignore[assignment]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.getoption("--record-durations") and not hasattr(session.config, "workerinput"):
+        tiers.write_durations(dict(SECONDS))

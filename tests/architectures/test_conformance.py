@@ -31,9 +31,14 @@ from tests.architectures.conformance import (
     random_inputs,
 )
 from tests.architectures.costs import check_flops, check_inactive, check_parameters, check_state_bytes
-from tests.backbones import SOLVED
+from tests.backbones import FAMILIES, SOLVED, class_of
+from tests.tiers import fast_only
 
-BACKBONES = SOLVED
+pytestmark = pytest.mark.fast
+
+BACKBONES = fast_only(SOLVED, FAMILIES)
+"""The fast tier takes one of each family, in float64."""
+DTYPES = fast_only([torch.float32, torch.float64], [torch.float64])
 VOCABULARY, LONGEST = 29, 80
 
 
@@ -73,31 +78,37 @@ def lively(name: str, dtype: torch.dtype = torch.float64) -> Backbone:
     return enliven(build(name, dtype))
 
 
-def able(*abilities: str) -> list[str]:
-    """Backbones with any of these capabilities."""
-    classes = {name: read_yaml(name)[0] for name in BACKBONES}
-    return [name for name, cls in classes.items() if any(getattr(cls.capabilities, a) for a in abilities)]
+def able(*abilities: str) -> list[Any]:
+    """Return the backbones that have any of these capabilities."""
+    names = [n for n in SOLVED if any(getattr(class_of(n).capabilities, a) for a in abilities)]
+    return fast_only(names, FAMILIES)
 
 
-@pytest.mark.parametrize("length", [5, 33, 67])
+def unable(*abilities: str) -> list[Any]:
+    """Return the backbones that have none of these capabilities."""
+    names = [n for n in SOLVED if not any(getattr(class_of(n).capabilities, a) for a in abilities)]
+    return fast_only(names, FAMILIES)
+
+
+@pytest.mark.parametrize("length", fast_only([5, 33, 67], [33]))
 @pytest.mark.parametrize("name", able("causal", "encoder_decoder"))
 def test_the_future_does_not_leak(name: str, length: int) -> None:
     check_no_leak(lively(name), length)
 
 
-@pytest.mark.parametrize("length", [2, 21])
+@pytest.mark.parametrize("length", fast_only([2, 21], [21]))
 @pytest.mark.parametrize("name", able("bidirectional", "encoder_decoder"))
 def test_every_position_is_seen(name: str, length: int) -> None:
     check_sees_everything(lively(name), length)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", BACKBONES)
 def test_padding_changes_nothing(name: str, dtype: torch.dtype) -> None:
     check_padding(lively(name, dtype), 19)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", BACKBONES)
 def test_neighbours_in_the_batch_change_nothing(name: str, dtype: torch.dtype) -> None:
     check_batch_invariance(lively(name, dtype), 17)
@@ -108,7 +119,7 @@ def test_logits_only_where_they_are_scored(name: str) -> None:
     check_scored(lively(name, torch.float32), 17)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", able("decodes"))
 def test_decoding_is_the_forward_pass(name: str, dtype: torch.dtype) -> None:
     check_decoding(lively(name, dtype), 37)
@@ -131,7 +142,7 @@ def test_packed_documents_are_kept_apart_or_refused(name: str) -> None:
             model(inputs.tokens_BT, documents_BT=inputs.tokens_BT, source_BS=inputs.source_BS)
 
 
-@pytest.mark.parametrize("name", sorted(set(BACKBONES) - set(able("decodes", "blockwise"))))
+@pytest.mark.parametrize("name", unable("decodes", "blockwise"))
 def test_without_a_state_decoding_is_refused(name: str) -> None:
     model = lively(name)
     assert model.state_bytes(10) == 0
@@ -155,15 +166,15 @@ def test_inactive_parameters_are_those_unused(name: str) -> None:
     check_inactive(lively(name))
 
 
-@pytest.mark.parametrize("length", [1, 7, 32])
+@pytest.mark.parametrize("length", fast_only([1, 7, 32], [7]))
 @pytest.mark.parametrize("name", BACKBONES)
 def test_flops_are_those_that_run(name: str, length: int) -> None:
     _, config = read_yaml(name)
     check_flops(build(name, **plain_scans(config)), length)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("length", [1, 6, 33])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", fast_only([1, 6, 33], [33]))
 @pytest.mark.parametrize("name", able("decodes"))
 def test_the_state_has_the_predicted_size(name: str, length: int, dtype: torch.dtype) -> None:
     check_state_bytes(build(name, dtype), length)
@@ -196,6 +207,7 @@ def test_widths_are_checked(name: str) -> None:
 
 TARGETS = [(axis, target) for axis in ("non_embedding", "total") for target in (50_000, 250_000, 1_000_000)]
 TARGETS += [("active_non_embedding", 250_000), ("flops", 1_500_000)]
+TARGETS = fast_only(TARGETS, [("total", 250_000)], unpack=True)
 
 
 @pytest.mark.parametrize(("axis", "target"), TARGETS)

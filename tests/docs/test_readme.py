@@ -76,6 +76,7 @@ def test_activation_names_the_environment_that_make_makes() -> None:
     assert "-m venv .venv" in (ROOT / "Makefile").read_text()
 
 
+@pytest.mark.fast
 def test_commands_run_one_after_the_other(desk: Path) -> None:
     """In the README's order: a later command may read what an earlier one wrote."""
     for command in module_commands():

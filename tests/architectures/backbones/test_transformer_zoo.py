@@ -38,9 +38,10 @@ from tests.architectures.conformance import (
     random_inputs,
 )
 from tests.architectures.costs import check_flops, check_parameters, check_state_bytes
+from tests.tiers import fast_only
 
 VOCABULARY, LONGEST = 23, 64
-DRAWS = range(24)
+DRAWS = fast_only(range(24), range(3))
 
 
 def draw_attention(rng: random.Random, *, latent: bool) -> AttentionConfig:

@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.experiments import commands
+from tests.tiers import fast_only
 
 PREEMPTED = 75
 STEPS = 30
@@ -34,8 +35,8 @@ WORDS = (
 LENGTH = {"text": 64, "recall": 32}
 CASES = [(backbone, task, None) for backbone, task in zip(commands.BACKBONES, itertools.cycle(LENGTH))]
 MICRO_BATCHES = [("moe", "recall", 2), ("encoder_decoder", "text", 2)]
-SIX = ("decoder", "encoder_decoder", "mamba", "s4", "moe", "masked_diffusion")
-"""Backbones of the default run; ``-m full`` takes the others."""
+FAST = [case for case in CASES if case[0] in ("decoder", "mamba")]
+"""The cases of the fast tier."""
 PATIENCE = 120
 """Seconds to wait for a process on a busy machine."""
 
@@ -137,12 +138,11 @@ def interrupt(case: tuple, runs: Path, chance: random.Random, sign: signal.Signa
     raise AssertionError("every run ended before the signal came")
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(
     "case",
-    [
-        pytest.param(case, marks=() if case[0] in SIX else pytest.mark.full, id="-".join(map(str, case)))
-        for case in (*CASES, *MICRO_BATCHES)
-    ],
+    fast_only([*CASES, *MICRO_BATCHES], FAST),
+    ids=lambda case: "-".join(map(str, case)),
 )
 def test_a_killed_run_continues_bit_for_bit(reference, tmp_path: Path, case: tuple) -> None:
     expected = reference(case)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from architectures.backbone import Backbone
 from experiments.config.schema import BudgetConfig, DeviceConfig, OptimizerConfig, ScaleConfig, TrainerConfig
@@ -16,7 +16,7 @@ from experiments.config.sections import CONF
 from experiments.config.structured import load_class
 from experiments.config.tracking import TrackingConfig
 from experiments.objectives.objective import Objective
-from experiments.run.settings import Settings
+from experiments.run.settings import Settings, read_settings
 from experiments.runtime.errors import ConfigError
 from experiments.tasks.task import Task
 from tests.experiments import commands
@@ -36,8 +36,8 @@ KINDS = ("recall", "text", "text_source", "pairs", "sentences", "tags", "similar
 """Tasks of every kind there is: what an objective goes with is among them."""
 
 
-def readable(*groups: tuple[str, str]) -> Settings | None:
-    """The settings of some backbone, objective and task with these groups; None if there are none."""
+def first_readable(*groups: tuple[str, str]) -> tuple[DictConfig, Settings] | None:
+    """Return the first backbone, objective and task that go with these groups, None if there are none."""
     fixed = dict(groups)
     choices = {"backbone": commands.BACKBONES, "objective": [None, *OBJECTIVES], "task": KINDS}
     tried = [[fixed[group]] if group in fixed else options for group, options in choices.items()]
@@ -47,39 +47,39 @@ def readable(*groups: tuple[str, str]) -> Settings | None:
         words = [f"{group}={name}" for group, name in fixed.items()]
         words += [f"backbone={backbone}", f"task={task}", *([f"objective={objective}"] if objective else [])]
         try:
-            return commands.settings(*words)
+            cfg = commands.compose(*words)
+            return cfg, read_settings(cfg)
         except ConfigError:
             continue
     return None
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize(("group", "name"), YAMLS)
-def test_every_yaml_composes_and_reads(group: str, name: str) -> None:
+def test_every_yaml_composes_and_lists_every_setting(group: str, name: str) -> None:
+    """Each setting can be set on the command line without a plus sign."""
     if (group, name) == ("device", "cuda") and not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="use device=cpu"):
             commands.settings("device=cuda")
-        return
-    if (group, name) == ("scale", "given"):
-        assert commands.settings("scale=given", "backbone.d_model=64").backbone.width == 64
-        return
-    if group in PARTS:
-        found = readable((group, name))
-        assert found is not None, f"{group}={name} goes with nothing"
+        cfg = commands.compose("device=cuda")
+    elif (group, name) == ("scale", "given"):
+        cfg = commands.compose("scale=given", "backbone.d_model=64")
+        assert read_settings(cfg).backbone.width == 64
+    elif group in PARTS:
+        readable = first_readable((group, name))
+        assert readable is not None, f"{group}={name} goes with nothing"
+        cfg, found = readable
         target = found.resolved[group]["_target_"].rpartition(".")[2]
         # The class itself, or the form that an objective takes for the backbone.
         assert target in [cls.__name__ for cls in getattr(found, f"{group}_class").__mro__]
     else:
-        found = commands.settings(f"{group}={name}")
+        cfg = commands.compose(f"{group}={name}")
+        found = read_settings(cfg)
         config = dataclasses.asdict(getattr(found, group))
         assert config == found.resolved[group]
-
-
-@pytest.mark.parametrize(("group", "name"), YAMLS)
-def test_every_yaml_lists_every_setting(group: str, name: str) -> None:
-    """So that each can be set on the command line without a plus sign."""
-    tree: Any = OmegaConf.to_container(commands.compose(f"{group}={name}")[group], resolve=False)
-    config = CONFIGS.get(group) or load_class(tree.pop("_target_"), PARTS[group], group).Config
-    assert list_keys(tree) == list_fields(config)
+    tree: Any = OmegaConf.to_container(cfg[group], resolve=False)
+    fields = CONFIGS.get(group) or load_class(tree.pop("_target_"), PARTS[group], group).Config
+    assert list_keys(tree) == list_fields(fields)
 
 
 def list_fields(config: type, prefix: str = "") -> set[str]:

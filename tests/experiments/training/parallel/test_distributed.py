@@ -71,7 +71,7 @@ QUICK = [
     ("bias", SHARED),
     ("given", CUT),
 ]
-"""By two processes, in the default run."""
+"""By two processes."""
 REST = [
     *((name, DDP) for name in SETTINGS),
     *((name, FSDP) for name in SETTINGS),
@@ -156,6 +156,14 @@ def check_same(found: Path, expected: Path) -> None:
             torch.testing.assert_close(ours[name], tensor, atol=1e-4, rtol=1e-3, msg=f"{file}: {name}")
 
 
+@pytest.mark.fast
+def test_two_processes_under_fsdp_do_what_one_does(alone: Callable[[str], Path], tmp_path: Path) -> None:
+    """The fast tier's only run by several processes: sharded, with an average of the weights."""
+    case = ("average", FSDP)
+    check_same(several(2, [case], tmp_path)[title(case)], alone("average"))
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("case", QUICK, ids=title)
 def test_two_processes_do_what_one_does(
     alone: Callable[[str], Path], two: dict[str, Path], case: tuple[str, tuple[str, ...]]
@@ -206,7 +214,8 @@ def rewound(folder: Path, to: Path, step: int) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("then", [(), pytest.param((2,), marks=pytest.mark.full)], ids=["one", "two, one"])
+@pytest.mark.full
+@pytest.mark.parametrize("then", [(), (2,)], ids=["one", "two, one"])
 def test_a_checkpoint_of_four_goes_on_with_fewer(
     alone: Callable[[str], Path], tmp_path: Path, then: tuple[int, ...]
 ) -> None:
@@ -233,6 +242,7 @@ def test_a_checkpoint_of_two_goes_on_with_four(
     check_same(begun, alone("average"))
 
 
+@pytest.mark.full
 def test_as_many_processes_resume_bit_for_bit(two: dict[str, Path], tmp_path: Path) -> None:
     cases = {"average-fsdp": 10, "bias-ddp-expert=2": 5, "given-tensor": 15}
     by_title = {title(case): case for case in QUICK}
@@ -265,6 +275,7 @@ def ended(processes: list[subprocess.Popen[str]], seconds: float) -> list[tuple[
     return found
 
 
+@pytest.mark.full
 def test_a_signal_to_one_process_stops_all_at_the_same_step(
     alone: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -299,6 +310,7 @@ class Faulty(Decoder):
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("fault", "code", "status", "said"),
     [
@@ -348,6 +360,7 @@ checkpoint.save_file = fail_twice
 """
 
 
+@pytest.mark.full
 def test_a_step_left_out_and_a_save_that_fails_are_survived_together(tmp_path: Path) -> None:
     """The loss is no number in the second process, and the first cannot save at step 5, nor again."""
     (tmp_path / "survivable.py").write_text(SURVIVABLE)
@@ -365,6 +378,7 @@ def test_a_step_left_out_and_a_save_that_fails_are_survived_together(tmp_path: P
     assert [path.name[-2:] for path in sorted((folder / "checkpoints").iterdir())] == ["10", "15", "20"]
 
 
+@pytest.mark.full
 def test_a_run_that_is_being_written_is_refused_by_all_once(tmp_path: Path) -> None:
     words = (*words_of("decoder"), f"runs={tmp_path}")
     with RunLock(commands.settings(*words).folder):
@@ -373,18 +387,15 @@ def test_a_run_that_is_being_written_is_refused_by_all_once(tmp_path: Path) -> N
     assert sum(err.count("this run is being written by process") for _, _, err in found) == 1, found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        pytest.param(("budget.batch_size=3",), "budget.batch_size=3 cannot be divided among 2 processes"),
-        pytest.param(
-            ("backbone=mamba", "parallel=tensor"), "SelectiveSSM cannot be cut", marks=pytest.mark.full
-        ),
-        pytest.param(
-            ("parallel=fsdp", "parallel.tensor=3"), "2 processes cannot be divided", marks=pytest.mark.full
-        ),
-        pytest.param(("parallel.expert=2",), "no experts to share out", marks=pytest.mark.full),
-        pytest.param(("budget.micro_batch_size=auto",), "must keep step", marks=pytest.mark.full),
+        (("budget.batch_size=3",), "budget.batch_size=3 cannot be divided among 2 processes"),
+        (("backbone=mamba", "parallel=tensor"), "SelectiveSSM cannot be cut"),
+        (("parallel=fsdp", "parallel.tensor=3"), "2 processes cannot be divided"),
+        (("parallel.expert=2",), "no experts to share out"),
+        (("budget.micro_batch_size=auto",), "must keep step"),
     ],
     ids=["batch", "layer", "processes", "experts", "auto"],
 )

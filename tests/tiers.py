@@ -1,0 +1,95 @@
+"""Which tests `make test` runs, and which are left to `make test-full`.
+
+A test marked ``full`` is left to the full tier, one marked ``fast`` is in the fast tier whatever it takes;
+where a test has both marks, ``full`` decides. Of every other test function, the fast tier takes as many cases as
+fit into ``FUNCTION_SECONDS`` by the recorded durations, at least one, and none that takes longer than
+``CASE_SECONDS``. The choice among the cases of a function is fixed by a hash of their names, so that new cases
+leave it as it is. What the fast tier leaves, the full tier runs: together they run every test once.
+
+``tests/durations.json`` holds the recorded seconds; `make durations` refreshes them.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FUNCTION_SECONDS = 0.4
+CASE_SECONDS = 4.0
+RECORDED_FROM = 0.05
+"""Shorter tests are not listed in the file."""
+FILE = Path(__file__).with_name("durations.json")
+TIERS = ("fast", "full", "all")
+
+
+def read_durations() -> dict[str, float]:
+    """Return the recorded seconds of each test, by its node id."""
+    files: dict[str, dict[str, float]] = json.loads(FILE.read_text()) if FILE.exists() else {}
+    return {f"{file}::{test}": seconds for file, tests in files.items() for test, seconds in tests.items()}
+
+
+def write_durations(seconds: dict[str, float]) -> None:
+    """Replace the recorded durations of the files that these tests are in."""
+    files: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    run = {node.partition("::")[0] for node in seconds}
+    kept = {node: each for node, each in read_durations().items() if node.partition("::")[0] not in run}
+    for node, each in sorted((kept | seconds).items()):
+        file, _, test = node.partition("::")
+        if each >= RECORDED_FROM:
+            files[file][test] = round(each, 2)
+    FILE.write_text(json.dumps(files, indent=0) + "\n")
+
+
+def fast_tests(items: list[pytest.Item], durations: dict[str, float]) -> set[str]:
+    """Return the node ids of the tests in the fast tier."""
+    chosen = set()
+    functions: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("full"):
+            continue
+        if item.get_closest_marker("fast"):
+            chosen.add(item.nodeid)
+        else:
+            functions[item.nodeid.partition("[")[0]].append((item.nodeid, durations.get(item.nodeid, 0.0)))
+    for cases in functions.values():
+        chosen |= set(choose_cases(cases))
+    return chosen
+
+
+def choose_cases(cases: list[tuple[str, float]]) -> list[str]:
+    """Return the cases of one function that fit into its seconds, at least one of those that may be chosen."""
+    chosen: list[str] = []
+    total = 0.0
+    for name, seconds in sorted(cases, key=lambda case: zlib.crc32(case[0].encode())):
+        if seconds > CASE_SECONDS or (chosen and total + seconds > FUNCTION_SECONDS):
+            continue
+        chosen.append(name)
+        total += seconds
+    return chosen
+
+
+def sort_files(items: list[pytest.Item], durations: dict[str, float]) -> None:
+    """Sort files by their total time, longest first, so that parallel processes end together."""
+    totals: Counter[str] = Counter()
+    for item in items:
+        totals[item.nodeid.partition("::")[0]] += durations.get(item.nodeid, 0.01)  # type: ignore[assignment]
+    items.sort(key=lambda item: (-totals[item.nodeid.partition("::")[0]], item.nodeid.partition("::")[0]))
+
+
+def fast_only(values: Iterable[Any], fast: Iterable[Any], unpack: bool = False) -> list[Any]:
+    """Return the values as parameters; those not in ``fast`` are left to the full tier.
+
+    ``unpack`` is for ``parametrize`` with several names: each value is then a tuple with one item for each.
+    """
+    chosen = list(fast)
+    full = pytest.mark.full
+    return [
+        value if value in chosen else pytest.param(*(value if unpack else (value,)), marks=full)
+        for value in values
+    ]
