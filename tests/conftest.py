@@ -1,4 +1,4 @@
-"""Every test, and every process that a test starts, uses one thread and no network. Tiers: ``tests/tiers.py``."""
+"""Every test, and every process that a test starts, uses one thread and no network."""
 
 import os
 from collections import Counter

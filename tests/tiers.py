@@ -1,10 +1,10 @@
 """Which tests `make test` runs, and which are left to `make test-full`.
 
-A test marked ``full`` is left to the full tier, one marked ``fast`` is in the fast tier whatever it takes;
-where a test has both marks, ``full`` decides. Of every other test function, the fast tier takes as many cases as
-fit into ``FUNCTION_SECONDS`` by the recorded durations, at least one, and none that takes longer than
-``CASE_SECONDS``. The choice among the cases of a function is fixed by a hash of their names, so that new cases
-leave it as it is. What the fast tier leaves, the full tier runs: together they run every test once.
+A test marked ``full`` is left to the full tier, one marked ``fast`` is in the fast tier whatever it takes.
+Where a test has both marks, ``full`` decides. Of every other test function, the fast tier takes as many
+cases as fit into ``FUNCTION_SECONDS`` by the recorded durations, at least one, and none that takes longer
+than ``CASE_SECONDS``. The choice among the cases of a function is fixed by a hash of their names, so that
+new cases leave it as it is. The full tier runs what the fast tier leaves: together they run every test once.
 
 ``tests/durations.json`` holds the recorded seconds; `make durations` refreshes them.
 """
@@ -63,7 +63,7 @@ def fast_tests(items: list[pytest.Item], durations: dict[str, float]) -> set[str
 
 
 def choose_cases(cases: list[tuple[str, float]]) -> list[str]:
-    """Return the cases of one function that fit into its seconds, at least one of those that may be chosen."""
+    """Return the cases of one function that fit into its seconds, but at least one."""
     chosen: list[str] = []
     total = 0.0
     for name, seconds in sorted(cases, key=lambda case: zlib.crc32(case[0].encode())):

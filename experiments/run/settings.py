@@ -203,7 +203,7 @@ def _continued_run(tree: dict[str, Any]) -> Initial | None:
     path = Path(tree["continue_from"])
     if tree.get("init_from") is not None:
         raise ConfigError(
-            f"continue_from={path} beside init_from={tree['initial']}: choose where training starts"
+            f"continue_from={path} beside init_from={tree['init_from']}: choose where training starts"
         )
     if not is_run_folder(path):
         raise ConfigError(
