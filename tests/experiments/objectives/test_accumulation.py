@@ -12,6 +12,7 @@ from experiments.objectives.language_modelling.prefix_lm import CausalPrefixLM, 
 from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
 from experiments.objectives.language_modelling.ul2 import UL2, UL2Config
 from experiments.tasks.task import Batch
+from experiments.training.loss import Loss
 from tests.experiments.objectives import toys
 
 LABELS = [3, 7]
@@ -77,11 +78,7 @@ def gradients(model, objective, view, parts):
     model.zero_grad()
     count, rows, total = view.count_B.sum(), view.tokens_BT.shape[0], 0.0
     for start, stop in parts:
-        part = view.rows(start, stop)
-        output = part.run(model)
-        loss = objective.loss(output, part)[0] / count
-        for auxiliary in output.auxiliary.values():
-            loss = loss + auxiliary / rows
+        loss = Loss(model, objective, "fp32")(view.rows(start, stop), count, rows)
         loss.backward()
         total += loss.item()
     return total, [p.grad.clone() for p in model.parameters() if p.grad is not None]
@@ -118,9 +115,13 @@ def test_the_mean_of_the_parts_would_be_another_loss():
 
 def test_the_balance_loss_of_experts_is_part_of_it():
     view = CausalLM(CausalLMConfig(), TASK).view(text(), torch.Generator())
-    output = view.run(toys.build("moe", TASK.vocabulary.size))
+    model, objective = toys.build("moe", TASK.vocabulary.size), CausalLM(CausalLMConfig(), TASK)
+    output = view.run(model)
     per_layer = sum(output.auxiliary.values()).item() / 6 / 2
     assert 0.9 < per_layer < 2.5  # near 1 for each layer and sequence when balanced; coefficient 1
+    count = view.count_B.sum()
+    without = (objective.loss(output, view)[0] / count).item()
+    assert Loss(model, objective, "fp32")(view, count, 6).item() == pytest.approx(without + 2 * per_layer)
 
 
 def test_padding_does_not_change_the_loss():
