@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from wandb.proto.wandb_internal_pb2 import Record
+from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
 FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 BLOCK, HEADER = 32768, 7

@@ -56,7 +56,7 @@ def test_normal_initialisation():
         nn.Linear(50, 300), nn.Linear(400, 60, bias=False), nn.Embedding(100, 50), nn.LayerNorm(4)
     )
     init_normal(module)
-    for part, deviation in zip(module[:3], (50**-0.5, 400**-0.5, EMBEDDING_STD), strict=True):
+    for part, deviation in zip(module[:3], (50**-0.5, 400**-0.5, EMBEDDING_STD), strict=True):  # type: ignore[call-overload]
         assert part.weight.std().item() == pytest.approx(deviation, rel=0.05)
     assert not module[0].bias.any()
     assert module[3].weight.eq(1).all()

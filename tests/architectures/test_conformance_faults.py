@@ -75,7 +75,7 @@ def toy(mixer: type[RunningMean], **overrides: Any) -> Stack:
     """A toy with another mixer, and attributes or methods of the class replaced."""
     cls = type("Toy", (Toy,), {"mixer": mixer, **overrides})
     torch.manual_seed(0)
-    return enliven(cls(StackConfig(d_model=8), vocab_size=11, max_length=64).double())
+    return enliven(cls(StackConfig(d_model=8), vocab_size=11, max_length=64).double())  # type: ignore[return-value]
 
 
 class Leaky(RunningMean):

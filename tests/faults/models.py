@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from experiments.training import checkpoint
+from experiments.training.state_dict import gather_state
 
 
 def make(seed: int = 0) -> tuple[nn.Module, torch.optim.AdamW]:
@@ -26,7 +27,9 @@ def at_step(step: int) -> tuple[nn.Module, torch.optim.AdamW]:
 
 
 def save(folder: Path, step: int, keep: int = 2) -> None:
-    checkpoint.save(folder, step, *at_step(step), {"train_state": {"step": step}}, keep)
+    """Write the checkpoint of a step, without the second try that a run makes."""
+    tensors = gather_state(*at_step(step))
+    checkpoint.write(folder, step, tensors, {"train_state": {"step": step}}, keep, print)
 
 
 def load(folder: Path) -> int | None:

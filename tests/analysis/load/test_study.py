@@ -163,7 +163,7 @@ def test_a_broken_configuration_is_named(write_run: Any, tmp_path: Path, text: s
 
 def test_configurations_are_read_in_either_style(write_run: Any, tmp_path: Path) -> None:
     sections = {"study": {"against": "training_epochs"}}
-    sections |= {"optimizer": {"decay_end_fractions": [0.5, 1.0], "learning_rate": 0.1}}
+    sections |= {"optimizer": {"decay_end_fractions": [0.5, 1.0], "learning_rate": 0.1}}  # type: ignore[dict-item]
     block, flow = yaml.safe_dump(sections, default_flow_style=False), json.dumps(sections)
     for seed, text in enumerate((block, flow)):
         (write_run("mamba", seed) / "config.yaml").write_text(text)

@@ -122,7 +122,7 @@ def test_tied_directions_weigh_little_more_than_one(name: str) -> None:
     fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(one_way.Config)}
     models = [one_way(one_way.Config(**fields), vocab_size=11, max_length=9)]
     for directions in ("tied", "separate"):
-        changed = dataclasses.replace(config, directions=directions)
+        changed = dataclasses.replace(config, directions=directions)  # type: ignore[call-arg]
         models.append(cls(changed, vocab_size=11, max_length=9))
     single, tied, separate = (model.parameters_by_part().body for model in models)
     assert single < tied < separate

@@ -44,7 +44,7 @@ def mixer(name: str, **settings: Any) -> LinearMixer:
     cls, config = MIXERS[name]
     made = cls(24, config(num_heads=2, **settings))
     made.initialise(1)
-    return enliven(made).double()
+    return enliven(made).double()  # type: ignore[return-value]
 
 
 def model(cls: type[Backbone], **settings: Any) -> Backbone:

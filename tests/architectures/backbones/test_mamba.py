@@ -26,7 +26,7 @@ def oracle_model() -> MambaForCausalLM:
         layer_norm_epsilon=1e-5,
         tie_word_embeddings=False,
     )
-    return enliven(MambaForCausalLM(config).eval()).double()
+    return enliven(MambaForCausalLM(config).eval()).double()  # type: ignore[return-value]
 
 
 def model(**changes: object) -> Mamba:

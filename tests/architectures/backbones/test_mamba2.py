@@ -25,7 +25,7 @@ def mixer(config: SSDConfig) -> SSD:
     torch.manual_seed(0)
     made = SSD(24, config)
     made.initialise(1)
-    return enliven(made).double()
+    return enliven(made).double()  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(

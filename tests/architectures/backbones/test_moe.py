@@ -25,7 +25,7 @@ def mixtral() -> MixtralForCausalLM:
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
     )
     config._experts_implementation = "eager"
-    return enliven(MixtralForCausalLM(config).eval()).double()
+    return enliven(MixtralForCausalLM(config).eval()).double()  # type: ignore[return-value]
 
 
 def model(**changes: object) -> MoE:

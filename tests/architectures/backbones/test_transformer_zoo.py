@@ -143,9 +143,9 @@ def test_a_decoder_keeps_its_promises(seed: int) -> None:
     check_batch_invariance(model, 13)
     check_decoding(model, 19)
     check_state_bytes(model, 17)
-    check_parameters(model, tied=model.config.tie_embeddings and not model.config.head.bias)
-    no_window = dataclasses.replace(model.config.attention, layers="G")
-    check_no_leak(build(Decoder, dataclasses.replace(model.config, attention=no_window)), 9)
+    check_parameters(model, tied=model.config.tie_embeddings and not model.config.head.bias)  # type: ignore[attr-defined]
+    no_window = dataclasses.replace(model.config.attention, layers="G")  # type: ignore[attr-defined]
+    check_no_leak(build(Decoder, dataclasses.replace(model.config, attention=no_window)), 9)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("seed", DRAWS)
@@ -153,8 +153,8 @@ def test_an_encoder_keeps_its_promises(seed: int) -> None:
     model = build(Encoder, draw(seed, EncoderConfig))
     check_padding(model, 13)
     check_batch_invariance(model, 13)
-    everywhere = dataclasses.replace(model.config.attention, layers="G")
-    check_sees_everything(build(Encoder, dataclasses.replace(model.config, attention=everywhere)), 8)
+    everywhere = dataclasses.replace(model.config.attention, layers="G")  # type: ignore[attr-defined]
+    check_sees_everything(build(Encoder, dataclasses.replace(model.config, attention=everywhere)), 8)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("seed", DRAWS)
@@ -193,7 +193,7 @@ def test_packed_documents_are_separate_ones(seed: int, cls: type[Backbone]) -> N
 @pytest.mark.parametrize("seed", DRAWS)
 def test_unpadded_is_padded(seed: int) -> None:
     config = draw(seed, EncoderConfig)
-    padded, unpadded = (build(Encoder, dataclasses.replace(config, unpad=u)) for u in (False, True))
+    padded, unpadded = (build(Encoder, dataclasses.replace(config, unpad=u)) for u in (False, True))  # type: ignore[call-arg]
     tokens_BT = random_inputs(padded, 4, 14).tokens_BT
     segments_BT = tokens_BT % 2 if config.embedding.num_segments else None
     valid_BT = torch.arange(14) < torch.tensor([[14], [1], [9], [3]])

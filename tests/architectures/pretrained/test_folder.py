@@ -197,7 +197,7 @@ def test_what_only_training_or_speed_needs_is_no_hindrance(tmp_path: Path) -> No
     attention = replace(LLAMA.attention, dropout=0.1, kernel="reference", cache="paged", block_size=4)
     block = BlockConfig(dropout=0.2, stochastic_depth=0.1, residual_scaling=False)
     save_folder(model(replace(LLAMA, attention=attention, block=block)), tmp_path / "model")
-    assert load_folder(tmp_path / "model").config.attention.dropout == 0.1
+    assert load_folder(tmp_path / "model").config.attention.dropout == 0.1  # type: ignore[attr-defined]
 
 
 def test_models_and_parts_unknown_there_are_refused(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class Rule(Backbone):
         self.unused = nn.Parameter(torch.zeros(()))
         self.shown: list[Tensor] = []
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         tokens_BT: Tensor,
         *,

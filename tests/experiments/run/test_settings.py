@@ -41,7 +41,7 @@ def first_readable(*groups: tuple[str, str]) -> tuple[DictConfig, Settings] | No
     fixed = dict(groups)
     choices = {"backbone": commands.BACKBONES, "objective": [None, *OBJECTIVES], "task": KINDS}
     tried = [[fixed[group]] if group in fixed else options for group, options in choices.items()]
-    for backbone, objective, task in itertools.product(*tried):
+    for backbone, objective, task in itertools.product(*tried):  # type: ignore[call-overload]
         if objective and not commands.may_meet(backbone, objective, task):
             continue
         words = [f"{group}={name}" for group, name in fixed.items()]
@@ -78,7 +78,7 @@ def test_every_yaml_composes_and_lists_every_setting(group: str, name: str) -> N
         config = dataclasses.asdict(getattr(found, group))
         assert config == found.resolved[group]
     tree: Any = OmegaConf.to_container(cfg[group], resolve=False)
-    fields = CONFIGS.get(group) or load_class(tree.pop("_target_"), PARTS[group], group).Config
+    fields = CONFIGS.get(group) or load_class(tree.pop("_target_"), PARTS[group], group).Config  # type: ignore[attr-defined]
     assert list_keys(tree) == list_fields(fields)
 
 

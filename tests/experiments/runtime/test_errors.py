@@ -277,8 +277,8 @@ def test_nearest_names_or_lists() -> None:
 
 def test_statuses_and_codes_are_distinct() -> None:
     classes = [*RunError.__subclasses__(), RunError]
-    assert len({cls.exit_code for cls in classes}) == len(classes)
-    assert run_module.Preempted is Preempted
+    assert len({cls.exit_code for cls in classes}) == len(classes)  # type: ignore[attr-defined]
+    assert run_module.Preempted is Preempted  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

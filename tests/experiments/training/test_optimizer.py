@@ -36,7 +36,7 @@ def named_groups(model, config):
     name_of = {id(p): name for name, p in model.named_parameters()}
     found = {}
     for group in parameter_groups(model, config):
-        for parameter in group["params"]:
+        for parameter in group["params"]:  # type: ignore[attr-defined]
             name = name_of[id(parameter)]
             assert name not in found
             found[name] = group

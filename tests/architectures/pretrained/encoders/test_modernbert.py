@@ -71,8 +71,8 @@ def test_reads_the_configuration_of_the_first_checkpoints(tmp_path: Path) -> Non
     old = {"global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
     (folder / "config.json").write_text(json.dumps(hf | old))
     before = read_folder_config(folder)
-    assert before.config.positions == now.config.positions
-    windows = [[b.config.attention.window_at(i) for i in range(4)] for b in (before, now)]
+    assert before.config.positions == now.config.positions  # type: ignore[attr-defined]
+    windows = [[b.config.attention.window_at(i) for i in range(4)] for b in (before, now)]  # type: ignore[attr-defined]
     assert windows[0] == windows[1] == [None, 8, 8, None]
 
 

@@ -55,7 +55,7 @@ class Borrowed(Backbone):
 def t5(vocab_size: int = 13, seed: int = 0) -> T5ForConditionalGeneration:
     torch.manual_seed(seed)
     sizes = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 1, "num_heads": 2}
-    model = T5ForConditionalGeneration(T5Config(vocab_size=vocab_size, decoder_start_token_id=PAD, **sizes))
+    model = T5ForConditionalGeneration(T5Config(vocab_size=vocab_size, decoder_start_token_id=PAD, **sizes))  # type: ignore[call-arg]
     with torch.no_grad():
         model.shared.weight.normal_(0, 0.3)  # the head, too: far from uniform, but no token is certain
     return model.eval()

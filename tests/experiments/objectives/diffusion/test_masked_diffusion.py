@@ -258,7 +258,7 @@ def test_a_model_that_takes_a_time_is_told_the_share_that_is_masked():
     class Timed(toys.Rule):
         takes_time = True
 
-        def forward(self, tokens_BT, *, time_B, **given):
+        def forward(self, tokens_BT, *, time_B, **given):  # type: ignore[override]
             told.append(((tokens_BT == task.vocabulary.mask).float().mean(1), time_B))
             return super().forward(tokens_BT, **given)
 

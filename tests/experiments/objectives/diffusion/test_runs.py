@@ -170,7 +170,7 @@ def test_a_folder_of_a_diffusion_model_is_asked_as_one() -> None:
 
 def test_a_time_embedding_wants_an_objective_with_a_time() -> None:
     words = ("backbone=masked_diffusion", "backbone.time_embedding=true", "task=text")
-    assert commands.settings(*words).backbone.time_embedding
+    assert commands.settings(*words).backbone.time_embedding  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="objective=masked_lm has no time to tell"):
         commands.settings(*words, "objective=masked_lm")
 

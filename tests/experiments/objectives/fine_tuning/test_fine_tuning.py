@@ -124,7 +124,7 @@ def test_every_family_but_the_encoder_decoder_learns_and_micro_batches_add_up(na
     assert "embedding" in learned
     assert ("readout" in learned) == (kind != "similarity")
     assert "encoder_decoder" not in NAMES
-    capabilities = toys.OTHERS["encoder_decoder"][0].capabilities
+    capabilities = toys.OTHERS["encoder_decoder"][0].capabilities  # type: ignore[attr-defined]
     assert type(objective).requires(capabilities) == "a causal or a bidirectional backbone"
 
 
@@ -298,7 +298,7 @@ def test_targets_decide_which_tasks_suit():
             reason = objective.refuses(task)
             assert (reason is None) == (other is objective)
             if reason is not None:
-                assert task.targets in reason
+                assert task.targets in reason  # type: ignore[attr-defined]
                 assert objective.targets in reason
 
 

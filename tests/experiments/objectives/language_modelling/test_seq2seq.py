@@ -38,7 +38,7 @@ class Translator(Backbone):
                     logits[row, step, answer[begin + step]] = 50.0
         return logits
 
-    def forward(self, tokens_BT, *, valid_BT=None, source_BS=None, source_valid_BS=None):
+    def forward(self, tokens_BT, *, valid_BT=None, source_BS=None, source_valid_BS=None):  # type: ignore[override]
         answers = self._answers(source_BS)
         logits = self._logits(answers, [0] * len(answers), tokens_BT.shape[1])
         return Output(logits_BTV=logits, hidden_BTD=logits)

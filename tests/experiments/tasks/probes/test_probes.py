@@ -18,18 +18,18 @@ from experiments.tasks.task import Task
 def settings_of(name: str) -> DictConfig:
     """A task's YAML on top of the one it builds on, as Hydra composes it."""
     tree = OmegaConf.load(CONF / "task" / f"{name}.yaml")
-    for parent in tree.pop("defaults", []):
+    for parent in tree.pop("defaults", []):  # type: ignore[call-arg]
         tree = OmegaConf.merge(settings_of(parent), tree)
-    return tree
+    return tree  # type: ignore[return-value]
 
 
 def read(name: str) -> Probe | None:
     """The task of a YAML; None where it is not a generated one."""
     tree = OmegaConf.to_container(settings_of(name), resolve=True)
-    if not issubclass(load_class(tree["_target_"], Task, "task"), Probe):
+    if not issubclass(load_class(tree["_target_"], Task, "task"), Probe):  # type: ignore[call-overload]
         return None
     found, config = component({"task": tree}, "task", Task)
-    return found(config)
+    return found(config)  # type: ignore[call-arg, return-value]
 
 
 TASKS = sorted(path.stem for path in (CONF / "task").glob("*.yaml"))
@@ -43,7 +43,7 @@ NAMES = ("tokens_BT", "context_BT", "answer_BT", "valid_BT")
 def same(name: str, **settings) -> Probe:
     """The task of a YAML with other settings."""
     task = PROBES[name]
-    return type(task)(type(task.config)(**(vars(task.config) | settings)))
+    return type(task)(type(task.config)(**(vars(task.config) | settings)))  # type: ignore[call-arg]
 
 
 def check_oracle(task: Probe, split: str, seed: int, count: int) -> None:
