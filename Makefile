@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install compare test test-full test-slurm test-browser durations bench lint clean
+.PHONY: help install compare test test-full test-slurm test-browser durations bench lint docs clean
 
 help:
 	@echo "make compare      train all six families on a CPU, print the table, write the report"
@@ -21,6 +21,7 @@ help:
 	@echo "make durations    run both and record how long each test takes; nothing else running"
 	@echo "make bench        measure what has a goal beside other libraries: twenty minutes, nothing else running"
 	@echo "make lint         ruff, mypy and the import contracts"
+	@echo "make docs         build the documentation into docs/_build/html; warnings are errors"
 	@echo "make clean        remove .venv and caches; runs and prepared data stay"
 
 install: $(INSTALLED)
@@ -60,6 +61,10 @@ lint: $(INSTALLED)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+docs: $(INSTALLED)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
+	@$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache *.egg-info

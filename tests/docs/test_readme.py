@@ -1,4 +1,4 @@
-"""Every command in the README is run, and what it quotes is what was printed."""
+"""Every command in the README and on the how-to pages is run, and what they quote is what was printed."""
 
 from __future__ import annotations
 
@@ -12,118 +12,167 @@ import pandas as pd
 import pytest
 
 from analysis.tables.text import render_tables
+from experiments.cli import MODULES
 from tests import ROOT
 
 README = (ROOT / "README.md").read_text()
 
 SMALL = {
-    "experiments.train": ["budget=smoke", "budget.tokens=600", "trainer.test_examples=8"],
-    "experiments.plan": ["budget=smoke", "budget.tokens=600", "trainer.test_examples=8"],
-    "analysis.compare": [],
-    "experiments.generate": [],
-    "experiments.evaluate": ["examples=8"],
-    "experiments.evaluation.downstream": ["limit=8"],
-    "experiments.export": [],
-    "experiments.cost": [],
-    "experiments.benchmark": ["contexts=[64,128]", "seconds=0.01", "warmup_seconds=0.1", "decode_tokens=4"],
-    "analysis.speed": [],
-    "analysis.experts": ["examples=8"],
-    "analysis.dashboard": [],
-    "analysis.ledger": [],
-    "slurm.submit": [],
+    "train": ["budget=smoke", "budget.tokens=600", "trainer.test_examples=8"],
+    "plan": ["budget=smoke", "budget.tokens=600", "trainer.test_examples=8"],
+    "evaluate": ["examples=8"],
+    "downstream": ["limit=8"],
+    "benchmark": ["contexts=[64,128]", "seconds=0.01", "warmup_seconds=0.1", "decode_tokens=4"],
+    "experts": ["examples=8"],
 }
 """What is added to a command so that a test need not wait for it."""
+NOT_RUN = {"status", "sync", "fetch"}
+"""Commands that need a SLURM or a W&B server."""
+OUTSIDE = {"make", "source", "sbatch", "apt-get"}
+"""First words of lines that are no command of ours."""
+
+FIRST = ["README.md", "docs/getting_started.md", "docs/how-to/backbone.md"]
+"""Pages that the default tests run: whoever comes first reads them first."""
+OTHERS = sorted(
+    {str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "how-to").glob("*.md")} - set(FIRST)
+)
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+def blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
 
 
-def commands() -> list[str]:
-    lines = "".join(blocks("sh")).splitlines()
+def commands(page: str) -> list[str]:
+    """The lines of the ``sh`` blocks of a page, without comments."""
+    lines = "".join(blocks(page, "sh")).splitlines()
     return [line.split("  #")[0].strip() for line in lines if line.strip()]
 
 
-def module_commands() -> list[str]:
-    return [line for line in commands() if "python -m" in line]
+def name_of(command: str) -> str | None:
+    """The command of archbench that a line runs; None where it runs something else."""
+    if found := re.search(r"\barchbench (\S+)", command):
+        return found[1]
+    if found := re.search(r"python -m (\S+)", command):
+        return next(name for name, module in MODULES.items() if module == found[1])
+    return None
 
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the README's reader has: the checkout's files, and the toy backbone of its pages."""
+    """A folder with the files that a reader has: those of the checkout, and the parts that the pages add."""
     desk = tmp_path_factory.mktemp("desk")
     for name in ("README.md", "docs", "conf", "slurm"):
         (desk / name).symlink_to(ROOT / name)
-    for language in ("python", "yaml"):
-        for block in blocks(language):
-            named = re.match(r"# (mine/\S+)\n", block)
-            assert named, f"a {language} block of the README does not say which file it is"
-            path = desk / named[1]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(block)
+    for page in (*FIRST, *OTHERS):
+        for language in ("python", "yaml"):
+            for block in blocks(page, language):
+                if named := re.match(r"# (mine/\S+)\n", block):
+                    path = desk / named[1]
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    # "# @package" must be the first line of a YAML.
+                    path.write_text(block.partition("\n")[2] if language == "yaml" else block)
     return desk
 
 
+def test_the_readme_is_read_in_three_minutes() -> None:
+    assert len(README.splitlines()) <= 150
+
+
 def test_the_readme_has_the_two_commands_and_make_knows_them() -> None:
-    assert commands()[:2] == ["make compare", "make test"]
-    for command in commands()[:2]:
+    assert commands("README.md")[:2] == ["make compare", "make test"]
+    for command in commands("README.md")[:2]:
         dry = subprocess.run([*command.split(), "--dry-run"], cwd=ROOT, capture_output=True, text=True)
         assert dry.returncode == 0, dry.stderr
 
 
 def test_activation_names_the_environment_that_make_makes() -> None:
-    assert "source .venv/bin/activate" in commands()
+    assert "source .venv/bin/activate" in commands("README.md")
     assert "-m venv .venv" in (ROOT / "Makefile").read_text()
+
+
+@pytest.mark.parametrize("page", [*FIRST, *OTHERS])
+def test_commands_exist_and_files_are_named(page: str) -> None:
+    for command in commands(page):
+        name = name_of(command)
+        if name is None:
+            assert command.split()[0] in OUTSIDE, command
+        else:
+            assert name in MODULES, command
+    for language in ("python", "yaml"):
+        for block in blocks(page, language):
+            assert re.match(r"# (mine/\S+|notebook)\n", block), f"a {language} block of {page} names no file"
 
 
 @pytest.mark.fast
 def test_commands_run_one_after_the_other(desk: Path) -> None:
-    """In the README's order: a later command may read what an earlier one wrote."""
-    for command in module_commands():
+    """In the order of the pages: a later command may read what an earlier one wrote."""
+    done = set()
+    for page in FIRST:
+        for command in commands(page):
+            if command not in done:
+                run(command, desk)
+            done.add(command)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("page", [page for page in OTHERS if blocks(page, "sh")])
+def test_commands_of_how_to_pages_run(page: str, desk: Path) -> None:
+    for command in commands(page):
         run(command, desk)
 
 
+@pytest.mark.full
+def test_notebooks_run(desk: Path) -> None:
+    for block in blocks("docs/how-to/notebooks.md", "python"):
+        done = subprocess.run(
+            [sys.executable, "-c", block],
+            cwd=desk,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+
+
 def run(command: str, desk: Path) -> None:
-    module = re.search(r"python -m (\S+)", command)
-    assert module, command
-    words = [command.replace("python -m", f"{sys.executable} -m", 1), *SMALL[module[1]]]
+    """Run a command as its reader would, with the settings of ``SMALL``."""
+    name = name_of(command)
+    if name is None or name in NOT_RUN or re.search("submit=true|launcher=slurm", command):
+        return
+    small = [] if "study=" in command else SMALL.get(name, [])
+    line = command.replace("archbench ", "python -m experiments.cli ", 1)
+    line = line.replace("python -m", f"{sys.executable} -m", 1)
     paths = [str(ROOT)]
-    given = re.match(r"PYTHONPATH=(\S+) ", command)
-    if given:
-        words[0] = words[0].removeprefix(given[0])
+    if given := re.match(r"PYTHONPATH=(\S+) ", line):
+        line = line.removeprefix(given[0])
         paths.insert(0, given[1])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(
-        " ".join(words), shell=True, cwd=desk, env=environment, capture_output=True, text=True, timeout=300
+        " ".join([line, *small]),
+        shell=True,
+        cwd=desk,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
 
-def test_every_inline_command_is_a_real_one() -> None:
-    """``python -m ...`` in running text composes too."""
-    inline = set(re.findall(r"`(python -m [^`]+)`", README))
-    assert inline == {"python -m experiments.train --cfg job"}
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.train", "--cfg", "job"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
+def test_the_excerpt_is_of_what_was_printed() -> None:
+    """Its lines are lines of what ``analysis.compare`` renders from the committed frame, in their order."""
+    quoted = (
+        README.split("<!-- compare:begin -->\n```\n")[1].split("```\n<!-- compare:end -->")[0].splitlines()
     )
-    assert done.returncode == 0
-    assert "learning_rate" in done.stdout
-
-
-def test_tables_of_choices_are_the_files_that_exist() -> None:
-    for group in ("backbone", "objective", "task", "scale", "budget", "device", "parallel", "tracking"):
-        row = re.search(rf"^\| `{group}` \| (.*) \|$", README, flags=re.MULTILINE)
-        assert row, group
-        files = {path.stem for path in (ROOT / "conf" / group).glob("*.yaml")}
-        assert files <= set(re.findall(r"`([\w.]+)`", row[1])), group
-
-
-def test_quoted_comparison_is_the_one_that_was_printed() -> None:
-    """The block is what ``analysis.compare`` renders from the committed frame of that run."""
-    quoted = README.split("<!-- compare:begin -->\n```\n")[1].split("```\n<!-- compare:end -->")[0]
+    assert 5 <= len(quoted) <= 12
     frame = pd.read_parquet(ROOT / "docs" / "results" / "compare.parquet")
-    assert quoted.strip() == render_tables(frame).strip()
+    lines = (line.rstrip() for line in render_tables(frame).splitlines())
+    for line in quoted:
+        assert line.rstrip() in lines, f"not printed, or not in this order: {line}"
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)#]+)", README)
+    assert len(links) > 20
+    for link in links:
+        assert (ROOT / link).exists(), link
