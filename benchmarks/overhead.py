@@ -38,7 +38,7 @@ from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone
 from experiments.config.schema import TrainerConfig
-from experiments.config.sections import CONF
+from experiments.config.sections import CONF, read_sections
 from experiments.objectives.objective import View
 from experiments.run.plan import Plan, plan
 from experiments.run.record import run_identity
@@ -153,7 +153,8 @@ def compose(*words: str) -> Settings:
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = hydra.compose("config", overrides=[*WORDS, *words], return_hydra_config=True)
     HydraConfig.instance().set_config(cfg)
-    return read_settings(OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"]))
+    plain = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+    return read_settings(read_sections(plain))
 
 
 def take_turns(loops: dict[str, Loop], rounds: int, block: int) -> dict[str, Times]:

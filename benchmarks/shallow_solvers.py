@@ -12,8 +12,8 @@ import hydra
 from omegaconf import OmegaConf
 
 from experiments.config.sections import CONF
+from experiments.config.structured import component
 from experiments.run.plan import build_task
-from experiments.run.settings import component
 from experiments.tasks.long_range import listops, pathfinder
 from experiments.tasks.probes.probe import Probe
 from experiments.tasks.task import Task

@@ -24,14 +24,13 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.schema import DeviceConfig
-from experiments.config.structured import typed
+from experiments.config.structured import component, typed
 from experiments.data.corpus import SPLITS
 from experiments.evaluation.measure import measure
 from experiments.evaluation.perplexity import nats_by_position, nats_by_recall, text_rates
 from experiments.run.load_model import LoadedModel, load_model, read_run
 from experiments.run.model_files import is_run_folder
 from experiments.run.plan import build_task
-from experiments.run.settings import component
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import ConfigError, nearest
 from experiments.tasks.metrics import Metric
@@ -152,8 +151,7 @@ def _task(path: Path, section: dict[str, Any] | None) -> Task:
             f"run={path}: a Hugging Face folder has no task of its own: name one, such as task=text "
             f"task.tokenizer.kind=folder task.tokenizer.path={path}"
         )
-    settings = read_run(path)
-    return build_task(settings.task_class, settings.task, settings.names.task)
+    return read_run(path).build_task()
 
 
 def describe(metric: Metric) -> str:

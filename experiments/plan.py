@@ -19,7 +19,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from experiments.config.hydra_app import start
-from experiments.config.sections import read_sections, read_tree
+from experiments.config.sections import read_sections
 from experiments.run.live_view import Planned, watch
 from experiments.runtime.console import count
 from experiments.runtime.errors import ConfigError, RunError
@@ -55,10 +55,10 @@ def main() -> None:
 
 def _read(cfg: DictConfig) -> Settings:
     """The settings of a cell. Raises ConfigError, before torch is imported where it can."""
-    read_sections(read_tree(cfg))
+    sections = read_sections(cfg)
     from experiments.run.settings import read_settings
 
-    return read_settings(cfg)
+    return read_settings(sections)
 
 
 def _collect(cfg: DictConfig) -> None:

@@ -15,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from experiments.config.hydra_app import start
-from experiments.config.sections import read_sections, read_tree
+from experiments.config.sections import read_sections
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.rank import process_rank
 from experiments.tracking.run_folder import RunFolder
@@ -23,7 +23,7 @@ from experiments.tracking.run_folder import RunFolder
 
 def train(cfg: DictConfig) -> float:
     """Trains the cell and gives what a sweeper that searches may minimise: its score on validation."""
-    read_sections(read_tree(cfg))
+    sections = read_sections(cfg)
     processes = process_rank().size
     if processes > 1 and HydraConfig.get().mode == RunMode.MULTIRUN:
         raise ConfigError(
@@ -36,7 +36,7 @@ def train(cfg: DictConfig) -> float:
     from experiments.training.parallel import collectives
 
     try:
-        settings = read_settings(cfg)
+        settings = read_settings(sections)
         execute(settings)
     finally:
         collectives.stop()

@@ -25,6 +25,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.hydra_app import start
+from experiments.config.sections import read_sections
 from experiments.config.structured import typed
 from experiments.runtime.errors import ConfigError, RunError
 from experiments.tracking.run_folder import FINAL
@@ -82,7 +83,7 @@ def plan_cells(words: Sequence[str]) -> Planned:
 
         chosen = list(HydraConfig.get().overrides.task)
         try:
-            settings = read_settings(cfg)
+            settings = read_settings(read_sections(cfg))
         except RunError as error:
             planned.refused.append(f"{' '.join(chosen)}: {error}")
             return

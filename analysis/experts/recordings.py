@@ -23,10 +23,9 @@ from analysis.experts.token_kinds import SPECIAL, token_kinds
 from architectures.layers.moe.routing_record import expert_layers
 from experiments.evaluation.measure import EVALUATION_SEED
 from experiments.objectives.objective import View
-from experiments.run.load_model import LoadedModel, load_model, read_run
+from experiments.run.load_model import LoadedModel, StoredRun, load_model, read_run
 from experiments.run.model_files import is_run_folder
 from experiments.run.plan import build_task
-from experiments.run.settings import Settings
 from experiments.runtime.errors import ConfigError
 from experiments.tasks.task import Batch, Task
 from experiments.tasks.text.text import Text, TextConfig
@@ -63,19 +62,19 @@ def open_run(path: Path, device: torch.device) -> LoadedModel:
     """
     if not str(path) or not is_run_folder(path):
         raise ConfigError(f"run={path}: a Hugging Face folder was not trained here: name the folder of a run")
-    settings = read_run(path)
-    saved = load_model(path, device, task=_own_task(settings, path))
+    run = read_run(path)
+    saved = load_model(path, device, task=_own_task(run, path))
     if not expert_layers(saved.model):
         raise ConfigError(
-            f"run={path}: its model has no experts (backbone={settings.names.backbone}): name a run whose "
+            f"run={path}: its model has no experts (backbone={run.names.backbone}): name a run whose "
             "backbone.feedforwards has an E, such as one of backbone=moe"
         )
     return saved
 
 
-def _own_task(settings: Settings, path: Path, source: str | None = None) -> Task:
+def _own_task(run: StoredRun, path: Path, source: str | None = None) -> Task:
     """The run's task with the run's tokenizer; on another source of text, where one is named."""
-    config = settings.task
+    config = run.task
     if isinstance(config, TextConfig) and source is not None:
         tokenizer = config.tokenizer
         if tokenizer.kind != "bytes":  # the run keeps what it was trained with
@@ -87,16 +86,16 @@ def _own_task(settings: Settings, path: Path, source: str | None = None) -> Task
             num_sentinels=config.num_sentinels,
             cache_dir=config.cache_dir,
         )
-    return build_task(settings.task_class, config, settings.names.task)
+    return build_task(run.task_class, config, run.names.task)
 
 
 def domain_tasks(saved: LoadedModel, path: Path) -> dict[str, Task]:
     """The task of each domain; empty where the run was not trained on text."""
-    settings = saved.settings
-    assert settings is not None
-    if not issubclass(settings.task_class, Text):
+    run = saved.run
+    assert run is not None
+    if not issubclass(run.task_class, Text):
         return {}
-    return {name: _own_task(settings, path, source) for name, source in DOMAINS.items()}
+    return {name: _own_task(run, path, source) for name, source in DOMAINS.items()}
 
 
 def load_recordings(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:

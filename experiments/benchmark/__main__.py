@@ -32,9 +32,8 @@ from experiments.benchmark.grid import Benchmark
 from experiments.benchmark.results import append, check_file, render
 from experiments.benchmark.subprocess_runner import measure
 from experiments.config.schema import DeviceConfig, ScaleConfig
-from experiments.config.structured import typed
+from experiments.config.structured import component, typed
 from experiments.objectives.objective import Objective
-from experiments.run.settings import component
 from experiments.runtime.errors import ConfigError, OutOfMemoryError, RunError
 
 

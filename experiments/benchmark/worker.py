@@ -21,9 +21,8 @@ from experiments.benchmark.memory_limit import limited
 from experiments.benchmark.timing import matmul_rate, memory_rate, quartiles
 from experiments.benchmark.workloads import Cell, CellConfig, Measured
 from experiments.config.schema import DeviceConfig
-from experiments.config.structured import typed
+from experiments.config.structured import component, typed
 from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
-from experiments.run.settings import component
 from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.memory import peak_memory
 from experiments.tracking.provenance import provenance

@@ -1,7 +1,8 @@
-"""What of a composed configuration can be checked without torch, which takes seconds to import.
+"""The sections of a composed configuration that belong to the harness, checked without importing torch.
 
-A command that trains asks for it first, so that a mistake is said at once; ``read_settings``
-goes on with what a backbone, an objective and a task declare.
+Importing torch takes seconds. A command that trains reads the sections first, so that a mistake is reported
+at once, and hands them to ``experiments.run.settings.read_settings``, which adds what a backbone, an
+objective and a task declare.
 """
 
 from __future__ import annotations
@@ -45,10 +46,21 @@ class Sections:
     trainer: TrainerConfig
     tracking: TrackingConfig
     study: str
+    """Name of the study, the folder of its runs."""
+    seed: int
+    runs: Path
+    """Folder of all studies."""
+    resolved: dict[str, Any]
+    """The whole configuration with every reference filled in, as written to config.yaml."""
+
+
+def read_sections(cfg: DictConfig) -> Sections:
+    """Read and check the harness's sections of a composed configuration. Raises ConfigError."""
+    return parse_sections(read_tree(cfg))
 
 
 def read_tree(cfg: DictConfig) -> dict[str, Any]:
-    """A composed configuration as plain values, every reference filled in. Raises ConfigError."""
+    """Return a composed configuration as plain values, every reference filled in. Raises ConfigError."""
     try:
         resolved = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
@@ -62,8 +74,8 @@ def read_tree(cfg: DictConfig) -> dict[str, Any]:
     return tree
 
 
-def read_sections(tree: dict[str, Any]) -> Sections:
-    """The harness's sections of a ``read_tree``. Raises ConfigError."""
+def parse_sections(tree: dict[str, Any]) -> Sections:
+    """Check the harness's sections of a ``read_tree``. Raises ConfigError."""
     names = typed(Names, tree["names"], "names")
     for group, name in dataclasses.asdict(names).items():
         check_file_name(f"names.{group}", name)
@@ -79,6 +91,9 @@ def read_sections(tree: dict[str, Any]) -> Sections:
         trainer=typed(TrainerConfig, tree["trainer"], "trainer"),
         tracking=typed(TrackingConfig, tree["tracking"], "tracking"),
         study=study,
+        seed=tree["seed"],
+        runs=Path(tree["runs"]),
+        resolved=tree,
     )
 
 

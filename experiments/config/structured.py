@@ -139,3 +139,24 @@ def load_class(target: str, base: type[T], key: str) -> type[T]:
     if not (isinstance(found, type) and issubclass(found, base)):
         raise ConfigError(f"{key}._target_={target} is not a {base.__name__}")
     return found
+
+
+def component(tree: dict[str, Any], key: str, base: type[T]) -> tuple[type[T], Any]:
+    """Return the class that a group's YAML names in ``_target_``, and its validated configuration.
+
+    Args:
+        tree: a configuration, or as much of one as has the group.
+        key: the group, for example ``backbone``.
+        base: the class it must derive from.
+
+    Raises:
+        ConfigError: there is no such class, or a setting does not fit it.
+    """
+    values = dict(tree[key])
+    if "_target_" not in values:
+        raise ConfigError(f"{key}: the YAML has no _target_, the dotted path of its {base.__name__}")
+    target = str(values.pop("_target_"))
+    found = load_class(target, base, key)
+    if not hasattr(found, "Config"):
+        raise ConfigError(f"{key}._target_={target} has no Config, the dataclass of its settings")
+    return found, typed(found.Config, values, key)  # type: ignore[attr-defined]

@@ -23,10 +23,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from architectures.backbone import Backbone
 from experiments.config.schema import ScaleConfig
-from experiments.config.structured import typed
+from experiments.config.structured import component, typed
 from experiments.cost.model_cost import CostConfig, Pricing
 from experiments.cost.tables import render
-from experiments.run.settings import component
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import ConfigError
 

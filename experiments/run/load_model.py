@@ -1,4 +1,4 @@
-"""Opens a trained model for use: the folder of a run, or one of the Hugging Face library."""
+"""Loads a trained model from the folder of a run, or from a folder of the Hugging Face library."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone, Capabilities
 from experiments.config.legacy import upgrade
+from experiments.config.schema import Names
+from experiments.config.structured import component, typed
 from experiments.data.make_tokenizer import load_tokenizer
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
@@ -30,7 +32,6 @@ from experiments.run.model_files import (
     read_tensors,
 )
 from experiments.run.plan import build_task
-from experiments.run.settings import Settings, read_settings
 from experiments.run.size_solver import Sizes
 from experiments.runtime.errors import ConfigError, DataError
 from experiments.tasks.task import Batch, Task
@@ -38,28 +39,51 @@ from experiments.tasks.text.text import Text
 
 
 @dataclass(frozen=True, kw_only=True)
+class StoredRun:
+    """What the folder of a run says about its model beside the weights; nothing of how it was trained."""
+
+    names: Names
+    seed: int
+    objective_class: type[Objective]
+    objective: Any
+    """Settings of the objective."""
+    task_class: type[Task]
+    task: Any
+    """Settings of the task."""
+
+    @property
+    def cell(self) -> str:
+        """Backbone, task and scale, as the run's folder is named."""
+        return f"{self.names.backbone}-{self.names.task}-{self.names.scale}"
+
+    def build_task(self) -> Task:
+        """Return the task that the model was trained on, its data prepared."""
+        return build_task(self.task_class, self.task, self.names.task)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoadedModel:
-    """A trained model, ready to be used."""
+    """A trained model, ready to be evaluated or to generate."""
 
     model: Backbone
-    """In evaluation mode, on its device."""
+    """The module, in evaluation mode, on its device."""
     objective: Objective
     task: Task
-    settings: Settings | None
-    """Of the run; None for a Hugging Face folder."""
+    run: StoredRun | None
+    """The run it was trained in; None for a Hugging Face folder."""
     description: str
-    """What it is, in a line."""
+    """One line that says what it is."""
 
     @property
     def tokenizer(self) -> TextTokenizer:
-        """How to read and write text. Raises ConfigError where the model knows no text."""
+        """The tokenizer. Raises ConfigError where the model was not trained on text."""
         if self.task.tokenizer is None:
             raise ConfigError(f"{self.description}: it was not trained on text, so it has no tokenizer")
         return self.task.tokenizer
 
 
 class Prompts(Task):
-    """No examples, only a tokenizer: enough to write text, wherever the training data may be."""
+    """A task with a tokenizer and no examples: enough to generate text without the training data."""
 
     metric = "bits_per_byte"
     fingerprint = "prompts"
@@ -76,26 +100,41 @@ class Prompts(Task):
         return None
 
 
-def read_run(path: Path) -> Settings:
-    """The settings of a run, its device aside: it may be opened on another machine. Raises ConfigError."""
+def read_run(path: Path) -> StoredRun:
+    """Read what is needed to use the model of a run from its config.yaml.
+
+    The settings of its training are not checked: they need not be possible on this machine.
+
+    Raises:
+        ConfigError: the file is missing or damaged, or names a class that is not there.
+    """
     file = path / "config.yaml"
     try:
         stored = OmegaConf.to_container(OmegaConf.load(file))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: cannot be read: {error}") from None
     assert isinstance(stored, dict)
-    cfg = OmegaConf.create(upgrade({str(key): value for key, value in stored.items()}))
-    OmegaConf.update(cfg, "device.name", "cpu")
-    for start in ("init_from", "continue_from"):
-        OmegaConf.update(cfg, start, None)  # its weights are in the checkpoints by now
-    return read_settings(cfg)
+    tree = upgrade({str(key): value for key, value in stored.items()})
+    for key in ("names", "objective", "task", "seed"):
+        if key not in tree:
+            raise ConfigError(f"{file}: it has no {key}: it is not the configuration of a run")
+    objective_class, objective = component(tree, "objective", Objective)  # type: ignore[type-abstract]
+    task_class, task = component(tree, "task", Task)  # type: ignore[type-abstract]
+    return StoredRun(
+        names=typed(Names, tree["names"], "names"),
+        seed=tree["seed"],
+        objective_class=objective_class,
+        objective=objective,
+        task_class=task_class,
+        task=task,
+    )
 
 
 def load_model(path: Path, device: torch.device, *, task: Task | None = None) -> LoadedModel:
-    """The model of a folder, with what is needed to use it on ``task``.
+    """Load the model of a folder, with what is needed to use it on ``task``.
 
-    Without a task it can be given prompts: text through the tokenizer that was saved
-    beside it, or the run's own examples where they are no text.
+    Without a task it can be given prompts: text, through the tokenizer that was saved beside the model,
+    or examples of the run's task where that is not text.
 
     Raises:
         ConfigError: the folder holds no model, or the model cannot read the task's tokens.
@@ -107,32 +146,33 @@ def load_model(path: Path, device: torch.device, *, task: Task | None = None) ->
 
 
 def _open_run(path: Path, task: Task | None) -> LoadedModel:
-    settings, record = read_run(path), read_model_spec(path)
+    run, spec = read_run(path), read_model_spec(path)
     if task is None:
-        task = own_prompts(settings, path)
-    record.check(task, path)
-    _check_refusal(settings.objective_class, task)
-    objective = settings.objective_class(settings.objective, task)
-    sizes = Sizes(vocab_size=record.vocab_size, length=record.max_length, make_readout=objective.make_readout)
-    model = sizes.build(record.backbone_class, record.config)
+        task = own_prompts(run, path)
+    spec.check(task, path)
+    _check_refusal(run.objective_class, task)
+    objective_class = run.objective_class.for_backbone(spec.backbone_class.capabilities)
+    objective = objective_class(run.objective, task)
+    sizes = Sizes(vocab_size=spec.vocab_size, length=spec.max_length, make_readout=objective.make_readout)
+    model = sizes.build(spec.backbone_class, spec.config)
     load_state(read_tensors(path), model, path, new_readout=False)
     return LoadedModel(
         model=model,
         objective=objective,
         task=task,
-        settings=settings,
-        description=f"{path} ({settings.cell} s{settings.seed})",
+        run=run,
+        description=f"{path} ({run.cell} s{run.seed})",
     )
 
 
-def own_prompts(settings: Settings, path: Path) -> Task:
-    """What prompts of a run are made of: its tokenizer where it learned text, else its whole task."""
-    if not issubclass(settings.task_class, Text):
-        return build_task(settings.task_class, settings.task, settings.names.task)
-    config: TokenizerConfig = settings.task.tokenizer
+def own_prompts(run: StoredRun, path: Path) -> Task:
+    """Return the task of a run; only its tokenizer, without data, where the run was trained on text."""
+    if not issubclass(run.task_class, Text):
+        return run.build_task()
+    config: TokenizerConfig = run.task.tokenizer
     if config.path is not None:  # the run keeps a copy
         config = dataclasses.replace(config, path=str(path))
-    return Prompts(load_tokenizer(config, settings.task.num_sentinels, path))
+    return Prompts(load_tokenizer(config, run.task.num_sentinels, path))
 
 
 def _open_hugging_face(path: Path, task: Task | None) -> LoadedModel:
@@ -145,7 +185,7 @@ def _open_hugging_face(path: Path, task: Task | None) -> LoadedModel:
         model=model,
         objective=objective,
         task=task,
-        settings=None,
+        run=None,
         description=f"{path} ({type(model).__name__} of Hugging Face)",
     )
 
@@ -169,7 +209,7 @@ def _check_refusal(objective: type[Objective], task: Task) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class UnmaskingOverrides:
-    """Changes in how blanks are filled in; see FillingConfig. What is null stays as the run has it."""
+    """Changes to how masked positions are unmasked. A setting that is null stays as the run has it."""
 
     steps: int | None = None
     """Forward passes."""
@@ -190,12 +230,12 @@ class UnmaskingOverrides:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What is not null."""
+        """The settings that are not null, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def override_unmasking(saved: LoadedModel, filling: UnmaskingOverrides) -> None:
-    """Changes how the model fills in blanks. Raises ConfigError for a model that does not."""
+    """Change how the model unmasks. Raises ConfigError for a model that generates from left to right."""
     if not filling.changes:
         return
     if not isinstance(saved.objective, FillsBlanks):

@@ -68,7 +68,7 @@ def plan(settings: Settings) -> Plan:
             "examples: give data with answers in them"
         )
     length, source_length = view.mean_lengths()
-    trained_length = settings.init_from.record.max_length if settings.init_from else 0
+    trained_length = settings.init_from.spec.max_length if settings.init_from else 0
     sizes = Sizes(
         vocab_size=task.vocabulary.size,
         length=length,
@@ -84,7 +84,7 @@ def plan(settings: Settings) -> Plan:
         make_readout=objective.make_readout,
     )
     if settings.init_from is not None:
-        settings.init_from.record.check(task, settings.init_from.path)
+        settings.init_from.spec.check(task, settings.init_from.path)
     matched = match(settings.backbone_class, settings.backbone, settings.scale, sizes)
     if (width := settings.optimizer.mup_base_width) is not None:
         matched = dataclasses.replace(matched, config=mup.scaled_attention(matched.config, width))

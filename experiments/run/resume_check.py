@@ -16,8 +16,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from experiments.config.digest import result_settings
 from experiments.config.legacy import upgrade
-from experiments.run.settings import Initial, Settings, result_settings
+from experiments.run.settings import Initial, Settings
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import ConfigError, DataError
 from experiments.runtime.secrets import redact

@@ -6,20 +6,20 @@ nearest valid name, before anything is allocated.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone, BackboneConfig
+from experiments.config.digest import result_settings, settings_digest
 from experiments.config.schema import TrainerConfig
-from experiments.config.sections import CONF, Sections, read_sections, read_tree
-from experiments.config.structured import load_class, typed
+from experiments.config.sections import CONF, Sections, parse_sections
+from experiments.config.structured import component, load_class
 from experiments.objectives.objective import Objective
 from experiments.run.model_files import ModelSpec, fingerprint, is_run_folder, read_model_spec
 from experiments.run.tuned_rates import apply_tuned_rate
@@ -37,7 +37,7 @@ class Initial:
     """A saved model whose weights training starts from, or a run whose training is continued."""
 
     path: Path
-    record: ModelSpec
+    spec: ModelSpec
     fingerprint: str
     """Of the weights, wherever they lie."""
 
@@ -58,10 +58,6 @@ class Settings(Sections):
     """What training starts from; None where it starts from random weights."""
     continue_from: Initial | None
     """The run whose training this one continues, step and moments included; None for most."""
-    seed: int
-    runs: Path
-    resolved: dict[str, Any]
-    """The whole configuration with every reference filled in, as written to config.yaml."""
 
     @property
     def digest(self) -> str:
@@ -70,7 +66,7 @@ class Settings(Sections):
         for name, source in (("init_from", self.init_from), ("continue_from", self.continue_from)):
             if source is not None:
                 kept[name] = source.fingerprint
-        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
+        return settings_digest(kept)
 
     @property
     def cell(self) -> str:
@@ -86,37 +82,19 @@ class Settings(Sections):
         return self.runs / self.study / f"{self.cell}-{self.digest}" / f"s{self.seed}"
 
 
-def result_settings(resolved: dict[str, Any]) -> dict[str, Any]:
-    """What of a configuration decides the result, except the seed, and the weights training starts from."""
-    beside = ("seed", "runs", "tracking", "study", "names", "parallel", "init_from", "continue_from")
-    kept = {k: v for k, v in resolved.items() if k not in beside}
-    kept["task"] = {k: v for k, v in kept["task"].items() if k != "cache_dir"}
-    kept["device"] = {"precision": kept["device"]["precision"]}
-    kept["budget"] = {k: v for k, v in kept["budget"].items() if k != "micro_batch_size"}
-    sizes = ("validation_examples", "test_examples", "evaluate_every", "extra_evaluations")
-    trainer = {k: v for k, v in kept["trainer"].items() if k in sizes}
-    if kept["trainer"].get("non_finite", "stop") != "stop":  # else as before there was a choice
-        trainer["non_finite"] = kept["trainer"]["non_finite"]
-    plain = {"mup_base_width": None, "decay_end_fractions": [1.0]}  # as before there was a choice
-    optimizer = {k: v for k, v in kept["optimizer"].items() if k not in plain or v != plain[k]}
-    return _without_modules({**kept, "trainer": trainer, "optimizer": optimizer})
+def read_settings(sections: Sections) -> Settings:
+    """Add to the harness's sections what the backbone, the objective and the task declare.
 
+    The model of ``init_from`` and the learning rate of ``study.tuned`` are filled into the configuration.
 
-def _without_modules(value: Any) -> Any:
-    """The same settings, with each class named by itself: the module it lives in may change."""
-    if isinstance(value, dict):
-        own = {k: _without_modules(v) for k, v in value.items()}
-        return {**own, "_target_": str(own["_target_"]).rpartition(".")[2]} if "_target_" in own else own
-    return [_without_modules(v) for v in value] if isinstance(value, list) else value
-
-
-def read_settings(cfg: DictConfig) -> Settings:
-    """Validates a composed configuration. Raises ConfigError."""
-    tree = read_tree(cfg)
+    Raises:
+        ConfigError: a setting is wrong, or parts do not fit each other.
+    """
+    tree = dict(sections.resolved)
     initial = _adopt_initial(tree)
     apply_tuned_rate(tree)
-
-    sections = read_sections(tree)
+    if tree != sections.resolved:
+        sections = parse_sections(tree)
     names = sections.names
     backbone_class, backbone = component(tree, "backbone", Backbone)  # type: ignore[type-abstract]
     objective_class, objective = component(tree, "objective", Objective)  # type: ignore[type-abstract]
@@ -134,7 +112,7 @@ def read_settings(cfg: DictConfig) -> Settings:
         )
     objective_class = objective_class.for_backbone(backbone_class.capabilities)
     settings = Settings(
-        names=names,
+        **{field.name: getattr(sections, field.name) for field in dataclasses.fields(Sections)},
         backbone_class=backbone_class,
         backbone=backbone,
         objective_class=objective_class,
@@ -142,19 +120,8 @@ def read_settings(cfg: DictConfig) -> Settings:
         task_class=task_class,
         task=task,
         extra_evaluations=_extra_evaluations(tree, sections.trainer),
-        scale=sections.scale,
-        budget=sections.budget,
-        optimizer=sections.optimizer,
-        device=sections.device,
-        parallel=sections.parallel,
-        trainer=sections.trainer,
-        tracking=sections.tracking,
-        study=sections.study,
         init_from=initial,
         continue_from=_continued_run(tree),
-        seed=tree["seed"],
-        runs=Path(tree["runs"]),
-        resolved=tree,
     )
     if settings.optimizer.mup_base_width is not None and initial is not None:
         raise ConfigError(
@@ -179,12 +146,12 @@ def _adopt_initial(tree: dict[str, Any]) -> Initial | None:
     if tree.get("init_from") is None:
         return None
     path = Path(tree["init_from"])
-    record = read_model_spec(path)
-    section = record.section()
+    spec = read_model_spec(path)
+    section = spec.section()
     for word in HydraConfig.get().overrides.task:
         key = word.partition("=")[0]
         group = key.split(".")[0].lstrip("+~")
-        same = tree["names"]["backbone"] == record.name
+        same = tree["names"]["backbone"] == spec.name
         if "." in key:
             same = OmegaConf.select(OmegaConf.create(tree), key) == OmegaConf.select(
                 OmegaConf.create({"backbone": section}), key
@@ -192,8 +159,8 @@ def _adopt_initial(tree: dict[str, Any]) -> Initial | None:
         if group in ("backbone", "scale") and not (group == "backbone" and same):
             raise ConfigError(f"{word} beside init_from={path}, which says what the model is: leave it out")
     tree["backbone"], tree["scale"] = section, {**tree["scale"], "target": None}
-    tree["names"] = {**tree["names"], "backbone": record.name, "scale": "given"}
-    return Initial(path=path, record=record, fingerprint=fingerprint(path))
+    tree["names"] = {**tree["names"], "backbone": spec.name, "scale": "given"}
+    return Initial(path=path, spec=spec, fingerprint=fingerprint(path))
 
 
 def _continued_run(tree: dict[str, Any]) -> Initial | None:
@@ -209,7 +176,7 @@ def _continued_run(tree: dict[str, Any]) -> Initial | None:
         raise ConfigError(
             f"continue_from={path} is no folder of a run: to start from its weights alone, use init_from"
         )
-    return Initial(path=path, record=read_model_spec(path), fingerprint=fingerprint(path))
+    return Initial(path=path, spec=read_model_spec(path), fingerprint=fingerprint(path))
 
 
 def _extra_evaluations(tree: dict[str, Any], trainer: TrainerConfig) -> dict[str, Any]:
@@ -226,18 +193,6 @@ def _extra_evaluations(tree: dict[str, Any], trainer: TrainerConfig) -> dict[str
         except ConfigError as error:
             raise ConfigError(f"{key}: {words}: {error}") from None
     return found
-
-
-def component(tree: dict[str, Any], key: str, base: type[T]) -> tuple[type[T], Any]:
-    """The class a group's YAML names, and its configuration."""
-    values = dict(tree[key])
-    if "_target_" not in values:
-        raise ConfigError(f"{key}: the YAML has no _target_, the dotted path of its {base.__name__}")
-    target = str(values.pop("_target_"))
-    found = load_class(target, base, key)
-    if not hasattr(found, "Config"):
-        raise ConfigError(f"{key}._target_={target} has no Config, the dataclass of its settings")
-    return found, typed(found.Config, values, key)  # type: ignore[attr-defined]
 
 
 def _check_pair(

@@ -110,7 +110,7 @@ def main() -> None:
 
 
 def _collect(cfg: DictConfig) -> None:
-    from experiments.run.settings import component
+    from experiments.config.structured import component
     from experiments.tasks.probes.probe import Probe
     from experiments.tasks.task import Task
 

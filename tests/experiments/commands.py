@@ -16,7 +16,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from architectures.backbone import Backbone
-from experiments.config.sections import CONF
+from experiments.config.sections import CONF, read_sections
 from experiments.config.structured import load_class
 from experiments.objectives.objective import Objective
 from experiments.run.execute import execute
@@ -76,7 +76,7 @@ def compose(*words: str, root: str = "config") -> DictConfig:
 
 
 def settings(*words: str) -> Settings:
-    return read_settings(compose(*words))
+    return read_settings(read_sections(compose(*words)))
 
 
 @functools.cache

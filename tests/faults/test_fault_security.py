@@ -13,6 +13,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from experiments.config.sections import read_sections
 from experiments.run.load_model import load_model
 from experiments.run.settings import read_settings
 from experiments.runtime.errors import CheckpointError, ConfigError
@@ -142,7 +143,7 @@ def test_f28_no_name_leads_out_of_the_runs_folder(name: str, key: str) -> None:
     cfg = commands.compose(*WORDS)
     OmegaConf.update(cfg, key, name)
     with pytest.raises(ConfigError, match=f"{key}="):
-        read_settings(cfg)
+        read_settings(read_sections(cfg))
 
 
 CANARIES = {

@@ -31,13 +31,12 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.schema import DeviceConfig
-from experiments.config.structured import typed
+from experiments.config.structured import component, typed
 from experiments.evaluation.downstream.answer_likelihood import AnswerScorer
 from experiments.evaluation.downstream.local_tasks import own_task
 from experiments.evaluation.downstream.results import Row, append, check_shots, print_table, task_rows
 from experiments.run.load_model import LoadedModel, UnmaskingOverrides, load_model, override_unmasking
 from experiments.run.plan import build_task
-from experiments.run.settings import component
 from experiments.runtime.console import Console
 from experiments.runtime.errors import ConfigError, DataError, nearest
 from experiments.tasks.task import Task

@@ -45,7 +45,6 @@ from experiments.run.load_model import (
     read_run,
 )
 from experiments.run.model_files import is_run_folder
-from experiments.run.plan import build_task
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.precision import inference
 from experiments.runtime.seeds import stream
@@ -174,8 +173,7 @@ def _real(saved: LoadedModel, config: SampleQualityConfig) -> Texts:
     """As many texts of the test split of the run's own task; none where that is not plain text."""
     if not is_run_folder(Path(config.run)):
         return []
-    settings = read_run(Path(config.run))
-    task = build_task(settings.task_class, settings.task, settings.names.task)
+    task = read_run(Path(config.run)).build_task()
     available = task.num_examples("test")
     count = config.num_samples if available is None else min(config.num_samples, available)
     batch = task.batch("test", EVALUATION_SEED, 0, count)

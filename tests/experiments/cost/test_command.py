@@ -13,11 +13,11 @@ from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone
 from experiments.config.sections import CONF
+from experiments.config.structured import component
 from experiments.cost.__main__ import price
 from experiments.cost.attention_variants import variants
 from experiments.cost.model_cost import longest
 from experiments.cost.tables import size
-from experiments.run.settings import component
 from experiments.runtime.console import count
 from experiments.runtime.errors import ConfigError
 from tests.backbones import SOLVED

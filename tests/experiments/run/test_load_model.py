@@ -70,8 +70,8 @@ def test_a_run_is_opened_with_its_weights_and_tokenizer_wherever_it_lies(run: Pa
     written = "def naïve(x): return x"
     assert saved.tokenizer.decode(saved.tokenizer.encode(written)) == written
     assert saved.task.vocabulary.size == saved.model.vocab_size
-    assert saved.settings is not None
-    assert saved.settings.digest == commands.result(run)["digest"]
+    assert saved.run is not None
+    assert saved.run.cell == commands.result(run)["cell"]
     with pytest.raises(DataError, match="name a task, such as task=text"):
         saved.task.batch("test", 0, 0, 1)
 
@@ -113,7 +113,7 @@ def test_a_hugging_face_folder_is_opened_like_a_run(run: Path, text: list[str], 
         if (run / name).exists():
             shutil.copy(run / name, folder)
     saved = load_model(folder, CPU)
-    assert saved.settings is None
+    assert saved.run is None
     assert isinstance(saved.objective, CausalLM)
     tokens = torch.tensor([saved.tokenizer.encode("word1 word2")])
     torch.testing.assert_close(saved.model(tokens).logits_BTV, ours.model(tokens).logits_BTV)
@@ -135,7 +135,7 @@ def test_training_starts_from_the_weights(run: Path, continued: Overrides, tmp_p
         commands.result(run)["metrics"][0]["value"], abs=1e-4
     )
     shutil.rmtree(folder / "checkpoints" / ".none", ignore_errors=True)
-    assert load_model(folder, CPU).settings.init_from is None  # the weights are its own now
+    assert load_model(folder, CPU).run is not None  # the weights are its own now
 
 
 def test_the_digest_holds_the_weights_and_not_their_place(
@@ -191,8 +191,12 @@ def test_only_a_readout_may_be_new() -> None:
         load_state(model(16, None, layers=2).state_dict(), target, Path("x"), new_readout=True)
 
 
-def test_settings_of_a_run_do_not_need_its_device(run: Path, tmp_path: Path) -> None:
+def test_a_run_is_opened_whatever_it_was_trained_with(run: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     config = (copy / "config.yaml").read_text()
-    (copy / "config.yaml").write_text(config.replace("name: cpu", "name: cuda:7"))
-    assert read_run(copy).device.name == "cpu"
+    (copy / "config.yaml").write_text(
+        config.replace("name: cpu", "name: cuda:7").replace("schedule: cosine", "schedule: gone")
+    )
+    assert config != (copy / "config.yaml").read_text()
+    assert read_run(copy).cell == read_run(run).cell
+    assert load_model(copy, CPU).model.vocab_size == read_model_spec(run).vocab_size

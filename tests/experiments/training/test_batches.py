@@ -7,7 +7,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from experiments.config.sections import CONF
-from experiments.run.settings import component
+from experiments.config.structured import component
 from experiments.tasks.task import Batch, Task
 from experiments.training.batches import BLOCK_STEPS, BatchPrefetcher
 

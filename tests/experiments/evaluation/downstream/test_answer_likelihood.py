@@ -31,9 +31,7 @@ V = TASK.vocabulary
 
 
 def scorer(model: Backbone, objective: Objective, samples: int = 8, batch_size: int = 4) -> AnswerScorer:
-    saved = LoadedModel(
-        model=model, objective=objective, task=objective.task, settings=None, description="toy"
-    )
+    saved = LoadedModel(model=model, objective=objective, task=objective.task, run=None, description="toy")
     return AnswerScorer(
         saved, samples=samples, seed=0, batch_size=batch_size, device=DeviceConfig(name="cpu")
     )

@@ -7,9 +7,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.sections import CONF
-from experiments.config.structured import load_class
+from experiments.config.structured import component, load_class
 from experiments.objectives.objective import Objective
-from experiments.run.settings import component
 from experiments.tasks.__main__ import measure_gate
 from experiments.tasks.probes.probe import Probe
 from experiments.tasks.task import Task
