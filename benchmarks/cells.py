@@ -67,17 +67,19 @@ class _Noting:
 
     def __call__(self, cfg: Any) -> float:
         from experiments.train import train
+        from experiments.training.evaluator import Evaluator
         from experiments.training.trainer import Trainer
 
-        spent: dict[str, list[list[float]]] = {"_step": [], "test": []}
-        originals = {name: getattr(Trainer, name) for name in spent}
+        spent: dict[str, list[list[float]]] = {"_step": [], "evaluate": []}
+        owners: dict[str, type[Any]] = {"_step": Trainer, "evaluate": Evaluator}
+        originals = {name: getattr(owner, name) for name, owner in owners.items()}
         for name, function in originals.items():
-            setattr(Trainer, name, _timed(function, spent[name]))
+            setattr(owners[name], name, _timed(function, spent[name]))
         try:
             loss = train(cfg)
         finally:
             for name, function in originals.items():
-                setattr(Trainer, name, function)
+                setattr(owners[name], name, function)
         ended = {"process": os.getpid(), "ended": now(), **spent}
         with (Path(self.folder) / f"{os.getpid()}.jsonl").open("a") as file:
             file.write(json.dumps(ended) + "\n")
@@ -128,7 +130,7 @@ def overhead(cells: list[dict[str, Any]]) -> list[list[float]]:
     """Seconds of each cell but the first of a process, by the clock and of the processor."""
     found = []  # of its evaluations the last is the test; those before count as overhead
     for before, cell in itertools.pairwise(cells):
-        worked = np.array([step[1:] for step in cell["_step"]] + [cell["test"][-1][1:]]).sum(0)
+        worked = np.array([step[1:] for step in cell["_step"]] + [cell["evaluate"][-1][1:]]).sum(0)
         found.append(list(np.array(cell["ended"]) - np.array(before["ended"]) - worked))
     return found
 

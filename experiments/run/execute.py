@@ -162,11 +162,12 @@ def _train(
     status, metrics = "complete", []
     try:
         trainer.run()
-        examples = trainer.settings.trainer.test_examples
-        metrics = [asdict(metric) for metric in trainer.test("test", examples)]
+        examples = trainer.config.test_examples
+        metrics = [asdict(metric) for metric in trainer.evaluator.evaluate("test", examples)]
         for name, objective in extra_evaluations.items():
             metrics += [
-                asdict(metric) | {"split": name} for metric in trainer.test("test", examples, objective)
+                asdict(metric) | {"split": name}
+                for metric in trainer.evaluator.evaluate("test", examples, objective)
             ]
         record["references"] = [asdict(reference) for reference in trainer.task.references()]
     except Preempted as preempted:

@@ -1,24 +1,22 @@
-"""The training loop. There is one, for every backbone, objective and task.
+"""The training loop: one loop for every backbone, objective and task.
 
-Everything needed to continue lives in ``TrainState``. What a step does is a
-function of the step's number alone (its examples, its masks, its dropout), so
-a run that was killed and resumed equals one that was not.
+All that is needed to continue lives in ``TrainState``. What a step does is a function of the step's number
+alone (its examples, masks and dropout), so a run that was killed and resumed equals one that was not.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone
-from experiments.evaluation.measure import measure
+from experiments.config.sections import Sections
 from experiments.objectives.objective import Objective, View
-from experiments.run.settings import Settings
 from experiments.runtime.console import Console
 from experiments.runtime.errors import CheckpointError, DataError, DivergedError, Preempted
 from experiments.runtime.memory import MicroBatcher
@@ -28,7 +26,6 @@ from experiments.runtime.run_lock import RunLock
 from experiments.runtime.secrets import redact
 from experiments.runtime.seeds import dropout_seed, objective_noise_seed
 from experiments.runtime.watchdog import Watchdog
-from experiments.tasks.metrics import Metric
 from experiments.tasks.task import Task
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.tracker import AXES, Tracker
@@ -36,7 +33,8 @@ from experiments.training import checkpoint
 from experiments.training.batches import BatchPrefetcher
 from experiments.training.checkpoint_policy import CheckpointSaver, check_room
 from experiments.training.ema import averaged, exchange_averages, update_average
-from experiments.training.loss_anomalies import LossAnomalies, not_finite, write_report
+from experiments.training.evaluator import Evaluator
+from experiments.training.loss_anomalies import not_finite, write_report
 from experiments.training.lr_schedule import decayed_steps, set_learning_rate
 from experiments.training.optimizer import make_optimizer
 from experiments.training.parallel import collectives
@@ -44,31 +42,7 @@ from experiments.training.parallel.block_wrapping import compile_seconds
 from experiments.training.parallel.device_mesh import ParallelDims
 from experiments.training.parallel.dtensors import clip_gradients, gradient_norm, not_finite_gradients
 from experiments.training.parallel.strategy import Strategy
-from experiments.training.router_probe import RoutingProbe
-
-
-@dataclass
-class TrainState:
-    """Where training stands, beside the weights and the optimizer's moments."""
-
-    step: int = 0
-    tokens: int = 0
-    flops: float = 0.0
-    seconds: float = 0.0
-    """Time spent in training steps, over all sittings; evaluation and saving are not counted."""
-    device_seconds: float = 0.0
-    """The same of all processes together: what training took of the machine."""
-    data_seconds: float = 0.0
-    """Of these, time spent making batches."""
-    compile_seconds: float = 0.0
-    """Time that ``torch.compile`` took in training steps, over all sittings; not among ``seconds``."""
-    window_loss: float = 0.0
-    """Sum of the losses since the last log line."""
-    window_seconds: float = 0.0
-    window_data: float = 0.0
-    window_skipped: int = 0
-    """Steps since the last log line that were left out."""
-    anomalies: LossAnomalies = field(default_factory=LossAnomalies)
+from experiments.training.train_state import TrainState
 
 
 class Trainer:
@@ -76,7 +50,7 @@ class Trainer:
 
     def __init__(
         self,
-        settings: Settings,
+        sections: Sections,
         *,
         model: Backbone,
         objective: Objective,
@@ -89,76 +63,87 @@ class Trainer:
         interruptions: Interruptions,
         lock: RunLock,
     ) -> None:
-        self.settings, self.model, self.objective, self.task = settings, model, objective, task
+        self.config, self.seed = sections.trainer, sections.seed
+        self.optimizer_config = sections.optimizer
+        self.resolved = sections.resolved
+        self.model, self.objective, self.task = model, objective, task
         self.folder, self.tracker, self.console = folder, tracker, console
+        self.interruptions, self.lock = interruptions, lock
         self.flops_per_token = flops_per_token
         self.device = next(model.parameters()).device
-        self.batch_size = settings.budget.batch_size
         self.strategy = Strategy(
             dims,
             model,
             objective,
-            activation_checkpointing=settings.parallel.activation_checkpointing,
-            compile_blocks=settings.trainer.compile == "blocks",
-            precision=settings.device.precision,
+            activation_checkpointing=sections.parallel.activation_checkpointing,
+            compile_blocks=sections.trainer.compile == "blocks",
+            precision=sections.device.precision,
         )
         self.parameters = list(model.parameters())
-        self.optimizer = make_optimizer(model, settings.optimizer)
-        self.routing = RoutingProbe(model, objective)
+        self.optimizer = make_optimizer(model, sections.optimizer)
         self.state = TrainState()
+        self.batch_size = sections.budget.batch_size
         self.tokens_per_step = self.batch_size * task.sequence_length
-        self.total_steps = max(1, settings.budget.tokens // self.tokens_per_step)
-        self.batches = BatchPrefetcher(task, settings.seed, self.batch_size, self.total_steps)
-        self.decayed_steps = decayed_steps(self.total_steps, settings.optimizer)
+        self.total_steps = max(1, sections.budget.tokens // self.tokens_per_step)
+        self.decayed_steps = decayed_steps(self.total_steps, sections.optimizer)
+        self.batches = BatchPrefetcher(task, self.seed, self.batch_size, self.total_steps)
+        single = collectives.world_size() == 1
         self.micro_batcher = MicroBatcher(
-            settings.budget.micro_batch_size,
-            self.batch_size // dims.data,
-            alone=collectives.world_size() == 1,
+            sections.budget.micro_batch_size, self.batch_size // dims.data, alone=single
         )
-        self.saver = CheckpointSaver(folder.checkpoints, settings.trainer.keep_checkpoints, console.log)
-        self.interruptions, self.lock = interruptions, lock
+        self.saver = CheckpointSaver(folder.checkpoints, sections.trainer.keep_checkpoints, console.log)
+        self.evaluator = Evaluator(
+            model,
+            objective,
+            strategy=self.strategy,
+            optimizer=self.optimizer,
+            micro_batcher=self.micro_batcher,
+            precision=sections.device.precision,
+            # Several processes keep step: they stop after an evaluation, not in it.
+            before_batch=self._raise_if_preempted if single else lambda: None,
+        )
 
     def run(self) -> None:
-        """Trains to the end of the budget. Raises DivergedError, Preempted, CheckpointError, LockedError."""
-        trainer = self.settings.trainer
+        """Train to the end of the budget.
+
+        Raises:
+            DivergedError, Preempted, CheckpointError, LockedError: see ``experiments.runtime.errors``.
+        """
         check_room(
-            self.folder.root, self.model, trainer.keep_checkpoints, self.settings.optimizer.ema is not None
+            self.folder.root, self.model, self.config.keep_checkpoints, self.optimizer_config.ema is not None
         )
         self._resume()
         other = "" if collectives.is_rank_zero() else f"-{process_rank().rank}"
         report = self.folder.root / "failures" / f"hang{other}.txt"
         with (
-            Watchdog(trainer.step_timeout_seconds, report) as watchdog,
+            Watchdog(self.config.step_timeout_seconds, report) as watchdog,
             self.console.progress(self.total_steps) as progress,
         ):
             while self.state.step < self.total_steps:
                 self.train_iteration(watchdog, progress)
 
     def train_iteration(self, watchdog: Watchdog, progress: Callable[[int], None]) -> None:
-        """One step, and whatever is due after it. Raises what ``run`` does."""
-        trainer = self.settings.trainer
+        """Take one step and do whatever is due after it. Raises what ``run`` does."""
         with watchdog.step():
             row = self._step()
         step, last = self.state.step, self.state.step == self.total_steps
         progress(step)
-        if step % trainer.log_every == 0 or last:
+        if step % self.config.log_every == 0 or last:
             self._log(row)
         if self._is_validated(step):
             self._validate()
         stop = self._stop_reason()
-        if step % trainer.checkpoint_every == 0 or last or stop:
+        if step % self.config.checkpoint_every == 0 or last or stop:
             self.save()
         if stop:
             raise Preempted(reason=stop)
 
     def _resume(self) -> None:
-        """Takes up the run where its newest checkpoint left it, if there is one."""
+        """Continue from the newest checkpoint, if there is one."""
         saved = checkpoint.load_newest(self.folder.checkpoints, self.model, self.optimizer, self.console.log)
         if saved is not None:
             try:
-                state = dict(saved["train_state"])
-                state["anomalies"] = LossAnomalies(**state.get("anomalies", {}))
-                self.state = TrainState(**state)
+                self.state = TrainState.restore(saved["train_state"])
             except TypeError as error:
                 raise CheckpointError(
                     f"{self.folder.checkpoints}: step {saved['step']} was saved by a later version "
@@ -178,107 +163,75 @@ class Trainer:
             self._raise_if_preempted()
 
     def _is_validated(self, step: int) -> bool:
-        """At regular intervals, where the learning rate has decayed, and at the end."""
-        regular = step > 0 and step % self.settings.trainer.evaluate_every == 0
+        """Return True at regular intervals, where the learning rate has decayed, and at the end."""
+        regular = step > 0 and step % self.config.evaluate_every == 0
         return regular or step == self.total_steps or step in self.decayed_steps
 
     def _stop_reason(self) -> str | None:
-        """Why the run should stop, in the words of any process. All ask, at the same step."""
+        """Return why the run should stop, or None. All processes call it at the same step."""
         own = self.interruptions.reason
         stop = collectives.all_reduce_any(own is not None)
         return own or "stopped by a signal to another of its processes" if stop else None
 
     def _raise_if_preempted(self) -> None:
-        """Raises Preempted if the run should stop."""
         if reason := self._stop_reason():
             raise Preempted(reason=reason)
 
     def _step(self) -> dict[str, float]:
-        """One optimizer step: examples, masks, gradients over micro-batches, clip, update."""
-        state, seed = self.state, self.settings.seed
+        """Take one optimizer step: examples, masks, gradients over micro-batches, clipping, update."""
+        state = self.state
         started, compiled = time.perf_counter(), compile_seconds()
-        batch = self.batches.batch(state.step)
-        generator = torch.Generator().manual_seed(objective_noise_seed(seed, state.step))
-        view = self.objective.asking(self.objective.view(batch, generator))
-        if not view.count_B.any():
-            raise DataError(f"nothing is scored in the batch of step {state.step + 1}")
-        view = view.to(self.device)
+        view = self._batch_view().to(self.device)
         data_seconds = time.perf_counter() - started
 
-        rate = set_learning_rate(self.optimizer, state.step, self.total_steps, self.settings.optimizer)
+        rate = set_learning_rate(self.optimizer, state.step, self.total_steps, self.optimizer_config)
         total = self.micro_batcher.run(lambda size: self._gradients(view, size))
         total_norm = gradient_norm(self.parameters)
-        # Here, and nowhere else in a step, the host waits for a GPU: what is no number must not be learnt.
+        # The only place in a step where the host waits for a GPU: an update with NaN must not happen.
         own, norm = torch.stack([total, total_norm.double()]).tolist()
         loss = self.strategy.total(own)
         if what := not_finite(loss, norm):
             self._skip_step(what, loss, norm)
         else:
-            clip_gradients(self.parameters, self.settings.optimizer.clip_norm, total_norm)
+            clip_gradients(self.parameters, self.optimizer_config.clip_norm, total_norm)
             self.optimizer.step()
             self.model.after_step()
-            if (decay := self.settings.optimizer.ema) is not None:
+            if (decay := self.optimizer_config.ema) is not None:
                 update_average(self.optimizer, state.step + 1, decay)
             state.window_loss += loss
             state.anomalies.record_loss(loss)
         self.optimizer.zero_grad(set_to_none=True)
 
         compiling = compile_seconds() - compiled
-        seconds = time.perf_counter() - started - compiling
-        state.step += 1
-        state.tokens += self.tokens_per_step
-        state.flops += self.tokens_per_step * self.flops_per_token
-        state.seconds += seconds
-        state.device_seconds += seconds * collectives.world_size()
-        state.data_seconds += data_seconds
-        state.compile_seconds += compiling
-        state.window_seconds += seconds
-        state.window_data += data_seconds
+        state.finish_step(
+            tokens=self.tokens_per_step,
+            flops=self.tokens_per_step * self.flops_per_token,
+            seconds=time.perf_counter() - started - compiling,
+            data_seconds=data_seconds,
+            compile_seconds=compiling,
+            processes=collectives.world_size(),
+        )
         if compiling:
             self.console.log(f"step {state.step}: torch.compile took {compiling:.1f} s, counted apart")
         return {"learning_rate": rate, "grad_norm": norm}
 
-    def _skip_step(self, what: str, loss: float, norm: float) -> None:
-        """Leaves a step out whose loss or gradient is no finite number, or raises DivergedError.
-
-        Both are those of all processes, which therefore do the same.
-        """
-        step, seed = self.state.step + 1, self.settings.seed
-        known = {
-            "loss": loss,
-            "gradient_norm": norm,
-            "seed": seed,
-            "examples": {"split": "train", "start": (step - 1) * self.batch_size, "count": self.batch_size},
-            "config": redact(self.settings.resolved),
-        }
-        bad = not_finite_gradients(self.model)
-        path = collectives.run_on_rank_zero(
-            lambda: str(write_report(self.folder.root / "failures", step, bad, known))
-        )
-        try:
-            self.state.anomalies.skip(f"{what} at step {step}", self.settings.trainer.non_finite)
-        except DivergedError:
-            if (
-                collectives.run_on_rank_zero(lambda: checkpoint.newest_step(self.folder.checkpoints))
-                < self.state.step
-            ):
-                self.save()  # the weights before the step, so that it can be repeated at once
-            raise
-        self.console.log(f"warning: {what} at step {step}: left out; see {path}")
-        self.state.window_skipped += 1
-        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
-        self.model.after_step()  # forgets what was counted in the step; what that moved is put back
-        for name, buffer in self.model.named_buffers():
-            buffer.copy_(buffers[name])
+    def _batch_view(self) -> View:
+        """Return the batch of the next step as the objective shows it to the model."""
+        step = self.state.step
+        generator = torch.Generator().manual_seed(objective_noise_seed(self.seed, step))
+        view = self.objective.asking(self.objective.view(self.batches.batch(step), generator))
+        if not view.count_B.any():
+            raise DataError(f"nothing is scored in the batch of step {step + 1}")
+        return view
 
     def _gradients(self, view: View, size: int) -> Tensor:
-        """Adds up gradients of the loss: a sum over the batch divided by the batch's own count.
+        """Accumulate the gradients of the batch's mean loss, ``size`` sequences at a time.
 
-        ``size`` sequences are computed at once. Repeating it starts from nothing. The loss of this
-        process comes back as a float64 on its device.
+        It can be repeated: gradients and dropout start anew. Returns the part of the loss that this process
+        computed, a float64 scalar on its device.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        seed = dropout_seed(self.settings.seed, self.state.step, self.strategy.dims.data_rank)
+        seed = dropout_seed(self.seed, self.state.step, self.strategy.dims.data_rank)
         if self.device.type == "cpu":
             torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 0.3 ms: it formats the stack
         else:
@@ -295,79 +248,65 @@ class Trainer:
         self.strategy.finish_gradients()
         return total
 
-    def _log(self, row: dict[str, float]) -> None:
-        """A row of metrics.jsonl and a console line, on the means since the last one."""
-        state = self.state
-        steps = (state.step - 1) % self.settings.trainer.log_every + 1
-        counted = steps - state.window_skipped
-        row = {
-            "loss": state.window_loss / counted if counted else float("nan"),
-            **row,
-            "tokens_per_second": steps * self.tokens_per_step / state.window_seconds,
-            "data_share": state.window_data / state.window_seconds,
+    def _skip_step(self, what: str, loss: float, norm: float) -> None:
+        """Skip the update of a step whose loss or gradient is not finite, or raise DivergedError.
+
+        Loss and norm are those of all processes, which therefore do the same.
+        """
+        step = self.state.step + 1
+        known = {
+            "loss": loss,
+            "gradient_norm": norm,
+            "seed": self.seed,
+            "examples": {"split": "train", "start": (step - 1) * self.batch_size, "count": self.batch_size},
+            "config": redact(self.resolved),
         }
-        state.window_loss = state.window_seconds = state.window_data = 0.0
-        state.window_skipped = 0
+        bad, failures = not_finite_gradients(self.model), self.folder.root / "failures"
+        path = collectives.run_on_rank_zero(lambda: str(write_report(failures, step, bad, known)))
+        try:
+            self.state.anomalies.skip(f"{what} at step {step}", self.config.non_finite)
+        except DivergedError:
+            saved = collectives.run_on_rank_zero(lambda: checkpoint.newest_step(self.folder.checkpoints))
+            if saved < self.state.step:
+                self.save()  # the weights before the step, so that it can be repeated at once
+            raise
+        self.console.log(f"warning: {what} at step {step}: left out; see {path}")
+        self.state.window_skipped += 1
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+        self.model.after_step()  # forgets what was counted in the step; what that moved is put back
+        for name, buffer in self.model.named_buffers():
+            buffer.copy_(buffers[name])
+
+    def _log(self, row: dict[str, float]) -> None:
+        """Log the means since the last log line: a row of metrics.jsonl and a console line."""
+        state = self.state
+        row = state.close_window(row, log_every=self.config.log_every, tokens_per_step=self.tokens_per_step)
         self._record("train", row)
         left = (self.total_steps - state.step) * state.seconds / state.step
         self.console.step(state.step, self.total_steps, row, left)
 
     def _validate(self) -> None:
         try:
-            metrics = self.test("validation", self.settings.trainer.validation_examples)
+            metrics = self.evaluator.evaluate("validation", self.config.validation_examples)
         except Preempted:
             return  # the loop saves and stops; this evaluation is made up for on resuming
         self._record("validation", {metric.name: metric.value for metric in metrics})
-        precision = self.settings.device.precision
-        with averaged(self.optimizer), self.strategy.gathered():
-            routing = self.micro_batcher.run(
-                lambda rows: self.routing.record(
-                    self.folder, self.state.step, batch_size=rows, precision=precision
-                )
-            )
-        if routing:
+        if routing := self.evaluator.record_routing(self.folder, self.state.step):
             self._record("routing", routing)
         metric = metrics[0]
         self.console.log(f"step {self.state.step} | validation {metric.name} {metric.value:.4f}")
 
-    def test(self, split: str, examples: int, objective: Objective | None = None) -> list[Metric]:
-        """The metrics on a split, the task's own first; of another objective's task, where one is given."""
-        objective = objective or self.objective
-        dims = self.strategy.dims
-
-        def work(rows: int) -> list[Metric]:
-            return measure(
-                self.model,
-                objective,
-                objective.task,
-                split,
-                examples=examples,
-                # No more tokens at once than in training.
-                batch_size=min(
-                    rows, max(1, rows * self.task.sequence_length // objective.task.sequence_length)
-                ),
-                precision=self.settings.device.precision,
-                # Several processes keep step: they stop after an evaluation, not in it.
-                before_batch=self._raise_if_preempted if collectives.world_size() == 1 else lambda: None,
-                shard=dims.evaluation_shard(),
-            )
-
-        with averaged(self.optimizer), self.strategy.gathered():
-            return self.micro_batcher.run(work)
-
     def _record(self, kind: str, values: dict[str, Any]) -> None:
-        s = self.state
-        axes = {name: getattr(s, name) for name in AXES}
+        axes = {name: getattr(self.state, name) for name in AXES}
         row = {"kind": kind, **axes, **values}
         self.folder.log(row)
         self.tracker.log(row)
 
     def save(self) -> None:
-        """Commits a checkpoint of the step reached. Raises CheckpointError, LockedError."""
+        """Commit a checkpoint of the step reached. Raises CheckpointError, LockedError."""
         collectives.run_on_rank_zero(self.lock.check)
         self.folder.sync()  # no row of a saved step is lost, even where the machine dies
         last = self.state.step == self.total_steps
+        state = {"train_state": asdict(self.state)}
         with averaged(self.optimizer):
-            self.saver.save(
-                self.state.step, self.model, self.optimizer, {"train_state": asdict(self.state)}, last=last
-            )
+            self.saver.save(self.state.step, self.model, self.optimizer, state, last=last)

@@ -22,6 +22,7 @@ from experiments.runtime.preemption import ORPHANED, Interruptions
 from experiments.runtime.watchdog import Watchdog
 from experiments.tasks.recall.mqar import Recall
 from experiments.training import checkpoint
+from experiments.training.evaluator import Evaluator
 from experiments.training.trainer import Trainer
 from tests.experiments import commands
 from tests.faults.children import in_a_child, times
@@ -70,9 +71,9 @@ MOMENTS = {
     "between two micro-batches": (Trainer, "_gradients", 3, [signal.SIGUSR1]),
     "while saving": (checkpoint, "save_file", 3, [signal.SIGUSR2]),
     "twice while saving": (checkpoint, "_sync", 5, [signal.SIGTERM, signal.SIGTERM]),
-    "in the first evaluation": (Trainer, "test", 1, [signal.SIGTERM]),
-    "in the last evaluation": (Trainer, "test", 6, [signal.SIGTERM]),
-    "in the final test": (Trainer, "test", 7, [signal.SIGINT]),
+    "in the first evaluation": (Evaluator, "evaluate", 1, [signal.SIGTERM]),
+    "in the last evaluation": (Evaluator, "evaluate", 6, [signal.SIGTERM]),
+    "in the final test": (Evaluator, "evaluate", 7, [signal.SIGINT]),
 }
 
 

@@ -1,0 +1,66 @@
+"""Evaluations during and after training, with the averaged weights where an EMA is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from architectures.backbone import Backbone
+from experiments.evaluation.measure import measure
+from experiments.objectives.objective import Objective
+from experiments.runtime.memory import MicroBatcher
+from experiments.tasks.metrics import Metric
+from experiments.tracking.run_folder import RunFolder
+from experiments.training.ema import averaged
+from experiments.training.parallel.strategy import Strategy
+from experiments.training.router_probe import RoutingProbe
+
+
+class Evaluator:
+    """Evaluates the model that a trainer trains."""
+
+    def __init__(
+        self,
+        model: Backbone,
+        objective: Objective,
+        *,
+        strategy: Strategy,
+        optimizer: torch.optim.Optimizer,
+        micro_batcher: MicroBatcher,
+        precision: str,
+        before_batch: Callable[[], None],
+    ) -> None:
+        """``before_batch`` is called between batches and may raise to end an evaluation early."""
+        self.model, self.objective, self.strategy = model, objective, strategy
+        self.optimizer, self.micro_batcher = optimizer, micro_batcher
+        self.precision, self.before_batch = precision, before_batch
+        self.router_probe = RoutingProbe(model, objective)
+
+    def evaluate(self, split: str, examples: int, objective: Objective | None = None) -> list[Metric]:
+        """Return the metrics on a split, the task's own first, under another objective if one is given."""
+        objective = objective or self.objective
+        trained, evaluated = self.objective.task.sequence_length, objective.task.sequence_length
+
+        def work(rows: int) -> list[Metric]:
+            return measure(
+                self.model,
+                objective,
+                objective.task,
+                split,
+                examples=examples,
+                batch_size=min(rows, max(1, rows * trained // evaluated)),  # no more tokens than in training
+                precision=self.precision,
+                before_batch=self.before_batch,
+                shard=self.strategy.dims.evaluation_shard(),
+            )
+
+        with averaged(self.optimizer), self.strategy.gathered():
+            return self.micro_batcher.run(work)
+
+    def record_routing(self, folder: RunFolder, step: int) -> dict[str, float | list[float]]:
+        """Record which experts a few fixed examples choose. Return numbers of each layer of experts."""
+        with averaged(self.optimizer), self.strategy.gathered():
+            return self.micro_batcher.run(
+                lambda rows: self.router_probe.record(folder, step, batch_size=rows, precision=self.precision)
+            )

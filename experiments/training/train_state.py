@@ -1,0 +1,78 @@
+"""The state of training beside the weights and the optimizer's moments: all that a run needs to continue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from experiments.training.loss_anomalies import LossAnomalies
+
+
+@dataclass
+class TrainState:
+    """Progress of a run, saved with each checkpoint. Times are summed over all sessions of the run."""
+
+    step: int = 0
+    tokens: int = 0
+    flops: float = 0.0
+    seconds: float = 0.0
+    """Time spent in training steps; evaluation and saving are not counted."""
+    device_seconds: float = 0.0
+    """The same, summed over all processes."""
+    data_seconds: float = 0.0
+    """Part of ``seconds`` in which batches were made."""
+    compile_seconds: float = 0.0
+    """Time that ``torch.compile`` took in training steps; not part of ``seconds``."""
+    window_loss: float = 0.0
+    """Sum of the losses since the last log line."""
+    window_seconds: float = 0.0
+    window_data: float = 0.0
+    window_skipped: int = 0
+    """Steps skipped since the last log line."""
+    anomalies: LossAnomalies = field(default_factory=LossAnomalies)
+
+    @classmethod
+    def restore(cls, saved: dict[str, Any]) -> TrainState:
+        """Return the state that ``dataclasses.asdict`` gave. Raises TypeError for one of a later version."""
+        return cls(**{**saved, "anomalies": LossAnomalies(**saved.get("anomalies", {}))})
+
+    def finish_step(
+        self,
+        *,
+        tokens: int,
+        flops: float,
+        seconds: float,
+        data_seconds: float,
+        compile_seconds: float,
+        processes: int,
+    ) -> None:
+        """Count a step, whether it was taken or skipped."""
+        self.step += 1
+        self.tokens += tokens
+        self.flops += flops
+        self.seconds += seconds
+        self.device_seconds += seconds * processes
+        self.data_seconds += data_seconds
+        self.compile_seconds += compile_seconds
+        self.window_seconds += seconds
+        self.window_data += data_seconds
+
+    def close_window(
+        self, row: dict[str, float], *, log_every: int, tokens_per_step: int
+    ) -> dict[str, float]:
+        """Return the row of metrics for the steps since the last one, and begin the next window.
+
+        Args:
+            row: what is logged of the last step alone.
+        """
+        steps = (self.step - 1) % log_every + 1
+        counted = steps - self.window_skipped
+        row = {
+            "loss": self.window_loss / counted if counted else float("nan"),
+            **row,
+            "tokens_per_second": steps * tokens_per_step / self.window_seconds,
+            "data_share": self.window_data / self.window_seconds,
+        }
+        self.window_loss = self.window_seconds = self.window_data = 0.0
+        self.window_skipped = 0
+        return row
