@@ -20,10 +20,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from experiments.runtime.errors import Preempted
 from slurm.cells import read_submission
 
-PREEMPTED = 75
-"""The exit code of a run that saved itself and can go on."""
 STRAGGLER = 90
 """Seconds that the last processes of a cell may outlive the first one: rank 0 writes the result."""
 PORTS = (15000, 10000)
@@ -73,7 +72,7 @@ class Job:
         if signal.SIGUSR1 in self.told:
             self._pass_on(signal.SIGUSR1, None)  # again, for a step that was just being started
         codes = [128 - code if code < 0 else code for code in (each.wait() for each in self.steps)]
-        return codes + [PREEMPTED] * (len(self.cells) - len(codes))  # never begun
+        return codes + [Preempted.exit_code] * (len(self.cells) - len(codes))  # never begun
 
     def _pass_on(self, number: int, frame: object) -> None:
         """USR1 came to the batch script alone; TERM, SLURM sends to the steps by itself."""
@@ -91,7 +90,7 @@ class Job:
         if signal.SIGTERM in self.told:
             return False
         killed = signal.SIGUSR1 in self.told and any(code > 128 for code in codes)
-        return PREEMPTED in codes or killed
+        return Preempted.exit_code in codes or killed
 
 
 def job_id() -> str:
@@ -135,7 +134,7 @@ def say(text: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code: 0, 75 if the job was interrupted, or that of the first cell that failed."""
+    """Return 0, ``Preempted.exit_code`` if the job was interrupted, or the code of the first failed cell."""
     if "SLURM_JOB_ID" not in os.environ:
         sys.stderr.write("error: this runs inside a job: sbatch slurm/train.sbatch, or slurm.submit\n")
         return 2
@@ -156,7 +155,7 @@ def main(arguments: Sequence[str]) -> int:
         say(f"exit code {code}: {shlex.join(words)}")
     if job.interrupted(codes):
         requeue(again)
-        return PREEMPTED
+        return Preempted.exit_code
     return next((code for code in codes if code), 0)
 
 

@@ -51,7 +51,7 @@ def start(function: Function | str, config_name: str = "config") -> None:
     except (HydraException, OmegaConfBaseException) as error:
         _fail(explain(error, config_name), 2)
     except KeyboardInterrupt:  # in a sweep over processes; a run by itself saves and says so
-        _fail("stopped; the same command continues where each run saved itself", 75)
+        _fail("stopped; the same command continues where each run saved itself", Preempted.exit_code)
     except ValueError as error:
         if not str(error).startswith("Config group override"):  # Hydra's complaint about GROUP=null
             raise

@@ -1,4 +1,4 @@
-"""One run from settings to result: build, train, test, record."""
+"""One run from its settings to its result: build the model, train, evaluate, write the record."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 from experiments.config.tracking import TrackingConfig
 from experiments.objectives.objective import Objective
-from experiments.run import record as recording
 from experiments.run import resume_check
 from experiments.run.plan import build_model, plan
+from experiments.run.record import begin_record, finish_record, run_identity, training_summary
 from experiments.run.settings import Settings
 from experiments.runtime.console import Console, clock
 from experiments.runtime.device import configure_process, torch_device
@@ -38,7 +38,7 @@ from experiments.training.trainer import Trainer
 
 
 def execute(settings: Settings) -> None:
-    """Trains, tests and records one cell, or says that it is done already.
+    """Train, evaluate and record one run, or log that it is done already.
 
     Raises:
         RunError: the run failed in a way its message explains; if it had begun,
@@ -55,14 +55,14 @@ def execute(settings: Settings) -> None:
     if not _finished(folder, console):
         try:
             with _one_writer(folder.root) as lock:
-                if not _finished(folder, console):  # it may have ended while we asked for the lock
+                if not _finished(folder, console):  # it may have ended while we waited for the lock
                     collectives.run_on_rank_zero(
                         lambda: check_progress(folder.root, checkpoint.newest_step(folder.checkpoints))
                     )
                     _execute(settings, folder, console, dims, lock)
         except Preempted as preempted:
             if preempted.reason == ORPHANED:
-                os._exit(75)  # nobody waits for this process any more, and nobody would end it
+                os._exit(Preempted.exit_code)  # the sweep that would wait for this process is gone
             raise
 
 
@@ -75,7 +75,7 @@ def _finished(folder: RunFolder, console: Console) -> bool:
 
 @contextmanager
 def _one_writer(folder: Path) -> Iterator[RunLock]:
-    """The lock of a run; of several processes the first holds it. Raises LockedError in all."""
+    """Hold the lock of a run in the process of rank 0. Raises LockedError in all processes."""
     lock = RunLock(folder)
     with ExitStack() as held:
 
@@ -89,10 +89,10 @@ def _one_writer(folder: Path) -> Iterator[RunLock]:
 def _execute(
     settings: Settings, folder: RunFolder, console: Console, dims: ParallelDims, lock: RunLock
 ) -> None:
-    """The part of ``execute`` that only one command at a time may do."""
+    """Do the part of ``execute`` that needs the lock."""
     configure_process(threads=settings.device.threads, kernels=settings.device.kernels)
     planned = collectives.rank_zero_first(lambda: plan(settings))
-    record = {**recording.run_identity(settings), **planned.cost, "fingerprint": planned.task.fingerprint}
+    record = {**run_identity(settings), **planned.cost, "fingerprint": planned.task.fingerprint}
     if settings.init_from is not None:
         record["initial"] = {
             "path": str(settings.init_from.path),
@@ -103,7 +103,7 @@ def _execute(
         model = build_model(settings, planned)
         kernels = model.kernels() | _engine(settings, dims)
         record |= collectives.run_on_rank_zero(
-            lambda: recording.begin_record(settings, planned, model, kernels, folder, console)
+            lambda: begin_record(settings, planned, model, kernels, folder, console)
         )
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
@@ -144,9 +144,17 @@ def _execute(
 
 
 def _engine(settings: Settings, dims: ParallelDims) -> dict[str, str]:
-    """What trains the model where it is not plain PyTorch in one process, for the record."""
+    """Return the part of the recorded kernels that says how several processes or compiled blocks train."""
     processes = {} if dims.mesh is None else {"processes": dims.describe()}
     return processes | ({} if settings.trainer.compile == "none" else {"blocks": "compiled"})
+
+
+def _final_metrics(trainer: Trainer, extra_evaluations: dict[str, Objective]) -> Iterator[dict[str, Any]]:
+    """Yield the metrics on the test split, the task's own first, then those of the extra evaluations."""
+    examples, evaluate = trainer.config.test_examples, trainer.evaluator.evaluate
+    yield from (asdict(metric) for metric in evaluate("test", examples))
+    for name, objective in extra_evaluations.items():
+        yield from (asdict(metric) | {"split": name} for metric in evaluate("test", examples, objective))
 
 
 def _train(
@@ -157,24 +165,19 @@ def _train(
     tracker: Tracker,
     console: Console,
 ) -> None:
-    """Runs the trainer and writes the result, whatever it is."""
+    """Train, evaluate, and write the result, whether the run completes or fails."""
     error: BaseException | None = None
     status, metrics = "complete", []
     try:
         trainer.run()
-        examples = trainer.config.test_examples
-        metrics = [asdict(metric) for metric in trainer.evaluator.evaluate("test", examples)]
-        for name, objective in extra_evaluations.items():
-            metrics += [
-                asdict(metric) | {"split": name}
-                for metric in trainer.evaluator.evaluate("test", examples, objective)
-            ]
+        for metric in _final_metrics(trainer, extra_evaluations):
+            metrics.append(metric)  # what is known by a failure is recorded
         record["references"] = [asdict(reference) for reference in trainer.task.references()]
     except Preempted as preempted:
         status, error = "preempted", preempted
     except LockedError:
         tracker.close(None, LockedError.exit_code)
-        raise  # the record is another's by now
+        raise  # another process writes the record by now
     except Exception as failure:
         error = collectives.first_failure(to_run_error(failure))
         status = error.status
@@ -187,18 +190,18 @@ def _train(
         **record,
         "status": status,
         "message": message,
-        "training": recording.training_summary(trainer, peak),
+        "training": training_summary(trainer, peak),
         "metrics": metrics,
         "finished_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    error = recording.finish_record(folder, result, error)
-    tracker.close(result, 0 if error is None else getattr(error, "exit_code", 75))
+    error = finish_record(folder, result, error)
+    tracker.close(result, 0 if error is None else getattr(error, "exit_code", Preempted.exit_code))
     if error is not None:
         console.log(f"{status}: {message}")
         raise error
-    metric = metrics[0]
+    first = metrics[0]
     ended = len(list(folder.root.parents[1].glob("*/s*/result.json")))
     console.log(
-        f"complete in {clock(state.seconds)}: test {metric['name']} {metric['value']:.4f} "
+        f"complete in {clock(state.seconds)}: test {first['name']} {first['value']:.4f} "
         f"({ended} runs of study {record['study']} have ended)"
     )

@@ -1,4 +1,4 @@
-"""What a run writes about itself: who it is and what it is made of before training, the result after it."""
+"""The record of a run: its identity and provenance before training, its result after it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from experiments.training.trainer import Trainer
 
 
 def run_identity(settings: Settings) -> dict[str, Any]:
-    """The fields of result.json that say which run it is."""
+    """Return the fields of result.json that identify the run."""
     return {
         "format": 1,
         "key": settings.key,
@@ -40,7 +40,14 @@ def begin_record(
     folder: RunFolder,
     console: Console,
 ) -> dict[str, Any]:
-    """Writes what is known before training, for one process; gives what it adds to the result."""
+    """Write what is known before training. One process calls it.
+
+    Returns:
+        Fields that it adds to result.json.
+
+    Raises:
+        CheckpointError: the run folder cannot be written.
+    """
     added = {}
     try:
         if settings.continue_from is not None:
@@ -62,7 +69,7 @@ def begin_record(
 
 
 def training_summary(trainer: Trainer, peak: int) -> dict[str, Any]:
-    """How training went, for the result. ``peak``: bytes of memory at most."""
+    """Return the ``training`` section of result.json; ``peak`` is the peak memory in bytes."""
     state = trainer.state
     return {
         "steps": state.step,
@@ -82,7 +89,7 @@ def training_summary(trainer: Trainer, peak: int) -> dict[str, Any]:
 
 
 def _epochs(trainer: Trainer) -> float | None:
-    """How often the training examples were gone through; None where they never run out."""
+    """Return the number of passes over the training examples; None where they never run out."""
     available = trainer.task.num_examples("train")
     return None if available is None else trainer.state.step * trainer.batch_size / available
 
@@ -90,7 +97,7 @@ def _epochs(trainer: Trainer) -> float | None:
 def finish_record(
     folder: RunFolder, result: dict[str, Any], error: BaseException | None
 ) -> BaseException | None:
-    """Writes the result. Gives why the run fails: ``error``, or that it cannot be written."""
+    """Write the result. Return the error the run ends with: ``error``, or that nothing can be written."""
 
     def write() -> None:
         try:

@@ -59,10 +59,12 @@ class LockedError(RunError):
 class Preempted(SystemExit):
     """The run was asked to stop, saved itself, and can be continued.
 
-    Not an ``Exception``, so that it ends a sweep and not only one of its cells.
+    Not an ``Exception``, so that it ends a sweep and not only one of its runs.
     """
 
-    def __init__(self, code: int = 75, reason: str = "stopped by a signal") -> None:
+    exit_code = 75
+
+    def __init__(self, code: int = exit_code, reason: str = "stopped by a signal") -> None:
         super().__init__(code)
         self.args = (code, reason)  # so that it can travel between processes
         self.reason = reason

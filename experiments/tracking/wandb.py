@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config.tracking import TrackingConfig
+from experiments.runtime.errors import Preempted
 from experiments.runtime.secrets import redact
 from experiments.tracking.summary import safe_texts
 from experiments.tracking.tracker import RunIdentity, Sink, fold
@@ -27,8 +28,6 @@ FINISH_TIMEOUT = 60.0
 """Seconds to wait for the last uploads when a run ends."""
 FLUSH_SECONDS = 0.5
 """Seconds of rows that a kill may cost offline; W&B's own default is 15."""
-PREEMPTED = 75
-"""The exit code of a run that was interrupted and can go on; W&B shows it as preempted."""
 RUNNING = "status:running"
 NO_KEY = "no API key: set WANDB_API_KEY or run `wandb login`"
 
@@ -56,7 +55,7 @@ class WandbSink(Sink):
             shown = fold({**result, "metrics": metrics}, 1)
             self.run.summary.update({f"result/{name}": value for name, value in shown.items()})
             self._save_record()
-        if exit_code == PREEMPTED:
+        if exit_code == Preempted.exit_code:
             self.run.mark_preempting()
         self.run.finish(exit_code=exit_code)
 
