@@ -39,7 +39,7 @@ from experiments.tasks.task import Task
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
-    """What is asked of ``experiments.evaluate``."""
+    """Settings of ``experiments.evaluate``."""
 
     run: str
     """Folder of a run or of Hugging Face."""
@@ -56,7 +56,7 @@ class EvaluateConfig:
     output: str | None = None
     """JSON file to write the result to."""
     device: DeviceConfig = field(default_factory=DeviceConfig)
-    """Where to compute."""
+    """Device and precision."""
 
     def __post_init__(self) -> None:
         if self.split not in SPLITS:

@@ -37,7 +37,7 @@ from experiments.runtime.errors import ConfigError, DataError
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig:
-    """What is asked of ``experiments.export``."""
+    """Settings of ``experiments.export``."""
 
     run: str
     """Folder of a run or of Hugging Face."""

@@ -1,4 +1,4 @@
-"""Writes text with a trained model.
+"""Generates text with a trained model.
 
     python -m experiments.generate run=runs/single/decoder-text-nano-1a2b3c4d/s0 prompt='def main():'
     python -m experiments.generate run=FOLDER prompt='The' num_samples=3 sampling.top_p=0.9 max_tokens=50
@@ -45,12 +45,12 @@ Prompts = list[list[int]]
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateConfig:
-    """What is asked of ``experiments.generate``."""
+    """Settings of ``experiments.generate``."""
 
     run: str
     """Folder of a run or of Hugging Face."""
     max_tokens: int = 200
-    """Tokens written for each prompt at most."""
+    """Most tokens generated for each prompt."""
     num_samples: int = 1
     """Texts for each prompt."""
     seed: int = 0
@@ -58,16 +58,16 @@ class GenerateConfig:
     stop: list[str] = field(default_factory=lambda: ["eos"])
     """``eos``, or pieces of text that are one token."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
-    """How tokens are drawn."""
+    """Sampling settings."""
     filling: UnmaskingOverrides = field(default_factory=UnmaskingOverrides)
-    """What changes in how blanks are filled in, for models that do that."""
+    """Changes to unmasking, for models that fill in masked positions."""
     blank: str | None = None
     """Text of the prompt that stands for one missing token each time; these are filled in, and nothing is
     added at the end. Null continues the prompt."""
     beam: BeamConfig = field(default_factory=lambda: BeamConfig(num_beams=1))
-    """How to search instead, where there is more than one beam."""
+    """Beam search, used instead of sampling where there is more than one beam."""
     device: DeviceConfig = field(default_factory=DeviceConfig)
-    """Where to compute."""
+    """Device and precision."""
 
     def __post_init__(self) -> None:
         if self.blank == "":
@@ -156,7 +156,7 @@ class Printer:
 
 
 def as_text(saved: LoadedModel, prompt: list[int], written: list[int]) -> str:
-    """What was written, behind its prompt where it continues that."""
+    """Return the generated text, after its prompt where it continues that."""
     return saved.tokenizer.decode([*prompt, *written] if saved.objective.continues else written)
 
 

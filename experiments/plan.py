@@ -62,7 +62,7 @@ def _read(cfg: DictConfig) -> Settings:
 
 
 def _collect(cfg: DictConfig) -> None:
-    """One cell, priced but not built; of a cell that cannot be, why not."""
+    """Add the row of a run configuration: its cost, or why it is refused. Builds no model."""
     try:
         settings = _read(cfg)
         cell = {"cell": settings.cell, "seed": settings.seed, "objective": settings.names.objective}
@@ -73,7 +73,7 @@ def _collect(cfg: DictConfig) -> None:
 
 
 def _note(cfg: DictConfig) -> None:
-    """One cell to be watched: where its folder is, and how long its training."""
+    """Add a run to be watched: its folder and its training budget."""
     settings = _read(cfg)
     planned = Planned(
         cell=settings.cell,

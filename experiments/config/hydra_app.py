@@ -1,4 +1,4 @@
-"""What every entry point shares: Hydra started so that a mistake gives one message and an exit code.
+"""The start of every command: Hydra, set up so that a mistake gives one message and an exit code.
 
 Nothing imported here imports torch, which takes seconds: ``--help``, a mistyped word and
 ``--cfg job`` answer at once. An entry point therefore names its function instead of importing
@@ -59,7 +59,7 @@ def start(function: Function | str, config_name: str = "config") -> None:
 
 
 def _run_job(function: Function | str, cfg: DictConfig) -> object:
-    """One job: alone it ends the process; in a sweep its error is said now and the others go on.
+    """Run one job. A failure ends the process; in a sweep it is reported and the other jobs go on.
 
     What the function returns is given to the sweeper.
     """
@@ -87,7 +87,7 @@ def _imported(path: str) -> Function:
 
 
 def _speaks(error: RunError) -> bool:
-    """Whether this process is to say why the run fails: of several that share it, one does."""
+    """Return True in the one process, of those that share a run, that reports why it fails."""
     collectives = sys.modules.get(
         "experiments.training.parallel.collectives"
     )  # they cannot have met without it

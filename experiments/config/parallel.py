@@ -1,4 +1,4 @@
-"""How several processes share a run. With one process nothing here but recomputing applies."""
+"""Settings of parallel training. With one process only activation checkpointing applies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLACES = ("none", "block")
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelConfig:
-    """How the processes that ``torchrun`` or ``srun`` starts share one run.
+    """Parallelism over the processes that ``torchrun`` or ``srun`` starts for one run.
 
     None of it enters the digest of a run: results agree to rounding, as with micro-batches.
     """
@@ -22,9 +22,9 @@ class ParallelConfig:
     of the weights, gradients and moments, and gathers a block when it needs it. ``none`` is ddp where there
     are several processes."""
     tensor: int = 1
-    """Processes among which each attention and feed-forward layer is cut."""
+    """Degree of tensor parallelism: processes among which attention and feed-forward layers are divided."""
     expert: int = 1
-    """Processes among which the experts of a layer are shared out."""
+    """Degree of expert parallelism: processes among which the experts of a layer are divided."""
     activation_checkpointing: str = "none"
     """``block`` keeps only the input of each block and computes the rest again: less memory, a third more
     work."""

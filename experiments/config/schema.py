@@ -52,7 +52,7 @@ class ScaleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetConfig:
-    """How much is trained."""
+    """The training budget and the batch size."""
 
     tokens: int = 1_000_000
     """Training tokens, counted in the task's sequences."""
@@ -135,7 +135,7 @@ KERNELS = ("auto", "portable", "native")
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceConfig:
-    """Where and in which precision to compute."""
+    """Device, precision, threads and kernels."""
 
     name: str = "auto"
     """``cpu``, ``cuda``, ``cuda:1`` ..., or ``auto`` for a GPU if there is one."""
@@ -167,7 +167,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
-    """What happens beside training; of these, the evaluation sizes and ``non_finite`` decide the result."""
+    """Logging, evaluation, checkpoints and failures; evaluation sizes and ``non_finite`` affect results."""
 
     log_every: int = 20
     """Steps between console lines and rows of metrics.jsonl."""

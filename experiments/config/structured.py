@@ -95,7 +95,7 @@ def first_line(error: Exception) -> str:
 
 
 def _own(top: str) -> bool:
-    """False for modules of the standard library and of installed packages. Imports nothing."""
+    """Return False for modules of the standard library and of installed packages. Imports nothing."""
     if top in sys.stdlib_module_names or top in sys.builtin_module_names:
         return False
     try:

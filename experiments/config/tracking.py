@@ -16,12 +16,12 @@ MODES = ("off", *SINKS)
 
 
 TAG_KINDS = ("arch", "objective", "task", "size", "stage", "status")
-"""What a tag of ours says, as in ``arch:mamba``; each run has one of each kind."""
+"""Kinds of the tags that a run gets by itself, as in ``arch:mamba``: one of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrackingConfig:
-    """Where metrics are mirrored."""
+    """Where the metrics of a run are mirrored."""
 
     mode: str = "off"
     """``off``; ``online`` (uploads to W&B while training), ``offline`` (W&B's files in the run folder) or

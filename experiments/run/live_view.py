@@ -46,13 +46,13 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """How far one run is."""
+    """Progress of one run."""
 
     planned: Planned
     status: str
     """One of ``ENDED`` or ``OPEN``."""
     message: str = ""
-    """Why it ended otherwise than complete; in one line."""
+    """Reason, in one line, of a run that did not complete."""
     writer: str = ""
     """The process that writes it."""
     tokens: float = 0.0

@@ -40,7 +40,7 @@ from experiments.tasks.text.text import Text
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRun:
-    """What the folder of a run says about its model beside the weights; nothing of how it was trained."""
+    """A stored run as far as it is needed to use its model: its objective and its task."""
 
     names: Names
     seed: int
@@ -191,7 +191,7 @@ def _open_hugging_face(path: Path, task: Task | None) -> LoadedModel:
 
 
 def usual_objective(capabilities: Capabilities, task: Task) -> Objective:
-    """What models of these abilities are usually trained by; a Hugging Face folder does not log."""
+    """Return the usual objective of models with these capabilities: a Hugging Face folder names none."""
     if capabilities.encoder_decoder:
         return SpanCorruption(SpanCorruptionConfig(), task)
     if capabilities.causal:

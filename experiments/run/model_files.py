@@ -1,4 +1,4 @@
-"""A trained model on disk: what it is, where its tensors are, and how they get into a module.
+"""A trained model on disk: its specification, its tensors, and loading them into a module.
 
 It is the folder of a run (model.json and checkpoints) or of the Hugging Face
 library (config.json and safetensors). Nothing else of either is needed here.
@@ -32,18 +32,18 @@ from experiments.training.checkpoint import newest
 from experiments.training.state_dict import model_tensors
 
 RECORD = "model.json"
-"""Beside the checkpoints of a run: all that building the module again needs."""
+"""File beside the checkpoints of a run, with all that is needed to build the module again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """What a module was built from."""
+    """Specification of a model: all that is needed to build the module."""
 
     name: str
-    """What a cell that starts from it is called: the YAML of its backbone, or the folder's name."""
+    """Backbone name of runs that start from it: the YAML of its backbone, or the name of the folder."""
     backbone_class: type[Backbone]
     config: BackboneConfig
-    """Every width settled."""
+    """Configuration of the backbone, with every width resolved."""
     vocab_size: int
     max_length: int
     tokenizer: str | None
@@ -51,7 +51,7 @@ class ModelSpec:
 
     @classmethod
     def of(cls, model: Backbone, name: str, tokenizer: TextTokenizer | None) -> ModelSpec:
-        """The record of a model, and of the tokenizer it is trained with."""
+        """Return the specification of a model, and of the tokenizer it is trained with."""
         return cls(
             name=name,
             backbone_class=type(model),
@@ -62,7 +62,7 @@ class ModelSpec:
         )
 
     def check(self, task: Task, path: Path) -> None:
-        """Weights mean nothing to other token ids than those they were trained on. Raises ConfigError."""
+        """Check that a task has the token ids that the model was trained on. Raises ConfigError."""
         unknown = self.tokenizer is None or task.tokenizer is None
         same = unknown or task.tokenizer.fingerprint == self.tokenizer  # type: ignore[union-attr]
         if not same or self.vocab_size != task.vocabulary.size:
@@ -73,19 +73,19 @@ class ModelSpec:
             )
 
     def section(self) -> dict[str, Any]:
-        """The ``backbone`` section of a configuration that describes it."""
+        """Return the ``backbone`` section of a configuration that describes the model."""
         target = f"{self.backbone_class.__module__}.{self.backbone_class.__qualname__}"
         return {"_target_": target, **dataclasses.asdict(self.config)}
 
     def write(self, folder: Path) -> None:
-        """Writes model.json."""
+        """Write model.json."""
         sizes = {"vocab_size": self.vocab_size, "max_length": self.max_length}
         tree = {"name": self.name, "backbone": self.section(), **sizes, "tokenizer": self.tokenizer}
         write_json(folder / RECORD, tree)
 
 
 def is_run_folder(path: Path) -> bool:
-    """True for a run's folder, False for one of the Hugging Face library. Raises ConfigError for neither."""
+    """Return True for the folder of a run, False for a Hugging Face one. Raises ConfigError for neither."""
     if (path / RECORD).is_file():
         return True
     if (path / "config.json").is_file():
@@ -101,7 +101,7 @@ def is_run_folder(path: Path) -> bool:
 
 
 def hugging_face(path: Path) -> Backbone:
-    """The model of a Hugging Face folder, with its weights. Raises ConfigError."""
+    """Load the model of a Hugging Face folder, with its weights. Raises ConfigError."""
     try:
         return load_folder(path)
     except (OSError, ValueError) as error:
@@ -109,7 +109,7 @@ def hugging_face(path: Path) -> Backbone:
 
 
 def hugging_face_spec(path: Path) -> ModelSpec:
-    """What a Hugging Face folder holds, and the tokenizer there. Raises ConfigError."""
+    """Return the specification of a Hugging Face folder. Raises ConfigError."""
     try:
         found = read_folder_config(path)
     except (OSError, ValueError) as error:
@@ -125,12 +125,12 @@ def hugging_face_spec(path: Path) -> ModelSpec:
 
 
 def folder_tokenizer(path: Path) -> FolderTokenizer:
-    """The tokenizer of a folder. Raises DataError where it has none."""
+    """Load the tokenizer of a folder. Raises DataError where it has none."""
     return FolderTokenizer(TokenizerConfig(kind="folder", path=str(path)), path)
 
 
 def read_model_spec(path: Path) -> ModelSpec:
-    """What the folder's model is. Raises ConfigError."""
+    """Return the specification of a folder's model. Raises ConfigError."""
     if not is_run_folder(path):
         return hugging_face_spec(path)
     try:
@@ -146,7 +146,7 @@ def read_model_spec(path: Path) -> ModelSpec:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The folder's tensors by name, a run's from its newest whole checkpoint. Raises CheckpointError."""
+    """Read a folder's tensors, a run's from its newest whole checkpoint. Raises CheckpointError."""
     if not is_run_folder(path):
         return hugging_face(path).state_dict()
     file = newest(path / "checkpoints") / "model.safetensors"
@@ -157,7 +157,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def fingerprint(path: Path) -> str:
-    """A hash of the model and its weights, 16 hexadecimal digits; where the folder lies does not enter."""
+    """Return a hash of the model and its weights, 16 hexadecimal digits, independent of the folder's path."""
     if is_run_folder(path):
         checkpoint = newest(path / "checkpoints")
         files = [path / RECORD, checkpoint / "model.safetensors"]
@@ -171,7 +171,7 @@ def fingerprint(path: Path) -> str:
 
 
 def load_state(tensors: dict[str, Tensor], model: Backbone, source: Path, *, new_readout: bool) -> None:
-    """Loads tensors into a module; all must fit.
+    """Load tensors into a module; all must fit.
 
     Args:
         new_readout: leaves out a readout, of the tensors or of the module, that the other has not or has

@@ -1,4 +1,4 @@
-"""What is known of a run before it is trained: its task, the size of its model, and what that costs."""
+"""The plan of a run before it is trained: its task, the size of its model, and its cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from experiments.tasks.task import Task
 from experiments.training import mup
 
 STATE_LENGTH = 2048
-"""Length at which decoding states are compared."""
+"""Sequence length at which decoding states are compared."""
 
 PRICED_EXAMPLES = 64
 """Examples whose mean lengths a run's FLOPs are computed from; most objectives show equally long ones."""
@@ -28,7 +28,7 @@ PRICED_EXAMPLES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is known of a run before it is trained."""
+    """Task, objective, model size and cost of a run, known before it is trained."""
 
     task: Task
     objective: Objective
@@ -41,7 +41,7 @@ class Plan:
 
 
 def build_task(task_class: type[Task], config: Any, name: str) -> Task:
-    """The task, its data prepared. Raises DataError where they cannot be."""
+    """Return the task with its data prepared. Raises DataError if that fails."""
     try:
         return task_class(config)  # type: ignore[call-arg]
     except OSError as error:
@@ -49,7 +49,7 @@ def build_task(task_class: type[Task], config: Any, name: str) -> Task:
 
 
 def plan(settings: Settings) -> Plan:
-    """Sizes the model and prices it. Allocates nothing."""
+    """Solve for the size of the model and compute its cost. Allocates no weights."""
     task = build_task(settings.task_class, settings.task, settings.names.task)
     for split in ("validation", "test"):
         available = task.num_examples(split)
@@ -122,7 +122,7 @@ def plan(settings: Settings) -> Plan:
 
 
 def _planned(settings: Settings, task: Task, flops_per_token: float) -> dict[str, float]:
-    """What the whole training will come to."""
+    """Return steps, tokens and FLOPs of the whole training."""
     tokens_per_step = settings.budget.batch_size * task.sequence_length
     steps = max(1, settings.budget.tokens // tokens_per_step)
     tokens = steps * tokens_per_step
@@ -145,7 +145,7 @@ def _extra_evaluations(settings: Settings, task: Task) -> dict[str, Objective]:
 
 
 def build_model(settings: Settings, planned: Plan) -> Backbone:
-    """The model with its first weights, on its device."""
+    """Return the model with its initial weights, on its device."""
     torch.manual_seed(initialization_seed(settings.seed))
     model = planned.sizes.build(settings.backbone_class, planned.matched.config)
     if (width := settings.optimizer.mup_base_width) is not None:

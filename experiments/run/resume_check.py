@@ -1,4 +1,4 @@
-"""What has changed between the sittings of a run: refused, or said and written on the result.
+"""Checks what has changed between the sessions of a run: refused, or reported and recorded in the result.
 
 Settings that decide the result are part of the folder's name, so that a changed one begins another run.
 What can still change under the same name is looked at here: the stored configuration, the data, the code,
@@ -28,7 +28,7 @@ _ABSENT = "nothing"
 
 
 def check_config(settings: Settings, folder: Path) -> None:
-    """Refuses a folder of the same name with another configuration. Raises ConfigError, which says where."""
+    """Refuse a run folder with another configuration. Raises ConfigError that names the settings."""
     path = folder / "config.yaml"
     if not path.is_file():
         return
@@ -55,7 +55,7 @@ def check_config(settings: Settings, folder: Path) -> None:
 
 
 def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """A tree's leaves by dotted key."""
+    """Return the leaves of a tree by dotted key."""
     if not isinstance(tree, dict):
         return {prefix[:-1]: tree}
     return {
@@ -64,10 +64,10 @@ def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def compare_provenance(folder: Path, now: dict[str, Any], log: Callable[[str], object]) -> dict[str, Any]:
-    """What a sitting that continues a run finds changed, for ``provenance.json`` and the result.
+    """Compare the provenance of a session that resumes a run with those before it.
 
     Args:
-        folder: the run folder, as the sitting before left it.
+        folder: the run folder, as the previous session left it.
         now: the provenance of this one.
         log: is told in one line what has changed.
 
@@ -109,7 +109,7 @@ def compare_provenance(folder: Path, now: dict[str, Any], log: Callable[[str], o
 
 
 def _watched(provenance: dict[str, Any]) -> dict[str, Any]:
-    """What of a provenance may change the last bits of a result."""
+    """Return the part of a provenance that may change the last bits of a result."""
     kept = {key: provenance.get(key) for key in ("versions", "device", "kernels")}
     return flat(kept | {"code": (provenance.get("git") or {}).get("code")})
 

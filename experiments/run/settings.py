@@ -39,7 +39,7 @@ class Initial:
     path: Path
     spec: ModelSpec
     fingerprint: str
-    """Of the weights, wherever they lie."""
+    """Hash of the weights, independent of their path."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +55,13 @@ class Settings(Sections):
     extra_evaluations: dict[str, Any]
     """The settings of the task in each further test, by the words that ask for it."""
     init_from: Initial | None
-    """What training starts from; None where it starts from random weights."""
+    """The model that training starts from; None for random weights."""
     continue_from: Initial | None
-    """The run whose training this one continues, step and moments included; None for most."""
+    """The run whose training is continued, with its step and optimizer state; usually None."""
 
     @property
     def digest(self) -> str:
-        """Eight hex digits of everything that decides the result, except the seed."""
+        """Eight hexadecimal digits of all settings that decide the result, except the seed."""
         kept = result_settings(self.resolved)
         for name, source in (("init_from", self.init_from), ("continue_from", self.continue_from)):
             if source is not None:

@@ -25,23 +25,23 @@ TOLERANCE = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class Matched:
-    """What the solver chose."""
+    """The size that the solver chose."""
 
     config: BackboneConfig
     axis: str
     target: int | None
     value: int
-    """What the built module has on the axis."""
+    """Size of the built module on the axis."""
 
     @property
     def residual(self) -> float:
-        """Relative miss; 0 where nothing was aimed at."""
+        """Mismatch relative to the target; 0 without a target."""
         return 0.0 if self.target is None else self.value / self.target - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What a model is built for."""
+    """Vocabulary, lengths and readout that a model is built for."""
 
     vocab_size: int
     length: int
@@ -55,7 +55,7 @@ class Sizes:
     passes: int = 1
     """Sequences read for each example."""
     make_readout: Callable[[Backbone], nn.Module | None] | None = None
-    """Makes what the objective attaches to the backbone, if anything."""
+    """Function that makes the readout that the objective attaches to the backbone, if it has one."""
 
     def build(self, cls: type[Backbone], config: BackboneConfig) -> Backbone:
         """The model with its readout. Backbone first, so that its weights are the same with and without."""
@@ -73,7 +73,7 @@ class Sizes:
 
 
 DRAWS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
-"""What draws numbers into a tensor: backbones themselves, and PyTorch's own layers before them."""
+"""Functions that initialise a tensor at random, in backbones and in PyTorch's own layers."""
 
 
 class _Undrawn(TorchFunctionMode):
@@ -147,7 +147,7 @@ def _nearest_width(base: BackboneConfig, target: int, measure: Any) -> BackboneC
 
 
 def _turn_fine_knob(config: BackboneConfig, target: int, measure: Any) -> BackboneConfig:
-    """Sets the fine knob, which enters every axis linearly, in the coarsest steps that reach the target."""
+    """Set the fine knob, linear in every axis, in the coarsest steps that reach the target."""
     knob = config.fine_knob
 
     def at(value: int) -> BackboneConfig:

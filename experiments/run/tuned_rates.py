@@ -20,7 +20,7 @@ from experiments.runtime.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class TunedArm:
-    """A backbone at one size on one task, and what was chosen for it."""
+    """A backbone at one size on one task, and the learning rate chosen for it."""
 
     task: str
     """Name of the task."""
@@ -33,9 +33,9 @@ class TunedArm:
     learning_rate: float
     """The best rate."""
     bracketed: bool
-    """Whether rates on both sides of it were tried."""
+    """True if lower and higher learning rates were tried too."""
     metric: str
-    """What it was the best by, on the validation split."""
+    """Metric on the validation split by which it was the best."""
     validation: float
     """That metric, at the best rate."""
     decades: float
@@ -55,11 +55,11 @@ class TunedRates:
     seeds: list[int]
     """The seeds it trained with."""
     arms: list[TunedArm]
-    """What was chosen."""
+    """The chosen learning rates."""
 
 
 def apply_tuned_rate(tree: dict[str, Any]) -> None:
-    """Puts the rate of ``study.tuned`` into a configuration, where it has one. Raises ConfigError."""
+    """Fill the learning rate of ``study.tuned`` into a configuration that asks for it. Raises ConfigError."""
     study = dict(tree["study"])
     if study.get("tuned") is None:
         return

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 NOT_FINITE = ("nan", "inf", "-inf")
-"""How ``plain`` writes the floats that JSON has no words for."""
+"""Strings that ``plain`` puts in place of floats that JSON cannot hold."""
 
 
 def plain(value: Any) -> Any:
-    """``value`` with the floats JSON has no words for turned into strings."""
+    """Return ``value`` with floats that JSON cannot hold turned into strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -24,12 +24,12 @@ def plain(value: Any) -> Any:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes text in one piece, as UTF-8."""
+    """Write text atomically, as UTF-8."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file in one piece: a reader sees the old one or the new one, a crash leaves either."""
+    """Write a file atomically: a reader, or a crash, finds the old file or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with temporary.open("wb") as file:
         file.write(content)

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a progress bar on a terminal, plain lines elsewhere."""
+"""Console output of a run: a progress bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -41,17 +41,18 @@ class Console:
     """Prints the lines of one run, each led by the run's name."""
 
     def __init__(self, name: str, *, quiet: bool = False) -> None:
-        """``quiet`` prints nothing: of several processes one speaks."""
+        """``quiet`` prints nothing: only the process of rank 0 prints."""
         self.name = name
         self._rich = _Screen(highlight=False, soft_wrap=True, quiet=quiet)
 
     def log(self, text: str) -> None:
+        """Print a line, with secrets removed."""
         with contextlib.suppress(OSError):
             self._rich.print(redact(f"[{self.name}] {text}"), markup=False)
             sys.stdout.flush()
 
     def step(self, step: int, total: int, row: dict[str, Any], seconds_left: float) -> None:
-        """One line for a logged step."""
+        """Print the line of a logged step."""
         self.log(
             f"step {step}/{total} ({step / total:.0%}) | loss {row['loss']:.4f} | "
             f"lr {row['learning_rate']:.2e} | grad {row['grad_norm']:.2f} | "
@@ -61,7 +62,7 @@ class Console:
 
     @contextmanager
     def progress(self, total: int) -> Iterator[Callable[[int], None]]:
-        """A function to call with the number of the step reached."""
+        """Yield a function to call with the number of the step reached."""
         if not self._rich.is_terminal:
             yield lambda step: None
             return

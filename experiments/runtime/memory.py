@@ -25,7 +25,7 @@ LARGE = 2**25
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True for what PyTorch, NumPy and Python raise when an allocation fails."""
+    """Return True for the errors of PyTorch, NumPy and Python when an allocation fails."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(
@@ -34,7 +34,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class MicroBatcher:
-    """How many sequences are computed at once.
+    """Chooses how many sequences are computed at once.
 
     Work that runs out of memory is tried again with half as many. With ``auto`` the
     run goes on with what fits: the batch is the same, and so is the loss to rounding.
@@ -42,7 +42,7 @@ class MicroBatcher:
     """
 
     def __init__(self, size: int | str | None, batch_size: int, *, alone: bool = True) -> None:
-        """``alone=False``: of several processes, which keep step, none can try again."""
+        """``alone=False`` never retries: several processes must stay in step."""
         self.alone = alone
         self.auto = size == "auto"
         self.size = size if isinstance(size, int) else batch_size
@@ -96,7 +96,7 @@ def keep_heap() -> None:
 
 
 def reset_peak_memory() -> None:
-    """Gives freed memory back and starts a new peak, so that runs sharing a process are told apart."""
+    """Return freed memory to the system and start a new peak, so that runs of one process stay apart."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()

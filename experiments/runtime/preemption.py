@@ -1,7 +1,8 @@
-"""Why a run should stop before its end: a signal, the end of its job, the death of the sweep it belongs to.
+"""Preemption: reasons for which a run stops before its end, and jobs that restart without progress.
 
-Nothing happens when one arrives but that it is noted. The trainer asks between
-two steps, and between two batches of an evaluation, and then saves and ends.
+A run stops on a signal, before the end of its SLURM job, or when the sweep that it belongs to is gone.
+A signal is only noted when it arrives. The trainer asks between two steps, and between two batches of an
+evaluation, and then saves and ends.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ class Interruptions:
 
     @property
     def orphaned(self) -> bool:
-        """True in a process of a sweep whose parent is gone."""
+        """Return True in a process of a sweep whose parent has ended."""
         return self._parent is not None and os.getppid() != self._parent
 
     @property
     def reason(self) -> str | None:
-        """Why to stop now; None to go on."""
+        """Return why the run should stop now, or None."""
         if self._signal is not None:
             return f"stopped by {self._signal.name}"
         if self._end is not None and time.time() >= self._end:
@@ -68,7 +69,7 @@ class Interruptions:
 
 
 def _ours(number: signal.Signals) -> bool:
-    """False where a launcher listens to a signal itself: submitit's to TERM, to be requeued by SLURM.
+    """Return False for a signal that a launcher handles: submitit handles TERM, to be requeued by SLURM.
 
     USR2, which asks to save, it hears of when we have saved (``experiments/config/hydra_app.py``).
     """
@@ -77,7 +78,7 @@ def _ours(number: signal.Signals) -> bool:
 
 
 def _job_end(margin: float) -> float | None:
-    """When to stop, in seconds since 1970, by what SLURM says of the job; None outside of one.
+    """Return when to stop, in seconds since 1970, by the end time of the SLURM job; None outside of a job.
 
     At most a tenth of the job's time is left unused.
     """
@@ -93,7 +94,7 @@ def _job_end(margin: float) -> float | None:
 
 
 MOST = 3
-"""Restarts of a job without a new checkpoint, after which it is given up."""
+"""Restarts without a new checkpoint after which a job is given up."""
 
 
 def check_progress(folder: Path, step: int) -> None:

@@ -1,4 +1,4 @@
-"""Which of the processes that share a run this one is, as told by what started it."""
+"""The rank of this process among those that share a run, from the environment of its launcher."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessRank:
-    """Which of the processes this is."""
+    """The position of this process among those that share a run."""
 
     rank: int = 0
     local_rank: int = 0
-    """Among those of its machine."""
+    """Rank among the processes of its machine."""
     size: int = 1
 
 
 def process_rank() -> ProcessRank:
-    """What ``torchrun`` or ``srun`` says of this process.
+    """Return the rank that ``torchrun`` or ``srun`` gave this process.
 
     Tasks of ``srun`` without MASTER_ADDR are taken for runs of their own.
     """

@@ -1,4 +1,4 @@
-"""Where a result comes from: code, versions, data, machine, kernels, command."""
+"""Provenance of a result: code, versions, data, machine, kernels, command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PACKAGES = ("torch", "numpy", "hydra-core", "datasets", "tokenizers", "safetenso
 def provenance(
     device: torch.device, precision: str, task: dict[str, Any], kernels: dict[str, str]
 ) -> dict[str, Any]:
-    """What is written to provenance.json."""
+    """Return the content of provenance.json."""
     return {
         "git": _git(),
         "versions": _versions(),

@@ -1,4 +1,4 @@
-"""The run folder: the record of one run, a function of its configuration and never of the clock.
+"""The run folder: all files of one run. Its path is a function of the configuration, never of the clock.
 
 config.yaml        the resolved configuration
 provenance.json    code, versions, data fingerprint, device, kernels, command
@@ -41,18 +41,18 @@ class RunFolder:
         return json.loads(path.read_text()) if path.exists() else None
 
     def provenance(self) -> dict[str, Any]:
-        """Where the run comes from; empty where it has not begun."""
+        """Return the content of provenance.json; empty for a run that has not begun."""
         path = self.root / "provenance.json"
         return json.loads(path.read_text()) if path.exists() else {}
 
     @property
     def finished(self) -> bool:
-        """True if running again would only repeat the result."""
+        """Return True if running again would only repeat the result."""
         result = self.result()
         return result is not None and result.get("status") in FINAL
 
     def open(self, config: dict[str, Any], provenance: dict[str, Any]) -> None:
-        """Makes the folder and writes what is known before training."""
+        """Make the folder and write what is known before training."""
         if not self.writes:
             return
         self.root.mkdir(parents=True, exist_ok=True)
@@ -81,13 +81,13 @@ class RunFolder:
         return found
 
     def sync(self) -> None:
-        """Sees to it that the rows so far outlive a crash of the machine."""
+        """Sync metrics.jsonl to disk, so that its rows survive a crash of the machine."""
         if self.writes and self.metrics.exists():
             with self.metrics.open("rb") as file:
                 os.fsync(file.fileno())
 
     def has_row(self, kind: str, step: int) -> bool:
-        """True if metrics.jsonl has a row of this kind for a step."""
+        """Return True if metrics.jsonl has a row of this kind for a step."""
         if not self.metrics.exists():
             return False
         rows = map(json.loads, self.metrics.read_text(encoding="utf-8").splitlines())

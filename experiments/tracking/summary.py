@@ -1,4 +1,4 @@
-"""What of a run folder is mirrored: its rows, its small files, and what follows from its configuration."""
+"""The part of a run folder that is mirrored: its small files, and values derived from its configuration."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def safe_texts(folder: Path) -> dict[str, str]:
 
 
 def derived(record: dict[str, Any], provenance: dict[str, Any]) -> dict[str, Any]:
-    """What follows from a run's configuration, as it is shown beside it.
+    """Return values derived from a run's configuration, as they are shown beside it.
 
     Args:
         record: the fields of result.json that are known before training, or all of them.

@@ -52,5 +52,5 @@ class TensorBoardSink(Sink):
 
 
 def _code(text: str) -> str:
-    """As Markdown, which TensorBoard's texts are."""
+    """Return the text as Markdown, which TensorBoard renders."""
     return "".join(f"    {line}\n" for line in text.splitlines())

@@ -41,7 +41,7 @@ MOST_NAMES = 300
 
 @dataclass(frozen=True, kw_only=True)
 class RunIdentity:
-    """Which run this is: the names it is found and grouped by."""
+    """Identity of a run: the names by which it is found and grouped."""
 
     key: str
     """The run's key, for example ``mamba-recall-nano-ab12cd34-s0``; the W&B run id."""
@@ -82,7 +82,7 @@ class Sink(ABC):
     """Somewhere to mirror a run to. It may raise anything: ``Tracker`` sees to it."""
 
     name: str
-    """What a warning calls it."""
+    """Name used in warnings."""
     held: int = 0
     """Rows of this run that it has already: not 0 where it goes on with a run."""
 
@@ -112,7 +112,7 @@ class Tracker:
         self, config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict[str, Any], steps: int
     ) -> None:
         self.failed = False
-        """True once the sink has failed and nothing is mirrored any more."""
+        """True after the sink has failed: nothing is mirrored any more."""
         self._sink: Sink | None = None
         self._every, self._bucket = max(1, steps // MOST_ROWS), -1
         self._names: set[str] = set()
@@ -140,7 +140,7 @@ class Tracker:
         self._sink = None
 
     def _thinned(self, row: dict[str, Any]) -> bool:
-        """True for a row of training that is left out: one is mirrored of every 10,000th of the run."""
+        """Return True for a training row that is left out: at most 10,000 rows of a run are mirrored."""
         if row["kind"] != "train":
             return False
         before, self._bucket = self._bucket, row["step"] // self._every
@@ -161,7 +161,7 @@ class Tracker:
                 self._give_up(type(self._sink), error)
 
     def _give_up(self, sink: type[Sink], error: Exception) -> None:
-        """One warning, then silence. The message is redacted: it may quote a URL or a key."""
+        """Print one warning and stop mirroring. The message is redacted: it may quote a URL or a key."""
         self.failed, self._sink = True, None
         reason = " ".join(redact(f"{type(error).__name__}: {error}").split())
         print(

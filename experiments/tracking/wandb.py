@@ -19,7 +19,7 @@ from experiments.tracking.summary import safe_texts
 from experiments.tracking.tracker import RunIdentity, Sink, fold
 
 SUMMARIES = {"train/*": "min,max,last", "validation/*": "min,max,last", "routing/*": "last"}
-"""What W&B keeps of each metric beside its curve."""
+"""Summaries that W&B keeps of each metric beside its curve."""
 FILES = "record"
 """Folder of the W&B run's files in which the record's files are."""
 INIT_TIMEOUT = 20.0
@@ -79,7 +79,7 @@ class WandbSink(Sink):
 
 
 def signed_in() -> bool:
-    """True if there is an API key; nobody is asked for one and nothing is sent."""
+    """Return True if there is an API key. Nobody is asked for one and nothing is sent."""
     os.environ["WANDB_ERROR_REPORTING"] = "false"  # read on import; stops reports to third parties
     import wandb
 

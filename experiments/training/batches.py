@@ -13,7 +13,7 @@ BLOCK_STEPS = 16
 
 
 class BatchPrefetcher:
-    """The batches of a run, in the order of its steps. They are those that the task gives one by one."""
+    """Makes the batches of a run for several steps at once; they equal those made one by one."""
 
     def __init__(self, task: Task, seed: int, batch_size: int, total_steps: int) -> None:
         self._task, self._seed, self._batch_size, self._total = task, seed, batch_size, total_steps
@@ -23,7 +23,7 @@ class BatchPrefetcher:
         self._block: Batch | None = None
 
     def batch(self, step: int) -> Batch:
-        """The batch of a step, counted from 0."""
+        """Return the batch of a step, counted from 0."""
         size = self._batch_size
         if self._block is None or not 0 <= step - self._first < self._steps:
             self._first = step

@@ -92,7 +92,7 @@ def _place(folder: Path, step: int) -> Path:
 
 
 def prune(folder: Path, keep: int) -> None:
-    """Removes all but the newest ``keep`` checkpoints. Raises OSError.
+    """Remove all but the newest ``keep`` checkpoints. Raises OSError.
 
     Only those count whose files are there in full length: what a crash while pruning
     left is removed, and what is damaged is set aside.
@@ -111,7 +111,7 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def free_space(folder: Path, keep: int) -> None:
-    """Removes what a run can do without: leftovers, broken checkpoints, all but the newest ``keep``."""
+    """Remove leftovers, broken checkpoints, and all but the newest ``keep``."""
     for path in folder.glob("broken-*"):
         shutil.rmtree(path, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -125,7 +125,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def set_aside(path: Path, reason: str) -> None:
-    """Renames a broken checkpoint and writes the reason into it."""
+    """Rename a broken checkpoint and write the reason into it."""
     aside = path.with_name(f"broken-{path.name}-{uuid.uuid4().hex[:4]}")
     path.rename(aside)
     with contextlib.suppress(OSError):
@@ -138,9 +138,9 @@ def load_newest(
     optimizer: torch.optim.Optimizer,
     log: Callable[[str], object] = print,
 ) -> dict[str, Any] | None:
-    """Restores the newest whole checkpoint and returns its state; None if there has never been one.
+    """Restore the newest whole checkpoint and return its state; None if there has never been one.
 
-    ``log`` is told in one line where a newer one is broken. Of several processes, which must all call
+    ``log`` receives a line if a newer one is broken. Of several processes, which must all call
     it, the first chooses; one whose files another does not see in full length is set aside for all.
 
     Raises:
@@ -178,7 +178,7 @@ def _choose(folder: Path, reasons: list[str]) -> str | None:
 
 
 def _refuse(path: Path, reason: str, reasons: list[str]) -> None:
-    """Sets a checkpoint aside, and notes why."""
+    """Set a checkpoint aside and note the reason."""
     reasons.append(f"{path.name}: {reason}")
     set_aside(path, reason)
 
@@ -207,7 +207,7 @@ def _committed(folder: Path) -> list[Path]:
 
 
 def broken(path: Path, *, hashes: bool = True) -> str | None:
-    """Why a checkpoint cannot be trusted; None if every file matches the manifest."""
+    """Return why a checkpoint cannot be trusted; None if every file matches the manifest."""
     try:
         manifest = json.loads((path / "MANIFEST.json").read_text())
         for name in FILES:

@@ -1,4 +1,4 @@
-"""When checkpoints are saved, what happens where they cannot be, and whether the disk has room for them."""
+"""Saving of checkpoints: retries, failures that a run survives, and the disk space it needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_FAILURES = 3
 
 
 class CheckpointSaver:
-    """Saves one run's checkpoints; a failure is said, and only three in a row end the run."""
+    """Saves the checkpoints of a run. A failure is logged, and only three in a row end the run."""
 
     def __init__(self, folder: Path, keep: int, log: Callable[[str], object]) -> None:
         self.folder, self.keep, self.log = folder, keep, log
@@ -35,7 +35,7 @@ class CheckpointSaver:
         *,
         last: bool = False,
     ) -> None:
-        """Saves, and once more with what could be removed out of the way. All processes must call it.
+        """Save a checkpoint; on failure, free disk space and try once more. All processes must call it.
 
         Args:
             last: nothing is trained after it, so that a failure ends the run.
@@ -49,7 +49,7 @@ class CheckpointSaver:
     def _write(
         self, step: int, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any], last: bool
     ) -> None:
-        """The part of the process that writes."""
+        """Write the checkpoint, in the process of rank 0."""
         arguments = (self.folder, step, tensors, state, self.keep, self.log)
         try:
             checkpoint.write(*arguments)
@@ -70,7 +70,7 @@ class CheckpointSaver:
 
 
 def checkpoint_bytes(model: nn.Module, averages: bool) -> int:
-    """The size of a checkpoint: weights, buffers, and two moments of each weight (and its average)."""
+    """Return the bytes of a checkpoint: weights, buffers, two moments of each weight, and its EMA."""
     tensors = unique_tensors(model).values()
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     return sum(t.numel() * t.element_size() for t in tensors) + (3 if averages else 2) * weights

@@ -1,4 +1,4 @@
-"""Losses that are no numbers, and losses that jump: the first are dealt with, the second counted."""
+"""Anomalies of the loss: steps whose loss is not finite are skipped or end the run; spikes are counted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ counts them)."""
 
 @dataclass
 class LossAnomalies:
-    """What was odd so far; saved and resumed with the state of training."""
+    """Anomalies so far, saved and resumed with the state of training."""
 
     skipped: int = 0
     skipped_in_a_row: int = 0
@@ -32,7 +32,7 @@ class LossAnomalies:
     """The last losses, at most ``WINDOW``."""
 
     def record_loss(self, loss: float) -> None:
-        """Counts a finite loss."""
+        """Count a finite loss, and a spike if it is one."""
         self.skipped_in_a_row = 0
         if len(self.recent) == WINDOW:
             recent = np.array(self.recent)
@@ -40,7 +40,7 @@ class LossAnomalies:
         self.recent = [*self.recent, loss][-WINDOW:]
 
     def skip(self, what: str, policy: str) -> None:
-        """Counts a step that is left out. Raises DivergedError where ``policy`` does not allow it."""
+        """Count a skipped step. Raises DivergedError if ``policy`` does not allow it."""
         if policy == "stop":
             raise DivergedError(f"{what}; the weights were not updated")
         self.skipped += 1
@@ -56,7 +56,7 @@ class LossAnomalies:
 
 
 def not_finite(loss: float, norm: float) -> str | None:
-    """Which of the two is no finite number, in words; None if both are."""
+    """Return which of the two is not finite, in words; None if both are finite."""
     for name, value in (("loss", loss), ("gradient norm", norm)):
         if not math.isfinite(value):
             return f"{name} is {value}"
@@ -64,7 +64,7 @@ def not_finite(loss: float, norm: float) -> str | None:
 
 
 def write_report(folder: Path, step: int, bad: list[str], known: dict[str, Any]) -> Path:
-    """Writes all that repeating a bad step takes, beside the checkpoint before it, and where it went wrong.
+    """Write all that is needed, beside the checkpoint before it, to repeat a step that was not finite.
 
     ``bad`` names the parameters whose gradients are no numbers. The batch is named by its place in the
     data, from which it follows, as do masks and dropout.

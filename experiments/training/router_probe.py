@@ -1,4 +1,4 @@
-"""Which experts a few fixed examples choose, recorded at each evaluation of a run.
+"""Expert routing of a few fixed examples, recorded at each evaluation of a run.
 
 The examples are the first of the validation split, as the objective shows them
 in training, always hidden and masked alike: what changes from one recording to
@@ -55,7 +55,7 @@ def read_tokens(view: View, layer: str) -> Tensor:
 def routed(
     model: Backbone, view: View, *, batch_size: int, precision: str
 ) -> tuple[dict[str, RoutingRecord], list[Output]]:
-    """What a model decides on a view, in evaluation mode: a record for each layer; and its outputs."""
+    """Run a model on a view in evaluation mode; return the routing of each layer, and the outputs."""
     device = next(model.parameters()).device
     outputs = []
     with inference(model, device, precision), record_routing(model) as records:

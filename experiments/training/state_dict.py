@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a model and its optimizer: whole tensors by name, and how they are put back."""
+"""The tensors of a model and its optimizer by name, as checkpoints hold them, and restoring them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from experiments.training.parallel.dtensors import distribute_like, full_tensor
 
 
 def gather_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
-    """What a checkpoint holds, by file and name. All processes must call it; the first has what it gives."""
+    """Return the tensors of a checkpoint by file and name, whole on rank 0. All processes must call it."""
     return {"model.safetensors": model_tensors(model), "optimizer.safetensors": _moments(optimizer)}
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, each storage once: a tied head is its embedding."""
+    """Return parameters and buffers by name, each storage once: a tied head is its embedding."""
     return {name: full_tensor(tensor) for name, tensor in unique_tensors(model).items()}
 
 
 def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The entries of the state as this process holds them, without those that are another's too."""
+    """Return the entries of the state dict as this process holds them, tied ones once."""
     seen: set[int] = set()
     tensors = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -32,7 +32,7 @@ def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> tuple[list[str], list[str]]:
-    """Sets parameters and buffers. Gives the names that were missing, and those the model does not have."""
+    """Load parameters and buffers. Return the names that were missing and those the model does not have."""
     own = model.state_dict()
     cut = {
         name: distribute_like(tensor, own[name]) if name in own else tensor
@@ -44,7 +44,7 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> tuple[list[str
 
 
 def _numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, Tensor]]:
-    """Every parameter, with the number by which its moments are saved."""
+    """Yield every parameter with the number by which its moments are saved."""
     first = 0
     for group in optimizer.param_groups:
         numbers = group.get("numbers", range(first, first + len(group["params"])))
@@ -61,7 +61,7 @@ def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_moments(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Moments by parameter number; rates and decays come from the configuration."""
+    """Load moments by parameter number; learning rates and decays come from the configuration."""
     places = {number: (place, p) for place, (number, p) in enumerate(_numbered(optimizer))}
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""The processes that train one run together: who they are, how they meet, and how they agree.
+"""Communication among the processes that train one run together.
 
 Started by ``torchrun`` or, with MASTER_ADDR set, by ``srun``; otherwise a process
 is alone and every function here does the plain thing. What they tell each other is
@@ -23,13 +23,13 @@ from experiments.runtime.rank import process_rank
 T = TypeVar("T")
 
 FAILURE = "failure"
-"""Where in the store the first process to fail says why."""
+"""Key of the store under which the first process to fail writes its error."""
 
 _store: dist.Store | None = None
 
 
 def start(device: torch.device) -> None:
-    """Meets the other processes, if there are any. Raises ConfigError."""
+    """Join the process group of the run, if there are other processes. Raises ConfigError."""
     global _store
     own = process_rank()
     if own.size == 1 or dist.is_initialized():
@@ -51,25 +51,25 @@ def start(device: torch.device) -> None:
 
 
 def stop() -> None:
-    """Leaves the other processes, if there are any; an exit without it prints warnings."""
+    """Leave the process group, if there is one; an exit without it prints warnings."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def world_size() -> int:
-    """How many processes train this run."""
+    """Return the number of processes that train this run."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def is_rank_zero() -> bool:
-    """Whether this process is the one that writes and speaks."""
+    """Return True in the process that writes files and prints."""
     return (dist.get_rank() if dist.is_initialized() else process_rank().rank) == 0
 
 
 def run_on_rank_zero(function: Callable[[], T]) -> T:
-    """What ``function`` returns in the first process, which alone calls it. It must be something for JSON.
+    """Call ``function`` in the process of rank 0 and return its value, which JSON must hold, in all.
 
-    What it raises there, translated into a RunError, is raised in all processes.
+    An exception there is raised in all processes as a RunError.
     """
     if world_size() == 1:
         return function()
@@ -91,9 +91,9 @@ def run_on_rank_zero(function: Callable[[], T]) -> T:
 
 
 def rank_zero_first(function: Callable[[], T]) -> T:
-    """What ``function`` returns, called in the first process and then in the others: they find what it made.
+    """Call ``function`` in the process of rank 0, then in the others, which find the files it made.
 
-    What the first raises is raised in all.
+    An exception of the first call is raised in all processes.
     """
     if world_size() == 1:
         return function()
@@ -103,7 +103,7 @@ def rank_zero_first(function: Callable[[], T]) -> T:
 
 
 def _broadcast(text: str) -> str:
-    """The text of the first process."""
+    """Return the text of the process of rank 0 in all processes."""
     sent = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
     length = torch.tensor(len(sent))
     dist.broadcast(length, src=0)
@@ -113,7 +113,7 @@ def _broadcast(text: str) -> str:
 
 
 def all_reduce_any(flag: bool) -> bool:
-    """Whether the flag is set in any process."""
+    """Return True in all processes if the flag is set in any."""
     if world_size() == 1:
         return flag
     found = torch.tensor(int(flag))
@@ -122,7 +122,7 @@ def all_reduce_any(flag: bool) -> bool:
 
 
 def first_failure(error: RunError) -> RunError:
-    """Why the run fails: ``error``, unless another process has failed before.
+    """Return why the run fails: ``error``, unless another process failed earlier.
 
     When one process fails the others soon fail too, because it is gone; theirs is not the cause.
     """
@@ -140,5 +140,5 @@ def first_failure(error: RunError) -> RunError:
 
 
 def reports_error(error: RunError) -> bool:
-    """Whether this process is to say why the run fails: one does."""
+    """Return True in the one process that reports why the run fails."""
     return is_rank_zero() if _store is None else first_failure(error) is error

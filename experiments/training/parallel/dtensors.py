@@ -1,4 +1,4 @@
-"""Tensors of which each process holds a part: made whole, cut again, measured.
+"""Tensors divided among processes (DTensor): gathering, distributing, gradient norms.
 
 Checkpoints hold whole tensors, so that any number of processes reads what any other
 number wrote.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def is_dtensor(tensor: Tensor | None) -> TypeGuard[DTensor]:
-    """Whether processes share a tensor out among them. One that is alone need not import what that takes."""
+    """Return True for a tensor divided among processes. A single process need not import DTensor."""
     if not dist.is_initialized():
         return False
     from torch.distributed.tensor import DTensor
@@ -29,7 +29,7 @@ def is_dtensor(tensor: Tensor | None) -> TypeGuard[DTensor]:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """The whole of a tensor. Of one that is shared out only the first process keeps it, in CPU memory.
+    """Return the whole of a tensor. Of a divided one only the process of rank 0 keeps it, in CPU memory.
 
     All processes must ask for the same tensors in the same order.
     """
@@ -41,7 +41,7 @@ def full_tensor(tensor: Tensor) -> Tensor:
 
 
 def distribute_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """``tensor``, whole in every process, cut as ``other`` is; as it is where their shapes differ."""
+    """Divide ``tensor``, whole in every process, as ``other`` is; return it as it is if shapes differ."""
     if is_dtensor(other) and tensor.shape == other.shape:
         from torch.distributed.tensor import distribute_tensor
 
@@ -52,7 +52,7 @@ def distribute_like(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """The common norm of all gradients, in all processes together."""
+    """Return the norm of all gradients together, over all processes."""
     norms = []
     for parts in _alike(parameters):
         norm = nn.utils.get_total_norm([p.grad for p in parts if p.grad is not None])
@@ -61,13 +61,13 @@ def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], limit: float, norm: Tensor) -> None:
-    """Scales all gradients, whose common norm is given, down to ``limit``."""
+    """Scale all gradients, whose total norm is given, down to ``limit``."""
     for parts in _alike(parameters):
         nn.utils.clip_grads_with_norm_(parts, limit, norm)
 
 
 def _alike(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Those that have gradients, together where they are shared out in the same way."""
+    """Group the parameters that have gradients by how they are divided among processes."""
     used = [parameter for parameter in parameters if parameter.grad is not None]
     if not dist.is_initialized():
         return [used] if used else []
@@ -80,7 +80,7 @@ def _alike(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def not_finite_gradients(model: nn.Module) -> list[str]:
-    """Parameters whose gradients hold, in any process, what is no finite number. All must ask."""
+    """Return the parameters whose gradients are not finite in any process. All processes must call it."""
     named = dict(model.named_parameters())
     bad = torch.tensor([_bad(parameter.grad) for parameter in named.values()]).int()
     if world_size() > 1:

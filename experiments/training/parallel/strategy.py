@@ -1,4 +1,4 @@
-"""How a model is trained by one process or by several: PyTorch's own DDP, FSDP2 and tensor parallelism.
+"""Wraps a model for training by several processes: PyTorch's DDP, FSDP2 and tensor parallelism.
 
 What only several processes need is imported where they need it, for that takes a second. A backbone knows
 nothing of it all. Its blocks (``architectures.layers.block.Block``) are what is gathered and
@@ -27,7 +27,7 @@ from experiments.training.parallel.device_mesh import ParallelDims
 from experiments.training.parallel.dtensors import is_dtensor
 
 ATTRIBUTES = ("no_weight_decay", "learning_rate_cap", "learning_rate_factor")
-"""What a parameter may tell the optimizer, and would forget when it is shared out."""
+"""Attributes that a parameter has for the optimizer, and would lose when it is divided."""
 
 
 class Strategy:
@@ -56,7 +56,7 @@ class Strategy:
         self.dims, self.model = dims, model
         self.blocks = [part for part in model.modules() if isinstance(part, Block)]
         kept = {name: _attributes(parameter) for name, parameter in model.named_parameters()}
-        self._share_layers()
+        self._parallelize_layers()
         if activation_checkpointing == "block":
             for block in self.blocks:
                 recompute(block)
@@ -72,7 +72,7 @@ class Strategy:
                 setattr(parameter, attribute, value)
 
     def _compile(self) -> None:
-        """After recomputing is set up and before FSDP is, as PyTorch advises."""
+        """Compile the blocks: after activation checkpointing and before FSDP, as PyTorch advises."""
         for name, parts in (("tensor", self.dims.tensor), ("expert", self.dims.expert)):
             if parts > 1:
                 raise ConfigError(
@@ -82,8 +82,8 @@ class Strategy:
         for block in self.blocks:
             compile_block(block)
 
-    def _share_layers(self) -> None:
-        """Tensor and expert parallelism."""
+    def _parallelize_layers(self) -> None:
+        """Divide layers by tensor parallelism and experts by expert parallelism."""
         try:
             if self.dims.mesh is not None and self.dims.tensor > 1:
                 from experiments.training.parallel.tensor_parallel import parallelize_layers
@@ -96,8 +96,8 @@ class Strategy:
         except ValueError as error:
             raise ConfigError(f"parallel: {error}") from error
 
-    def _own(self) -> dict[str, nn.Parameter]:
-        """Parameters that are shared out already, and not by FSDP: those of experts."""
+    def _expert_parameters(self) -> dict[str, nn.Parameter]:
+        """Return the parameters of experts, which are divided already and not by FSDP."""
         if self.dims.experts is None:
             return {}
         return {name: p for name, p in self.model.named_parameters() if is_dtensor(p.data)}
@@ -106,17 +106,17 @@ class Strategy:
         from torch.distributed.fsdp import FSDPModule, fully_shard
 
         assert self.dims.mesh is not None
-        own = set(self._own().values())
+        own = set(self._expert_parameters().values())
         for part in [*self.blocks, self.model]:
             fully_shard(part, mesh=self.dims.mesh["data"], ignored_params=own)
             assert isinstance(part, FSDPModule)
-            # Gradients are summed, the loss being a share of the batch's already.
+            # Gradients are summed: the loss is divided by the whole batch's count already.
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)  # gloo knows no other way
 
     def _ddp(self) -> None:
         assert self.dims.mesh is not None
-        ignored = [f"model.{name}" for name in self._own()]
+        ignored = [f"model.{name}" for name in self._expert_parameters()]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.loss, ignored)
         group = self.dims.mesh["data"].get_group()
         with warnings.catch_warnings():
@@ -126,10 +126,10 @@ class Strategy:
             self.loss = DistributedDataParallel(
                 self.loss, process_group=group, broadcast_buffers=False, find_unused_parameters=True
             )
-        self.loss.register_comm_hook(group, lambda group, bucket: _add_up(group, bucket))
+        self.loss.register_comm_hook(group, lambda group, bucket: _sum_gradients(group, bucket))
 
     def rows(self, view: View) -> View:
-        """The rows of a batch that this process trains on."""
+        """Return the rows of a batch that this process trains on."""
         rows = len(view.tokens_BT) // self.dims.data
         return view.rows(self.dims.data_rank * rows, (self.dims.data_rank + 1) * rows)
 
@@ -143,13 +143,13 @@ class Strategy:
             yield
 
     def finish_gradients(self) -> None:
-        """Adds up what the backward pass left to do: gradients of experts that several processes hold."""
-        for parameter in self._own().values():
+        """Reduce what the backward pass did not: gradients of experts that several processes hold."""
+        for parameter in self._expert_parameters().values():
             if is_dtensor(parameter) and is_dtensor(gradient := parameter.grad):
                 parameter.grad = gradient.redistribute(placements=parameter.placements)
 
     def total(self, value: float) -> float:
-        """The sum of a number over the parts of the batch."""
+        """Return the sum of a number over the parts of the batch."""
         if self.dims.mesh is None:
             return value
         found = torch.tensor(value, dtype=torch.float64)
@@ -158,7 +158,7 @@ class Strategy:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Within it every process has all weights and may use the model in any way, or not at all."""
+        """Within it every process holds all weights, and may use the model or not."""
         if self.dims.strategy != "fsdp":
             yield
             return
@@ -180,8 +180,8 @@ def _attributes(parameter: nn.Parameter) -> dict[str, Any]:
     return {name: getattr(parameter, name) for name in ATTRIBUTES if hasattr(parameter, name)}
 
 
-def _add_up(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """Sums gradients, where DDP would take their mean: the loss is a share of the batch's already."""
+def _sum_gradients(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """Sum gradients, where DDP would average: the loss is divided by the whole batch's count already."""
     work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
     assert work is not None
     return work.get_future().then(lambda done: done.value()[0])
