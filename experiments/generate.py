@@ -5,7 +5,7 @@
     python -m experiments.generate run=FOLDER prompt='The' beam.num_beams=4
     python -m experiments.generate run=FOLDER prompt='def ____(x):' blank=_ filling.method=first_hitting
 
-One text is printed as it is written; several when all are done.
+A single text is printed as it is generated, several when all are done.
 """
 
 from __future__ import annotations
@@ -134,16 +134,16 @@ def _generator(config: GenerateConfig, at: tuple[int, int]) -> torch.Generator:
 
 
 class Printer:
-    """Prints a text as it grows, but no character whose last bytes are still to be written."""
+    """Prints a text as it grows, except a character whose last bytes are still to be generated."""
 
     def __init__(self, saved: LoadedModel, prompt: list[int]) -> None:
         self._saved, self._prompt = saved, prompt
-        self._written: list[int] = []
+        self._generated: list[int] = []
         self._shown = 0
 
     def __call__(self, row: int, token: int) -> None:
-        self._written.append(token)
-        self._show(as_text(self._saved, self._prompt, self._written).rstrip(REPLACEMENT))
+        self._generated.append(token)
+        self._show(as_text(self._saved, self._prompt, self._generated).rstrip(REPLACEMENT))
 
     def finish(self, text: str) -> None:
         """Prints what is left of the whole text."""
@@ -155,26 +155,26 @@ class Printer:
         self._shown = len(text)
 
 
-def as_text(saved: LoadedModel, prompt: list[int], written: list[int]) -> str:
+def as_text(saved: LoadedModel, prompt: list[int], generated: list[int]) -> str:
     """Return the generated text, after its prompt where it continues that."""
-    return saved.tokenizer.decode([*prompt, *written] if saved.objective.continues else written)
+    return saved.tokenizer.decode([*prompt, *generated] if saved.objective.continues else generated)
 
 
 def _sample(
     saved: LoadedModel, config: GenerateConfig, prompts: Prompts, on_token: Printer | None
 ) -> list[str]:
-    places = [(p, n) for p in range(len(prompts)) for n in range(config.num_samples)]
-    rows = [prompts[p] for p, _ in places]
-    written = saved.objective.sample(
+    pairs = [(p, n) for p in range(len(prompts)) for n in range(config.num_samples)]
+    rows = [prompts[p] for p, _ in pairs]
+    generated = saved.objective.sample(
         saved.model,
         rows,
         max_tokens=config.max_tokens,
-        generators=[_generator(config, at) for at in places],
+        generators=[_generator(config, at) for at in pairs],
         sampling=config.sampling,
         stop=stop_tokens(config.stop, saved.tokenizer),
         on_token=on_token,
     )
-    return [as_text(saved, row, tokens) for row, tokens in zip(rows, written, strict=True)]
+    return [as_text(saved, row, tokens) for row, tokens in zip(rows, generated, strict=True)]
 
 
 def _search(

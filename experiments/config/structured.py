@@ -56,8 +56,8 @@ def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
         missing = f"{prefix}{error.full_key}"
         raise ConfigError(f"{missing} has no value: set {missing}=...") from None
     except OmegaConfBaseException as error:
-        place = f"{prefix}{error.full_key}" if error.full_key else key
-        raise ConfigError(f"{place}: {first_line(error)}") from None
+        where = f"{prefix}{error.full_key}" if error.full_key else key
+        raise ConfigError(f"{where}: {first_line(error)}") from None
     except ValueError as error:
         raise ConfigError(f"{key}: {error}" if key else str(error)) from None
 
@@ -104,10 +104,10 @@ def _own(top: str) -> bool:
         return False
     if spec is None:
         return True  # there is none: the import says so
-    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or [])
+    files = [spec.origin] if spec.origin else list(spec.submodule_search_locations or [])
     installed = {Path(path).resolve() for name, path in sysconfig.get_paths().items() if name.endswith("lib")}
     installed |= {Path(path).resolve() for path in [*site.getsitepackages(), site.getusersitepackages()]}
-    return not any(Path(place).resolve().is_relative_to(folder) for place in places for folder in installed)
+    return not any(Path(file).resolve().is_relative_to(folder) for file in files for folder in installed)
 
 
 def load_class(target: str, base: type[T], key: str) -> type[T]:

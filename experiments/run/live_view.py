@@ -57,20 +57,20 @@ class Look:
     """The process that writes it."""
     tokens: float = 0.0
     seconds: float = 0.0
-    """Of training steps."""
+    """Seconds of training steps so far."""
     train: dict[str, Any] | None = None
     validation: dict[str, Any] | None = None
     """The last rows of the record."""
 
     @property
-    def share(self) -> float:
-        """Of the training that is done."""
+    def fraction_done(self) -> float:
+        """Fraction of the training that is done."""
         return min(1.0, self.tokens / self.planned.tokens)
 
     @property
     def seconds_left(self) -> float | None:
-        """Of training, at the speed so far; None before the first row."""
-        return self.seconds * (1 - self.share) / self.share if self.tokens else None
+        """Seconds of training left, at the speed so far; None before the first row."""
+        return self.seconds * (1 - self.fraction_done) / self.fraction_done if self.tokens else None
 
 
 def look(planned: Planned) -> Look:
@@ -109,7 +109,7 @@ def seconds_left(looks: list[Look]) -> float | None:
     """
     lasted = {
         each.planned.backbone: [
-            other.seconds / other.share
+            other.seconds / other.fraction_done
             for other in looks
             if other.planned.backbone == each.planned.backbone and other.tokens
         ]
@@ -124,7 +124,7 @@ def seconds_left(looks: list[Look]) -> float | None:
         if each.status in OPEN:
             own = each.seconds_left
             known = lasted[each.planned.backbone] or everything
-            left += statistics.median(known) * (1 - each.share) if own is None else own
+            left += statistics.median(known) * (1 - each.fraction_done) if own is None else own
     return left / at_once
 
 
@@ -132,8 +132,8 @@ def screen(study: str, looks: list[Look]) -> rich.console.Group:
     """Counts, a row for each backbone, the runs that go on, and those that failed."""
     left = seconds_left(looks)
     done = sum(each.status == "complete" for each in looks)
-    share = sum(1.0 if each.status in ENDED else each.share for each in looks) / len(looks)
-    head = f"{study}: {done} of {len(looks)} runs complete, {share:.0%} of the training"
+    fraction = sum(1.0 if each.status in ENDED else each.fraction_done for each in looks) / len(looks)
+    head = f"{study}: {done} of {len(looks)} runs complete, {fraction:.0%} of the training"
     if left is not None:
         head += f", about {clock(left)} left"
     parts: list[Any] = [head, _backbones(looks)]
@@ -171,8 +171,8 @@ def _backbones(looks: list[Look]) -> rich.table.Table:
     for name in names:
         own = [each for each in looks if each.planned.backbone == name]
         counts = Counter(each.status for each in own)
-        share = sum(1.0 if each.status in ENDED else each.share for each in own) / len(own)
-        table.add_row(name, *(str(counts[status] or "") for status in found), f"{share:.0%}")
+        fraction = sum(1.0 if each.status in ENDED else each.fraction_done for each in own) / len(own)
+        table.add_row(name, *(str(counts[status] or "") for status in found), f"{fraction:.0%}")
     return table
 
 
@@ -184,7 +184,7 @@ def _going(looks: list[Look]) -> rich.table.Table:
         table.add_row(
             each.planned.cell,
             str(each.planned.seed),
-            f"{each.share:.0%}",
+            f"{each.fraction_done:.0%}",
             _number(train.get("loss")),
             _score(each.validation),
             count(speed) if isinstance(speed, float) else "",

@@ -69,10 +69,10 @@ def compare_provenance(folder: Path, now: dict[str, Any], log: Callable[[str], o
     Args:
         folder: the run folder, as the previous session left it.
         now: the provenance of this one.
-        log: is told in one line what has changed.
+        log: receives one line that says what has changed.
 
     Returns:
-        ``sittings`` (how many there were, this one included), ``changed`` (since the first, by dotted key,
+        ``sittings`` (number of sessions, this one included), ``changed`` (since the first, by dotted key,
         ``[before, now]``) and ``exact``: whether the result can be promised to be, to the last bit on a CPU,
         that of a run without interruption.
 

@@ -42,7 +42,7 @@ class TunedArm:
     """Of learning rate, within 5% of the best result."""
 
     @property
-    def place(self) -> tuple[str, str, float | None, str]:
+    def key(self) -> tuple[str, str, float | None, str]:
         return self.task, self.scale, self.target, self.backbone
 
 
@@ -74,18 +74,18 @@ def apply_tuned_rate(tree: dict[str, Any]) -> None:
             f"flatter them; use seeds other than {', '.join(map(str, rates.seeds))}"
         )
     target = tree["scale"].get("target")
-    place = (
+    key = (
         tree["names"]["task"], tree["names"]["scale"], None if target is None else float(target),
         tree["names"]["backbone"],
     )  # fmt: skip
-    found = {arm.place: arm for arm in rates.arms}
-    if place not in found:
-        arms = "; ".join(_words(arm.place) for arm in rates.arms)
-        raise ConfigError(f"study.tuned={path} has no rate for {_words(place)}; it has {arms or 'none'}")
-    arm = found[place]
+    found = {arm.key: arm for arm in rates.arms}
+    if key not in found:
+        arms = "; ".join(_words(arm.key) for arm in rates.arms)
+        raise ConfigError(f"study.tuned={path} has no rate for {_words(key)}; it has {arms or 'none'}")
+    arm = found[key]
     if not arm.bracketed:
         raise ConfigError(
-            f"study.tuned={path}: the best rate of {_words(place)}, {arm.learning_rate:g}, was at the edge "
+            f"study.tuned={path}: the best rate of {_words(key)}, {arm.learning_rate:g}, was at the edge "
             f"of its grid: extend it with python -m analysis.rates study={rates.study} --extend"
         )
     tree["optimizer"] = {**tree["optimizer"], "learning_rate": arm.learning_rate}
@@ -109,7 +109,7 @@ def read_rates(path: Path) -> TunedRates:
     return typed(TunedRates, values, f"study.tuned={path}")
 
 
-def _words(place: tuple[str, str, float | None, str]) -> str:
-    task, scale, target, backbone = place
+def _words(key: tuple[str, str, float | None, str]) -> str:
+    task, scale, target, backbone = key
     size = "" if target is None else f" scale.target={target:g}"
     return f"task={task} scale={scale}{size} backbone={backbone}"

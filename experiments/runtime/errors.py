@@ -25,7 +25,7 @@ class ConfigError(RunError, ValueError):
 
 
 class DataError(RunError, ValueError):
-    """Data that cannot be used: names the file, the place and the remedy."""
+    """Data that cannot be used: names the file, the line or row, and the remedy."""
 
     exit_code = 3
 

@@ -1,6 +1,6 @@
 """TensorBoard's event files, in ``tensorboard/`` of the run folder: ``tensorboard --logdir runs/STUDY``.
 
-The horizontal axis "relative" shows seconds of training, over all sittings of the run.
+The horizontal axis "relative" shows seconds of training, over all sessions of the run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FLUSH_SECONDS = 1
 
 
 class TensorBoardSink(Sink):
-    """Event files, written anew at each sitting of the run."""
+    """Event files, written anew by each session of the run."""
 
     name = "TensorBoard"
 

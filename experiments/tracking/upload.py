@@ -43,9 +43,9 @@ def upload(
     tracking = TrackingConfig(
         mode=mode, project=project or own["project"], entity=entity or own["entity"], tags=own["tags"]
     )
-    place = {"project": tracking.project or result["study"], "entity": tracking.entity}
+    target = {"project": tracking.project or result["study"], "entity": tracking.entity}
     mark = folder.root / MARK
-    state = {"mode": mode, **place, "record": _hash(folder)}
+    state = {"mode": mode, **target, "record": _hash(folder)}
     if mark.exists() and json.loads(mark.read_text()) == state:
         return "already there"
     steps = (result.get("planned") or result["training"])["steps"]

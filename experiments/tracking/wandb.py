@@ -1,6 +1,6 @@
 """Weights & Biases, online or offline.
 
-Offline runs lie inside their run folders, in ``wandb/offline-run-*``, one for each sitting of a run
+Offline runs lie inside their run folders, in ``wandb/offline-run-*``, one for each session of a run
 that was interrupted; the newest holds every row of the run. When a run ends, its small files
 (``record.FILES``) are saved as files of the W&B run, for ``analysis.fetch`` to read back.
 """

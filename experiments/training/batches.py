@@ -29,5 +29,5 @@ class BatchPrefetcher:
             self._first = step
             count = min(self._steps, self._total - step) * size
             self._block = self._task.batch("train", self._seed, step * size, count)
-        place = (step - self._first) * size
-        return self._block.rows(place, place + size)
+        begin = (step - self._first) * size
+        return self._block.rows(begin, begin + size)

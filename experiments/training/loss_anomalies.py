@@ -66,7 +66,7 @@ def not_finite(loss: float, norm: float) -> str | None:
 def write_report(folder: Path, step: int, bad: list[str], known: dict[str, Any]) -> Path:
     """Write all that is needed, beside the checkpoint before it, to repeat a step that was not finite.
 
-    ``bad`` names the parameters whose gradients are no numbers. The batch is named by its place in the
+    ``bad`` names the parameters whose gradients are no numbers. The batch is named by its position in the
     data, from which it follows, as do masks and dropout.
     """
     path = folder / f"step-{step:08d}.json"

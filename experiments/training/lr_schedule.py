@@ -11,7 +11,7 @@ from experiments.config.schema import OptimizerConfig
 
 def decayed_steps(total: int, config: OptimizerConfig) -> list[int]:
     """Return the steps, of ``total``, at which the learning rate has decayed: a run may end at each."""
-    return [max(1, round(share * total)) for share in config.decay_end_fractions]
+    return [max(1, round(fraction * total)) for fraction in config.decay_end_fractions]
 
 
 def learning_rate_factor(step: int, total: int, config: OptimizerConfig) -> float:

@@ -10,9 +10,9 @@ width:
     softmax attention: scores by 1 / head_dim, equal to 1 / sqrt(head_dim) at the base width
 
 What grows is read off the shapes of the two models, so no backbone is named. Decoupled weight decay acts
-times the learning rate; it is divided by the rate's factor, so that a step decays every matrix by the same
-share at all widths (Wang and Aitchison 2024, arXiv 2405.13698). For Mamba this keeps activations of one size
-where the test looks, but is not the scaling that Vankadara et al. 2024 (NeurIPS) derive for its limit.
+times the learning rate; it is divided by the rate's factor, so that a step decays matrices by the same
+fraction at all widths (Wang and Aitchison 2024, arXiv 2405.13698). For Mamba this keeps activations of one
+size where the test looks, but is not the scaling that Vankadara et al. 2024 (NeurIPS) derive for its limit.
 """
 
 from __future__ import annotations

@@ -62,10 +62,10 @@ def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 def load_moments(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     """Load moments by parameter number; learning rates and decays come from the configuration."""
-    places = {number: (place, p) for place, (number, p) in enumerate(_numbered(optimizer))}
+    positions = {number: (position, p) for position, (number, p) in enumerate(_numbered(optimizer))}
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         number, key = name.split(".", 1)
-        place, parameter = places[int(number)]
-        state.setdefault(place, {})[key] = distribute_like(tensor, parameter)
+        position, parameter = positions[int(number)]
+        state.setdefault(position, {})[key] = distribute_like(tensor, parameter)
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -122,7 +122,7 @@ class Strategy:
         with warnings.catch_warnings():
             # The name that is to replace broadcast_buffers is not known to every PyTorch we run on.
             warnings.simplefilter("ignore", FutureWarning)
-            # A head that a readout replaces has no gradient, and DDP must be told to look.
+            # A head that a readout replaces has no gradient, which DDP has to look for.
             self.loss = DistributedDataParallel(
                 self.loss, process_group=group, broadcast_buffers=False, find_unused_parameters=True
             )

@@ -44,7 +44,7 @@ def test_a_folder_in_every_state(tmp_path: Path) -> None:
         seen = look(run)
         assert seen.status == "running"
         assert f"process {os.getpid()} on" in seen.writer
-    assert (seen.share, seen.seconds_left) == (0.25, 12.5 * 3)
+    assert (seen.fraction_done, seen.seconds_left) == (0.25, 12.5 * 3)
     assert seen.train is not None
     assert seen.validation is not None
     assert (seen.train["loss"], seen.validation["bits"]) == (2.5, 2.0)
@@ -53,7 +53,7 @@ def test_a_folder_in_every_state(tmp_path: Path) -> None:
         result = {"status": status, "message": "why\nand how", "training": {"tokens": 500, "seconds": 7.0}}
         (run.folder / "result.json").write_text(json.dumps(result))
         seen = look(run)
-        assert (seen.status, seen.message, seen.share) == (status, "why and how", 0.5)
+        assert (seen.status, seen.message, seen.fraction_done) == (status, "why and how", 0.5)
 
 
 def test_looking_leaves_a_run_as_it_is(tmp_path: Path) -> None:
