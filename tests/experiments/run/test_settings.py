@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from architectures.backbone import Backbone
 from experiments.config.schema import BudgetConfig, DeviceConfig, OptimizerConfig, ScaleConfig, TrainerConfig
-from experiments.config.sections import CONF
+from experiments.config.sections import CONF, read_sections
 from experiments.config.structured import load_class
 from experiments.config.tracking import TrackingConfig
 from experiments.objectives.objective import Objective
@@ -48,7 +48,7 @@ def first_readable(*groups: tuple[str, str]) -> tuple[DictConfig, Settings] | No
         words += [f"backbone={backbone}", f"task={task}", *([f"objective={objective}"] if objective else [])]
         try:
             cfg = commands.compose(*words)
-            return cfg, read_settings(cfg)
+            return cfg, read_settings(read_sections(cfg))
         except ConfigError:
             continue
     return None
@@ -64,7 +64,7 @@ def test_every_yaml_composes_and_lists_every_setting(group: str, name: str) -> N
         cfg = commands.compose("device=cuda")
     elif (group, name) == ("scale", "given"):
         cfg = commands.compose("scale=given", "backbone.d_model=64")
-        assert read_settings(cfg).backbone.width == 64
+        assert read_settings(read_sections(cfg)).backbone.width == 64
     elif group in PARTS:
         readable = first_readable((group, name))
         assert readable is not None, f"{group}={name} goes with nothing"
@@ -74,7 +74,7 @@ def test_every_yaml_composes_and_lists_every_setting(group: str, name: str) -> N
         assert target in [cls.__name__ for cls in getattr(found, f"{group}_class").__mro__]
     else:
         cfg = commands.compose(f"{group}={name}")
-        found = read_settings(cfg)
+        found = read_settings(read_sections(cfg))
         config = dataclasses.asdict(getattr(found, group))
         assert config == found.resolved[group]
     tree: Any = OmegaConf.to_container(cfg[group], resolve=False)
