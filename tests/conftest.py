@@ -22,14 +22,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    durations = tiers.read_durations()
+    recorded = tiers.read_durations()
     tier = config.getoption("--tier") or ("all" if any("::" in word for word in config.args) else "fast")
     if tier != "all":
-        fast = tiers.fast_tests(items, durations)
+        fast = tiers.fast_tests(items, recorded)
         left = [item for item in items if (item.nodeid in fast) != (tier == "fast")]
         items[:] = [item for item in items if (item.nodeid in fast) == (tier == "fast")]
         config.hook.pytest_deselected(items=left)
-    tiers.sort_files(items, durations)
+    tiers.sort_files(items, recorded)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -24,29 +24,42 @@ FUNCTION_SECONDS = 0.4
 CASE_SECONDS = 4.0
 RECORDED_FROM = 0.05
 """Shorter tests are not listed in the file."""
+UNRECORDED = 0.1
+"""What a test counts whose file has never been recorded."""
 FILE = Path(__file__).with_name("durations.json")
 TIERS = ("fast", "full", "all")
 
 
-def read_durations() -> dict[str, float]:
-    """Return the recorded seconds of each test, by its node id."""
-    files: dict[str, dict[str, float]] = json.loads(FILE.read_text()) if FILE.exists() else {}
-    return {f"{file}::{test}": seconds for file, tests in files.items() for test, seconds in tests.items()}
+Recorded = dict[str, dict[str, float]]
+"""Seconds by file and test. A file whose tests are all short is there without tests."""
+
+
+def read_durations() -> Recorded:
+    """Return the recorded seconds; nothing where there is no file yet."""
+    recorded: Recorded = json.loads(FILE.read_text()) if FILE.exists() else {}
+    return recorded
 
 
 def write_durations(seconds: dict[str, float]) -> None:
-    """Replace the recorded durations of the files that these tests are in."""
-    files: defaultdict[str, dict[str, float]] = defaultdict(dict)
-    run = {node.partition("::")[0] for node in seconds}
-    kept = {node: each for node, each in read_durations().items() if node.partition("::")[0] not in run}
-    for node, each in sorted((kept | seconds).items()):
+    """Add the seconds of the tests of a session, by node id, to those recorded."""
+    recorded = read_durations()
+    for node, each in seconds.items():
         file, _, test = node.partition("::")
+        tests = recorded.setdefault(file, {})
+        tests.pop(test, None)
         if each >= RECORDED_FROM:
-            files[file][test] = round(each, 2)
-    FILE.write_text(json.dumps(files, indent=0) + "\n")
+            tests[test] = round(each, 2)
+    FILE.write_text(json.dumps(recorded, indent=0, sort_keys=True) + "\n")
 
 
-def fast_tests(items: list[pytest.Item], durations: dict[str, float]) -> set[str]:
+def duration(recorded: Recorded, node: str) -> float:
+    """Return the seconds of a test: a short one where its file is recorded without it."""
+    file, _, test = node.partition("::")
+    tests = recorded.get(file)
+    return UNRECORDED if tests is None else tests.get(test, RECORDED_FROM / 2)
+
+
+def fast_tests(items: list[pytest.Item], recorded: Recorded) -> set[str]:
     """Return the node ids of the tests in the fast tier."""
     chosen = set()
     functions: defaultdict[str, list[tuple[str, float]]] = defaultdict(list)
@@ -56,7 +69,7 @@ def fast_tests(items: list[pytest.Item], durations: dict[str, float]) -> set[str
         if item.get_closest_marker("fast"):
             chosen.add(item.nodeid)
         else:
-            functions[item.nodeid.partition("[")[0]].append((item.nodeid, durations.get(item.nodeid, 0.0)))
+            functions[item.nodeid.partition("[")[0]].append((item.nodeid, duration(recorded, item.nodeid)))
     for cases in functions.values():
         chosen |= set(choose_cases(cases))
     return chosen
@@ -74,12 +87,13 @@ def choose_cases(cases: list[tuple[str, float]]) -> list[str]:
     return chosen
 
 
-def sort_files(items: list[pytest.Item], durations: dict[str, float]) -> None:
+def sort_files(items: list[pytest.Item], recorded: Recorded) -> None:
     """Sort files by their total time, longest first, so that parallel processes end together."""
-    totals: Counter[str] = Counter()
-    for item in items:
-        totals[item.nodeid.partition("::")[0]] += durations.get(item.nodeid, 0.01)  # type: ignore[assignment]
-    items.sort(key=lambda item: (-totals[item.nodeid.partition("::")[0]], item.nodeid.partition("::")[0]))
+    files = {item.nodeid: item.nodeid.partition("::")[0] for item in items}
+    totals: defaultdict[str, float] = defaultdict(float)
+    for node, file in files.items():
+        totals[file] += duration(recorded, node)
+    items.sort(key=lambda item: (-totals[files[item.nodeid]], files[item.nodeid]))
 
 
 def fast_only(values: Iterable[Any], fast: Iterable[Any], unpack: bool = False) -> list[Any]:
