@@ -1,6 +1,6 @@
 """Renders docs/reference/faults.md from what the fault tests recorded.
 
-FAULT_RECORD=faults.jsonl python -m pytest tests/faults -m 'full or not full'
+FAULT_RECORD=faults.jsonl python -m pytest tests/faults --tier all
 python tests/faults/table.py faults.jsonl > docs/reference/faults.md
 """
 
@@ -22,7 +22,7 @@ HEAD = """# Faults injected
 What was broken on purpose, how often, and what happened: a test of `tests/faults/` wrote each line after its
 checks. Made on {day}, {machine}, by
 
-    FAULT_RECORD=faults.jsonl python -m pytest tests/faults -m 'full or not full'
+    FAULT_RECORD=faults.jsonl python -m pytest tests/faults --tier all
     python tests/faults/table.py faults.jsonl > docs/reference/faults.md
 
 `make test` injects the same faults a few times each. What is promised stands in `reliability.md`.
