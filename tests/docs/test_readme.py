@@ -116,12 +116,14 @@ def test_commands_run_one_after_the_other(desk: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.full
 @pytest.mark.parametrize("page", [page for page in OTHERS if blocks(page, "sh")])
 def test_commands_of_how_to_pages_run(page: str, desk: Path) -> None:
     for command in commands(page):
         run(command, desk)
 
 
+@pytest.mark.full
 @pytest.mark.full
 def test_notebooks_run(desk: Path) -> None:
     for block in blocks("docs/how-to/notebooks.md", "python"):
