@@ -1,13 +1,18 @@
-"""What the commands of the analysis have in common: their arguments, their mistakes, their exit codes."""
+"""What the commands of the analysis share: arguments, errors, exit codes and the files that they write."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, TypeVar
+
+import pandas as pd
 
 Found = TypeVar("Found")
 
@@ -82,3 +87,28 @@ def run_command(
 def _failed(error: Exception) -> int:
     print(f"error: {error}", file=sys.stderr)
     return int(getattr(error, "exit_code", 2))
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    """Writes a file whole or not at all: a reader never sees half of it.
+
+    Raises:
+        OSError: it cannot be written; the message names the folder.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise OSError(f"cannot write to {path.parent}/: {error}; set out= to another") from error
+    return path
+
+
+def parquet(frame: pd.DataFrame) -> bytes:
+    """A frame as the content of a Parquet file, without its index."""
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False)
+    return buffer.getvalue()

@@ -13,17 +13,16 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from analysis.cli import read_arguments, run_command
+from analysis.cli import parquet, read_arguments, run_command, write
+from analysis.figures.against import against_figure
 from analysis.load.study import load_history, load_study
 from analysis.report.page import Findings, find, render_page
-from analysis.stats.against_variable import draw
 from analysis.stats.arms import comparisons
 from analysis.stats.steps_to_loss import with_steps
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings, with_warnings
 from analysis.tables.latex import render_latex
 from analysis.tables.text import WIDTH, render_markdown, render_tables, study_text
-from analysis.writing import parquet, write
 
 HELP = """\
 Compares the arms of a study.
@@ -79,7 +78,7 @@ def publish(frame: pd.DataFrame, history: pd.DataFrame, found: Findings, folder:
         "pairs.csv": with_warnings(comparisons(frame), warnings).to_csv(index=False),
         "compare.html": render_page(frame, history, found),
     }
-    if (drawn := draw(frame)) is not None:
+    if (drawn := against_figure(frame)) is not None:
         contents["against.svg"] = drawn
     paths = [write(folder / name, content) for name, content in contents.items()]
     if sys.stdout.isatty():

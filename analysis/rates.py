@@ -22,7 +22,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from analysis.cli import read_arguments, run_command
+from analysis.cli import read_arguments, run_command, write
 from analysis.load.study import load_study
 from analysis.stats.learning_rate_choice import (
     ARM,
@@ -34,7 +34,6 @@ from analysis.stats.learning_rate_choice import (
     runs_of,
 )
 from analysis.stats.warnings import condition_warnings
-from analysis.writing import write
 
 HELP = """\
 Chooses each arm's learning rate from a study that swept it, on the validation split.

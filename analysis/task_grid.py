@@ -21,13 +21,12 @@ import rich.box
 from rich.console import Console
 from rich.table import Table
 
-from analysis.cli import read_arguments, run_command
+from analysis.cli import parquet, read_arguments, run_command, write
 from analysis.load.study import load_study
 from analysis.stats.arms import PLACE, arm_table, mixed_data, usable
 from analysis.stats.performance_profile import lines
 from analysis.stats.solve_rates import solve_rates
 from analysis.stats.warnings import study_warnings, with_warnings
-from analysis.writing import parquet, write
 
 SOLVED = 0.95
 """The accuracy from which on a task counts as solved, where its study says nothing."""

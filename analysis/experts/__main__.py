@@ -22,7 +22,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.cli import read_arguments, run_command
+from analysis.cli import parquet, read_arguments, run_command, write
 from analysis.experts.figures import coactivation_figure, share_figure, training_figure
 from analysis.experts.recordings import DOMAINS, domain_tasks, follow, load_recordings, open_run
 from analysis.experts.tables import (
@@ -36,9 +36,8 @@ from analysis.experts.tables import (
     vocabulary_frame,
     vocabulary_grid,
 )
-from analysis.speed.matplotlib_figure import svg
+from analysis.figures.files import figure_bytes
 from analysis.tables.text import WIDTH
-from analysis.writing import parquet, write
 from experiments.config.schema import DeviceConfig
 from experiments.runtime.device import torch_device
 
@@ -169,7 +168,9 @@ def publish(findings: Findings, folder: Path) -> None:
     for name, frame in findings.frames.items():
         contents[f"experts_{name}.csv"] = frame.to_csv(index=False)
         contents[f"experts_{name}.parquet"] = parquet(frame)
-    contents |= {f"experts_{name}.svg": svg(figure) for name, figure in findings.figures().items()}
+    contents |= {
+        f"experts_{name}.svg": figure_bytes(figure, "svg") for name, figure in findings.figures().items()
+    }
     for name, content in contents.items():
         print(f"wrote {write(folder / name, content)}")
 

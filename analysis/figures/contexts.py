@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures.curves import MOST_PANELS, make_panels, styles
+from analysis.figures.style import MOST_PANELS, make_panels, styles
 from analysis.stats.arms import PLACE, usable
 from analysis.stats.extra_tests import TRAINED, further_scores, settings, shared_setting
 from analysis.stats.intervals import mean_interval

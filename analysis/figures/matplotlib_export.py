@@ -6,19 +6,17 @@ of Plotly, is drawn.
 
 from __future__ import annotations
 
-import io
 import re
 from typing import Any
 
-import matplotlib
 import numpy as np
 import plotly.graph_objects as go
 from matplotlib.figure import Figure
 
-from analysis.figures.curves import SYMBOLS
+from analysis.figures.files import figure_bytes
+from analysis.figures.style import MATPLOTLIB_MARKERS, SYMBOLS
 
-KINDS = ("svg", "pdf", "png")
-MARKERS = dict(zip(SYMBOLS, ("o", "s", "D", "^", "P", "X", "*", "p"), strict=True)) | {"line-ns": "|"}
+MARKERS = dict(zip(SYMBOLS, MATPLOTLIB_MARKERS, strict=True)) | {"line-ns": "|"}
 LINES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 INCHES = (4.6, 3.4)
 """Width and height of one panel."""
@@ -40,13 +38,7 @@ def printed(figure: go.Figure, kind: str) -> bytes:
         drawn.legend(
             handles.values(), handles.keys(), loc="outside upper center", ncols=columns, frameon=False
         )
-    file = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "archbench", "svg.fonttype": "none", "pdf.fonttype": 42}):
-        drawn.savefig(file, format=kind, dpi=160, metadata={} if kind == "png" else {DATE[kind]: None})
-    return file.getvalue()
-
-
-DATE = {"svg": "Date", "pdf": "CreationDate"}
+    return figure_bytes(drawn, kind)
 
 
 def _panels(figure: go.Figure) -> tuple[Figure, dict[str, Any]]:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures.curves import PALETTE, PANEL_HEIGHT, REFERENCE_COLOUR, make_panels, places, styles
+from analysis.figures.style import PALETTE, PANEL_HEIGHT, REFERENCE_COLOUR, make_panels, places, styles
 from analysis.stats.aggregates import performance_profile
 from analysis.stats.arms import PLACE, arm_table, usable
 from analysis.stats.performance_profile import task_scores

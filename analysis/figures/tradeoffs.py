@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures.curves import MOST_PANELS, REFERENCE_COLOUR, log_axis, make_panels, styles
+from analysis.figures.style import MOST_PANELS, REFERENCE_COLOUR, log_axis, make_panels, styles
 from analysis.stats.arms import PLACE, arm_table
 
 COSTS = {

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures.curves import (
-    MOST_PANELS,
-    PALETTE,
-    SYMBOLS,
-    faint,
-    log_axis,
-    make_panels,
-    places,
-    styles,
-)
-from analysis.scaling.isoflop import isoflop_profiles, with_budgets
-from analysis.scaling.laws import band
-from analysis.scaling.tables import Fit
+from analysis.figures.style import MOST_PANELS, PALETTE, SYMBOLS, log_axis, make_panels, places, styles
 from analysis.stats.arms import PLACE
 
 MOST_POINTS = 200
@@ -99,54 +85,6 @@ def rate_curves(rates: pd.DataFrame) -> go.Figure | None:
             named.add(line)
         figure.update_xaxes(title_text="learning rate", type="log", **cell)
         figure.update_yaxes(title_text=f"validation {rows['metric'].iloc[0]}".replace("_", " "), **cell)
-    return figure
-
-
-def scaling_curves(fits: Mapping[str, Fit]) -> go.Figure | None:
-    """IsoFLOP profiles left, with a ring at each minimum; fitted frontiers right, with bootstrap bands."""
-    if not fits:
-        return None
-    figure, (left, right) = make_panels(["isoFLOP profiles", "fitted frontier"])
-    place = places([line.split(" ")[0] for line in fits])
-    for line, fit in fits.items():
-        colour, symbol = (table[place[line.split(" ")[0]]] for table in (PALETTE, SYMBOLS))
-        common = {"legendgroup": line, "name": line}
-        for budget, own in with_budgets(fit.points).groupby("budget", sort=True):
-            own = own.sort_values("size")
-            figure.add_trace(
-                go.Scatter(
-                    x=own["size"].tolist(), y=own["loss"].tolist(), mode="lines+markers", showlegend=False,
-                    line={"color": colour, "width": 1}, marker={"symbol": symbol, "size": 6},
-                    hovertemplate=f"<b>{line}</b>, {budget:.2g} FLOPs<br>N %{{x:.3g}}: %{{y:.4f}}"
-                    "<extra></extra>",
-                    **common,
-                ), **left,
-            )  # fmt: skip
-        minima = isoflop_profiles(fit.points)
-        minima = minima[~minima["edge"].astype(bool)]
-        ring = {"symbol": "circle-open", "size": 13, "color": colour}
-        figure.add_trace(
-            go.Scatter(x=minima["size"].tolist(), y=minima["loss"].tolist(), mode="markers", marker=ring,
-                       showlegend=False, hoverinfo="skip", **common), **left,
-        )  # fmt: skip
-        flops = np.geomspace(fit.points["flops"].min(), 3 * fit.points["flops"].max(), 25)
-        bands = [band([law.frontier(c) for law in fit.samples]) for c in flops]
-        edge = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip", **common}
-        figure.add_trace(go.Scatter(x=flops.tolist(), y=[low for low, _ in bands], **edge), **right)
-        figure.add_trace(
-            go.Scatter(x=flops.tolist(), y=[high for _, high in bands], fill="tonexty",
-                       fillcolor=faint(colour), **edge), **right,
-        )  # fmt: skip
-        figure.add_trace(
-            go.Scatter(
-                x=flops.tolist(), y=[fit.law.frontier(c) for c in flops], mode="lines",
-                line={"color": colour},
-                hovertemplate=f"<b>{line}</b> at %{{x:.3g}} FLOPs: %{{y:.4f}}<extra></extra>", **common,
-            ), **right,
-        )  # fmt: skip
-    figure.update_xaxes(title_text="active body parameters", type="log", **left)
-    figure.update_xaxes(title_text="training FLOPs", type="log", **right)
-    figure.update_yaxes(title_text="validation loss", **left)
     return figure
 
 

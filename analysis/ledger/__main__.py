@@ -27,13 +27,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.cli import read_arguments, run_command
+from analysis.cli import read_arguments, run_command, write
 from analysis.ledger.claims import Order, Record, Row, read_records
 from analysis.ledger.page import Line, Page, markdown, text
 from analysis.load.study import load_study
 from analysis.stats.arms import usable
 from analysis.stats.intervals import MIN_SEEDS, mean_interval
-from analysis.writing import write
 from experiments.runtime.errors import DataError, nearest
 
 NOT_RUN = "not run"

@@ -25,9 +25,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from analysis.cli import write
 from analysis.load import run_config, run_record
 from analysis.load.run_record import FILES, read_run
-from analysis.writing import write
 from experiments.config import legacy
 
 NAME = ".frame.parquet"

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.cli import read_arguments, run_command
-from analysis.figures.matplotlib_export import KINDS, printed
+from analysis.cli import read_arguments, run_command, write
+from analysis.figures.files import FILE_FORMATS
+from analysis.figures.matplotlib_export import printed
 from analysis.load.study import load_history, load_study
 from analysis.report.page import Findings, find, render_page
 from analysis.speed.rows import MODES, load_speed
 from analysis.stats.steps_to_loss import with_steps
-from analysis.writing import write
 
 HELP = """\
 Writes the report of a study.
@@ -87,9 +87,9 @@ def publish(config: ReportConfig, frame: pd.DataFrame, history: pd.DataFrame, fo
     print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
     for name, figure in found.figures.items():
         if figure is not None:
-            for kind in KINDS:
+            for kind in FILE_FORMATS:
                 write(config.folder / "figures" / f"{name}.{kind}", printed(figure, kind))
-            print(f"wrote {config.folder / 'figures' / name}.{{{','.join(KINDS)}}}")
+            print(f"wrote {config.folder / 'figures' / name}.{{{','.join(FILE_FORMATS)}}}")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -8,6 +8,7 @@ from html import escape
 import pandas as pd
 import plotly.graph_objects as go
 
+from analysis.figures.against import against_figure
 from analysis.figures.contexts import EVALUATED
 from analysis.figures.curves import AXES
 from analysis.figures.tradeoffs import decoding_note
@@ -17,7 +18,6 @@ from analysis.scaling.tables import Fit, checks
 from analysis.speed.curves import SHARE_HEAD, roof_notes, share_rows
 from analysis.speed.panels import LARGEST_HEAD, largest_rows
 from analysis.speed.rows import given
-from analysis.stats.against_variable import draw
 from analysis.stats.arms import PLACE
 from analysis.stats.extra_tests import published
 from analysis.stats.learning_rate_sensitivity import rate_notes
@@ -117,7 +117,7 @@ def further(figures: Figures, frame: pd.DataFrame, study: str) -> str:
             figures["positions"], f"Takes, for each run that reads from left to right, {_positions(study)}"
         ),
     ]
-    if (image := draw(frame)) is not None:
+    if (image := against_figure(frame)) is not None:
         source = base64.b64encode(image).decode()
         parts.append(f'<p><img alt="scores against a number" src="data:image/svg+xml;base64,{source}"></p>')
     for (task, scale), _ in frame.groupby(PLACE, sort=True):

@@ -19,10 +19,11 @@ import plotly.graph_objects as go
 import plotly.offline
 
 from analysis.figures.contexts import further_curves, position_curves, read_positions, recall_maps
-from analysis.figures.curves import AXES, learning_curves, styles
+from analysis.figures.curves import AXES, learning_curves
 from analysis.figures.scores import final_scores, forest, profiles
+from analysis.figures.style import styles
 from analysis.figures.tradeoffs import pareto_fronts
-from analysis.figures.training import compute_to_target, gradient_norms, rate_curves, scaling_curves
+from analysis.figures.training import compute_to_target, gradient_norms, rate_curves
 from analysis.report import figure_sections as page_figures
 from analysis.report.html import bullets, dot
 from analysis.report.table_sections import (
@@ -34,6 +35,7 @@ from analysis.report.table_sections import (
     provenance,
     verdict_tables,
 )
+from analysis.scaling.figures import scaling_curves
 from analysis.scaling.points import study_points
 from analysis.scaling.tables import Fit, fit
 from analysis.speed.curves import speed_curves

@@ -6,14 +6,15 @@ from html import escape
 
 import pandas as pd
 
-from analysis.figures.curves import styles
+from analysis.figures.style import styles
 from analysis.load.arm_names import config_differences
 from analysis.report.html import bullets, dot, grid, text_row
 from analysis.stats.arms import LIKELIHOODS, PLACE, arm_table, comparisons, row_class
 from analysis.stats.performance_profile import NOTE, across_tasks, profile_grid
 from analysis.stats.ranks import ranks
 from analysis.stats.run_costs import COST_HEAD, COST_NOTE, cost_rows
-from analysis.tables.text import HEADERS, cells, flops, seconds, si, size, title, verdict, verdicts
+from analysis.tables.format import flops, seconds, si, size
+from analysis.tables.text import HEADERS, cells, title, verdict, verdicts
 
 
 def verdict_tables(frame: pd.DataFrame) -> str:

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.cli import read_arguments, run_command
-from analysis.speed.matplotlib_figure import draw, svg
+from analysis.cli import read_arguments, run_command, write
+from analysis.figures.files import figure_bytes
+from analysis.speed.matplotlib_figure import draw
 from analysis.speed.rows import MODES, load_speed, milliseconds, mixtures
-from analysis.tables.text import si
-from analysis.writing import write
+from analysis.tables.format import si
 
 S4_CLAIM = (
     "For orientation: Gu et al. 2021 (arXiv 2111.00396, abstract) report generation 60 times as fast as a "
@@ -149,7 +149,7 @@ def publish(config: SpeedConfig, frame: pd.DataFrame) -> None:
     """Prints the table, and writes it and the figure."""
     table = render(frame, config.baseline)
     print(table)
-    contents: dict[str, str | bytes] = {"svg": svg(draw(frame)), "md": table}
+    contents: dict[str, str | bytes] = {"svg": figure_bytes(draw(frame), "svg"), "md": table}
     for kind, content in contents.items():
         print(f"wrote {write(config.folder / f'speed_{config.mode}.{kind}', content)}")
 

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures.curves import MOST_PANELS, PALETTE, SYMBOLS, log_axis, make_panels, places
+from analysis.figures.style import MOST_PANELS, PALETTE, SYMBOLS, log_axis, make_panels, places
 from analysis.speed.rows import extremes
-from analysis.tables.text import si
+from analysis.tables.format import si
 
 RATES = ("flops", "matmul_flops_per_second", "least_bytes", "memory_bytes_per_second")
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
-import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.figures.curves import PALETTE, places
+from analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE, places
 from analysis.speed.rows import milliseconds, model_memory
-
-MARKERS = ("o", "s", "D", "^", "P", "X", "*", "p")
-"""Matplotlib's names for ``analysis.figures.curves.SYMBOLS``."""
 
 
 def draw(frame: pd.DataFrame) -> Figure:
@@ -51,7 +46,7 @@ def draw(frame: pd.DataFrame) -> Figure:
 
 def _lines(panels: list[Any], backbone: str, rows: pd.DataFrame, across: str, place: dict[str, int]) -> None:
     """One backbone's line in each panel of a column."""
-    look = {"color": PALETTE[place[backbone]], "marker": MARKERS[place[backbone]]}
+    look = {"color": PALETTE[place[backbone]], "marker": MATPLOTLIB_MARKERS[place[backbone]]}
     rows = rows.sort_values(across)
     low, middle, high = (
         1000 * rows[f"seconds_{name}"] for name in ("first_quartile", "median", "third_quartile")
@@ -69,11 +64,3 @@ def _axes(panel: Any, values: list[int]) -> None:
     panel.grid(which="both", color="#E4E4E4", linewidth=0.6)
     panel.set_axisbelow(True)
     panel.spines[["top", "right"]].set_visible(False)
-
-
-def svg(figure: Figure) -> bytes:
-    """The figure as SVG, the same bytes for the same figure."""
-    buffer = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "archbench", "svg.fonttype": "none"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()

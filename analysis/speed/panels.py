@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures.curves import MOST_PANELS, PALETTE, SYMBOLS, log_axis, make_panels, places
+from analysis.figures.style import MOST_PANELS, PALETTE, SYMBOLS, log_axis, make_panels, places
 from analysis.speed.rows import extremes, model_memory, with_groups
-from analysis.tables.text import si, size
+from analysis.tables.format import si, size
 
 MEBIBYTE = 2.0**20
 

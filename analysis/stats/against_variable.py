@@ -6,18 +6,13 @@ A study asks for it with ``study.against``, a number column of ``analysis.load.s
 
 from __future__ import annotations
 
-import io
 import math
 from typing import Any
 
 import pandas as pd
 
-from analysis.figures.curves import PALETTE, places
 from analysis.stats.arms import LIKELIHOODS, PLACE, arm_table, asked, usable
 from analysis.stats.intervals import mean_interval
-
-MARKERS = ("o", "s", "D", "^", "P", "X", "*", "p")
-"""Matplotlib's names for ``analysis.figures.curves.SYMBOLS``."""
 
 NOTE = (
     "In brackets the change from the first row, paired by seed; ± is the 95% t-interval over seeds, not "
@@ -101,40 +96,3 @@ def _cell(row: pd.Series) -> str:
         return score
     half = "" if math.isnan(row["change_half_width"]) else f" ± {row['change_half_width']:.3f}"
     return f"{score} ({row['change']:+.3f}{half})"
-
-
-def draw(frame: pd.DataFrame) -> bytes | None:
-    """The same as an SVG figure, a panel for each task, the numbers on a logarithmic axis; None without any.
-
-    The same bytes for the same frame.
-    """
-    scores = against_scores(frame)
-    if scores.empty:
-        return None
-    import matplotlib  # takes a while, which studies without such a figure need not wait
-    from matplotlib.figure import Figure
-
-    panels = list(scores.groupby(PLACE, sort=True))
-    figure = Figure(figsize=(6.4 * len(panels), 4.2), layout="constrained", facecolor="white")
-    place = places([str(name) for name in frame["backbone"].unique()])
-    for number, (_, rows) in enumerate(panels, start=1):
-        axes = figure.add_subplot(1, len(panels), number)
-        for backbone, line in rows.groupby("backbone", sort=False):
-            index = place[str(backbone)]
-            axes.errorbar(
-                line["x"], line["score"], yerr=line["half_width"].fillna(0), capsize=3,
-                color=PALETTE[index], marker=MARKERS[index],
-                label=named(str(backbone), line),
-            )  # fmt: skip
-        ticks = sorted({float(f"{x:.3g}") for x in rows["x"]})
-        axes.set_xscale("log")
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.set_xticks([], minor=True)
-        axes.set_xlabel(label(rows["against"].iloc[0]))
-        axes.set_ylabel(rows["unit"].iloc[0])
-        axes.set_title(against_title(rows), fontsize="medium")
-        axes.legend()
-    buffer = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "archbench", "svg.fonttype": "none"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()

@@ -6,7 +6,6 @@ without colour, so the same runs always give the same characters.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterator
 from io import StringIO
 
@@ -26,6 +25,7 @@ from analysis.stats.performance_profile import NOTE, across_tasks, profile_grid
 from analysis.stats.steps_to_loss import steps_grid
 from analysis.stats.versus_baseline import DIFFERENCES, DIFFERENCES_NOTE, difference_cells, with_differences
 from analysis.stats.warnings import study_warnings
+from analysis.tables.format import flops, seconds, si, size
 
 WIDTH = 118
 """Columns of the plain text."""
@@ -208,36 +208,6 @@ def score_text(row: pd.Series) -> str:
     interval = "" if pd.isna(row["half_width"]) else f" ± {row['half_width']:.3f}"
     count = str(row["seeds"]) if row["seeds"] == row["runs"] else f"{row['seeds']} of {row['runs']}"
     return f"{row['score']:.3f}{interval} ({count})"
-
-
-def si(value: float) -> str:
-    """A count with three digits and k, M, G or T; ``-`` where there is none."""
-    return _scaled(value, 1000.0, ("", "k", "M", "G", "T"))
-
-
-def size(value: float) -> str:
-    """Bytes with three digits, in KiB, MiB or GiB; ``-`` where there is none."""
-    return _scaled(value, 1024.0, (" B", " KiB", " MiB", " GiB", " TiB"))
-
-
-def _scaled(value: float, base: float, units: tuple[str, ...]) -> str:
-    if not math.isfinite(value):
-        return "-"
-    place = 0
-    while abs(value) >= 999.5 and place < len(units) - 1:
-        value, place = value / base, place + 1
-    digits = 0 if abs(value) >= 99.95 or value == round(value) else 1 if abs(value) >= 9.995 else 2
-    return f"{value:.{digits}f}{units[place]}"
-
-
-def flops(value: float) -> str:
-    """Floating-point operations as 1.23e15; ``-`` where there is none."""
-    return f"{value:.2e}".replace("e+", "e") if math.isfinite(value) else "-"
-
-
-def seconds(value: float) -> str:
-    """Seconds with one digit after the point below 100; ``-`` where there is none."""
-    return f"{value:.{0 if value >= 99.95 else 1}f}" if math.isfinite(value) else "-"
 
 
 def _rich_table(rows: pd.DataFrame) -> Table:

@@ -16,8 +16,8 @@ from analysis.figures.contexts import (
     read_positions,
     recall_maps,
 )
-from analysis.figures.curves import PALETTE
 from analysis.figures.matplotlib_export import printed
+from analysis.figures.style import PALETTE
 from analysis.load.study import load_study
 
 

@@ -7,17 +7,9 @@ from typing import Any
 
 import pytest
 
-from analysis.figures.curves import (
-    AXES,
-    PALETTE,
-    PANEL_HEIGHT,
-    SEED,
-    learning_curves,
-    log_axis,
-    places,
-    styles,
-)
+from analysis.figures.curves import AXES, SEED, learning_curves
 from analysis.figures.scores import final_scores
+from analysis.figures.style import PALETTE, PANEL_HEIGHT, log_axis, places, styles
 from analysis.load.study import load_history, load_study
 from analysis.report.html import drawn
 

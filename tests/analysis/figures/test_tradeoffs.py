@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.figures.curves import REFERENCE_COLOUR, styles
+from analysis.figures.style import REFERENCE_COLOUR, styles
 from analysis.figures.tradeoffs import decoding_context, decoding_note, dominated, pareto_fronts, with_costs
 from analysis.load.study import load_study
 from analysis.stats.arms import arm_table

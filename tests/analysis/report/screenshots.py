@@ -31,7 +31,7 @@ COLOURS = 128
 
 def main(arguments: list[str]) -> int:
     """The exit code of the report; the pictures where that is 0."""
-    report.KINDS = ()  # no figures for papers
+    report.FILE_FORMATS = ()  # no figures for papers
     with tempfile.TemporaryDirectory() as folder:
         speed = ROOT / "docs" / "results" / "speed.parquet"
         if code := report.main(["study=compare", f"speed={speed}", f"out={folder}", *arguments]):

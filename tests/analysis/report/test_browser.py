@@ -77,7 +77,7 @@ const wait = setInterval(async () => {
 
 def written(runs: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The report of study=compare, without the figures for papers."""
-    monkeypatch.setattr("analysis.report.__main__.KINDS", ())
+    monkeypatch.setattr("analysis.report.__main__.FILE_FORMATS", ())
     assert main([f"runs={runs}", f"out={out}"]) == 0
     return out / "report.html"
 

@@ -13,7 +13,9 @@ from analysis.report.__main__ import main
 def test_the_command_writes_the_page_and_its_figures(
     study: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analysis.report.__main__.KINDS", ("svg",))  # all kinds of one figure: the next test
+    monkeypatch.setattr(
+        "analysis.report.__main__.FILE_FORMATS", ("svg",)
+    )  # all kinds of one figure: the next test
     assert main([f"runs={study}"]) == 0
     folder = study / "compare" / "report"
     assert (folder / "report.html").read_text().startswith("<!DOCTYPE html>")
@@ -30,8 +32,8 @@ def test_the_command_writes_the_page_and_its_figures(
 def test_a_figure_is_printed_in_three_kinds_alike(tmp_path: Path) -> None:
     import plotly.graph_objects as go
 
-    from analysis.figures.curves import make_panels
     from analysis.figures.matplotlib_export import printed
+    from analysis.figures.style import make_panels
 
     figure, [cell] = make_panels(["a panel"])
     figure.add_trace(

@@ -8,8 +8,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.figures.curves import PALETTE
-from analysis.speed.__main__ import draw, main, render, svg
+from analysis.figures.files import figure_bytes
+from analysis.figures.style import PALETTE
+from analysis.speed.__main__ import draw, main, render
 from analysis.speed.rows import load_speed
 from tests import ROOT
 
@@ -102,7 +103,7 @@ def test_the_figure_shows_what_was_measured(rows: Path) -> None:
     ]  # as everywhere
     assert panels[1].get_lines()[0].get_ydata().tolist() == [100.0]  # 8 tokens in 80 ms
     assert panels[4].get_lines()[0].get_ydata().tolist() == [512 / 2**20, 2048 / 2**20]
-    text = svg(figure).decode()
+    text = figure_bytes(figure, "svg").decode()
     assert text.startswith("<?xml")
     assert {"decoder", "s4", "tokens per second", "8 sequences"} <= set(re.findall(r">([^<>\n]+)<", text))
 

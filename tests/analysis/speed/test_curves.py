@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.figures.curves import PALETTE
+from analysis.figures.style import PALETTE
 from analysis.speed.curves import roof_notes, share_rows, speed_curves, with_roof
 from analysis.speed.rows import extremes
 

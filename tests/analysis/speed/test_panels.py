@@ -95,7 +95,7 @@ def test_rows_of_before_there_were_groups_are_still_drawn() -> None:
 def test_the_report_shows_what_there_is(
     old: bool, study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analysis.report.__main__.KINDS", ())
+    monkeypatch.setattr("analysis.report.__main__.FILE_FORMATS", ())
     rows = RESULTS / "speed.parquet"
     if not old:
         rows = tmp_path / "rows.parquet"

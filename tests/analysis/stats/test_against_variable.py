@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from analysis.figures.against import against_figure
 from analysis.load.study import load_history, load_study
 from analysis.report.page import render_page
-from analysis.stats.against_variable import against_grid, against_scores, against_title, draw
+from analysis.stats.against_variable import against_grid, against_scores, against_title
 from analysis.tables.text import render_markdown, render_tables
 
 SCORES = {"decoder": {1.0: 2.0, 4.0: 2.1, 16.0: 2.6}, "diffusion": {1.0: 2.5, 4.0: 2.5, 16.0: 2.45}}
@@ -68,9 +69,9 @@ def test_the_table_has_a_line_for_each_backbone_and_its_class(study: Path) -> No
 
 def test_the_figure_is_the_same_for_the_same_frame(study: Path) -> None:
     frame = load_study(study, "epochs")
-    drawn = draw(frame)
+    drawn = against_figure(frame)
     assert drawn is not None
-    assert drawn == draw(frame)
+    assert drawn == against_figure(frame)
     for words in (b"decoder (exact)", b"diffusion (bound)", b"bits/byte", b"epochs", b"16"):
         assert words in drawn
 
@@ -78,7 +79,7 @@ def test_the_figure_is_the_same_for_the_same_frame(study: Path) -> None:
 def test_there_is_none_where_a_study_asks_for_nothing(study: Path) -> None:
     frame = load_study(study, "epochs").drop(columns="against")  # as written before there were any
     assert against_scores(frame).empty
-    assert draw(frame) is None
+    assert against_figure(frame) is None
     assert "against epochs" not in render_tables(frame)
 
 

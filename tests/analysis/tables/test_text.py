@@ -11,17 +11,8 @@ import pytest
 
 from analysis.load.study import load_study
 from analysis.stats.versus_baseline import DIFFERENCES, difference_cells, with_differences
-from analysis.tables.text import (
-    HEADERS,
-    WIDTH,
-    cells,
-    flops,
-    render_markdown,
-    render_tables,
-    seconds,
-    si,
-    size,
-)
+from analysis.tables.format import flops, seconds, si, size
+from analysis.tables.text import HEADERS, WIDTH, cells, render_markdown, render_tables
 
 
 def line(text: str, arm: str, task: str = "text") -> str:

@@ -1,0 +1,45 @@
+"""Scores against a number of the runs, as ``study.against`` asks for: one Matplotlib figure."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE, places
+from analysis.stats.against_variable import against_scores, against_title, label, named
+from analysis.stats.arms import PLACE
+
+
+def against_figure(frame: pd.DataFrame) -> bytes | None:
+    """Return scores against the variable as SVG, a panel for each task; None where a study asks for nothing.
+
+    The variable's axis is logarithmic. The same frame always gives the same bytes.
+    """
+    scores = against_scores(frame)
+    if scores.empty:
+        return None
+    # Matplotlib takes a while to import; studies without such a figure need not wait for it.
+    from matplotlib.figure import Figure
+
+    from analysis.figures.files import figure_bytes
+
+    panels = list(scores.groupby(PLACE, sort=True))
+    figure = Figure(figsize=(6.4 * len(panels), 4.2), layout="constrained", facecolor="white")
+    place = places([str(name) for name in frame["backbone"].unique()])
+    for number, (_, rows) in enumerate(panels, start=1):
+        axes = figure.add_subplot(1, len(panels), number)
+        for backbone, line in rows.groupby("backbone", sort=False):
+            index = place[str(backbone)]
+            axes.errorbar(
+                line["x"], line["score"], yerr=line["half_width"].fillna(0), capsize=3,
+                color=PALETTE[index], marker=MATPLOTLIB_MARKERS[index],
+                label=named(str(backbone), line),
+            )  # fmt: skip
+        ticks = sorted({float(f"{x:.3g}") for x in rows["x"]})
+        axes.set_xscale("log")
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_xticks([], minor=True)
+        axes.set_xlabel(label(rows["against"].iloc[0]))
+        axes.set_ylabel(rows["unit"].iloc[0])
+        axes.set_title(against_title(rows), fontsize="medium")
+        axes.legend()
+    return figure_bytes(figure, "svg")

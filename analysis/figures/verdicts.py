@@ -1,0 +1,200 @@
+"""The verdict figure: each model's difference from the baseline of its likelihood type, with 95% intervals.
+
+A panel for each task; inside it an axis for each likelihood type, as scores of different types are not
+comparable. The figure is drawn in inches, at the width of a README (850 pixels at 100 dots per inch).
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from itertools import zip_longest
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from analysis.figures.style import MOST_PANELS, PALETTE, places
+from analysis.stats.arms import PLACE, row_class
+from analysis.stats.versus_baseline import with_differences
+
+WIDTH = 8.5
+ROW = 0.25
+"""Height of one model's row; all lengths are inches."""
+TASK_TITLE = 0.5
+GROUP_TITLE = 0.3
+AXIS = 0.5
+"""Height of the tick labels and the axis label below a group."""
+GAP = 0.12
+"""Space below a group without an axis."""
+FOOTER = 0.62
+LETTER = 0.075
+"""Width of a letter of a model's name."""
+LONGEST = {True: 22, False: 52}
+"""Letters after which a name takes a second line, with two columns of tasks and with one."""
+SCORES, MARGIN = 0.95, 0.12
+"""Widths of the column of scores, and of the margins."""
+INK, SOFT, LINE = "#1B1F24", "#5B6570", "#D5DAE0"
+
+LIKELIHOOD_TITLES = {
+    "exact": "exact likelihood",
+    "conditional": "conditional likelihood",
+    "bound": "bound on the likelihood",
+    "pseudo": "pseudo-likelihood",
+}
+"""Titles of the groups; a score that is no likelihood has none."""
+
+
+def verdict_figure(frame: pd.DataFrame) -> Figure | None:
+    """Return the figure of a study's frame; None where no model has a score."""
+    rows = with_differences(frame)
+    rows = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]
+    tasks = [own for _, own in rows.groupby(PLACE, sort=True)][:MOST_PANELS]
+    if not tasks:
+        return None
+    pairs = list(zip_longest(tasks[::2], tasks[1::2]))
+    heights = [max(_height(own) for own in pair if own is not None) for pair in pairs]
+    figure = Figure(figsize=(WIDTH, sum(heights) + FOOTER), facecolor="white")
+    colours = places([str(name) for name in frame["backbone"].unique()])
+    top = figure.get_figheight()
+    width = WIDTH if len(tasks) == 1 else WIDTH / 2
+    for pair, height in zip(pairs, heights, strict=True):
+        for column, own in enumerate(pair):
+            if own is not None:
+                _draw_task(figure, own, column * width, width, top, colours)
+        top -= height
+    figure.text(
+        MARGIN / WIDTH, 0.1 / figure.get_figheight(), _caption(rows), fontsize=7.5, color=SOFT, va="bottom",
+        linespacing=1.45,
+    )  # fmt: skip
+    return figure
+
+
+def _groups(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Return the models of one task by likelihood type, with the title of each, in the order of the table."""
+    keys = pd.Series([row_class(row) for _, row in rows.iterrows()], index=rows.index)
+    return [
+        (LIKELIHOOD_TITLES.get(key, "" if key in ("None", "nan") else key), rows[keys == key])
+        for key in keys.unique()
+    ]
+
+
+def _height(rows: pd.DataFrame) -> float:
+    return TASK_TITLE + sum(
+        GROUP_TITLE * bool(title) + ROW * len(own) + _axis_height(own) for title, own in _groups(rows)
+    )
+
+
+def _axis_height(rows: pd.DataFrame) -> float:
+    """Return the height below a group: a model without another of its type needs no axis."""
+    return AXIS if len(rows) > 1 else GAP
+
+
+def _draw_task(
+    figure: Figure, rows: pd.DataFrame, left: float, width: float, top: float, colours: dict[str, int]
+) -> None:
+    """Draw one task, whose upper left corner is at ``left`` and ``top``."""
+    height, first = figure.get_figheight(), rows.iloc[0]
+    metric = str(first["metric"]).replace("_", " ")
+    title = f"{first['task']}, {first['scale']}"
+    subtitle = f"{metric}, {first['direction']} is better"
+    figure.text((left + MARGIN) / WIDTH, (top - 0.2) / height, title, fontsize=11, weight="bold", color=INK)
+    figure.text((left + MARGIN) / WIDTH, (top - 0.37) / height, subtitle, fontsize=8.5, color=SOFT)
+    top -= TASK_TITLE
+    longest = LONGEST[width < WIDTH]
+    names = 0.15 + LETTER * min(longest, max(len(str(arm)) for arm in rows["arm"]))
+    for name, own in _groups(rows):
+        if name:
+            figure.text((left + MARGIN) / WIDTH, (top - 0.17) / height, name, fontsize=8.5, color=SOFT)
+            top -= GROUP_TITLE
+        bottom = top - ROW * len(own)
+        box = (left + MARGIN + names, bottom, width - 2 * MARGIN - names - SCORES, top - bottom)
+        axes = figure.add_axes(
+            (box[0] / WIDTH, box[1] / height, box[2] / WIDTH, box[3] / height), facecolor="none"
+        )
+        _draw_group(axes, own, colours, longest)
+        top = bottom - _axis_height(own)
+
+
+def _draw_group(axes: Any, rows: pd.DataFrame, colours: dict[str, int], longest: int) -> None:
+    """Draw the models of one likelihood type: points, intervals, the zero line, names and scores."""
+    for number, (_, row) in enumerate(rows.iterrows()):
+        lines = textwrap.wrap(str(row["arm"]), longest)
+        size = 8.5 if len(lines) == 1 else 6
+        _beside(axes, number, "\n".join(lines), 0, -6, fontsize=size, color=INK)
+        _beside(axes, number, _score(row), 1, 72 * (MARGIN + SCORES) - 8, fontsize=8, color=SOFT)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_yticks([])
+    axes.spines[["top", "left", "right"]].set_visible(False)
+    axes.spines["bottom"].set_color(LINE)
+    if len(rows) == 1:
+        axes.set_xticks([])
+        axes.spines["bottom"].set_visible(False)
+        axes.text(0.5, 0, "the only model of its type", fontsize=8, color=SOFT, ha="center", va="center")
+        return
+    _draw_gains(axes, rows, colours)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+    axes.grid(axis="x", color=LINE, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=8, colors=SOFT, length=0)
+    baseline = str(rows["baseline"].iloc[0])
+    baseline = baseline if len(baseline) <= longest else "the baseline"
+    axes.set_xlabel(f"← worse than {baseline}   better →", fontsize=8, color=SOFT)
+
+
+def _draw_gains(axes: Any, rows: pd.DataFrame, colours: dict[str, int]) -> None:
+    """Draw the zero line, and for each model its gain over the baseline with the interval."""
+    halves = rows["gain_half_width"].astype(float).fillna(0.0)
+    gains = rows["gain"].astype(float)
+    ends = [0.0, *(gains - halves).dropna(), *(gains + halves).dropna()]
+    span = (max(ends) - min(ends)) or 1.0
+    axes.set_xlim(min(ends) - 0.08 * span, max(ends) + 0.08 * span)
+    axes.axvline(0, color=INK, linewidth=1, zorder=1)
+    right = max(ends) >= -min(ends)
+    for number, (index, row) in enumerate(rows.iterrows()):
+        colour = PALETTE[colours[str(row["backbone"])]]
+        if row["arm"] == row["baseline"]:
+            axes.plot(0, number, marker="|", color=colour, markersize=11, markeredgewidth=4, zorder=3)
+            note = "baseline"
+        elif math.isnan(gains[index]):
+            note = "not compared"
+        else:
+            axes.errorbar(
+                gains[index], number, xerr=halves[index] or None, color=colour, linewidth=2, capsize=3,
+                marker="o", markersize=7, markeredgewidth=1.8, zorder=3,
+                markerfacecolor=colour if bool(row["separated"]) else "white",
+            )  # fmt: skip
+            continue
+        axes.annotate(
+            note, (0, number), xytext=(7 if right else -7, 0), textcoords="offset points", fontsize=7.5,
+            color=SOFT, ha="left" if right else "right", va="center", zorder=3,
+        )  # fmt: skip
+
+
+def _beside(axes: Any, number: int, text: str, side: int, points: float, **style: Any) -> None:
+    """Write a text beside a row, ending so many points from the left (0) or the right (1) edge."""
+    axes.annotate(
+        text, (side, number), xycoords=("axes fraction", "data"), xytext=(points, 0),
+        textcoords="offset points", ha="right", va="center", **style,
+    )  # fmt: skip
+
+
+def _score(row: pd.Series) -> str:
+    """Return the mean score over seeds with its 95% interval."""
+    half = "" if pd.isna(row["half_width"]) else f" ± {row['half_width']:.2f}"
+    return f"{row['score']:.3f}{half}"
+
+
+def _caption(rows: pd.DataFrame) -> str:
+    """Return what points, bars and numbers are."""
+    low, high = int(rows["seeds"].min()), int(rows["seeds"].max())
+    seeds = f"{low} seed{'s' * (low > 1)}" if low == high else f"{low} to {high} seeds"
+    return (
+        f"Points: mean difference from the baseline over {seeds}, paired by seed; bars: 95% t-intervals, not "
+        "corrected for their number.\n"
+        "Filled: better or worse (p < 0.05 after Holm, 3 seeds or more); open: a tie, not separated. "
+        "Right: mean score with its 95% interval.\n"
+        "Scores of different likelihood types are not comparable, so each type has an axis and a baseline of "
+        "its own: the study's, else its best model."
+    )

@@ -1,0 +1,95 @@
+"""Draw the verdict figure of a study: each model's difference from the baseline, with its 95% interval.
+
+python -m analysis.verdicts study=compare
+python -m analysis.verdicts frame=docs/results/compare.parquet out=docs/results
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis.cli import read_arguments, run_command, write
+from analysis.figures.files import figure_bytes
+from analysis.figures.verdicts import verdict_figure
+from analysis.load.study import load_study
+
+FORMATS = ("svg", "png")
+DPI = 200
+"""Dots per inch of the PNG: twice those at which it is shown, for sharp screens."""
+
+HELP = """\
+Draws the verdict figure of a study.
+
+    python -m analysis.verdicts study=compare
+    python -m analysis.verdicts frame=docs/results/compare.parquet out=docs/results
+
+study   the study to read; default compare
+runs    the folder of all studies; default runs
+frame   results.parquet of analysis.compare, read instead of the run folders; default none
+out     where the figure goes; default RUNS/STUDY/analysis
+
+Writes STUDY.svg and STUDY.png.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictsConfig:
+    """Which study to draw, and where the figure goes."""
+
+    study: str = "compare"
+    """The study to read, a folder inside ``runs``."""
+    runs: str = "runs"
+    """The folder of all studies."""
+    frame: str = ""
+    """``results.parquet`` of ``analysis.compare``, read instead of the run folders; empty for none."""
+    out: str = ""
+    """Where the figure goes; empty for ``RUNS/STUDY/analysis``."""
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.out) if self.out else Path(self.runs) / self.study / "analysis"
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    """Read a frame that ``analysis.compare`` wrote. Raises ValueError."""
+    try:
+        frame = pd.read_parquet(path)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"frame={path} cannot be read: {str(error).splitlines()[0]}") from None
+    if missing := {"study", "task", "arm", "score"} - set(frame):
+        raise ValueError(f"frame={path} is no results.parquet of analysis.compare: no {', '.join(missing)}")
+    return frame
+
+
+def prepare(arguments: Sequence[str]) -> tuple[VerdictsConfig, str, Figure]:
+    """Return the config, the name of the study and its figure. Raises ValueError."""
+    config = VerdictsConfig(**read_arguments(arguments, VerdictsConfig))
+    if config.frame:
+        frame = read_frame(Path(config.frame))
+    else:
+        frame = load_study(Path(config.runs), config.study)
+    figure, study = verdict_figure(frame), str(frame["study"].iloc[0])
+    if figure is None:
+        raise ValueError(f"study={study} has no model with a score yet")
+    return config, study, figure
+
+
+def publish(config: VerdictsConfig, study: str, figure: Figure) -> None:
+    """Write the figure."""
+    for kind in FORMATS:
+        print(f"wrote {write(config.folder / f'{study}.{kind}', figure_bytes(figure, kind, DPI))}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Return the exit code: 0, or 2 for a mistake in the arguments."""
+    return run_command(HELP, arguments, prepare, lambda found: publish(*found))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

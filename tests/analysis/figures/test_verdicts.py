@@ -1,0 +1,64 @@
+"""The verdict figure and the command that writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import pandas as pd
+import pytest
+
+from analysis.figures.files import figure_bytes
+from analysis.figures.verdicts import verdict_figure
+from analysis.load.study import load_study
+from analysis.verdicts import main
+from tests import ROOT
+
+
+def drawn(frame: pd.DataFrame) -> str:
+    figure = verdict_figure(frame)
+    assert figure is not None
+    return figure_bytes(figure, "svg").decode()
+
+
+def test_each_likelihood_type_has_an_axis_and_a_baseline(study: Path) -> None:
+    frame = load_study(study, "compare")
+    figure = verdict_figure(frame)
+    assert figure is not None
+    assert len(figure.axes) == 4  # recall; and of the text exact, bound, pseudo
+    labels = [axes.get_xlabel() for axes in figure.axes]
+    assert labels == ["← worse than decoder   better →"] * 2 + ["", ""]
+    svg = drawn(frame)
+    assert svg == drawn(frame)
+    for words in ("recall, nano", "exact likelihood", "pseudo-likelihood", "the only model of its type"):
+        assert f">{words}<" in svg
+    assert "not compared" in svg  # moe lacks runs
+
+
+def test_points_are_the_gains_over_the_baseline(study: Path) -> None:
+    figure = verdict_figure(load_study(study, "compare"))
+    assert figure is not None
+    recall = figure.axes[0]
+    [bars] = recall.containers[:1]
+    points = bars[0]
+    assert points.get_xdata()[0] == pytest.approx(-0.09, abs=0.01)  # mamba: 0.90 against 0.99
+    assert points.get_markerfacecolor() != "white"  # separated
+
+
+def test_there_is_none_without_scores(write_run: Any, tmp_path: Path) -> None:
+    write_run("decoder", 0, killed=True)
+    assert verdict_figure(load_study(tmp_path / "runs", "compare")) is None
+    assert main([f"runs={tmp_path / 'runs'}"]) == 2
+
+
+def test_the_command_draws_a_committed_frame(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = ROOT / "docs" / "results" / "compare.parquet"
+    assert main([f"frame={frame}", f"out={tmp_path}"]) == 0
+    pixels = matplotlib.image.imread(tmp_path / "compare.png")
+    assert pixels.shape[1] == 1700  # two pixels for each that a README shows
+    committed = matplotlib.image.imread(ROOT / "docs" / "results" / "compare.png")
+    assert pixels.shape == committed.shape
+    assert (tmp_path / "compare.svg").read_text().startswith("<?xml")
+    assert main(["frame=none.parquet"]) == 2
+    assert "frame=none.parquet cannot be read" in capsys.readouterr().err
