@@ -1,0 +1,111 @@
+"""Runs that version 0.1 (commit a31c819) stored: they open, score as they did, and can be continued.
+
+The folders of ``stored_0_1/old`` are as that version wrote them, but for provenance.json, which is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from analysis.load.run_config import flat_config
+from analysis.load.study import load_study
+from experiments.evaluation.measure import measure
+from experiments.run.load_model import load_model
+from experiments.run.plan import build_task
+from tests.experiments import commands
+
+STORED = Path(__file__).parent / "stored_0_1"
+CPU = torch.device("cpu")
+RUNS = {path.parent.name.rpartition("-")[0]: path for path in sorted(STORED.glob("old/*/s0"))}
+CLASSES = {
+    "decoder-text-given": "Decoder",
+    "diffusion-text-given": "MaskedDiffusion",
+    "encoder-text-given": "Encoder",
+    "encoder_decoder-text-given": "EncoderDecoder",
+    "hybrid-text-given": "Hybrid",
+    "mamba-text-given": "Mamba",
+    "moe-text-given": "MoE",
+    "s4-recall-given": "S4",
+}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_stored_run_scores_as_it_did(name: str) -> None:
+    path = RUNS[name]
+    settings = load_model(path, CPU).settings
+    assert settings is not None
+    saved = load_model(path, CPU, task=build_task(settings.task_class, settings.task, settings.names.task))
+    assert type(saved.model).__name__ == CLASSES[name]
+    stored = json.loads((path / "result.json").read_text())["metrics"]
+    expected = next(metric for metric in stored if metric["split"] == "test")
+    found = measure(
+        saved.model,
+        saved.objective,
+        saved.task,
+        "test",
+        examples=settings.trainer.test_examples,
+        batch_size=settings.budget.batch_size,
+        precision=settings.device.precision,
+    )[0]
+    assert found.name == expected["name"]
+    assert found.value == pytest.approx(expected["value"], rel=1e-6)
+
+
+def test_renamed_settings_keep_their_values() -> None:
+    settings = load_model(RUNS["decoder-text-given"], CPU).settings
+    assert settings is not None
+    assert list(settings.extra_evaluations) == ["sequence_length=64"]
+    assert settings.scale.axis == "active_non_embedding"
+    assert settings.resolved["backbone"]["tie_embeddings"] is True
+    encoder = load_model(RUNS["encoder-text-given"], CPU).settings
+    assert encoder is not None
+    assert encoder.objective.mask_probability == 0.2
+    assert encoder.objective.mask_replace_probability == 0.7
+    mamba = load_model(RUNS["mamba-text-given"], CPU).settings
+    assert mamba is not None
+    assert mamba.optimizer.decay_end_fractions == [0.5, 1.0]
+    hybrid = load_model(RUNS["hybrid-text-given"], CPU).settings
+    assert hybrid is not None
+    assert hybrid.resolved["backbone"]["s4"]["dt_scale"] == 2.0
+    diffusion = load_model(RUNS["diffusion-text-given"], CPU).settings
+    assert diffusion is not None
+    assert diffusion.names.backbone == "masked_diffusion"
+
+
+def test_the_study_loads(tmp_path: Path) -> None:
+    shutil.copytree(STORED / "old", tmp_path / "old")
+    frame = load_study(tmp_path, "old").set_index("cell")
+    assert set(frame.index) == set(CLASSES)
+    assert (frame["status"] == "complete").all()
+    assert frame.loc["mamba-text-given", "decay_ends"] == "[0.5, 1.0]"
+    assert flat_config(RUNS["s4-recall-given"])["backbone.dt_scale"] == 1.5
+
+
+@pytest.mark.parametrize("key", ["continue_from", "init_from"])
+def test_a_stored_run_can_be_built_on(key: str, tmp_path: Path) -> None:
+    words = [
+        f"{key}={RUNS['decoder-text-given']}",
+        "task=text",
+        "task.sequence_length=32",
+        "budget=smoke",
+        "budget.tokens=640",
+        "device=cpu",
+        "device.threads=1",
+        "trainer.test_examples=8",
+        "trainer.validation_examples=4",
+    ]
+    if key == "continue_from":
+        words += [
+            "scale=given",
+            "backbone.d_model=8",
+            "backbone.num_layers=1",
+            "backbone.tie_embeddings=true",
+        ]
+        words += ["backbone.attention.num_heads=2"]
+    folder = commands.train(*words, f"runs={tmp_path}")
+    assert commands.result(folder)["status"] == "complete"
