@@ -67,7 +67,7 @@ def open_run(path: Path, device: torch.device) -> LoadedModel:
     if not expert_layers(saved.model):
         raise ConfigError(
             f"run={path}: its model has no experts (backbone={run.names.backbone}): name a run whose "
-            "backbone.feedforwards has an E, such as one of backbone=moe"
+            "backbone.feedforwards has experts, such as one of backbone=moe"
         )
     return saved
 

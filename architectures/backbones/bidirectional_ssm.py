@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from architectures.backbone import Capabilities
-from architectures.backbones.hybrid import Hybrid, HybridConfig, Recurrent
+from architectures.backbones.hybrid import RECURRENT, Hybrid, HybridConfig
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.mamba2 import Mamba2, Mamba2Config
 from architectures.layers.block import Mixer
@@ -87,11 +87,12 @@ class BidirectionalHybrid(Hybrid):
     capabilities = Capabilities(bidirectional=True, packs=True)
     config: BidirectionalHybridConfig
 
-    def make_recurrent(self, kind: Recurrent) -> Mixer:
-        if kind.make_bidirectional is None:
+    def make_recurrent(self, kind: str) -> Mixer:
+        make_bidirectional = RECURRENT[kind].make_bidirectional
+        if make_bidirectional is None:
             return both_ways(super().make_recurrent(kind), super().make_recurrent(kind), self.config)
-        settings = getattr(self.config, kind.settings)
-        return kind.make_bidirectional(self.config.width, settings, norm_eps=self.config.norm_eps)
+        settings = getattr(self.config, kind)
+        return make_bidirectional(self.config.width, settings, norm_eps=self.config.norm_eps)
 
     def residual_branches(self, count: int) -> int:
         return super().residual_branches(count + directions(self))

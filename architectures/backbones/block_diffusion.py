@@ -19,6 +19,7 @@ from torch import Tensor
 from architectures.backbone import Capabilities, DecodingState, Flops, Output, at_scored, no_source
 from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from architectures.layers.context import Context
+from architectures.layers.layer_pattern import format_pattern
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +35,10 @@ class BlockDiffusionConfig(MaskedDiffusionConfig):
             raise ValueError(f"block_length={self.block_length} must be at least 1")
         if self.shifted or self.time_embedding:
             raise ValueError("block diffusion takes shifted=false and time_embedding=false")
-        if "L" in self.attention.layers:
+        if self.attention.has_local_layers:
             raise ValueError(
-                f"attention.layers={self.attention.layers!r}: block diffusion has no windows, set it to G"
+                f"attention.layers={format_pattern(self.attention.layers)}: block diffusion has no "
+                "windows, set it to [global]"
             )
 
 

@@ -23,6 +23,7 @@ from architectures.layers.block import BlockConfig
 from architectures.layers.context import Context
 from architectures.layers.embedding import EmbeddingConfig
 from architectures.layers.feedforward import FeedForwardConfig
+from architectures.layers.layer_pattern import format_pattern
 from architectures.layers.positions import PositionsConfig
 
 
@@ -55,10 +56,10 @@ class EncoderConfig(TransformerConfig):
             raise ValueError(
                 f"transform_activation={self.transform_activation!r} must be one of {', '.join(ACTIVATIONS)}"
             )
-        if self.unpad and "E" in self.kinds:
+        if self.unpad and "experts" in self.feedforward_types:
             raise ValueError(
-                f"unpad=true does not go with feedforwards={self.feedforwards!r}: experts are balanced by "
-                "sequence, and unpadded sequences lie end to end; use unpad=false"
+                f"unpad=true does not go with feedforwards={format_pattern(self.feedforwards)}: experts "
+                "are balanced by sequence, and unpadded sequences lie end to end; use unpad=false"
             )
 
 

@@ -44,7 +44,7 @@ from architectures.layers.block import Auxiliary, Block, Residual, add_losses, f
 from architectures.layers.context import Context
 from architectures.layers.embedding import Embedding
 from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.layer_pattern import check_pattern, spread
+from architectures.layers.layer_pattern import check_pattern, expand_pattern
 from architectures.layers.normalization import for_products, make_norm
 from architectures.layers.positions import PositionsConfig
 
@@ -61,14 +61,14 @@ class EncoderDecoderConfig(TransformerConfig):
     """How order is known, in each stack; cross-attention knows none."""
     feedforward: FeedForwardConfig = field(default_factory=lambda: FeedForwardConfig(activation="gelu_tanh"))
     """Activation and gate."""
-    encoder_feedforwards: str | None = None
-    """The pattern of ``feedforwards`` in the encoder, if it has another; neither has layers without one."""
+    encoder_feedforwards: list[str] | None = None
+    """Pattern of ``feedforwards`` in the encoder; null for the same. Neither stack has layers without one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_pattern("feedforwards", self.feedforwards, ["F", "E"], joined=False)
+        check_pattern("feedforwards", self.feedforwards, ["dense", "experts"])
         if self.encoder_feedforwards is not None:
-            check_pattern("encoder_feedforwards", self.encoder_feedforwards, ["F", "E"], joined=False)
+            check_pattern("encoder_feedforwards", self.encoder_feedforwards, ["dense", "experts"])
         if self.num_encoder_layers is not None and self.num_encoder_layers < 1:
             raise ValueError(f"num_encoder_layers={self.num_encoder_layers} must be at least 1, or null")
         if self.attention.latent.kv_rank is not None:
@@ -81,9 +81,9 @@ class EncoderDecoderConfig(TransformerConfig):
         return self.num_encoder_layers or self.num_layers
 
     @property
-    def encoder_kinds(self) -> list[str]:
-        """The letter of the feed-forward of each layer of the encoder."""
-        return spread(self.encoder_feedforwards or self.feedforwards, self.encoder_layers)
+    def encoder_feedforward_types(self) -> list[str]:
+        """Return the type of the feed-forward of each layer of the encoder."""
+        return expand_pattern(self.encoder_feedforwards or self.feedforwards, self.encoder_layers)
 
 
 class DecoderBlock(Block):
@@ -103,7 +103,7 @@ class DecoderBlock(Block):
         skip = config.block.stochastic_depth * layer / max(config.num_layers - 1, 1)
         super().__init__(
             mixer,
-            make_feedforward(config, config.kinds[layer], causal=True),
+            make_feedforward(config, config.feedforward_types[layer], causal=True),
             norm,
             config.block,
             skip=skip,
@@ -332,7 +332,7 @@ def _encoder_block(config: EncoderDecoderConfig, layer: int) -> Block:
     skip = config.block.stochastic_depth * layer / max(config.encoder_layers - 1, 1)
     return Block(
         make_attention(config, layer, causal=False),
-        make_feedforward(config, config.encoder_kinds[layer], causal=False),
+        make_feedforward(config, config.encoder_feedforward_types[layer], causal=False),
         lambda: make_norm(config.block.norm, config.width, config.norm_eps),
         config.block,
         skip=skip,

@@ -1,4 +1,4 @@
-"""Hybrids: attention, state-space models and linear attention in one stack, by a pattern of letters.
+"""Hybrids: attention, state-space models and linear attention in one stack, by a pattern of layer types.
 
 Jamba (Lieber et al. 2024, arXiv 2403.19887) has one attention layer among seven
 of Mamba, and experts in every second layer; Samba (Ren et al. 2024, arXiv
@@ -17,7 +17,7 @@ from typing import Any
 from architectures.backbone import Capabilities
 from architectures.backbones.transformer import Transformer, TransformerConfig, make_attention
 from architectures.layers.block import Mixer
-from architectures.layers.layer_pattern import check_pattern, spread
+from architectures.layers.layer_pattern import check_pattern, expand_pattern, format_pattern, pattern_types
 from architectures.layers.linear_attention.mixers import (
     DeltaConfig,
     DeltaRule,
@@ -33,91 +33,87 @@ from architectures.layers.ssm.s4_config import S4LayerConfig
 from architectures.layers.ssm.s4_dplr import LAYERS, S4DPLR
 from architectures.layers.ssm.s4d import S4D
 
-ATTENTION = {"A": "G", "L": "L"}
-"""The letters of attention, and what ``attention.layers`` calls them: global, local."""
+ATTENTION = {"attention": "global", "local_attention": "local"}
+"""Attention as a mixer, and its type in ``attention.layers``."""
 
 
 @dataclass(frozen=True)
 class Recurrent:
-    """A kind of mixer with a state of fixed size."""
+    """A type of mixer with a state of fixed size."""
 
-    settings: str
-    """The field of ``HybridConfig`` with its settings."""
     classes: tuple[type[Mixer], ...]
-    """What it may be an instance of."""
+    """Classes of its instances."""
     make: Callable[..., Mixer]
-    """One of them, of ``d_model``, those settings and ``norm_eps``."""
+    """Makes a mixer from ``d_model``, its settings and ``norm_eps``."""
     path: Callable[[Any], str]
-    """Which implementation one of them runs on."""
+    """Returns the kernel path that a mixer runs on."""
     make_bidirectional: Callable[..., Mixer] | None = None
-    """One that by itself reads both ways; None where that takes two."""
+    """Makes a mixer that reads both ways by itself; None where that takes two mixers."""
 
 
 def make_s4(d_model: int, settings: S4LayerConfig, *, norm_eps: float, bidirectional: bool = False) -> Mixer:
-    """An S4 layer, which has no norm inside."""
+    """Return an S4 layer, which has no norm inside and therefore ignores ``norm_eps``."""
     return LAYERS[settings.parametrisation](d_model, settings, bidirectional=bidirectional)
 
 
 RECURRENT = {
-    "H": Recurrent(
-        "s4", (S4D, S4DPLR), make_s4, lambda mixer: mixer.path, partial(make_s4, bidirectional=True)
-    ),
-    "M": Recurrent("mamba", (SelectiveSSM,), SelectiveSSM, lambda mixer: mixer.path(mixer.D_C)),
-    "S": Recurrent("mamba2", (SSD,), SSD, lambda mixer: mixer.path(mixer.D_H)),
-    "G": Recurrent("gla", (GatedLinearAttention,), GatedLinearAttention, lambda mixer: mixer.path),
-    "D": Recurrent("deltanet", (DeltaRule,), DeltaRule, lambda mixer: mixer.path),
-    "N": Recurrent("gated_deltanet", (GatedDeltaRule,), GatedDeltaRule, lambda mixer: mixer.path),
+    "s4": Recurrent((S4D, S4DPLR), make_s4, lambda mixer: mixer.path, partial(make_s4, bidirectional=True)),
+    "mamba": Recurrent((SelectiveSSM,), SelectiveSSM, lambda mixer: mixer.path(mixer.D_C)),
+    "mamba2": Recurrent((SSD,), SSD, lambda mixer: mixer.path(mixer.D_H)),
+    "gla": Recurrent((GatedLinearAttention,), GatedLinearAttention, lambda mixer: mixer.path),
+    "deltanet": Recurrent((DeltaRule,), DeltaRule, lambda mixer: mixer.path),
+    "gated_deltanet": Recurrent((GatedDeltaRule,), GatedDeltaRule, lambda mixer: mixer.path),
 }
-"""The letters of the other mixers."""
+"""The other mixers by name, which is also the name of their settings in ``HybridConfig``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HybridConfig(TransformerConfig):
     """A stack whose layers differ. Settings of attention and positions are those of its attention layers."""
 
-    layers: str = "MAMM"
-    """The mixer of each layer, a pattern repeated over the layers: A attention, L attention within
-    ``attention.window``, H S4, M Mamba, S Mamba-2 (SSD), G gated linear attention, D DeltaNet, N Gated
-    DeltaNet. A number repeats what follows it, 7M1A; mixers joined by + read the same input and are
-    added, A+S."""
+    layers: list[str] = field(default_factory=lambda: ["mamba", "attention", "mamba", "mamba"])
+    """Pattern of the mixers over the layers: ``attention``, ``local_attention`` (within
+    ``attention.window``), ``s4``, ``mamba``, ``mamba2``, ``gla``, ``deltanet`` or ``gated_deltanet``.
+    ``mamba*7`` stands for seven layers. Parallel mixers, such as ``attention+mamba2``, read the same
+    input; their outputs are added."""
     s4: S4LayerConfig = field(default_factory=S4LayerConfig)
-    """The mixers H."""
+    """S4 layers."""
     mamba: SelectiveConfig = field(default_factory=SelectiveConfig)
-    """The mixers M."""
+    """Mamba layers."""
     mamba2: SSDConfig = field(default_factory=SSDConfig)
-    """The mixers S."""
+    """Mamba-2 (SSD) layers."""
     gla: GatedLinearConfig = field(default_factory=GatedLinearConfig)
-    """The mixers G."""
+    """Gated linear attention layers."""
     deltanet: DeltaConfig = field(default_factory=DeltaConfig)
-    """The mixers D."""
+    """DeltaNet layers."""
     gated_deltanet: GatedDeltaConfig = field(default_factory=GatedDeltaConfig)
-    """The mixers N."""
+    """Gated DeltaNet layers."""
 
     def __post_init__(self) -> None:
-        check_pattern("layers", self.layers, [*ATTENTION, *RECURRENT], joined=True)
+        check_pattern("layers", self.layers, [*ATTENTION, *RECURRENT], parallel=True)
         super().__post_init__()
-        if set(self.attention.layers) != {"G"}:
+        if self.attention.has_local_layers:
             raise ValueError(
-                f"attention.layers={self.attention.layers!r}: in a hybrid the letters A and L of layers say "
-                "which attention is local; leave it G"
+                f"attention.layers={format_pattern(self.attention.layers)}: in a hybrid `layers` says which "
+                "attention is local (local_attention); leave attention.layers=[global]"
             )
-        if "L" in self.letters:
-            replace(self.attention, layers="L")  # raises without a window, or where there can be none
+        if "local_attention" in self.mixer_types:
+            replace(self.attention, layers=["local"])  # raises without a window, or where there can be none
 
     @property
-    def mixers(self) -> list[str]:
-        """The letters of the mixers of each layer, such as M, AS, M."""
-        return [layer.replace("+", "") for layer in spread(self.layers, self.num_layers)]
+    def layer_types(self) -> list[str]:
+        """Return the type of each layer, such as mamba, attention+mamba2, mamba."""
+        return expand_pattern(self.layers, self.num_layers)
 
     @property
-    def letters(self) -> set[str]:
-        """The letters of all mixers."""
-        return set("".join(self.mixers))
+    def mixer_types(self) -> set[str]:
+        """Return the types of all mixers of the stack."""
+        return pattern_types(self.layer_types)
 
     @property
     def width_multiple(self) -> int:
-        attention = super().width_multiple if self.letters & set(ATTENTION) else 1
-        heads = self.mamba2.num_heads if "S" in self.letters and self.mamba2.head_dim is None else 1
+        attention = super().width_multiple if self.mixer_types & set(ATTENTION) else 1
+        heads = self.mamba2.num_heads if "mamba2" in self.mixer_types and self.mamba2.head_dim is None else 1
         return math.lcm(attention, heads // math.gcd(2, heads))  # Mamba-2 has 2 d_model channels
 
 
@@ -129,29 +125,29 @@ class Hybrid(Transformer):
     config: HybridConfig
 
     def make_mixer(self, layer: int) -> Mixer:
-        mixers = [self.make_letter(letter, layer) for letter in self.config.mixers[layer]]
+        mixers = [self.make_one(kind, layer) for kind in self.config.layer_types[layer].split("+")]
         return mixers[0] if len(mixers) == 1 else SideBySide(mixers)
 
-    def make_letter(self, letter: str, layer: int) -> Mixer:
-        """The mixer of a letter."""
-        if letter not in ATTENTION:
-            return self.make_recurrent(RECURRENT[letter])
-        attention = replace(self.config.attention, layers=ATTENTION[letter])
+    def make_one(self, kind: str, layer: int) -> Mixer:
+        """Return a mixer of a type."""
+        if kind not in ATTENTION:
+            return self.make_recurrent(kind)
+        attention = replace(self.config.attention, layers=[ATTENTION[kind]])
         return make_attention(self.config, layer, causal=self.capabilities.causal, attention=attention)
 
-    def make_recurrent(self, kind: Recurrent) -> Mixer:
-        """A mixer with a state of fixed size."""
-        settings = getattr(self.config, kind.settings)
-        return kind.make(self.config.width, settings, norm_eps=self.config.norm_eps)
+    def make_recurrent(self, kind: str) -> Mixer:
+        """Return a mixer with a state of fixed size."""
+        settings = getattr(self.config, kind)
+        return RECURRENT[kind].make(self.config.width, settings, norm_eps=self.config.norm_eps)
 
     def residual_branches(self, count: int) -> int:
-        beside = sum(len(letters) - 1 for letters in self.config.mixers)
-        return super().residual_branches(count + beside)
+        parallel = sum(item.count("+") for item in self.config.layer_types)
+        return super().residual_branches(count + parallel)
 
     def kernels(self) -> dict[str, str]:
         paths = super().kernels()
         for part in self.modules():
-            for kind in RECURRENT.values():
+            for name, kind in RECURRENT.items():
                 if type(part) in kind.classes:
-                    paths[f"{kind.settings} scan"] = kind.path(part)
+                    paths[f"{name} scan"] = kind.path(part)
         return paths

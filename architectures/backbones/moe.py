@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from architectures.backbones.decoder import Decoder, DecoderConfig
 
@@ -11,8 +11,8 @@ from architectures.backbones.decoder import Decoder, DecoderConfig
 class MoEConfig(DecoderConfig):
     """A Mixtral-style decoder. Where all layers have experts, ``d_ff`` is the hidden width of one."""
 
-    feedforwards: str = "E"
-    """The feed-forward of each layer, a pattern likewise: F dense, E experts, O none."""
+    feedforwards: list[str] = field(default_factory=lambda: ["experts"])
+    """Pattern of the feed-forwards over the layers: ``dense``, ``experts`` or ``none``."""
 
 
 class MoE(Decoder):

@@ -23,7 +23,7 @@ from architectures.layers.block import Block, BlockConfig, FeedForward, Mixer
 from architectures.layers.context import Context
 from architectures.layers.embedding import Embedding, EmbeddingConfig
 from architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
-from architectures.layers.layer_pattern import check_pattern, spread
+from architectures.layers.layer_pattern import check_pattern, expand_pattern
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.experts import Experts
 from architectures.layers.normalization import make_norm
@@ -61,11 +61,11 @@ class TransformerConfig(StackConfig):
     """Norms, residual branches, dropout."""
     feedforward: FeedForwardConfig = field(default_factory=FeedForwardConfig)
     """Activation and gate."""
-    feedforwards: str = "F"
-    """The feed-forward of each layer, a pattern of letters repeated over the layers: F dense, E experts, O
-    none. A number repeats what follows it: 3F1E."""
+    feedforwards: list[str] = field(default_factory=lambda: ["dense"])
+    """Pattern of the feed-forwards over the layers: ``dense``, ``experts`` (a mixture of experts), or
+    ``none``. ``dense*3`` stands for three layers."""
     experts: ExpertsConfig = field(default_factory=ExpertsConfig)
-    """The feed-forwards E."""
+    """Mixture of experts of the layers ``experts``."""
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
     """What is done to the token embeddings."""
     head: HeadConfig = field(default_factory=HeadConfig)
@@ -85,12 +85,12 @@ class TransformerConfig(StackConfig):
             raise ValueError(
                 f"positions.kind={self.positions.kind} does not go with attention.latent: use rope"
             )
-        check_pattern("feedforwards", self.feedforwards, [*FEEDFORWARDS], joined=False)
+        check_pattern("feedforwards", self.feedforwards, [*FEEDFORWARDS])
 
     @property
-    def kinds(self) -> list[str]:
-        """The letter of the feed-forward of each layer."""
-        return spread(self.feedforwards, self.num_layers)
+    def feedforward_types(self) -> list[str]:
+        """Return the type of the feed-forward of each layer."""
+        return expand_pattern(self.feedforwards, self.num_layers)
 
     @property
     def dense_width(self) -> int:
@@ -144,7 +144,9 @@ class Transformer(Stack):
         return make_attention(self.config, layer, causal=self.capabilities.causal)
 
     def make_feedforward(self, layer: int) -> FeedForward | None:
-        return make_feedforward(self.config, self.config.kinds[layer], causal=self.capabilities.causal)
+        return make_feedforward(
+            self.config, self.config.feedforward_types[layer], causal=self.capabilities.causal
+        )
 
     def make_block(self, layer: int) -> Block:
         c = self.config
@@ -164,7 +166,7 @@ class Transformer(Stack):
         return count if self.config.block.residual_scaling else 1
 
     def embed(self, tokens_BT: Tensor, context: Context, segments_BT: Tensor | None) -> Tensor:
-        if context.documents_BT is not None and "E" in self.config.kinds:
+        if context.documents_BT is not None and "experts" in self.config.feedforward_types:
             refuse_choosing_experts(self.config)
         return self.embedding(tokens_BT, context.positions_BT, segments_BT)
 
@@ -226,21 +228,25 @@ def make_experts(config: TransformerConfig) -> FeedForward:
 
 
 FEEDFORWARDS: dict[str, Callable[[TransformerConfig], FeedForward | None]] = {
-    "F": make_dense,
-    "E": make_experts,
-    "O": lambda config: None,
+    "dense": make_dense,
+    "experts": make_experts,
+    "none": lambda config: None,
 }
-"""The letters of feed-forwards."""
+"""How each type of feed-forward is made."""
 
 
-def make_feedforward(config: TransformerConfig, letter: str, *, causal: bool) -> FeedForward | None:
-    """The feed-forward of a letter. Raises ValueError for experts that look at later tokens if ``causal``."""
-    if letter == "E" and causal and config.experts.choice == "expert":
+def make_feedforward(config: TransformerConfig, kind: str, *, causal: bool) -> FeedForward | None:
+    """Return a feed-forward of a type.
+
+    Raises:
+        ValueError: if the layer is ``causal`` but its experts would compare a token with later ones.
+    """
+    if kind == "experts" and causal and config.experts.choice == "expert":
         raise ValueError(
             "experts.choice=expert compares a token with later ones, and these layers are causal: use "
             "experts.choice=token, or a bidirectional backbone"
         )
-    return FEEDFORWARDS[letter](config)
+    return FEEDFORWARDS[kind](config)
 
 
 def refuse_choosing_experts(config: TransformerConfig) -> None:

@@ -1,23 +1,77 @@
-"""Patterns of letters that say what each layer of a stack is: "7M1A", "MA+S"."""
+"""Patterns of named layer types: which type each layer of a stack has.
+
+A pattern is a list such as ``[mamba*3, attention]``. ``name*count`` stands for
+that many layers, ``attention+mamba2`` for mixers that work in parallel in one
+layer. The pattern repeats over the layers of a stack.
+"""
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import re
+from collections.abc import Sequence
 
-LAYER = r"([1-9]\d*)?([A-Z](?:\+[A-Z])*)"
+ITEM = re.compile(r"(?P<name>[a-z]\w*(?:\+[a-z]\w*)*)(?:\*(?P<count>[1-9]\d*))?")
 
 
-def spread(pattern: str, num_layers: int) -> list[str]:
-    """One entry for each layer: "2MA+S" over four layers is M, M, A+S, M."""
-    once = [layer for count, layer in re.findall(LAYER, pattern) for _ in range(int(count or 1))]
+def expand_pattern(pattern: Sequence[str], num_layers: int) -> list[str]:
+    """Return the type of each layer: [mamba*2, attention+s4] over four layers ends in mamba again."""
+    once = _unroll(pattern)
     return [once[index % len(once)] for index in range(num_layers)]
 
 
-def check_pattern(name: str, pattern: str, letters: list[str], *, joined: bool) -> None:
-    """Raises ValueError for a pattern that is not made of these letters, or joins what cannot be."""
-    example = "7M1A or MA+S" if joined else "FE or 3F1E"
-    if not re.fullmatch(f"(?:{LAYER})+", pattern) or ("+" in pattern and not joined):
-        raise ValueError(f"{name}={pattern!r} is no pattern of layers: write letters such as {example}")
-    unknown = sorted(set(re.findall("[A-Z]", pattern)) - set(letters))
-    if unknown:
-        raise ValueError(f"{name}={pattern!r} has {', '.join(unknown)}: the letters are {', '.join(letters)}")
+def layer_type(pattern: Sequence[str], layer: int) -> str:
+    """Return the type of one layer, counted from 0."""
+    once = _unroll(pattern)
+    return once[layer % len(once)]
+
+
+def compress_pattern(layers: Sequence[str]) -> list[str]:
+    """Return layer types with equal neighbours counted: ``mamba, mamba, s4`` is ``mamba*2, s4``."""
+    runs = [(name, len(list(group))) for name, group in itertools.groupby(_unroll(layers))]
+    return [name if count == 1 else f"{name}*{count}" for name, count in runs]
+
+
+def pattern_types(pattern: Sequence[str]) -> set[str]:
+    """Return the layer types that occur in a pattern, those of parallel mixers one by one."""
+    return {name for item in _unroll(pattern) for name in item.split("+")}
+
+
+def format_pattern(pattern: Sequence[str]) -> str:
+    """Return a pattern as it is written on the command line: ``[mamba*3,attention]``."""
+    return f"[{','.join(pattern)}]"
+
+
+def check_pattern(key: str, pattern: Sequence[str], types: Sequence[str], *, parallel: bool = False) -> None:
+    """Raise ValueError, naming ``key``, unless a pattern consists of these types.
+
+    Args:
+        key: The setting, such as ``attention.layers``.
+        pattern: Its value.
+        types: Names of the layer types that may stand there.
+        parallel: Allow several types in one layer, joined by ``+``.
+    """
+    if isinstance(pattern, str) or not pattern:
+        raise ValueError(
+            f"{key}={pattern!r} must be a list of layer types, such as [{types[0]}, {types[-1]}*3]"
+        )
+    for item in pattern:
+        found = ITEM.fullmatch(item)
+        names = found["name"].split("+") if found else [item]
+        for name in names:
+            if name not in types:
+                close = difflib.get_close_matches(name, types, n=1)
+                guess = f"; did you mean {close[0]!r}?" if close else ""
+                raise ValueError(
+                    f"{key}: {name!r} is not one of {', '.join(types)}{guess} "
+                    f"({types[0]}*3 stands for three such layers)"
+                )
+        if len(names) > 1 and not parallel:
+            raise ValueError(f"{key}: {item!r} joins layer types by +, which only the mixers of a hybrid can")
+
+
+def _unroll(pattern: Sequence[str]) -> list[str]:
+    """Return one period of a checked pattern, its repetitions written out."""
+    items = [ITEM.fullmatch(item) for item in pattern]
+    return [item["name"] for item in items if item for _ in range(int(item["count"] or 1))]

@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from architectures.kernels.cpu.transformer_ops import native_rotate
 from architectures.kernels.pointwise import path
+from architectures.layers.layer_pattern import check_pattern, format_pattern, layer_type, pattern_types
 
 KINDS = ("rope", "alibi", "relative", "learned", "sinusoidal", "none")
+LAYER_TYPES = ("positional", "none")
 SCALINGS = ("none", "linear", "ntk", "yarn", "llama3")
 
 
@@ -60,9 +62,9 @@ class PositionsConfig:
 
     kind: str = "rope"
     """``rope`` (rotary), ``alibi``, ``relative`` (T5's buckets), ``learned``, ``sinusoidal`` or ``none``."""
-    layers: str = "P"
-    """A pattern repeated over the layers: P a layer with positions, N one without. Only ``rope``,
-    ``alibi`` and ``relative`` can differ between layers; RNNN or the like mixes RoPE and NoPE."""
+    layers: list[str] = field(default_factory=lambda: ["positional"])
+    """Pattern over the layers: ``positional`` (a layer with positions), or ``none``. Only ``rope``, ``alibi``
+    and ``relative`` can differ between layers; [positional*3, none] mixes RoPE and NoPE."""
     base: float = 10000.0
     """Base of the rotary frequencies; a larger one turns more slowly ("adjusted base frequency")."""
     local_base: float | None = None
@@ -81,11 +83,11 @@ class PositionsConfig:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise ValueError(f"positions.kind={self.kind!r} must be one of {', '.join(KINDS)}")
-        if not self.layers or set(self.layers) - set("PN"):
-            raise ValueError(f"positions.layers={self.layers!r} must be a pattern of P and N, such as PPPN")
-        if "N" in self.layers and self.kind in ("learned", "sinusoidal", "none"):
+        check_pattern("positions.layers", self.layers, LAYER_TYPES)
+        if "none" in pattern_types(self.layers) and self.kind in ("learned", "sinusoidal", "none"):
             raise ValueError(
-                f"positions.layers={self.layers!r}: {self.kind} positions are not added by layer"
+                f"positions.layers={format_pattern(self.layers)}: {self.kind} positions are "
+                "not added by layer"
             )
         if self.base <= 1 or (self.local_base is not None and self.local_base <= 1):
             raise ValueError(f"positions.base={self.base} and local_base={self.local_base} must exceed 1")
@@ -98,8 +100,8 @@ class PositionsConfig:
             )
 
     def at(self, layer: int) -> bool:
-        """Whether a layer has positions (or the whole model has them, added to its input)."""
-        return self.layers[layer % len(self.layers)] == "P"
+        """Return True if a layer has positions (or the whole model has them, added to its input)."""
+        return layer_type(self.layers, layer) == "positional"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a transformer computes, as settings by name: the form in which two configurations are compared."""
+"""Compares two configurations by the settings that determine what a model computes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from architectures.backbone import BackboneConfig
 from architectures.backbones.encoder_decoder import EncoderDecoderConfig
 from architectures.backbones.hybrid import RECURRENT, HybridConfig
 from architectures.backbones.transformer import TransformerConfig
-from architectures.layers.layer_pattern import spread
+from architectures.layers.layer_pattern import compress_pattern, expand_pattern, format_pattern
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.ssm.mamba import SelectiveConfig
 from architectures.layers.ssm.mamba2 import SSDConfig
-from architectures.pretrained.rope_config import settled_rope
+from architectures.pretrained.rope_config import resolve_rope
 
 TRAINING = (
     "block.dropout",
@@ -31,7 +31,7 @@ TRAINING = (
     "A_min",
     "A_max",
 )
-"""Settings that matter while a model is trained, or before."""
+"""Settings that matter only in training or initialisation."""
 EXECUTION = (
     "attention.kernel",
     "attention.cache",
@@ -45,7 +45,7 @@ EXECUTION = (
     "scan",
     "chunk",
 )
-"""Settings of how the same result is reached, and those that the model's own sizes have settled."""
+"""Settings of how a result is computed, and those that the sizes of the built model stand for."""
 SCALING = {
     "none": (),
     "linear": ("factor",),
@@ -57,34 +57,40 @@ SCALING = {
 
 
 def differences(ours: BackboneConfig, theirs: BackboneConfig) -> list[str]:
-    """Settings by which two models of one class differ in what they compute, "name=ours (not theirs)"."""
-    mine, other = significant(ours), significant(theirs)
+    """Return the settings by which two models of one class compute different functions.
+
+    Each is told as "name=ours (not theirs)".
+    """
+    mine, other = output_settings(ours), output_settings(theirs)
     return [
-        f"{name}={mine.get(name)} (not {other.get(name)})"
+        f"{name}={_text(mine.get(name))} (not {_text(other.get(name))})"
         for name in sorted(mine.keys() | other.keys())
         if not _same(mine.get(name), other.get(name))
     ]
 
 
-def significant(config: BackboneConfig) -> dict[str, Any]:
-    """Settings by dotted name: nulls settled, and those left out that do not change the result."""
+def output_settings(config: BackboneConfig) -> dict[str, Any]:
+    """Return, by dotted name, the settings that determine a model's output.
+
+    Nulls are resolved to the values they stand for; settings without effect are left out.
+    """
     if isinstance(config, TransformerConfig):
-        config = _settled(config)
+        config = _resolve(config)
     if isinstance(config, HybridConfig):
-        config = _settled_hybrid(config)
+        config = _resolve_mixers(config)
     if isinstance(config, SelectiveConfig | SSDConfig):
         config = config.settled(config.width)
     values = _flat(dataclasses.asdict(config), "")
-    idle = {*TRAINING, *EXECUTION}
+    unused = {*TRAINING, *EXECUTION}
     # A mixer of a hybrid has its settings under its own name.
-    values = {name: v for name, v in values.items() if not {name, name.partition(".")[2]} & idle}
+    values = {name: v for name, v in values.items() if not {name, name.partition(".")[2]} & unused}
     if isinstance(config, TransformerConfig):
-        _drop_idle(config, values)
+        _drop_unused(config, values)
     return values
 
 
-def _settled(config: TransformerConfig) -> TransformerConfig:
-    """Every null replaced by what it stands for, every pattern of layers by one letter for each layer."""
+def _resolve(config: TransformerConfig) -> TransformerConfig:
+    """Return the same with values for nulls, and with patterns that name the type of every layer."""
     a, p = config.attention, config.positions
     head_dim = turned = a.head_dim or config.width // a.num_heads
     if a.latent.kv_rank is not None:
@@ -98,65 +104,61 @@ def _settled(config: TransformerConfig) -> TransformerConfig:
         num_kv_heads=a.kv_heads,
         head_dim=head_dim,
         scale=a.scale or head_dim**-0.5,
-        layers=_spread(a.layers, num_layers),
+        layers=expand_pattern(a.layers, num_layers),
     )
-    positions = p if p.kind != "rope" else settled_rope(p, turned)
-    positions = dataclasses.replace(positions, layers=_spread(p.layers, config.num_layers))
-    return _settled_feedforwards(dataclasses.replace(config, attention=attention, positions=positions))
+    positions = p if p.kind != "rope" else resolve_rope(p, turned)
+    positions = dataclasses.replace(positions, layers=expand_pattern(p.layers, config.num_layers))
+    return _resolve_feedforwards(dataclasses.replace(config, attention=attention, positions=positions))
 
 
-def _settled_feedforwards(config: TransformerConfig) -> TransformerConfig:
-    """The same for feed-forwards; settings of kinds that are absent are the default."""
-    changes: dict[str, Any] = {"feedforwards": "".join(config.kinds)}
-    kinds = {*config.kinds}
+def _resolve_feedforwards(config: TransformerConfig) -> TransformerConfig:
+    """Return the same with resolved feed-forwards; types that do not occur get default settings."""
+    changes: dict[str, Any] = {"feedforwards": config.feedforward_types}
+    types = {*config.feedforward_types}
     if isinstance(config, EncoderDecoderConfig):
-        changes["encoder_feedforwards"] = "".join(config.encoder_kinds)
-        kinds |= {*config.encoder_kinds}
+        changes["encoder_feedforwards"] = config.encoder_feedforward_types
+        types |= {*config.encoder_feedforward_types}
     own = config.experts
-    # The rate of the bias matters in training alone; whether there is a bias, always.
+    # The update rate of the bias matters in training alone; the presence of a bias matters always.
     bias = None if own.bias_rate is None else 0.0
     experts = dataclasses.replace(own, d_ff=config.expert_width, bias_rate=bias)
     return dataclasses.replace(
         config,
-        d_ff=config.dense_width if "F" in kinds else None,
-        experts=experts if "E" in kinds else ExpertsConfig(),
+        d_ff=config.dense_width if "dense" in types else None,
+        experts=experts if "experts" in types else ExpertsConfig(),
         **changes,
     )
 
 
-def _settled_hybrid(config: HybridConfig) -> HybridConfig:
-    """The same for what only hybrids have; settings of kinds of layers that are absent are the default."""
+def _resolve_mixers(config: HybridConfig) -> HybridConfig:
+    """Return the same with resolved mixers; types that do not occur get default settings."""
     changes: dict[str, Any] = {}
-    for letter, kind in RECURRENT.items():
-        own = getattr(config, kind.settings)
-        if letter not in config.letters:
+    for name in RECURRENT:
+        own = getattr(config, name)
+        if name not in config.mixer_types:
             own = type(own)()
         elif isinstance(own, SelectiveConfig | SSDConfig):
             own = own.settled(config.width)
-        changes[kind.settings] = own
-    return dataclasses.replace(config, layers="".join(spread(config.layers, config.num_layers)), **changes)
+        changes[name] = own
+    return dataclasses.replace(config, layers=config.layer_types, **changes)
 
 
-def _drop_idle(config: TransformerConfig, values: dict[str, Any]) -> None:
-    """Leaves out the settings of what this model does not have."""
-    idle = []
-    if "L" not in config.attention.layers:
-        idle += ["attention.window", "positions.local_base"]
+def _drop_unused(config: TransformerConfig, values: dict[str, Any]) -> None:
+    """Remove the settings of parts that this model does not have."""
+    unused = []
+    if not config.attention.has_local_layers:
+        unused += ["attention.window", "positions.local_base"]
     if config.positions.kind != "rope":
-        idle += [f"positions.{name}" for name in ("base", "local_base", "fraction", "interleaved")]
+        unused += [f"positions.{name}" for name in ("base", "local_base", "fraction", "interleaved")]
     if config.positions.kind != "relative":
-        idle += ["positions.num_buckets", "positions.max_distance"]
+        unused += ["positions.num_buckets", "positions.max_distance"]
     if config.attention.latent.kv_rank is None:
-        idle += [f"attention.latent.{f.name}" for f in dataclasses.fields(config.attention.latent)]
-    used = SCALING[config.positions.scaling.kind] if config.positions.kind == "rope" else ()
-    kept = {f"positions.scaling.{name}" for name in ("kind", *used)}
-    idle += [name for name in values if name.startswith("positions.scaling.") and name not in kept]
-    for name in idle:
+        unused += [f"attention.latent.{f.name}" for f in dataclasses.fields(config.attention.latent)]
+    read = SCALING[config.positions.scaling.kind] if config.positions.kind == "rope" else ()
+    kept = {f"positions.scaling.{name}" for name in ("kind", *read)}
+    unused += [name for name in values if name.startswith("positions.scaling.") and name not in kept]
+    for name in unused:
         values.pop(name, None)
-
-
-def _spread(pattern: str, num_layers: int) -> str:
-    return (pattern * num_layers)[:num_layers]
 
 
 def _flat(tree: dict[str, Any], prefix: str) -> dict[str, Any]:
@@ -164,6 +166,10 @@ def _flat(tree: dict[str, Any], prefix: str) -> dict[str, Any]:
     for name, value in tree.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat
+
+
+def _text(value: Any) -> str:
+    return format_pattern(compress_pattern(value)) if isinstance(value, list) else str(value)
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -66,7 +66,7 @@ def yarn_mscale(factor: float, mscale: float) -> float:
 
 def write_rope(positions: PositionsConfig, head_dim: int) -> dict[str, Any]:
     """The ``rope_parameters`` of config.json; ``ntk`` scaling is written as the larger base that it is."""
-    positions = settled_rope(positions, head_dim)
+    positions = resolve_rope(positions, head_dim)
     s = positions.scaling
     rope: dict[str, Any] = {"rope_theta": positions.base, "rope_type": "default"}
     if s.kind == "none":
@@ -81,8 +81,8 @@ def write_rope(positions: PositionsConfig, head_dim: int) -> dict[str, Any]:
     return rope
 
 
-def settled_rope(positions: PositionsConfig, head_dim: int) -> PositionsConfig:
-    """The same rotation with ``ntk`` scaling as the larger base that it is, and YaRN's factor given."""
+def resolve_rope(positions: PositionsConfig, head_dim: int) -> PositionsConfig:
+    """Return the same rotation with ``ntk`` scaling as the larger base that it is, and with YaRN's factor."""
     scaling, base = positions.scaling, positions.base
     dim = int(head_dim * positions.fraction)
     if scaling.kind == "ntk":

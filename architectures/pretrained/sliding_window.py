@@ -1,32 +1,40 @@
-"""Which layers are local, in config.json."""
+"""Local and global attention layers in config.json: ``layer_types``."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.layer_pattern import compress_pattern, expand_pattern
 
-TYPES = {"full_attention": "G", "sliding_attention": "L"}
+TYPES = {"full_attention": "global", "sliding_attention": "local"}
+"""Hugging Face's names of attention layers, and ours."""
 
 
-def read_layer_types(hf: dict[str, Any], usual: str) -> str:
-    """The pattern of global and local layers; ``usual`` where config.json does not list them.
+def read_layer_types(hf: dict[str, Any], *, default: list[str]) -> list[str]:
+    """Return the pattern of global and local layers; ``default`` where config.json does not list them.
 
     Raises:
         ValueError: names a type of layer that does not exist here.
     """
     types = hf.get("layer_types")
     if types is None:
-        return usual
+        return compress_pattern(default)
     unknown = sorted(set(types) - set(TYPES))
     if unknown:
         raise ValueError(
             f"config.json: layer_types has {', '.join(unknown)}, supported are {', '.join(TYPES)}"
         )
-    return "".join(TYPES[kind] for kind in types)
+    return compress_pattern([TYPES[kind] for kind in types])
+
+
+def attention_types(is_local: Iterable[bool]) -> list[str]:
+    """Return the type of each attention layer."""
+    return ["local" if local else "global" for local in is_local]
 
 
 def write_layer_types(attention: AttentionConfig, num_layers: int) -> list[str]:
-    """The type of each layer."""
-    local = [attention.window_at(layer) is not None for layer in range(num_layers)]
-    return ["sliding_attention" if is_local else "full_attention" for is_local in local]
+    """Return the ``layer_types`` of config.json: the type of each layer."""
+    theirs = {ours: name for name, ours in TYPES.items()}
+    return [theirs[kind] for kind in expand_pattern(attention.layers, num_layers)]

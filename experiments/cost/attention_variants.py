@@ -57,6 +57,12 @@ def _by_latent(attention: AttentionConfig, width: int) -> tuple[str, AttentionCo
         rotated = max(2, width // 4 * 2)
         latent = LatentConfig(kv_rank=4 * width, rope_dim=rotated, nope_dim=width, v_dim=width)
         changed = dataclasses.replace(
-            attention, latent=latent, num_kv_heads=None, qk_norm="none", layers="G", window=None, scale=None
+            attention,
+            latent=latent,
+            num_kv_heads=None,
+            qk_norm="none",
+            layers=["global"],
+            window=None,
+            scale=None,
         )
     return f"latent, {latent.kv_rank} + {latent.rope_dim}", changed

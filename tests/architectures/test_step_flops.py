@@ -35,7 +35,7 @@ def decoder(**attention: Any) -> Backbone:
 
 MODELS = {
     "grouped": lambda: decoder(num_kv_heads=2),
-    "local": lambda: decoder(window=5, layers="LG"),
+    "local": lambda: decoder(window=5, layers=["local", "global"]),
     "absorbed": lambda: decoder(latent=LatentConfig(**LATENT)),
     "absorbed queries": lambda: decoder(latent=LatentConfig(**LATENT, q_rank=9)),
     "naive": lambda: decoder(latent=LatentConfig(**LATENT, absorbed=False)),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from architectures.layers.attention.functional import KERNELS
+from architectures.layers.layer_pattern import check_pattern, format_pattern, layer_type, pattern_types
 
+LAYER_TYPES = ("global", "local")
 CACHES = ("contiguous", "paged", "int8")
 QK_NORMS = ("none", "head", "full")
 
@@ -59,8 +61,8 @@ class AttentionConfig:
     """A learned score for each head that takes part in the softmax and carries no value."""
     window: int | None = None
     """Keys a local layer sees: of a causal one, itself and those before; else up to window / 2 each side."""
-    layers: str = "G"
-    """A pattern repeated over the layers: G global, L local (within the window)."""
+    layers: list[str] = field(default_factory=lambda: ["global"])
+    """Pattern over the layers: ``global``, or ``local`` (within the window)."""
     dropout: float = 0.0
     """Share of the attention weights dropped in training."""
     kernel: str = "auto"
@@ -81,10 +83,11 @@ class AttentionConfig:
                 raise ValueError(
                     f"attention.{name}={getattr(self, name)!r} must be one of {', '.join(known)}"
                 )
-        if not self.layers or set(self.layers) - set("GL"):
-            raise ValueError(f"attention.layers={self.layers!r} must be a pattern of G and L, such as LLG")
-        if "L" in self.layers and self.window is None:
-            raise ValueError(f"attention.layers={self.layers!r} has local layers: set attention.window")
+        check_pattern("attention.layers", self.layers, LAYER_TYPES)
+        if self.has_local_layers and self.window is None:
+            raise ValueError(
+                f"attention.layers={format_pattern(self.layers)} has local layers: set attention.window"
+            )
         for name in ("head_dim", "window", "block_size", "scale", "softcap"):
             value = getattr(self, name)
             if value is not None and value <= 0:
@@ -99,7 +102,7 @@ class AttentionConfig:
         if self.kernel == "sdpa" and self.softcap is not None:
             raise ValueError("attention.kernel=sdpa has no softcap: choose reference, flex or auto")
         if self.latent.kv_rank is not None and (
-            self.num_kv_heads not in (None, self.num_heads) or self.qk_norm != "none" or "L" in self.layers
+            self.num_kv_heads not in (None, self.num_heads) or self.qk_norm != "none" or self.has_local_layers
         ):
             raise ValueError(
                 "attention.latent goes with num_kv_heads=null, qk_norm=none and global layers only"
@@ -110,8 +113,13 @@ class AttentionConfig:
         return self.num_kv_heads or self.num_heads
 
     def window_at(self, layer: int) -> int | None:
-        """The window of a layer; None where it is global."""
-        return self.window if self.layers[layer % len(self.layers)] == "L" else None
+        """Return the window of a layer, or None where it is global."""
+        return self.window if layer_type(self.layers, layer) == "local" else None
+
+    @property
+    def has_local_layers(self) -> bool:
+        """True if any layer is local."""
+        return "local" in pattern_types(self.layers)
 
 
 def validate_heads(num_heads: int, num_kv_heads: int) -> None:

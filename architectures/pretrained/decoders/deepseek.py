@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.layers.attention.config import AttentionConfig, LatentConfig
+from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig, RotaryScaling
 from architectures.pretrained.checkpoint import Blueprint, given, require
@@ -65,7 +66,8 @@ class DeepseekV2(LlamaLike):
         if dense >= layers:
             return blueprint
         require(hf, "mlp_bias", False)  # of the experts; dense layers may have biases
-        return mixture(blueprint, "F" * dense + "E" * (layers - dense), cls.read_experts(hf))
+        feedforwards = compress_pattern(["dense"] * dense + ["experts"] * (layers - dense))
+        return mixture(blueprint, feedforwards, cls.read_experts(hf))
 
     @classmethod
     def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
@@ -121,7 +123,7 @@ class DeepseekV2(LlamaLike):
         rope = write_rope(c.positions, latent.rope_dim)
         scale = c.attention.scale or (latent.nope_dim + latent.rope_dim) ** -0.5
         hf = super().write_config(model) | {
-            "first_k_dense_replace": c.kinds.count("F"),
+            "first_k_dense_replace": c.feedforward_types.count("dense"),
             "kv_lora_rank": latent.kv_rank,
             "q_lora_rank": latent.q_rank,
             "qk_nope_head_dim": latent.nope_dim,
@@ -130,7 +132,7 @@ class DeepseekV2(LlamaLike):
             "rope_parameters": rope | _mscale(scale, latent, c.positions.scaling),
         }
         del hf["head_dim"]
-        return hf | (cls.write_experts(c) if "E" in c.kinds else {})
+        return hf | (cls.write_experts(c) if "experts" in c.feedforward_types else {})
 
     @classmethod
     def write_experts(cls, config: DecoderConfig) -> dict[str, Any]:

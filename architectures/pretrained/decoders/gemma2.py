@@ -48,7 +48,7 @@ class Gemma2(LlamaLike):
             scale=hf["query_pre_attn_scalar"] ** -0.5,
             softcap=hf["attn_logit_softcapping"],
             window=hf["sliding_window"],
-            layers=read_layer_types(hf, "LG"),
+            layers=read_layer_types(hf, default=["local", "global"]),
         )
 
     @classmethod

@@ -21,7 +21,7 @@ class Mistral(LlamaLike):
     def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
         window = hf["sliding_window"]
         plain = super().read_attention(hf | {"attention_bias": False})
-        return plain if window is None else replace(plain, window=window, layers="L")
+        return plain if window is None else replace(plain, window=window, layers=["local"])
 
     @classmethod
     def write_config(cls, model: Backbone) -> dict[str, Any]:

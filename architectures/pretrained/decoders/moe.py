@@ -12,7 +12,7 @@ from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.pretrained.checkpoint import Blueprint
-from architectures.pretrained.decoders.llama import FEEDFORWARD, LlamaLike
+from architectures.pretrained.decoders.llama import FEEDFORWARD, LlamaLike, decoder_config
 from architectures.pretrained.tensor_rules import Entry, Rule, Same
 
 PROJECTIONS = {"gate_proj": "gate_XFD", "up_proj": "up_XFD", "down_proj": "down_XDF"}
@@ -34,7 +34,7 @@ def shared_rules(theirs: str) -> list[Rule]:
     return [Same(f"{theirs}.{name}.weight", (f"feedforward.shared.{ours}.weight",)) for name, ours in names]
 
 
-def mixture(blueprint: Blueprint, feedforwards: str, experts: ExpertsConfig) -> Blueprint:
+def mixture(blueprint: Blueprint, feedforwards: list[str], experts: ExpertsConfig) -> Blueprint:
     """The mixture of experts that is otherwise this decoder."""
     plain = blueprint.config
     assert isinstance(plain, DecoderConfig)
@@ -44,8 +44,10 @@ def mixture(blueprint: Blueprint, feedforwards: str, experts: ExpertsConfig) -> 
 
 
 def has_experts(model: Backbone) -> bool:
-    """Whether it is a decoder of which some layer has experts, by whatever name."""
-    return type(model) in (MoE, Decoder) and isinstance(model, Decoder) and "E" in model.config.kinds
+    """Return True for a decoder with experts in some layer, be its class ``MoE`` or ``Decoder``."""
+    if type(model) not in (MoE, Decoder):
+        return False
+    return "experts" in decoder_config(model).feedforward_types
 
 
 class Mixture(LlamaLike):
@@ -65,9 +67,9 @@ class Mixture(LlamaLike):
         return mixture(super().read_config(hf), cls.read_feedforwards(hf), cls.read_experts(hf))
 
     @classmethod
-    def read_feedforwards(cls, hf: dict[str, Any]) -> str:
-        """The pattern of its layers."""
-        return "E"
+    def read_feedforwards(cls, hf: dict[str, Any]) -> list[str]:
+        """Return the pattern of feed-forwards over the layers."""
+        return ["experts"]
 
     @classmethod
     @abstractmethod

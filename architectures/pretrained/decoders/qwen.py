@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from architectures.backbone import Backbone
 from architectures.layers.attention.config import AttentionConfig
 from architectures.pretrained.decoders.llama import LlamaLike, decoder_config
-from architectures.pretrained.sliding_window import read_layer_types, write_layer_types
+from architectures.pretrained.sliding_window import attention_types, read_layer_types, write_layer_types
 
 
 class Qwen2(LlamaLike):
@@ -28,13 +28,13 @@ class Qwen2(LlamaLike):
         plain = replace(super().read_attention(hf), bias=True, out_bias=False)
         window = hf["sliding_window"] if hf["use_sliding_window"] else None
         count, first = hf["num_hidden_layers"], hf["max_window_layers"]
-        usual = "".join("L" if window is not None and layer >= first else "G" for layer in range(count))
-        return replace(plain, window=window, layers=read_layer_types(hf, usual))
+        local = [window is not None and layer >= first for layer in range(count)]
+        return replace(plain, window=window, layers=read_layer_types(hf, default=attention_types(local)))
 
     @classmethod
     def write_config(cls, model: Backbone) -> dict[str, Any]:
         c = decoder_config(model)
-        local = "L" in c.attention.layers
+        local = c.attention.has_local_layers
         return super().write_config(model) | {
             "use_sliding_window": local,
             "sliding_window": c.attention.window if local else None,

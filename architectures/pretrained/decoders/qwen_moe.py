@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import DecoderConfig
 from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.pretrained.decoders.llama import decoder_config
 from architectures.pretrained.decoders.moe import Mixture, shared_rules
 from architectures.pretrained.decoders.qwen import Qwen2
-from architectures.pretrained.sliding_window import read_layer_types
+from architectures.pretrained.sliding_window import attention_types, read_layer_types
 from architectures.pretrained.tensor_rules import Rule, Same
 
 
@@ -38,18 +39,18 @@ class Qwen2Moe(Mixture, Qwen2):
     def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
         plain = replace(super().read_attention(hf), bias=hf["qkv_bias"])
         last = hf["max_window_layers"]
-        usual = "".join(
-            "L" if hf["use_sliding_window"] and layer % 2 == 0 and layer < last else "G"
+        local = [
+            hf["use_sliding_window"] and layer % 2 == 0 and layer < last
             for layer in range(hf["num_hidden_layers"])
-        )
-        return replace(plain, layers=read_layer_types(hf, usual))
+        ]
+        return replace(plain, layers=read_layer_types(hf, default=attention_types(local)))
 
     @classmethod
-    def read_feedforwards(cls, hf: dict[str, Any]) -> str:
+    def read_feedforwards(cls, hf: dict[str, Any]) -> list[str]:
         hf = cls.defaults | hf
         step, dense = hf["decoder_sparse_step"], hf["mlp_only_layers"] or []
-        layers = range(hf["num_hidden_layers"])
-        return "".join("E" if layer not in dense and (layer + 1) % step == 0 else "F" for layer in layers)
+        sparse = [layer not in dense and (layer + 1) % step == 0 for layer in range(hf["num_hidden_layers"])]
+        return compress_pattern(["experts" if is_sparse else "dense" for is_sparse in sparse])
 
     @classmethod
     def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
@@ -77,7 +78,7 @@ class Qwen2Moe(Mixture, Qwen2):
         return super().write_config(model) | {
             "qkv_bias": c.attention.bias,
             "decoder_sparse_step": 1,
-            "mlp_only_layers": [layer for layer, kind in enumerate(c.kinds) if kind == "F"],
+            "mlp_only_layers": [layer for layer, kind in enumerate(c.feedforward_types) if kind == "dense"],
             "moe_intermediate_size": c.expert_width,
             "shared_expert_intermediate_size": c.experts.num_shared_experts * c.expert_width,
             "num_experts": c.experts.num_experts,

@@ -7,6 +7,7 @@ from typing import Any
 
 from architectures.backbone import Backbone
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.pretrained.checkpoint import Blueprint, require, write_activation
 from architectures.pretrained.decoders.moe import expert_rules
@@ -58,8 +59,8 @@ class Switch(T5):
             "model_type": cls.model_types[0],
             "d_ff": c.dense_width,
             "dense_act_fn": write_activation(c.feedforward.activation),
-            "num_sparse_decoder_layers": c.kinds.count("E"),
-            "num_sparse_encoder_layers": c.encoder_kinds.count("E"),
+            "num_sparse_decoder_layers": c.feedforward_types.count("experts"),
+            "num_sparse_encoder_layers": c.encoder_feedforward_types.count("experts"),
             "num_experts": c.experts.num_experts,
             "expert_capacity": c.experts.capacity or model.max_length,
             "router_jitter_noise": c.experts.jitter,
@@ -88,8 +89,11 @@ class Switch(T5):
         return [*dense, router, *experts]
 
 
-def _read_pattern(num_layers: int, num_sparse: int) -> str:
-    """Which layers have experts, as their class reckons: with none asked for, it is the second alone."""
+def _read_pattern(num_layers: int, num_sparse: int) -> list[str]:
+    """Return the feed-forwards of a stack, as the Hugging Face class chooses them.
+
+    With no sparse layer asked for, it gives experts to the second layer alone.
+    """
     step = num_layers // num_sparse if num_sparse else num_layers
     sparse = [step > 0 and (layer % step == 1 or step == 1) for layer in range(num_layers)]
-    return "".join("E" if is_sparse else "F" for is_sparse in sparse)
+    return compress_pattern(["experts" if is_sparse else "dense" for is_sparse in sparse])

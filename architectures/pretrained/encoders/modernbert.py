@@ -23,7 +23,7 @@ from architectures.pretrained.checkpoint import (
     read_activation,
     write_activation,
 )
-from architectures.pretrained.rope_config import settled_rope
+from architectures.pretrained.rope_config import resolve_rope
 from architectures.pretrained.sliding_window import read_layer_types, write_layer_types
 from architectures.pretrained.tensor_rules import Rule, Same, Stacked, head, layered, linear
 
@@ -43,6 +43,7 @@ class ModernBert(Checkpoint):
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
         bias, norm_bias = hf.get("attention_bias", False), hf.get("norm_bias", False)
+        period = hf.get("global_attn_every_n_layers", 3)
         config = EncoderConfig(
             d_model=given(hf, "hidden_size"),
             d_ff=given(hf, "intermediate_size"),
@@ -54,7 +55,7 @@ class ModernBert(Checkpoint):
                 bias=bias,
                 out_bias=bias,
                 window=hf.get("local_attention", 128),
-                layers=read_layer_types(hf, "G" + "L" * (hf.get("global_attn_every_n_layers", 3) - 1)),
+                layers=read_layer_types(hf, default=["global", *["local"] * (period - 1)]),
                 dropout=hf.get("attention_dropout", 0.0),
             ),
             positions=PositionsConfig(
@@ -80,7 +81,7 @@ class ModernBert(Checkpoint):
     def write_config(cls, model: Backbone) -> dict[str, Any]:
         assert isinstance(model, Encoder)
         c = model.config
-        rope = settled_rope(c.positions, c.width // c.attention.num_heads)
+        rope = resolve_rope(c.positions, c.width // c.attention.num_heads)
         bases = {"full_attention": rope.base, "sliding_attention": rope.local_base}
         return {
             "architectures": ["ModernBertForMaskedLM"],

@@ -10,6 +10,7 @@ from architectures.backbone import Backbone
 from architectures.backbones.hybrid import Hybrid, HybridConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.feedforward import FeedForwardConfig
+from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.ssm.mamba2 import SSDConfig
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, given, require
 from architectures.pretrained.decoders.llama import ATTENTION
@@ -60,8 +61,11 @@ class Bamba(Checkpoint):
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
         hf = DEFAULTS | hf
         attention = set(hf["attn_layer_indices"] or ())
-        layers = "".join("A" if i in attention else "S" for i in range(given(hf, "num_hidden_layers")))
-        config = read_mamba2_hybrid(hf, layers, hf["mamba_expand"] * given(hf, "hidden_size"))
+        num_layers = given(hf, "num_hidden_layers")
+        layers = ["attention" if layer in attention else "mamba2" for layer in range(num_layers)]
+        config = read_mamba2_hybrid(
+            hf, compress_pattern(layers), hf["mamba_expand"] * given(hf, "hidden_size")
+        )
         rotated = replace(config.positions, fraction=ROTATED)
         return hybrid_blueprint(hf, replace(config, positions=rotated))
 
@@ -71,17 +75,17 @@ class Bamba(Checkpoint):
         hf = write_mamba2_hybrid(model, "BambaForCausalLM", "bamba")
         hf["rope_parameters"]["partial_rotary_factor"] = ROTATED
         return hf | {
-            "attn_layer_indices": [i for i, letters in enumerate(c.mixers) if letters == "A"],
+            "attn_layer_indices": [i for i, kind in enumerate(c.layer_types) if kind == "attention"],
             "mamba_expand": times(c.mamba2.num_heads * hf["mamba_d_head"], c.width),
         }
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:
         mamba2 = [rule.within("mamba.", "mixer.") for rule in SSD_RULES]
-        return hybrid_rules(model, {"A": ATTENTION, "S": mamba2})
+        return hybrid_rules(model, {"attention": ATTENTION, "mamba2": mamba2})
 
 
-def read_mamba2_hybrid(hf: dict[str, Any], layers: str, channels: int) -> HybridConfig:
+def read_mamba2_hybrid(hf: dict[str, Any], layers: list[str], channels: int) -> HybridConfig:
     """A hybrid of attention and of Mamba-2 with that many channels."""
     require(hf, "hidden_act", "silu", default="silu")
     low, high = (read_number(limit) for limit in hf["time_step_limit"])

@@ -55,7 +55,7 @@ class FalconH1(Checkpoint):
         require(hf, "projectors_bias", hf["mamba_proj_bias"])
         if hf["tie_word_embeddings"]:
             require(hf, "lm_head_multiplier", hf["embedding_multiplier"])
-        config = read_mamba2_hybrid(hf, "A+S", _channels(hf))
+        config = read_mamba2_hybrid(hf, ["attention+mamba2"], _channels(hf))
         place = "before_gate" if hf["mamba_norm_before_gate"] else "after_gate"
         mamba2 = replace(config.mamba2, norm=place if hf["mamba_rms_norm"] else "none")
         return hybrid_blueprint(hf, replace(config, mamba2=mamba2))
@@ -76,7 +76,7 @@ class FalconH1(Checkpoint):
         # Our rules speak of a mixer that stands alone in its layer.
         attention = [replace(rule, ours=_inside(rule, 0)) for rule in ATTENTION]
         mamba2 = [rule.within("mamba.", "mixer.mixers.1.") for rule in SSD_RULES]
-        return hybrid_rules(model, {"AS": [*attention, *mamba2]})
+        return hybrid_rules(model, {"attention+mamba2": [*attention, *mamba2]})
 
     @classmethod
     def absorb(cls, hf: dict[str, Any], name: str, tensor: Tensor) -> Tensor:

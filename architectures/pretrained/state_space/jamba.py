@@ -8,6 +8,7 @@ from typing import Any
 from architectures.backbone import Backbone
 from architectures.backbones.hybrid import Hybrid, HybridConfig
 from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
 from architectures.layers.ssm.mamba import SelectiveConfig
@@ -72,8 +73,8 @@ class Jamba(Checkpoint):
             num_layers=num_layers,
             norm_eps=hf["rms_norm_eps"],
             tie_embeddings=hf["tie_word_embeddings"],
-            layers=_read_period(hf, "attn", num_layers, "AM"),
-            feedforwards="F" if dense else _read_period(hf, "expert", num_layers, "EF"),
+            layers=_read_period(hf, "attn", num_layers, ("attention", "mamba")),
+            feedforwards=["dense"] if dense else _read_period(hf, "expert", num_layers, ("experts", "dense")),
             attention=AttentionConfig(
                 num_heads=given(hf, "num_attention_heads"),
                 num_kv_heads=hf["num_key_value_heads"],
@@ -105,11 +106,11 @@ class Jamba(Checkpoint):
         c = hybrid_config(model)
         mamba = c.mamba.settled(c.width)
         assert mamba.d_inner is not None
-        experts = "E" in c.kinds
+        experts = "experts" in c.feedforward_types
         return {
             **common_keys(model, "JambaForCausalLM", "jamba"),
-            **_write_period("attn", [letters == "A" for letters in c.mixers]),
-            **_write_period("expert", [kind == "E" for kind in c.kinds]),
+            **_write_period("attn", [kind == "attention" for kind in c.layer_types]),
+            **_write_period("expert", [kind == "experts" for kind in c.feedforward_types]),
             "num_experts": c.experts.num_experts if experts else 1,
             "num_experts_per_tok": c.experts.experts_per_token if experts else 1,
             "mamba_d_state": mamba.d_state,
@@ -125,7 +126,7 @@ class Jamba(Checkpoint):
         c = hybrid_config(model)
         experts = expert_rules(c.experts.num_experts, "feed_forward.experts.{}")
         router = Same("feed_forward.router.weight", ("feedforward.router.weight",))
-        return hybrid_rules(model, {"A": ATTENTION, "M": MAMBA}, [router, *experts])
+        return hybrid_rules(model, {"attention": ATTENTION, "mamba": MAMBA}, [router, *experts])
 
 
 def hybrid_config(model: Backbone) -> HybridConfig:
@@ -172,11 +173,11 @@ def common_keys(model: Backbone, architecture: str, model_type: str) -> dict[str
 def hybrid_rules(
     model: Backbone, mixers: Mapping[str, Sequence[Rule]], feedforward: Sequence[Rule] = ()
 ) -> list[Rule]:
-    """The tensors of a hybrid whose layers have mixers of these letters."""
+    """Return the rules of a hybrid; ``mixers`` are the rules of each layer type, such as ``mamba``."""
     c = hybrid_config(model)
     rules: list[Rule] = [Same("model.embed_tokens.weight", ("embedding.tokens.weight",))]
-    for index, letters in enumerate(c.mixers):
-        layer = [*mixers[letters], *FEEDFORWARD, *feedforward]
+    for index, kind in enumerate(c.layer_types):
+        layer = [*mixers[kind], *FEEDFORWARD, *feedforward]
         rules += [rule.within(f"model.layers.{index}.", f"blocks.{index}.") for rule in layer]
     return [
         *rules,
@@ -185,10 +186,10 @@ def hybrid_rules(
     ]
 
 
-def _read_period(hf: dict[str, Any], name: str, num_layers: int, letters: str) -> str:
-    """A pattern with the first letter once in each period, at the offset."""
+def _read_period(hf: dict[str, Any], name: str, num_layers: int, types: tuple[str, str]) -> list[str]:
+    """Return a pattern with the first type once in each period, at the offset, and the second elsewhere."""
     period, offset = hf[f"{name}_layer_period"], hf[f"{name}_layer_offset"]
-    return "".join(letters[0] if i % period == offset else letters[1] for i in range(num_layers))
+    return compress_pattern([types[0] if i % period == offset else types[1] for i in range(num_layers)])
 
 
 def _write_period(name: str, chosen: list[bool]) -> dict[str, int]:

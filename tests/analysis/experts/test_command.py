@@ -91,9 +91,13 @@ def test_a_task_without_text_says_what_is_left_out(
 
 
 FAMILIES = {
-    "encoder_decoder": ("backbone=switch", "backbone.encoder_feedforwards=E"),
-    "encoder": ("backbone=encoder", "backbone.feedforwards=FE", "backbone.experts.choice=expert"),
-    "block_diffusion": ("backbone=block_diffusion", "backbone.feedforwards=E"),
+    "encoder_decoder": ("backbone=switch", "backbone.encoder_feedforwards=[experts]"),
+    "encoder": (
+        "backbone=encoder",
+        "backbone.feedforwards=[dense,experts]",
+        "backbone.experts.choice=expert",
+    ),
+    "block_diffusion": ("backbone=block_diffusion", "backbone.feedforwards=[experts]"),
 }
 
 

@@ -17,8 +17,9 @@ from architectures.backbones.bidirectional_ssm import (
     BidirectionalMambaConfig,
 )
 from architectures.backbones.encoder import Encoder, EncoderConfig
-from architectures.backbones.hybrid import RECURRENT
+from architectures.backbones.hybrid import ATTENTION, RECURRENT
 from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.layer_pattern import pattern_types
 from architectures.layers.linear_attention.mixers import DeltaConfig, GatedDeltaConfig, GatedLinearConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.ssm.mamba import SelectiveConfig
@@ -36,10 +37,16 @@ from tests.architectures.conformance import (
 )
 from tests.architectures.costs import check_flops, check_parameters
 
-PATTERNS = [("M+H", "tied"), ("A+S", "separate"), ("LG", "tied"), ("DN", "separate"), ("HA+D", "tied")]
+PATTERNS = [
+    (["mamba+s4"], "tied"),
+    (["attention+mamba2"], "separate"),
+    (["local_attention", "gla"], "tied"),
+    (["deltanet", "gated_deltanet"], "separate"),
+    (["s4", "attention+deltanet"], "tied"),
+]
 
 
-def hybrid(layers: str, directions: str = "tied", **changes: Any) -> BidirectionalHybridConfig:
+def hybrid(layers: list[str], directions: str = "tied", **changes: Any) -> BidirectionalHybridConfig:
     """Small mixers, whose scans are written out, and experts in every second layer."""
     return BidirectionalHybridConfig(
         **{
@@ -47,8 +54,8 @@ def hybrid(layers: str, directions: str = "tied", **changes: Any) -> Bidirection
             "num_layers": 2,
             "layers": layers,
             "directions": directions,
-            "feedforwards": "FE",
-            "attention": AttentionConfig(num_kv_heads=2, window=4 if "L" in layers else None),
+            "feedforwards": ["dense", "experts"],
+            "attention": AttentionConfig(num_kv_heads=2, window=4 if "local_attention" in layers else None),
             "experts": ExpertsConfig(num_experts=3),
             "s4": S4LayerConfig(d_state=4),
             "mamba": SelectiveConfig(d_state=3, scan="reference"),
@@ -67,7 +74,7 @@ def build(config: BidirectionalHybridConfig) -> Backbone:
 
 
 @pytest.mark.parametrize(("layers", "directions"), PATTERNS)
-def test_a_hybrid_of_any_letters_keeps_its_promises(layers: str, directions: str) -> None:
+def test_a_hybrid_of_any_mixers_keeps_its_promises(layers: list[str], directions: str) -> None:
     config = hybrid(layers, directions)
     model = build(config)
     check_sees_everything(model, 9)
@@ -77,16 +84,20 @@ def test_a_hybrid_of_any_letters_keeps_its_promises(layers: str, directions: str
     check_flops(model, 9)
     check_parameters(model, tied=False)
     check_gradients(BidirectionalHybrid(config, vocab_size=19, max_length=40), 17, autocast=True)
-    for kind in (kind for letter, kind in RECURRENT.items() if letter in layers):
-        assert f"{kind.settings} scan" in model.kernels()
+    for name in pattern_types(layers) & RECURRENT.keys():
+        assert f"{name} scan" in model.kernels()
 
 
 def test_the_patterns_cover_every_letter() -> None:
-    assert set("".join(layers for layers, _ in PATTERNS)) - {"+"} == {"A", "L", *RECURRENT}
+    assert set().union(*(pattern_types(layers) for layers, _ in PATTERNS)) == {*ATTENTION, *RECURRENT}
 
 
 def test_experts_may_choose_their_tokens() -> None:
-    config = hybrid("MA", feedforwards="E", experts=ExpertsConfig(num_experts=3, choice="expert"))
+    config = hybrid(
+        ["mamba", "attention"],
+        feedforwards=["experts"],
+        experts=ExpertsConfig(num_experts=3, choice="expert"),
+    )
     model = build(config)
     check_sees_everything(model, 9)
     check_padding(model, 11)
@@ -98,9 +109,11 @@ def test_experts_may_choose_their_tokens() -> None:
 def test_experts_that_choose_do_not_go_with_packed_documents(family: str) -> None:
     experts = ExpertsConfig(choice="expert")
     model = (
-        build(hybrid("MA", experts=experts))
+        build(hybrid(["mamba", "attention"], experts=experts))
         if family == "hybrid"
-        else Encoder(EncoderConfig(d_model=16, feedforwards="E", experts=experts), vocab_size=9, max_length=9)
+        else Encoder(
+            EncoderConfig(d_model=16, feedforwards=["experts"], experts=experts), vocab_size=9, max_length=9
+        )
     )
     tokens_BT = random_inputs(model, 2, 6).tokens_BT
     with pytest.raises(ValueError, match=r"experts\.choice=expert compares all tokens.*choice=token"):

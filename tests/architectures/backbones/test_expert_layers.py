@@ -68,9 +68,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def build(family: str, experts: dict[str, Any], **changes: Any) -> Backbone:
     cls, config_class = FAMILIES[family]
     attention = AttentionConfig(num_heads=2)
-    settings: dict[str, Any] = {"d_model": 8, "num_layers": 3, "d_ff": 10, "feedforwards": "FE"}
+    settings: dict[str, Any] = {
+        "d_model": 8,
+        "num_layers": 3,
+        "d_ff": 10,
+        "feedforwards": ["dense", "experts"],
+    }
     if family == "hybrid":
-        settings["layers"] = "MA"
+        settings["layers"] = ["mamba", "attention"]
     config = config_class(
         **{**settings, "attention": attention, "experts": ExpertsConfig(d_ff=6, **experts), **changes}
     )
@@ -105,15 +110,21 @@ def test_every_parameter_learns(family: str) -> None:
 
 
 def test_the_pattern_says_which_layers() -> None:
-    model = build("encoder_decoder", {}, feedforwards="2FE", encoder_feedforwards="E", num_encoder_layers=2)
+    model = build(
+        "encoder_decoder",
+        {},
+        feedforwards=["dense*2", "experts"],
+        encoder_feedforwards=["experts"],
+        num_encoder_layers=2,
+    )
     assert [type(b.feedforward) for b in model.decoder] == [DenseFeedForward, DenseFeedForward, Experts]
     assert [type(b.feedforward) for b in model.encoder] == [Experts, Experts]
     assert model.kernels()["experts"] == "sorted loop"
-    assert "experts" not in build("decoder", {}, feedforwards="FO").kernels()
+    assert "experts" not in build("decoder", {}, feedforwards=["dense", "none"]).kernels()
 
 
 def test_losses_of_encoder_and_decoder_are_added() -> None:
-    model = build("encoder_decoder", {"z_coefficient": 0.1}, feedforwards="E", num_encoder_layers=2)
+    model = build("encoder_decoder", {"z_coefficient": 0.1}, feedforwards=["experts"], num_encoder_layers=2)
     each: list[dict[str, torch.Tensor]] = []
     for part in model.modules():
         if isinstance(part, Experts):
@@ -126,7 +137,7 @@ def test_losses_of_encoder_and_decoder_are_added() -> None:
 
 def test_moe_is_a_decoder_whose_layers_have_experts() -> None:
     config = MoEConfig(d_model=16, d_ff=10)
-    same = DecoderConfig(d_model=16, d_ff=10, feedforwards="E")
+    same = DecoderConfig(d_model=16, d_ff=10, feedforwards=["experts"])
     models = []
     for cls, own in ((MoE, config), (Decoder, same)):
         torch.manual_seed(0)
@@ -151,14 +162,16 @@ def test_experts_may_not_choose_where_the_future_is_hidden(family: str) -> None:
 
 
 def test_experts_may_choose_in_an_encoder_alone() -> None:
-    model = build("encoder_decoder", {"choice": "expert"}, feedforwards="F", encoder_feedforwards="E")
+    model = build(
+        "encoder_decoder", {"choice": "expert"}, feedforwards=["dense"], encoder_feedforwards=["experts"]
+    )
     check_no_leak(model, 9)
     check_decoding(model, 17)
 
 
 def test_unpadded_batches_have_no_experts() -> None:
-    with pytest.raises(ValueError, match="unpad=true does not go with feedforwards='FE'"):
-        EncoderConfig(unpad=True, feedforwards="FE")
+    with pytest.raises(ValueError, match="unpad=true does not go with feedforwards=\[dense,experts\]"):
+        EncoderConfig(unpad=True, feedforwards=["dense", "experts"])
 
 
 @pytest.mark.parametrize("settings", [{"capacity": 2}, {"capacity_factor": 0.6}])

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.backbones.hybrid import RECURRENT, Hybrid, HybridConfig
+from architectures.backbones.hybrid import ATTENTION, RECURRENT, Hybrid, HybridConfig
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.mamba2 import Mamba2, Mamba2Config
 from architectures.backbones.s4 import S4, S4Config
@@ -47,15 +47,15 @@ from tests.architectures.costs import check_flops, check_inactive, check_paramet
 
 VOCABULARY, LONGEST = 23, 64
 DRAWS = range(20)
-LETTERS = "ALHMSGDN"
+MIXERS = [*ATTENTION, *RECURRENT]
 
 
 def draw(seed: int) -> HybridConfig:
     """Any mixers and feed-forwards in any order."""
     rng = random.Random(seed)
     latent = rng.random() < 0.2
-    letters = LETTERS.replace("L", "") if latent else LETTERS
-    joined = ["+".join(rng.sample(letters, rng.choice([1, 1, 2, 3]))) for _ in range(rng.choice([2, 3, 4]))]
+    types = [name for name in MIXERS if not (latent and name == "local_attention")]
+    joined = ["+".join(rng.sample(types, rng.choice([1, 1, 2, 3]))) for _ in range(rng.choice([2, 3, 4]))]
     ranks = LatentConfig(kv_rank=4, nope_dim=3, rope_dim=2, v_dim=3) if latent else LatentConfig()
     heads = None if latent else rng.choice([None, 2, 1])
     attention = AttentionConfig(
@@ -74,8 +74,8 @@ def draw(seed: int) -> HybridConfig:
         num_layers=len(joined) + rng.choice([0, 1]),
         d_ff=rng.choice([None, 11]),
         tie_embeddings=rng.random() < 0.5,
-        layers="".join(joined),
-        feedforwards="".join(rng.choice("FEO") for _ in range(rng.choice([1, 2, 3]))),
+        layers=joined,
+        feedforwards=[rng.choice(["dense", "experts", "none"]) for _ in range(rng.choice([1, 2, 3]))],
         attention=attention,
         positions=PositionsConfig(kind=rng.choice(kinds)),
         block=BlockConfig(placement=placement, parallel=placement == "pre" and rng.random() < 0.3),
@@ -109,7 +109,7 @@ def build(config: HybridConfig) -> Backbone:
 
 def plain(config: HybridConfig) -> HybridConfig:
     """Every scan elementwise, so that no matrix product is a mixer's."""
-    names = [kind.settings for kind in RECURRENT.values() if hasattr(getattr(config, kind.settings), "scan")]
+    names = [name for name in RECURRENT if hasattr(getattr(config, name), "scan")]
     scans = {name: dataclasses.replace(getattr(config, name), scan="reference") for name in names}
     return dataclasses.replace(config, **scans)
 
@@ -126,14 +126,16 @@ def test_a_hybrid_keeps_its_promises(seed: int) -> None:
     check_moved_rows(model)
     check_state_bytes(model, 17)
     check_parameters(model, tied=config.tie_embeddings)
-    if "L" not in config.letters:  # what is beyond every window has no gradient
+    if "local_attention" not in config.mixer_types:  # what is beyond every window has no gradient
         check_no_leak(model, 9)
 
 
-@pytest.mark.parametrize("layers", ["MA", "A+S"])
-def test_a_token_leaves_the_experts_it_does_not_visit(layers: str) -> None:
+@pytest.mark.parametrize("layers", [["mamba", "attention"], ["attention+mamba2"]], ids=",".join)
+def test_a_token_leaves_the_experts_it_does_not_visit(layers: list[str]) -> None:
     experts = ExpertsConfig(num_experts=5, experts_per_token=2, num_shared_experts=1, renormalise=False)
-    config = HybridConfig(d_model=8, d_ff=6, layers=layers, feedforwards="FE", experts=experts)
+    config = HybridConfig(
+        d_model=8, d_ff=6, layers=layers, feedforwards=["dense", "experts"], experts=experts
+    )
     assert build(config).parameters_by_part().inactive == 3 * 3 * 8 * 6
     check_inactive(build(config))
 
@@ -169,27 +171,33 @@ def test_a_step_costs_what_it_is_said_to(seed: int) -> None:
     assert found.linear + found.attention == counts[1] - counts[0]
 
 
-def test_the_draws_cover_every_letter() -> None:
+def test_the_draws_cover_every_layer_type() -> None:
     configs = [draw(seed) for seed in DRAWS]
-    assert set().union(*(config.letters for config in configs)) == set(LETTERS)
-    assert set("".join("".join(config.kinds) for config in configs)) == set(FEEDFORWARDS)
-    assert any("+" in config.layers for config in configs)
+    assert set().union(*(config.mixer_types for config in configs)) == set(MIXERS)
+    assert set().union(*(config.feedforward_types for config in configs)) == set(FEEDFORWARDS)
+    assert any("+" in layer for config in configs for layer in config.layers)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"layers": "M2"}, r"layers='M2' is no pattern"),
-        ({"layers": "MAX"}, r"layers='MAX' has X: the letters are A, L, H, M, S, G, D, N"),
-        ({"feedforwards": "F+E"}, r"feedforwards='F\+E' is no pattern.*FE"),
-        ({"feedforwards": "FA"}, r"feedforwards='FA' has A: the letters are F, E, O"),
-        ({"layers": "ML"}, r"set attention\.window"),
-        ({"attention": AttentionConfig(layers="L", window=3)}, r"attention\.layers='L'.*leave it G"),
+        ({"layers": ["mamba*0"]}, r"layers: 'mamba\*0' is not one of attention, local_attention, s4"),
+        ({"layers": ["mamba", "atention"]}, r"layers: 'atention' is not one of .*did you mean 'attention'\?"),
+        ({"feedforwards": ["dense+experts"]}, r"feedforwards: 'dense\+experts' joins layer types"),
+        ({"feedforwards": ["dense", "expert"]}, r"feedforwards: 'expert' is not .*did you mean 'experts'\?"),
+        ({"layers": ["mamba", "local_attention"]}, r"set attention\.window"),
         (
-            {"layers": "ML", "attention": AttentionConfig(window=3, latent=LatentConfig(kv_rank=4))},
+            {"attention": AttentionConfig(layers=["local"], window=3)},
+            r"attention\.layers=\[local\].*local_attention",
+        ),
+        (
+            {
+                "layers": ["mamba", "local_attention"],
+                "attention": AttentionConfig(window=3, latent=LatentConfig(kv_rank=4)),
+            },
             "global layers only",
         ),
-        ({"layers": "S", "d_model": 6}, "d_model=6 must be a positive multiple of 4"),
+        ({"layers": ["mamba2"], "d_model": 6}, "d_model=6 must be a positive multiple of 4"),
     ],
 )
 def test_mistakes_are_named(settings: dict[str, Any], message: str) -> None:
@@ -204,37 +212,39 @@ def test_impossible_experts_are_named(settings: dict[str, int]) -> None:
 
 
 def test_widths_are_multiples_of_what_is_there() -> None:
-    assert HybridConfig(layers="M").width_multiple == 1
-    assert HybridConfig(layers="MA").width_multiple == 8  # four heads of pairs
-    assert HybridConfig(layers="S", mamba2=SSDConfig(num_heads=6)).width_multiple == 3
-    assert HybridConfig(layers="A+S", mamba2=SSDConfig(num_heads=6)).width_multiple == 24
+    assert HybridConfig(layers=["mamba"]).width_multiple == 1
+    assert HybridConfig(layers=["mamba", "attention"]).width_multiple == 8  # four heads of pairs
+    assert HybridConfig(layers=["mamba2"], mamba2=SSDConfig(num_heads=6)).width_multiple == 3
+    assert HybridConfig(layers=["attention+mamba2"], mamba2=SSDConfig(num_heads=6)).width_multiple == 24
 
 
 ONE_KIND: dict[str, tuple[type[Backbone], Any, dict[str, Any]]] = {
     "s4": (
         S4,
         S4Config(d_model=16, num_layers=3, d_state=4),
-        {"layers": "H", "s4": S4LayerConfig(d_state=4)},
+        {"layers": ["s4"], "s4": S4LayerConfig(d_state=4)},
     ),
     "attention": (
         Decoder,
         DecoderConfig(d_model=16, num_layers=3, attention=AttentionConfig(num_kv_heads=2)),
-        {"layers": "A", "attention": AttentionConfig(num_kv_heads=2)},
+        {"layers": ["attention"], "attention": AttentionConfig(num_kv_heads=2)},
     ),
     "local attention": (
         Decoder,
-        DecoderConfig(d_model=16, num_layers=3, attention=AttentionConfig(window=4, layers="GL")),
-        {"layers": "AL", "attention": AttentionConfig(window=4)},
+        DecoderConfig(
+            d_model=16, num_layers=3, attention=AttentionConfig(window=4, layers=["global", "local"])
+        ),
+        {"layers": ["attention", "local_attention"], "attention": AttentionConfig(window=4)},
     ),
     "mamba": (
         Mamba,
         MambaConfig(d_model=16, num_layers=3, d_state=4),
-        {"layers": "M", "feedforwards": "O", "mamba": SelectiveConfig(d_state=4)},
+        {"layers": ["mamba"], "feedforwards": ["none"], "mamba": SelectiveConfig(d_state=4)},
     ),
     "mamba2": (
         Mamba2,
         Mamba2Config(d_model=16, num_layers=3, d_state=4, num_heads=2),
-        {"layers": "S", "feedforwards": "O", "mamba2": SSDConfig(d_state=4, num_heads=2)},
+        {"layers": ["mamba2"], "feedforwards": ["none"], "mamba2": SSDConfig(d_state=4, num_heads=2)},
     ),
 }
 
@@ -264,9 +274,10 @@ def hybrid(**settings: Any) -> Hybrid:
 
 def test_mixers_side_by_side_are_added() -> None:
     """Block by block: x + attention(norm(x)) + mamba2(norm(x))."""
-    joined = enliven(hybrid(layers="A+S", feedforwards="O", num_layers=1).double())
+    joined = enliven(hybrid(layers=["attention+mamba2"], feedforwards=["none"], num_layers=1).double())
     attention, mamba2 = (
-        enliven(hybrid(layers=letter, feedforwards="O", num_layers=1).double()) for letter in "AS"
+        enliven(hybrid(layers=[kind], feedforwards=["none"], num_layers=1).double())
+        for kind in ("attention", "mamba2")
     )
     block, norm = joined.blocks[0], joined.blocks[0].mixer_residual.before
     attention.blocks[0].mixer.load_state_dict(block.mixer.mixers[0].state_dict())
@@ -281,7 +292,11 @@ def test_mixers_side_by_side_are_added() -> None:
 def test_kernels_name_every_kind_of_layer() -> None:
     mamba2, mamba = SSDConfig(scan="reference"), SelectiveConfig(scan="portable")
     model = hybrid(
-        layers="A+SMN", feedforwards="E", mamba=mamba, mamba2=mamba2, attention=AttentionConfig(window=3)
+        layers=["attention+mamba2", "mamba", "gated_deltanet"],
+        feedforwards=["experts"],
+        mamba=mamba,
+        mamba2=mamba2,
+        attention=AttentionConfig(window=3),
     )
     assert model.kernels() == {
         "attention": "sdpa",
@@ -292,7 +307,7 @@ def test_kernels_name_every_kind_of_layer() -> None:
         "experts": "sorted loop",
         "decoding": "portable",
     }
-    assert hybrid(layers="LG", attention=AttentionConfig(window=3)).kernels() == {
+    assert hybrid(layers=["local_attention", "gla"], attention=AttentionConfig(window=3)).kernels() == {
         "local attention": "sdpa",
         "gla scan": "portable",
         "decoding": "portable",
@@ -303,10 +318,14 @@ def test_kernels_name_every_kind_of_layer() -> None:
 def test_decoding_state_grows_with_the_global_attention_only() -> None:
     """Two layers of keys and values of 8 numbers in float32, and a window of 5 of them with positions."""
     attention = AttentionConfig(num_heads=2, num_kv_heads=1, window=5)
-    model = hybrid(layers="A+SMLNA", num_layers=5, attention=attention)
+    model = hybrid(
+        layers=["attention+mamba2", "mamba", "local_attention", "gated_deltanet", "attention"],
+        num_layers=5,
+        attention=attention,
+    )
     cache = 2 * 8 * 4
     assert model.state_bytes(90) - model.state_bytes(40) == 2 * 50 * cache
-    local = hybrid(layers="L", attention=attention)
+    local = hybrid(layers=["local_attention"], attention=attention)
     assert local.state_bytes(90) == local.state_bytes(40) == 3 * 5 * (cache + 4)
 
 
@@ -315,7 +334,7 @@ def test_output_projections_start_smaller_by_the_number_of_branches() -> None:
     stds = []
     for scaling in (True, False):
         torch.manual_seed(0)
-        model = hybrid(layers="A+S", d_model=128, block=BlockConfig(residual_scaling=scaling))
+        model = hybrid(layers=["attention+mamba2"], d_model=128, block=BlockConfig(residual_scaling=scaling))
         mixers = [mixer for block in model.blocks for mixer in block.mixer.mixers]
         stds.append(torch.stack([mixer.out.weight.std() for mixer in mixers]))
     torch.testing.assert_close(stds[0] * 3, stds[1])
@@ -324,13 +343,15 @@ def test_output_projections_start_smaller_by_the_number_of_branches() -> None:
 def test_feedforwards_have_their_own_widths() -> None:
     """Three matrices each; the router has a row for each of three experts."""
     experts = ExpertsConfig(num_experts=3, experts_per_token=1, d_ff=5, num_shared_experts=2)
-    model = hybrid(layers="A", feedforwards="FEO", d_ff=12, experts=experts)
+    model = hybrid(layers=["attention"], feedforwards=["dense", "experts", "none"], d_ff=12, experts=experts)
     dense, routed, none = (block.feedforward for block in model.blocks)
     assert none is None
     assert sum(p.numel() for p in dense.parameters()) == 3 * 16 * 12
     assert sum(p.numel() for p in routed.parameters()) == 3 * 16 + 3 * 16 * 5 * (3 + 2)
     assert routed.config == experts
-    standard = hybrid(layers="A", feedforwards="E", experts=dataclasses.replace(experts, d_ff=None))
+    standard = hybrid(
+        layers=["attention"], feedforwards=["experts"], experts=dataclasses.replace(experts, d_ff=None)
+    )
     assert standard.blocks[0].feedforward.gate_XFD.shape == (3, 48, 16)  # 8/3 of 16, in eights
 
 

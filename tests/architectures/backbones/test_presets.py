@@ -327,7 +327,7 @@ def small(name: str) -> Backbone:
     cls, config = preset(name)
     fields = {field.name for field in dataclasses.fields(config)}
     parts = {"attention": small_attention(config)} if "attention" in fields else {}
-    if "E" in getattr(config, "feedforwards", ""):
+    if "experts" in getattr(config, "feedforward_types", []):
         parts["experts"] = small_experts(config)
     deep = {"num_layers": 6} if "layers" in fields else {}  # of a pattern, all kinds of layers
     config = dataclasses.replace(

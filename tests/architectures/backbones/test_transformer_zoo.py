@@ -42,6 +42,8 @@ from tests.tiers import fast_only
 
 VOCABULARY, LONGEST = 23, 64
 DRAWS = fast_only(range(24), range(3))
+WINDOWS = [["local"], ["local", "global"], ["global", "local*2"]]
+POSITIONS = [["positional"], ["positional", "none"], ["none", "positional*2"]]
 
 
 def draw_attention(rng: random.Random, *, latent: bool) -> AttentionConfig:
@@ -69,7 +71,7 @@ def draw_attention(rng: random.Random, *, latent: bool) -> AttentionConfig:
         softcap=softcap,
         sinks=rng.random() < 0.3,
         window=window,
-        layers="G" if window is None else rng.choice(["L", "LG", "GLL"]),
+        layers=["global"] if window is None else rng.choice(WINDOWS),
         kernel="reference" if softcap or rng.random() < 0.3 else "auto",
         cache=rng.choice(["contiguous", "paged"]),
         block_size=rng.choice([1, 3, 16]),
@@ -83,7 +85,7 @@ def draw_positions(rng: random.Random, kinds: list[str]) -> PositionsConfig:
     )
     return PositionsConfig(
         kind=kind,
-        layers=rng.choice(["P", "PN", "NPP"]) if kind in ("rope", "alibi", "relative") else "P",
+        layers=rng.choice(POSITIONS) if kind in ("rope", "alibi", "relative") else ["positional"],
         base=rng.choice([50.0, 10000.0]),
         local_base=rng.choice([None, 100.0]),
         fraction=rng.choice([1.0, 0.5]),
@@ -144,7 +146,7 @@ def test_a_decoder_keeps_its_promises(seed: int) -> None:
     check_decoding(model, 19)
     check_state_bytes(model, 17)
     check_parameters(model, tied=model.config.tie_embeddings and not model.config.head.bias)  # type: ignore[attr-defined]
-    no_window = dataclasses.replace(model.config.attention, layers="G")  # type: ignore[attr-defined]
+    no_window = dataclasses.replace(model.config.attention, layers=["global"])  # type: ignore[attr-defined]
     check_no_leak(build(Decoder, dataclasses.replace(model.config, attention=no_window)), 9)  # type: ignore[call-arg]
 
 
@@ -153,7 +155,7 @@ def test_an_encoder_keeps_its_promises(seed: int) -> None:
     model = build(Encoder, draw(seed, EncoderConfig))
     check_padding(model, 13)
     check_batch_invariance(model, 13)
-    everywhere = dataclasses.replace(model.config.attention, layers="G")  # type: ignore[attr-defined]
+    everywhere = dataclasses.replace(model.config.attention, layers=["global"])  # type: ignore[attr-defined]
     check_sees_everything(build(Encoder, dataclasses.replace(model.config, attention=everywhere)), 8)  # type: ignore[call-arg]
 
 

@@ -26,7 +26,10 @@ GROUPED = ExpertsConfig(num_experts=4, experts_per_token=2, dispatch="grouped")
 LATENT = AttentionConfig(num_heads=2, latent=LatentConfig(kv_rank=6, nope_dim=4, rope_dim=2, v_dim=4))
 MODELS = {
     "decoder": (Decoder, DecoderConfig(d_model=WIDTH)),
-    "window": (Decoder, DecoderConfig(d_model=WIDTH, attention=AttentionConfig(layers="GL", window=4))),
+    "window": (
+        Decoder,
+        DecoderConfig(d_model=WIDTH, attention=AttentionConfig(layers=["global", "local"], window=4)),
+    ),
     "int8": (Decoder, DecoderConfig(d_model=WIDTH, attention=AttentionConfig(cache="int8"))),
     "alibi": (Decoder, DecoderConfig(d_model=WIDTH, positions=PositionsConfig(kind="alibi"))),
     "latent": (Decoder, DecoderConfig(d_model=WIDTH, attention=LATENT)),

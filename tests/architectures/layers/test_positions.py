@@ -209,9 +209,9 @@ def test_the_bias_of_a_pair_is_its_row_of_the_table():
     "wrong",
     [
         {"kind": "ropes"},
-        {"layers": "PX"},
-        {"layers": ""},
-        {"kind": "learned", "layers": "PN"},
+        {"layers": ["positional", "nope"]},
+        {"layers": []},
+        {"kind": "learned", "layers": ["positional", "none"]},
         {"base": 1.0},
         {"fraction": 0.0},
         {"num_buckets": 6},

@@ -169,7 +169,10 @@ def test_settings_without_counterpart_are_named(values: dict[str, Any], message:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (replace(LLAMA, positions=PositionsConfig(layers="PN")), r"positions\.layers=PN \(not PP\)"),
+        (
+            replace(LLAMA, positions=PositionsConfig(layers=["positional", "none"])),
+            r"positions\.layers=\[positional,none\] \(not \[positional\*2\]\)",
+        ),
         (replace(LLAMA, block=BlockConfig(norm="layernorm")), r"block\.norm=layernorm \(not rmsnorm\)"),
         (
             replace(LLAMA, attention=AttentionConfig(num_heads=2, sinks=True)),

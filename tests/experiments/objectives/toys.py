@@ -48,7 +48,10 @@ OTHERS = {
 }
 RECURRENT_BOTH_WAYS = {
     "mamba_bidirectional": (BidirectionalMamba, BidirectionalMambaConfig(d_model=8, d_state=4)),
-    "hybrid_bidirectional": (BidirectionalHybrid, BidirectionalHybridConfig(d_model=16, layers="MA")),
+    "hybrid_bidirectional": (
+        BidirectionalHybrid,
+        BidirectionalHybridConfig(d_model=16, layers=["mamba", "attention"]),
+    ),
 }
 
 

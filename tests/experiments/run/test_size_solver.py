@@ -129,7 +129,7 @@ def test_a_target_below_the_smallest_model_is_refused():
 
 def test_a_knob_without_effect_is_left_alone():
     """No layer has a feed-forward: the width alone has to do, or it is said that it cannot."""
-    config = HybridConfig(layers="A", feedforwards="O")
+    config = HybridConfig(layers=["attention"], feedforwards=["none"])
     reached = match(Hybrid, config, ScaleConfig(target=2 * (4 * 128**2 + 128) + 128), SIZES)
     assert (reached.config.d_model, reached.config.d_ff, reached.residual) == (128, None, 0)  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=r"scale\.target=120000: Hybrid comes no nearer"):

@@ -73,7 +73,7 @@ def test_rows_and_choices_of_every_layer(tmp_path: Path) -> None:
 
 
 def test_a_model_without_experts_records_nothing(tmp_path: Path) -> None:
-    folder = commands.train(*WORDS, "backbone.feedforwards=F", f"runs={tmp_path}")
+    folder = commands.train(*WORDS, "backbone.feedforwards=[dense]", f"runs={tmp_path}")
     assert not (folder / "routing").exists()
     assert {row["kind"] for row in commands.rows(folder)} == {"train", "validation"}
 

@@ -35,7 +35,11 @@ def build(variant: str) -> MoE:
     torch.manual_seed(0)
     experts = ExpertsConfig(**{"num_experts": 8, **VARIANTS[variant]})
     config = MoEConfig(
-        d_model=8, d_ff=6, feedforwards="FE", attention=AttentionConfig(num_heads=2), experts=experts
+        d_model=8,
+        d_ff=6,
+        feedforwards=["dense", "experts"],
+        attention=AttentionConfig(num_heads=2),
+        experts=experts,
     )
     model = MoE(config, vocab_size=23, max_length=16).double()
     if variant == "collapsed":

@@ -25,13 +25,13 @@ LAYERNORM = BlockConfig(norm="layernorm")
 
 
 LLAMA = BASE
-MISTRAL = replace(BASE, attention=replace(WIDE, window=5, layers="L"))
+MISTRAL = replace(BASE, attention=replace(WIDE, window=5, layers=["local"]))
 QWEN2 = replace(BASE, attention=AttentionConfig(num_heads=5, num_kv_heads=1, bias=True))
 QWEN3 = replace(BASE, attention=replace(WIDE, qk_norm="head"))
 GEMMA2 = replace(
     BASE,
     tie_embeddings=True,
-    attention=replace(WIDE, softcap=3.0, window=4, layers="LG"),
+    attention=replace(WIDE, softcap=3.0, window=4, layers=["local", "global"]),
     block=BlockConfig(norm="rmsnorm_offset", placement="sandwich"),
     embedding=EmbeddingConfig(scale=True),
     feedforward=FeedForwardConfig(activation="gelu_tanh"),
@@ -96,13 +96,13 @@ CASES: dict[str, tuple[DecoderConfig, type]] = {
     "mistral multi-query": (attention(MISTRAL, num_kv_heads=1, window=2), hf.MistralForCausalLM),
     "mistral odd width": (replace(MISTRAL, d_model=31, tie_embeddings=True), hf.MistralForCausalLM),
     "qwen2 plain": (QWEN2, hf.Qwen2ForCausalLM),
-    "qwen2 local": (attention(QWEN2, window=3, layers="GL"), hf.Qwen2ForCausalLM),
+    "qwen2 local": (attention(QWEN2, window=3, layers=["global", "local"]), hf.Qwen2ForCausalLM),
     "qwen2 tied": (replace(scaled(QWEN2, YARN), tie_embeddings=True, norm_eps=1e-2), hf.Qwen2ForCausalLM),
     "qwen3 plain": (QWEN3, hf.Qwen3ForCausalLM),
-    "qwen3 local": (attention(QWEN3, window=3, layers="LG", head_dim=6), hf.Qwen3ForCausalLM),
+    "qwen3 local": (attention(QWEN3, window=3, layers=["local", "global"], head_dim=6), hf.Qwen3ForCausalLM),
     "qwen3 biases": (attention(QWEN3, bias=True, out_bias=True), hf.Qwen3ForCausalLM),
     "gemma2 plain": (GEMMA2, hf.Gemma2ForCausalLM),
-    "gemma2 scale": (attention(GEMMA2, scale=11**-0.5, layers="G"), hf.Gemma2ForCausalLM),
+    "gemma2 scale": (attention(GEMMA2, scale=11**-0.5, layers=["global"]), hf.Gemma2ForCausalLM),
     "gemma2 untied": (replace(attention(GEMMA2, softcap=None), tie_embeddings=False), hf.Gemma2ForCausalLM),
     "olmo2 plain": (OLMO2, hf.Olmo2ForCausalLM),
     "olmo2 multi-query": (attention(OLMO2, num_kv_heads=1), hf.Olmo2ForCausalLM),

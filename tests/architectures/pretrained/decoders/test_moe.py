@@ -128,7 +128,7 @@ SHARED = replace(
 LATENT = LatentConfig(kv_rank=18, nope_dim=8, rope_dim=6, v_dim=9)
 V2_OURS = replace(
     BASE,
-    feedforwards="F2E",
+    feedforwards=["dense", "experts*2"],
     attention=AttentionConfig(num_heads=4, latent=LATENT),
     positions=PositionsConfig(interleaved=True),
     experts=ExpertsConfig(
@@ -153,12 +153,12 @@ MADE: dict[str, tuple[DecoderConfig, type]] = {
     "mixtral": (PLAIN, hf.MixtralForCausalLM),
     "mixtral standard width": (replace(PLAIN, d_ff=None, tie_embeddings=True), hf.MixtralForCausalLM),
     "mixtral window": (
-        replace(PLAIN, attention=replace(BASE.attention, window=5, layers="L")),
+        replace(PLAIN, attention=replace(BASE.attention, window=5, layers=["local"])),
         hf.MixtralForCausalLM,
     ),
     "olmoe": (OLMO, hf.OlmoeForCausalLM),
     "qwen2": (SHARED, hf.Qwen2MoeForCausalLM),
-    "qwen2 layers": (replace(SHARED, feedforwards="EF"), hf.Qwen2MoeForCausalLM),
+    "qwen2 layers": (replace(SHARED, feedforwards=["experts", "dense"]), hf.Qwen2MoeForCausalLM),
     "deepseek v2": (V2_OURS, hf.DeepseekV2ForCausalLM),
     "deepseek v2 groups": (
         replace(V2_OURS, experts=replace(V2_OURS.experts, num_groups=3, groups_per_token=2)),
@@ -205,7 +205,10 @@ def test_writes_and_reads_back(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (replace(PLAIN, feedforwards="FE"), r"Mixtral: .*feedforwards=FEF \(not EEE\)"),
+        (
+            replace(PLAIN, feedforwards=["dense", "experts"]),
+            r"Mixtral: .*feedforwards=\[dense,experts,dense\] \(not \[experts\*3\]\)",
+        ),
         (
             replace(PLAIN, experts=replace(FEW, renormalise=False)),
             r"Mixtral: experts\.renormalise=False \(not True\)",

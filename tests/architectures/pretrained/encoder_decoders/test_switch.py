@@ -105,7 +105,7 @@ OURS = EncoderDecoderConfig(
     attention=AttentionConfig(num_heads=3, scale=1.0),
     feedforward=FeedForwardConfig(activation="relu", gated=False),
     head=HeadConfig(scale=True),
-    feedforwards="FE",
+    feedforwards=["dense", "experts"],
     experts=ExpertsConfig(num_experts=3, experts_per_token=1, renormalise=False, capacity=40),
 )
 
@@ -116,7 +116,7 @@ OURS = EncoderDecoderConfig(
     [
         {},
         {"num_encoder_layers": 4, "norm_eps": 1e-3},
-        {"encoder_feedforwards": "E"},
+        {"encoder_feedforwards": ["experts"]},
         {"tie_embeddings": False, "head": HeadConfig()},
     ],
 )
@@ -136,7 +136,10 @@ def test_writes_switch(changes: dict[str, Any], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"feedforwards": "EF"}, r"Switch: .*feedforwards=EF \(not FE\)"),
+        (
+            {"feedforwards": ["experts", "dense"]},
+            r"Switch: .*feedforwards=\[experts,dense\] \(not \[dense,experts\]\)",
+        ),
         (
             {"experts": replace(OURS.experts, capacity=None)},
             r"Switch: experts\.capacity=None \(not 33\)",

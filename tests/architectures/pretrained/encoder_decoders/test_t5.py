@@ -137,9 +137,11 @@ def test_writes_t5(changes: dict[str, Any], tmp_path: Path) -> None:
 
 def test_names_the_settings_that_t5_lacks(tmp_path: Path) -> None:
     model = ours(
-        attention=AttentionConfig(num_heads=3, layers="GL", window=4), num_layers=1, num_encoder_layers=2
+        attention=AttentionConfig(num_heads=3, layers=["global", "local"], window=4),
+        num_layers=1,
+        num_encoder_layers=2,
     )
-    with pytest.raises(ValueError, match=r"T5: attention\.layers=GL .*attention\.scale="):
+    with pytest.raises(ValueError, match=r"T5: attention\.layers=\[global,local\] .*attention\.scale="):
         save_folder(model, tmp_path / "ours")
 
 

@@ -80,7 +80,7 @@ def ours(**changes: Any) -> Encoder:
     settings = {
         "d_model": 30,
         "num_layers": 4,
-        "attention": AttentionConfig(num_heads=3, window=6, layers="GL"),
+        "attention": AttentionConfig(num_heads=3, window=6, layers=["global", "local"]),
         "positions": PositionsConfig(base=700.0, local_base=90.0),
         "block": BlockConfig(norm="layernorm_no_bias", first_norm=False),
         "feedforward": FeedForwardConfig(activation="gelu"),

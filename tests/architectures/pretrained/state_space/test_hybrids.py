@@ -135,26 +135,33 @@ OURS = HybridConfig(
 )
 FRACTION = PositionsConfig(fraction=0.5, base=500.0)
 MADE: dict[str, tuple[HybridConfig, type]] = {
-    "jamba": (replace(OURS, layers="MAM"), hf.JambaForCausalLM),
+    "jamba": (replace(OURS, layers=["mamba", "attention", "mamba"]), hf.JambaForCausalLM),
     "jamba experts": (
         replace(
             OURS,
-            layers="2MA",
-            feedforwards="FE",
+            layers=["mamba*2", "attention"],
+            feedforwards=["dense", "experts"],
             tie_embeddings=True,
             experts=ExpertsConfig(num_experts=3, experts_per_token=2, renormalise=False),
         ),
         hf.JambaForCausalLM,
     ),
     "jamba one attention layer": (
-        replace(OURS, layers="3MAM", mamba=replace(OURS.mamba, dt_rank=7, conv_bias=False, bias=True)),
+        replace(
+            OURS,
+            layers=["mamba*3", "attention", "mamba"],
+            mamba=replace(OURS.mamba, dt_rank=7, conv_bias=False, bias=True),
+        ),
         hf.JambaForCausalLM,
     ),
-    "bamba": (replace(OURS, layers="2SA", positions=FRACTION, d_ff=None), hf.BambaForCausalLM),
+    "bamba": (
+        replace(OURS, layers=["mamba2*2", "attention"], positions=FRACTION, d_ff=None),
+        hf.BambaForCausalLM,
+    ),
     "bamba biases": (
         replace(
             OURS,
-            layers="ASSAA",
+            layers=["attention", "mamba2*2", "attention*2"],
             positions=FRACTION,
             tie_embeddings=True,
             attention=replace(OURS.attention, bias=True, out_bias=True, head_dim=8),
@@ -166,7 +173,7 @@ MADE: dict[str, tuple[HybridConfig, type]] = {
     "falcon": (
         replace(
             OURS,
-            layers="A+S",
+            layers=["attention+mamba2"],
             positions=PositionsConfig(base=700.0),
             attention=replace(OURS.attention, head_dim=4),
             mamba2=replace(OURS.mamba2, norm="none", head_dim=5),
@@ -174,7 +181,12 @@ MADE: dict[str, tuple[HybridConfig, type]] = {
         hf.FalconH1ForCausalLM,
     ),
     "falcon norm": (
-        replace(OURS, layers="A+S", positions=PositionsConfig(), attention=AttentionConfig(num_heads=2)),
+        replace(
+            OURS,
+            layers=["attention+mamba2"],
+            positions=PositionsConfig(),
+            attention=AttentionConfig(num_heads=2),
+        ),
         hf.FalconH1ForCausalLM,
     ),
 }
@@ -204,27 +216,44 @@ def test_writes_and_reads_back(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (replace(OURS, layers="MAAMM"), r"Jamba: layers=MAAMM \(not MMMMM\)"),
         (
-            replace(OURS, layers="MAM", positions=PositionsConfig()),
+            replace(OURS, layers=["mamba", "attention*2", "mamba*2"]),
+            r"Jamba: layers=\[mamba,attention\*2,mamba\*2\] \(not \[mamba\*5\]\)",
+        ),
+        (
+            replace(OURS, layers=["mamba", "attention", "mamba"], positions=PositionsConfig()),
             r"Jamba: .*positions\.kind=rope \(not none\)",
         ),
         (
-            replace(OURS, layers="MAM", mamba=SelectiveConfig()),
+            replace(OURS, layers=["mamba", "attention", "mamba"], mamba=SelectiveConfig()),
             r"Jamba: mamba\.selection_norm=False \(not True\)",
         ),
         (
-            replace(OURS, layers="MAM", feedforwards="E"),
+            replace(OURS, layers=["mamba", "attention", "mamba"], feedforwards=["experts"]),
             r"Jamba: experts\.renormalise=True \(not False\)",
         ),
-        (replace(OURS, layers="MAM", mamba=replace(OURS.mamba, d_inner=30)), "30 channels are no multiple"),
-        (replace(OURS, layers="2SA"), r"Bamba: positions"),
         (
-            replace(OURS, layers="2SA", positions=FRACTION, mamba2=replace(OURS.mamba2, norm="none")),
+            replace(OURS, layers=["mamba", "attention", "mamba"], mamba=replace(OURS.mamba, d_inner=30)),
+            "30 channels are no multiple",
+        ),
+        (replace(OURS, layers=["mamba2*2", "attention"]), r"Bamba: positions"),
+        (
+            replace(
+                OURS,
+                layers=["mamba2*2", "attention"],
+                positions=FRACTION,
+                mamba2=replace(OURS.mamba2, norm="none"),
+            ),
             r"Bamba: mamba2\.norm=none \(not after_gate\)",
         ),
-        (replace(OURS, layers="A+S", positions=FRACTION), r"FalconH1: positions\.fraction=0\.5 \(not 1\.0\)"),
-        (replace(OURS, layers="AN", positions=FRACTION), r"Bamba: .*layers=ANANA \(not ASASA\)"),
+        (
+            replace(OURS, layers=["attention+mamba2"], positions=FRACTION),
+            r"FalconH1: positions\.fraction=0\.5 \(not 1\.0\)",
+        ),
+        (
+            replace(OURS, layers=["attention", "gated_deltanet"], positions=FRACTION),
+            r"Bamba: .*layers=\[attention,gated_deltanet,.*\] \(not \[attention,mamba2,.*\]\)",
+        ),
     ],
 )
 def test_what_no_family_expresses_is_named(config: HybridConfig, message: str) -> None:

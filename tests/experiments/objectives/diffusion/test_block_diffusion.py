@@ -261,7 +261,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(ValueError, match=r"filling\.guidance=0"):
         BlockDiffusionConfig(filling=FillingConfig(guidance=1.0))
     with pytest.raises(ValueError, match="block diffusion has no windows"):
-        ModelConfig(d_model=16, attention=AttentionConfig(window=4, layers="LG"))
+        ModelConfig(d_model=16, attention=AttentionConfig(window=4, layers=["local", "global"]))
     with pytest.raises(ValueError, match="shifted=false"):
         ModelConfig(d_model=16, shifted=True)
     assert math.isfinite(build(3)(torch.tensor([[1, 2]])).logits_BTV.sum().item())

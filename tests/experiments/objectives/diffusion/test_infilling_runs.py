@@ -11,12 +11,12 @@ from experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
 ARMS = {
-    "encoder of experts": ("backbone.feedforwards=FE",),
+    "encoder of experts": ("backbone.feedforwards=[dense,experts]",),
     "masked_diffusion_moe": ("backbone.experts.choice=expert",),
     "s4_bidirectional": (),
     "mamba_bidirectional": (),
     "mamba2_bidirectional": ("backbone.directions=separate",),
-    "hybrid_bidirectional": ("backbone.feedforwards=FE", "backbone.layers=MA"),
+    "hybrid_bidirectional": ("backbone.feedforwards=[dense,experts]", "backbone.layers=[mamba,attention]"),
 }
 
 

@@ -93,7 +93,10 @@ MODELS = {
         block=BlockConfig(norm="layernorm", parallel=True, shared_norm=True),
     ),
     "parallel, two norms": lambda: build(
-        Decoder, attention=attention(), positions=positions(layers="PN"), block=BlockConfig(parallel=True)
+        Decoder,
+        attention=attention(),
+        positions=positions(layers=["positional", "none"]),
+        block=BlockConfig(parallel=True),
     ),
     "buckets": lambda: build(
         Decoder,
@@ -129,7 +132,7 @@ MODELS = {
         attention=attention(num_heads=6, num_kv_heads=3, bias=True, qk_norm="head"),
         block=BlockConfig(norm="layernorm", placement="post"),
     ),
-    "mixed": lambda: build(Hybrid, layers="AG", attention=attention()),
+    "mixed": lambda: build(Hybrid, layers=["attention", "gla"], attention=attention()),
 }
 
 
@@ -219,14 +222,14 @@ def test_what_is_not_plain_keeps_to_pytorch(monkeypatch):
     others = [
         {"attention": attention(sinks=True)},
         {"attention": attention(softcap=3.0)},
-        {"attention": attention(window=4, layers="L")},
+        {"attention": attention(window=4, layers=["local"])},
         {"attention": attention(cache="paged")},
         {"attention": attention(cache="int8")},
         {"attention": attention(kernel="sdpa")},
         {"attention": attention(kernel="reference")},
-        plain | {"feedforwards": "E", "experts": ExpertsConfig(capacity=1)},
-        plain | {"feedforwards": "E", "experts": ExpertsConfig(num_groups=2)},
-        plain | {"feedforwards": "E", "experts": ExpertsConfig(dispatch="loop")},
+        plain | {"feedforwards": ["experts"], "experts": ExpertsConfig(capacity=1)},
+        plain | {"feedforwards": ["experts"], "experts": ExpertsConfig(num_groups=2)},
+        plain | {"feedforwards": ["experts"], "experts": ExpertsConfig(dispatch="loop")},
     ]
     for settings in others:
         assert build(Decoder, **settings).kernels()["decoding"] == "portable", settings
