@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -43,8 +44,13 @@ def _settings(frame: pd.DataFrame, identity: pd.Series, group: pd.Series) -> pd.
         last = [setting.split(".")[-1] for setting in varied]
         short = {s: name if last.count(name) == 1 else s for s, name in zip(varied, last, strict=True)}
         for key in keys:
-            words[key] = "".join(f" {short[s]}={flat[key].get(s)}" for s in varied)
+            words[key] = "".join(f" {short[s]}={setting_text(flat[key].get(s))}" for s in varied)
     return identity.map(words)
+
+
+def setting_text(value: Any) -> Any:
+    """Return a list, such as the layers of a hybrid, in short: ``mamba*3,attention``; else the value itself."""
+    return ",".join(map(str, value)) if isinstance(value, list) else value
 
 
 def config_differences(frame: pd.DataFrame) -> pd.DataFrame:
@@ -60,5 +66,6 @@ def config_differences(frame: pd.DataFrame) -> pd.DataFrame:
         for setting in sorted({setting for config in flat.values() for setting in config}):
             values = {arm: config.get(setting) for arm, config in flat.items()}
             if len({repr(value) for value in values.values()}) > 1:
-                rows.append({"task": task, "scale": scale, "setting": setting, **values})
+                texts = {arm: setting_text(value) for arm, value in values.items()}
+                rows.append({"task": task, "scale": scale, "setting": setting, **texts})
     return pd.DataFrame(rows, columns=None if rows else ["task", "scale", "setting"])

@@ -7,7 +7,10 @@ when it is read. What people type does not: they get an error that gives the new
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+from architectures.layers.layer_pattern import compress_pattern
 
 ROOT = {"initial": "init_from", "fork": "continue_from"}
 
@@ -53,6 +56,26 @@ VALUES: dict[str, dict[str, str]] = {
     "scale.axis": {"body": "non_embedding", "active_body": "active_non_embedding"},
 }
 """Renamed values, by key."""
+
+_FEEDFORWARDS = {"F": "dense", "E": "experts", "O": "none"}
+PATTERNS: dict[str, dict[str, str]] = {
+    "layers": {
+        "A": "attention",
+        "L": "local_attention",
+        "H": "s4",
+        "M": "mamba",
+        "S": "mamba2",
+        "G": "gla",
+        "D": "deltanet",
+        "N": "gated_deltanet",
+    },
+    "feedforwards": _FEEDFORWARDS,
+    "encoder_feedforwards": _FEEDFORWARDS,
+    "attention.layers": {"G": "global", "L": "local"},
+    "positions.layers": {"P": "positional", "N": "none"},
+}
+"""Layer types that were letters, by key of a backbone: ``7MA+S`` is now ``[mamba*7, attention+mamba2]``."""
+_LETTERS = r"([1-9]\d*)?([A-Z](?:\+[A-Z])*)"
 
 TARGETS = {"Diffusion": "MaskedDiffusion"}
 """Renamed classes."""
@@ -136,6 +159,8 @@ def upgrade(tree: dict[str, Any]) -> dict[str, Any]:
     for name in ("backbone", "objective", "task"):
         if isinstance(new.get(name), dict):
             new[name] = _part(new[name], BACKBONES if name == "backbone" else {})
+    if isinstance(new.get("backbone"), dict):
+        new["backbone"] = _named_layers(new["backbone"])
     for key, values in VALUES.items():
         section, _, leaf = key.partition(".")
         held = new.get(section)
@@ -161,6 +186,35 @@ def _part(section: dict[str, Any], keys: dict[str, str]) -> dict[str, Any]:
         if isinstance(new.get(name), dict):
             new[name] = _renamed(new[name], inner)
     return new
+
+
+def _named_layers(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the section of a backbone with names for the letters of its layer patterns."""
+    new: dict[str, Any] = {
+        key: renamed_pattern(prefix + key, value) or value for key, value in section.items()
+    }
+    for part in ("attention", "positions"):
+        if not prefix and isinstance(new.get(part), dict):
+            new[part] = _named_layers(new[part], f"{part}.")
+    return new
+
+
+def renamed_pattern(key: str, value: Any) -> list[str] | None:
+    """Return the layer types that a pattern of letters stood for; None for what is no such pattern.
+
+    Args:
+        key: of the backbone, such as ``attention.layers``.
+        value: its value, such as ``LLG``.
+    """
+    if key not in PATTERNS or not isinstance(value, str) or not re.fullmatch(f"(?:{_LETTERS})+", value):
+        return None
+    types = PATTERNS[key]
+    layers: list[str] = []
+    for count, letters in re.findall(_LETTERS, value):
+        if not set(letters.split("+")) <= set(types):
+            return None
+        layers += ["+".join(types[letter] for letter in letters.split("+"))] * int(count or 1)
+    return compress_pattern(layers)
 
 
 def upgrade_target(target: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from experiments.config.legacy import renamed_key, upgrade_target
+from experiments.config.legacy import renamed_key, renamed_pattern, upgrade_target
 from experiments.runtime.errors import ConfigError, nearest
 
 T = TypeVar("T")
@@ -57,9 +57,21 @@ def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
         raise ConfigError(f"{missing} has no value: set {missing}=...") from None
     except OmegaConfBaseException as error:
         where = f"{prefix}{error.full_key}" if error.full_key else key
+        if "is not a ListConfig" in str(error):
+            raise ConfigError(
+                _no_list(where, OmegaConf.select(OmegaConf.create(values), error.full_key or ""))
+            ) from None
         raise ConfigError(f"{where}: {first_line(error)}") from None
     except ValueError as error:
         raise ConfigError(f"{key}: {error}" if key else str(error)) from None
+
+
+def _no_list(key: str, value: Any) -> str:
+    """Return the message about a value that should be a list."""
+    layers = renamed_pattern(key.removeprefix("backbone."), value)
+    if layers is not None:
+        return f"{key}={value} is now {key}=[{','.join(layers)}]"
+    return f"{key}={value} must be a list: write {key}=[{value}]"
 
 
 @functools.cache

@@ -86,6 +86,18 @@ def test_arms_of_one_cell_are_told_apart_by_their_settings(write_run: Any, tmp_p
     ]
 
 
+def test_layer_patterns_are_short_in_names(write_run: Any, tmp_path: Path) -> None:
+    """Also those of version 0.1, where letters stood for layer types."""
+    for digest, layers in (("1", ["mamba*3", "attention"]), ("2", ["attention+mamba2"]), ("3", "MA")):
+        folder = write_run("hybrid", 0, digest=digest)
+        (folder / "config.yaml").write_text(yaml.safe_dump({"backbone": {"layers": layers}}))
+    assert sorted(load_study(tmp_path / "runs", "compare")["arm"]) == [
+        "hybrid layers=attention+mamba2",
+        "hybrid layers=mamba*3,attention",
+        "hybrid layers=mamba,attention",
+    ]
+
+
 def test_a_setting_that_follows_another_of_its_name_is_not_named_twice(
     write_run: Any, tmp_path: Path
 ) -> None:

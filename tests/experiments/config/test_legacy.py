@@ -71,6 +71,30 @@ def test_a_model_of_a_hybrid() -> None:
     assert found["backbone"]["_target_"] == "architectures.backbones.hybrid.Hybrid"
 
 
+@pytest.mark.parametrize(
+    ("key", "letters", "names"),
+    [
+        ("layers", "MAMM", ["mamba", "attention", "mamba*2"]),
+        ("layers", "7M2A+S", ["mamba*7", "attention+mamba2*2"]),
+        ("layers", "LHGDN", ["local_attention", "s4", "gla", "deltanet", "gated_deltanet"]),
+        ("feedforwards", "3F58E", ["dense*3", "experts*58"]),
+        ("encoder_feedforwards", "FO", ["dense", "none"]),
+        ("attention.layers", "GLL", ["global", "local*2"]),
+        ("positions.layers", "PPPN", ["positional*3", "none"]),
+    ],
+)
+def test_letters_of_layer_patterns_become_names(key: str, letters: str, names: list[str]) -> None:
+    part, _, leaf = key.rpartition(".")
+
+    def tree(value: object) -> dict[str, object]:
+        section = {leaf: value, "d_model": 8}
+        return {"backbone": {"_target_": "mine.Own"} | ({part: section} if part else section)}
+
+    assert upgrade(tree(letters)) == tree(names)
+    assert upgrade(tree(names)) == tree(names)
+    assert upgrade(tree("XYZ")) == tree("XYZ")
+
+
 def test_keys_of_other_peoples_classes_stay() -> None:
     own = {"backbone": {"_target_": "mine.Own", "rate": 1}, "objective": {"_target_": "mine.Loss", "rate": 1}}
     assert upgrade(own) == own
@@ -103,6 +127,18 @@ def test_keys_of_other_peoples_classes_stay() -> None:
         (
             ["backbone=encoder_decoder", "objective=denoising", "objective.mean_span=2"],
             "objective.mean_span is now objective.poisson_lambda",
+        ),
+        (
+            ["backbone=hybrid", "backbone.layers=3MA"],
+            "backbone.layers=3MA is now backbone.layers=[mamba*3,attent",
+        ),
+        (
+            ["backbone=decoder", "backbone.attention.layers=LG"],
+            "backbone.attention.layers=LG is now backbone.attention.layers=[local,global]",
+        ),
+        (
+            ["backbone=decoder", "backbone.feedforwards=dense"],
+            "backbone.feedforwards=dense must be a list: write backbone.feedforwards=[dense]",
         ),
         (["+optimizer.final=0"], "optimizer.final is now optimizer.min_lr_ratio"),
         (["+fork=runs"], "fork is now continue_from"),
