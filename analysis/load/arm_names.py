@@ -49,7 +49,7 @@ def _settings(frame: pd.DataFrame, identity: pd.Series, group: pd.Series) -> pd.
 
 
 def setting_text(value: Any) -> Any:
-    """Return a list, such as the layers of a hybrid, in short: ``mamba*3,attention``; else the value itself."""
+    """Return a list, such as layer types, in short, as ``mamba*3,attention``; other values as they are."""
     return ",".join(map(str, value)) if isinstance(value, list) else value
 
 
