@@ -123,7 +123,7 @@ def test_experts_that_choose_do_not_go_with_packed_documents(family: str) -> Non
 STACKS = {
     "mamba": (BidirectionalMamba, BidirectionalMambaConfig(d_model=16, d_state=3)),
     "mamba2": (BidirectionalMamba2, BidirectionalMamba2Config(d_model=16, d_state=5)),
-    "hybrid": (BidirectionalHybrid, hybrid("MS")),
+    "hybrid": (BidirectionalHybrid, hybrid(["mamba", "mamba2"])),
 }
 
 

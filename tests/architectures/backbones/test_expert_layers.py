@@ -170,7 +170,7 @@ def test_experts_may_choose_in_an_encoder_alone() -> None:
 
 
 def test_unpadded_batches_have_no_experts() -> None:
-    with pytest.raises(ValueError, match="unpad=true does not go with feedforwards=\[dense,experts\]"):
+    with pytest.raises(ValueError, match=r"unpad=true does not go with feedforwards=\[dense,experts\]"):
         EncoderConfig(unpad=True, feedforwards=["dense", "experts"])
 
 

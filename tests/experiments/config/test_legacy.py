@@ -129,8 +129,8 @@ def test_keys_of_other_peoples_classes_stay() -> None:
             "objective.mean_span is now objective.poisson_lambda",
         ),
         (
-            ["backbone=hybrid", "backbone.layers=3MA"],
-            "backbone.layers=3MA is now backbone.layers=[mamba*3,attent",
+            ["backbone=hybrid", "backbone.layers=[mamba*3,attention]"],
+            "backbone.layers=[mamba*3,attention] is now backbone.layers=[mamba*3,attent",
         ),
         (
             ["backbone=decoder", "backbone.attention.layers=LG"],
