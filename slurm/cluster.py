@@ -1,4 +1,4 @@
-"""What a cluster is asked for, read from the lines of ``slurm/cluster.env`` that begin with ``CLUSTER_``."""
+"""Options of sbatch for a cluster, read from the ``CLUSTER_`` lines of ``slurm/cluster.env``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PREFIX = "CLUSTER_"
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterConfig:
-    """Options of sbatch, and what a job finds on its node. Empty leaves the choice to the cluster."""
+    """Options of sbatch, and the environment of a job. Empty values leave the choice to the cluster."""
 
     partition: str = ""
     """Partition, or several with commas."""
     account: str = ""
-    """Account that pays."""
+    """Account to charge."""
     qos: str = ""
     """Quality of service."""
     time: str = ""
@@ -29,9 +29,9 @@ class ClusterConfig:
     nodes: int = 1
     """Nodes of a task."""
     tasks_per_node: int = 1
-    """Processes of a cell on each node."""
+    """Processes of a run on each node."""
     gpus_per_node: int = 0
-    """GPUs on each node, shared by the cells of a task."""
+    """GPUs on each node, shared by the runs of a task."""
     cpus_per_task: int = 1
     """CPUs of each process."""
     mem: str = ""
@@ -52,11 +52,11 @@ class ClusterConfig:
 
     @property
     def processes(self) -> int:
-        """Processes of a task."""
+        """Return the number of processes of a task."""
         return self.nodes * self.tasks_per_node
 
-    def place(self) -> list[str]:
-        """The options of every job: where it may run, and for how long."""
+    def common_options(self) -> list[str]:
+        """Return the options of every job: partition, account, time limit, memory and CPUs."""
         named = {
             "--partition": self.partition,
             "--account": self.account,
@@ -67,8 +67,8 @@ class ClusterConfig:
         }
         return [f"{option}={value}" for option, value in named.items() if value]
 
-    def resources(self) -> list[str]:
-        """The options that only the cells need: nodes, processes, GPUs, and what else was asked for."""
+    def array_options(self) -> list[str]:
+        """Return the options of the array of runs: nodes, processes, GPUs and ``options``."""
         found = [f"--nodes={self.nodes}", f"--ntasks-per-node={self.tasks_per_node}"]
         if self.gpus_per_node:
             found.append(f"--gpus-per-node={self.gpus_per_node}")
@@ -76,7 +76,7 @@ class ClusterConfig:
 
 
 def read_cluster(path: Path) -> ClusterConfig:
-    """The settings in a file of ``KEY=VALUE`` lines as a shell reads them. Raises ConfigError."""
+    """Read a file of ``KEY=VALUE`` lines in shell syntax. Raises ConfigError."""
     values = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""Asks SLURM: which tasks of a submission wait or run, and how those that are gone ended."""
+"""Queries SLURM for array tasks: those in the queue (squeue), and the final states of others (sacct)."""
 
 from __future__ import annotations
 
@@ -8,57 +8,57 @@ from dataclasses import dataclass
 
 from experiments.runtime.errors import RunError
 
-PATIENCE = 60.0
-"""Seconds to wait for an answer of SLURM's commands; a busy controller takes its time."""
+TIMEOUT = 60.0
+"""Seconds to wait for a command of SLURM; a busy controller is slow."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One task of an array as SLURM has it."""
+    """Array task as SLURM reports it."""
 
     job: str
-    """``ARRAY_TASK``, as SLURM's own commands take it."""
+    """Job id, as in ``1234_5``."""
     state: str
-    """PENDING, RUNNING, COMPLETING, ...; of an ended one COMPLETED, FAILED, CANCELLED, TIMEOUT, ..."""
-    place: str = ""
-    """Node, or why it waits."""
+    """State: PENDING, RUNNING, COMPLETING, ...; after its end COMPLETED, FAILED, CANCELLED, TIMEOUT, ..."""
+    nodes_or_reason: str = ""
+    """Nodes that it runs on, or the reason why it waits (squeue's %R)."""
 
 
-def ask(*command: str) -> str:
-    """What a command of SLURM prints. Raises RunError where it is missing or refuses."""
+def call(*command: str) -> str:
+    """Return the output of a SLURM command. Raises RunError if it is missing or fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     except FileNotFoundError:
         raise RunError(f"{command[0]} is not on the path: is this a machine of the cluster?") from None
     except subprocess.TimeoutExpired:
-        raise RunError(f"{command[0]} did not answer within {PATIENCE:.0f} s; try again later") from None
+        raise RunError(f"{command[0]} did not answer within {TIMEOUT:.0f} s; try again later") from None
     if done.returncode != 0:
         raise RunError(f"{command[0]}: {done.stderr.strip() or f'exit code {done.returncode}'}")
     return done.stdout
 
 
-def live(names: Iterable[str]) -> dict[tuple[str, int], Task]:
-    """The tasks in the queue by name of their job and index, running ones included. Raises RunError."""
+def queued_tasks(names: Iterable[str]) -> dict[tuple[str, int], Task]:
+    """Return the waiting and running tasks by job name and index. Raises RunError."""
     listed = ",".join(names)
     if not listed:
         return {}
     # A task that was requeued waits out its old run as COMPLETING; it is in the queue all along.
-    answer = ask("squeue", "--noheader", "--array", f"--name={listed}", "--format=%j|%K|%F_%K|%T|%R")
+    answer = call("squeue", "--noheader", "--array", f"--name={listed}", "--format=%j|%K|%F_%K|%T|%R")
     tasks = {}
     for line in answer.splitlines():
-        name, index, job, state, place = line.split("|", 4)
+        name, index, job, state, where = line.split("|", 4)
         if index.isdigit():
-            tasks[name, int(index)] = Task(job=job, state=state, place=place)
+            tasks[name, int(index)] = Task(job=job, state=state, nodes_or_reason=where)
     return tasks
 
 
-def ended(names: Iterable[str]) -> dict[tuple[str, int], Task]:
-    """The last state of tasks that have left the queue, as far as the cluster keeps accounts."""
+def finished_tasks(names: Iterable[str]) -> dict[tuple[str, int], Task]:
+    """Return the tasks that have left the queue; none if the cluster has no accounting."""
     listed = ",".join(names)
     if not listed:
         return {}
     try:
-        answer = ask(
+        answer = call(
             "sacct", "--noheader", "--parsable2", "--allocations", "--starttime=2000-01-01",
             f"--name={listed}", "--format=JobName,JobID,State",
         )  # fmt: skip

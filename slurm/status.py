@@ -1,14 +1,14 @@
-"""Prints what each cell of a submitted study is doing: from the run folders and from SLURM's queue.
+"""Prints the state of each run of a submitted study, from the run folders and SLURM's queue.
 
     python -m slurm.status study=compare [runs=runs]
 
 waiting       in the queue
 running       on a node, with the step of its last logged row
-preempted     stopped and saved; goes on when its job runs again, or when it is submitted again
-done          result.json says complete
-diverged, oom, failed    result.json says so, and why
-interrupted   begun, without a result, and in no queue: killed; submit again
-missing       not begun, and in no queue: submit again
+preempted     stopped with a checkpoint; resumes when its job runs again or is submitted again
+done          complete
+diverged, oom, failed    ended with an error, which the table shows
+interrupted   killed: it has begun, has no result, and is not in the queue; submit again
+missing       not begun, and not in the queue; submit again
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from omegaconf import OmegaConf
 
 from experiments.config.structured import typed
 from experiments.runtime.errors import ConfigError, RunError, nearest
-from slurm.cells import Cell, submissions
-from slurm.queue import Task, ended, live
+from slurm.queue import Task, finished_tasks, queued_tasks
+from slurm.submission import StudyRun, submissions
 
-GONE = ("COMPLETING", "PENDING", "REQUEUED", "REQUEUE_HOLD", "CONFIGURING", "SUSPENDED")
-"""States of a task in the queue that trains nothing."""
+NOT_RUNNING = ("COMPLETING", "PENDING", "REQUEUED", "REQUEUE_HOLD", "CONFIGURING", "SUSPENDED")
+"""States of a queued task in which it does not train."""
 WIDTH = 150
 
 
 @dataclass(frozen=True, kw_only=True)
 class StatusConfig:
-    """What is asked of ``slurm.status``."""
+    """Options of ``slurm.status``."""
 
     study: str
     """The study, a folder inside ``runs``."""
@@ -46,21 +46,21 @@ class StatusConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A cell and what it is doing."""
+    """Row of the table: a run and its state."""
 
-    cell: Cell
+    run: StudyRun
     state: str
     step: int | None
-    """The step of the last row of metrics.jsonl."""
+    """Step of the last row of metrics.jsonl."""
     task: Task | None
-    """Its task in the queue, or its last one where the cluster keeps accounts."""
+    """Its task in the queue, or its last one if the cluster has accounting."""
     message: str
 
 
-def state_of(cell: Cell, task: Task | None) -> str:
-    """One of the states in the module's docstring; ``task`` is the cell's in the queue, if any."""
-    status = cell.status
-    running = task is not None and task.state not in GONE
+def state_of(run: StudyRun, task: Task | None) -> str:
+    """Return a state of the module's docstring; ``task`` is the run's task in the queue, if any."""
+    status = run.status
+    running = task is not None and task.state not in NOT_RUNNING
     if status == "complete":
         return "done"
     if status == "preempted":
@@ -69,12 +69,12 @@ def state_of(cell: Cell, task: Task | None) -> str:
         return status or "running"
     if task is not None:
         return "waiting"
-    return status or ("interrupted" if Path(cell.folder).exists() else "missing")
+    return status or ("interrupted" if Path(run.folder).exists() else "missing")
 
 
-def last_step(cell: Cell) -> int | None:
-    """The step of the last whole row of metrics.jsonl."""
-    path = Path(cell.folder) / "metrics.jsonl"
+def last_step(run: StudyRun) -> int | None:
+    """Return the step of the last complete row of metrics.jsonl."""
+    path = Path(run.folder) / "metrics.jsonl"
     if not path.exists():
         return None
     for line in reversed(path.read_text(encoding="utf-8").splitlines()):
@@ -86,7 +86,7 @@ def last_step(cell: Cell) -> int | None:
 
 
 def rows(study: Path) -> list[Row]:
-    """Every cell that was ever submitted, as its newest submission knows it. Raises RunError."""
+    """Return a row for every run of the study's submissions. Raises RunError."""
     found = submissions(study)
     if not found:
         have = [path.parent.name for path in study.parent.glob("*/slurm")]
@@ -94,54 +94,55 @@ def rows(study: Path) -> list[Row]:
             f"study={study.name}: nothing was submitted into {study.parent}/{nearest(study.name, have)}"
         )
     names = [each.name for each in found]
-    queue, accounts = live(names), ended(names)
-    newest: dict[str, Cell] = {}
+    queue, accounts = queued_tasks(names), finished_tasks(names)
+    newest: dict[str, StudyRun] = {}
     tasks: dict[str, Task] = {}
     waiting: dict[str, Task] = {}
     for each in found:
-        for cell in each.cells:
-            newest[cell.key] = cell
-            index = (each.name, cell.task)
-            if cell.task is not None and index in queue:
-                waiting[cell.key] = queue[index]  # type: ignore[index]
-            elif cell.task is not None and index in accounts:
-                tasks[cell.key] = accounts[index]  # type: ignore[index]
+        for run in each.runs:
+            newest[run.key] = run
+            index = (each.name, run.task)
+            if run.task is not None and index in queue:
+                waiting[run.key] = queue[index]  # type: ignore[index]
+            elif run.task is not None and index in accounts:
+                tasks[run.key] = accounts[index]  # type: ignore[index]
     return [
         Row(
-            cell=cell,
-            state=state_of(cell, waiting.get(key)),
-            step=last_step(cell),
+            run=run,
+            state=state_of(run, waiting.get(key)),
+            step=last_step(run),
             task=waiting.get(key, tasks.get(key)),
-            message=str((cell.result() or {}).get("message") or "").partition("\n")[0],
+            message=str((run.result() or {}).get("message") or "").partition("\n")[0],
         )
-        for key, cell in newest.items()
+        for key, run in newest.items()
     ]
 
 
 def table(found: Sequence[Row]) -> rich.table.Table:
+    """Return the rows as a table for the terminal."""
     shown = rich.table.Table(box=rich.box.SIMPLE)
-    for name in ("cell", "seed", "state", "step", "task", "SLURM says", "where, why"):
+    for name in ("run", "seed", "state", "step", "task", "SLURM says", "where, why"):
         shown.add_column(
             name, justify="right" if name in ("seed", "step") else "left", no_wrap=name != "where, why"
         )
-    for row in sorted(found, key=lambda row: (row.cell.name, row.cell.key)):
+    for row in sorted(found, key=lambda row: (row.run.name, row.run.key)):
         task = row.task or Task(job="", state="")
         if row.state == "done":
             task = Task(job=task.job, state="")
         shown.add_row(
-            row.cell.key.rpartition("-")[0],
-            str(row.cell.seed),
+            row.run.key.rpartition("-")[0],
+            str(row.run.seed),
             row.state,
             "" if row.step is None else f"{row.step:,}",
             task.job,
             task.state,
-            row.message if row.state in ("diverged", "oom", "failed") else task.place,
+            row.message if row.state in ("diverged", "oom", "failed") else task.nodes_or_reason,
         )
     return shown
 
 
 def main(words: Sequence[str]) -> int:
-    """The exit code: 0, or that of the mistake."""
+    """Print the table; return the exit code."""
     if any(word in ("--help", "-h") for word in words):
         print(__doc__, end="")
         return 0
@@ -154,7 +155,7 @@ def main(words: Sequence[str]) -> int:
     rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(table(found))
     counts = Counter(row.state for row in found)
     print(
-        f"{len(found)} {'cell' if len(found) == 1 else 'cells'}: "
+        f"{len(found)} {'run' if len(found) == 1 else 'runs'}: "
         + ", ".join(f"{number} {state}" for state, number in counts.items())
     )
     return 0

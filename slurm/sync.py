@@ -1,14 +1,14 @@
-"""Uploads the runs of a study to Weights & Biases, from a machine with internet, after the fact.
+"""Uploads the runs of a study to Weights & Biases afterwards, from a machine with internet.
 
     python -m slurm.sync study=compare [runs=runs] [mode=online] [project=NAME] [entity=NAME]
 
-What is uploaded is the record (``metrics.jsonl``, ``result.json``), whatever the run was tracked with: a
-run that was interrupted ten times is one W&B run with every step once, under the id that
-online tracking gives it. Runs without a result are left for later. A run that was uploaded
-is marked in its folder and not uploaded again; one whose upload broke off goes on after the
-rows that W&B has. ``mode=offline`` writes W&B's files (``RUN/wandb/offline-run-*``) without uploading.
+It uploads the files of the run folder (``metrics.jsonl``, ``result.json``), whatever tracker the run
+used. A run that was preempted ten times is one W&B run with every step once, under the id of
+online tracking. Runs without a result are skipped. An uploaded run is marked in its folder and
+not uploaded again; an upload that broke off resumes after the rows that W&B has.
+``mode=offline`` writes W&B's files (``RUN/wandb/offline-run-*``) without uploading.
 
-Exit code 1 where W&B failed for a run.
+The exit code is 1 if W&B failed for a run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from experiments.tracking.upload import study_folders, upload
 
 @dataclass(frozen=True, kw_only=True)
 class SyncConfig:
-    """What is asked of ``slurm.sync``."""
+    """Options of ``slurm.sync``."""
 
     study: str
     """The study, a folder inside ``runs``."""
@@ -47,7 +47,7 @@ class SyncConfig:
 
 
 def main(words: Sequence[str]) -> int:
-    """The exit code: 0, 1 if W&B failed for a run, or that of the mistake."""
+    """Upload the runs; return 1 if W&B failed for one, the code of a mistake, or 0."""
     if any(word in ("--help", "-h") for word in words):
         print(__doc__, end="")
         return 0

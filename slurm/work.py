@@ -1,12 +1,12 @@
-"""The program of a job: trains its cells, passes signals on, and puts the job back where it was interrupted.
+"""Program of a SLURM job: trains its runs, forwards signals, and requeues the job after a preemption.
 
-    python -m slurm.work backbone=mamba task=recall      one cell, on all processes of the job
-    python -m slurm.work cells=runs/STUDY/slurm/ID       those of this array task, side by side
+    python -m slurm.work backbone=mamba task=recall          one run, on all processes of the job
+    python -m slurm.work submission=runs/STUDY/slurm/ID   the runs of this array task, concurrently
 
-Each cell is a step of its own (``srun``): one that fails or is killed leaves the others
-alone. A step hears of a preemption even where the batch script does not. Ranks find each
-other through the variables that ``torchrun`` sets; ``torchrun`` itself is left out, since it
-kills its workers 30 seconds after a signal and hides that they were preempted.
+Each run is a job step of its own (``srun``), so a run that fails or is killed does not affect
+the others. SLURM may signal a preemption to steps only, not to the batch script. Ranks find
+each other through the variables that ``torchrun`` sets; ``torchrun`` itself is not used, since
+it kills its workers 30 seconds after a signal and hides their exit code.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.runtime.errors import Preempted
-from slurm.cells import read_submission
+from slurm.submission import read_submission
 
-STRAGGLER = 90
-"""Seconds that the last processes of a cell may outlive the first one: rank 0 writes the result."""
+EXIT_TIMEOUT = 90
+"""Seconds that processes of a run may take to exit after the first one: rank 0 writes the result."""
 PORTS = (15000, 10000)
-"""First port of the rendezvous, and how many jobs are spread over; below those that systems hand out."""
+"""First rendezvous port and number of ports, below the range of ephemeral ports."""
 
-RANKED = 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS; exec "$@"'
-"""What each process of a cell does first: SLURM's names for its rank become PyTorch's."""
+EXPORT_RANK = 'export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS; exec "$@"'
+"""Shell prefix of each process of a run: sets PyTorch's variables of the rank from SLURM's."""
 
 
 def step(words: Sequence[str], environment: Mapping[str, str], packed: bool) -> list[str]:
-    """The command of a cell's step; ``packed`` cells share what the job has."""
+    """Return the srun command of a run; ``packed`` runs share the resources of the job."""
     processes = int(environment.get("SLURM_NTASKS") or environment.get("SLURM_JOB_NUM_NODES") or 1)
-    command = ["srun", "--kill-on-bad-exit=0", f"--wait={STRAGGLER}"]
+    command = ["srun", "--kill-on-bad-exit=0", f"--wait={EXIT_TIMEOUT}"]
     if cpus := environment.get("SLURM_CPUS_PER_TASK"):  # srun no longer takes it from the job by itself
         command.append(f"--cpus-per-task={cpus}")
     train = [sys.executable, "-m", "experiments.train", *words]
@@ -43,58 +43,58 @@ def step(words: Sequence[str], environment: Mapping[str, str], packed: bool) -> 
         return [*command, "--nodes=1", "--ntasks=1", "--overlap", *train]
     if processes == 1:
         return [*command, "--ntasks=1", *train]
-    return [*command, f"--ntasks={processes}", "bash", "-c", RANKED, "rank", *train]
+    return [*command, f"--ntasks={processes}", "bash", "-c", EXPORT_RANK, "rank", *train]
 
 
 class Job:
-    """The cells of this job, from start to end."""
+    """Runs of this job, from start to end."""
 
-    def __init__(self, cells: Sequence[Sequence[str]]) -> None:
-        self.cells = cells
-        self.told: set[int] = set()
-        """Signals the batch script received: USR1 ahead of a time limit or a preemption, TERM at the end."""
+    def __init__(self, runs: Sequence[Sequence[str]]) -> None:
+        self.runs = runs
+        self.received_signals: set[int] = set()
+        """Signals of the batch script: USR1 before a time limit or a preemption, TERM at the end."""
         self.steps: list[subprocess.Popen[bytes]] = []
 
     def run(self) -> list[int]:
-        """The exit codes of all cells; 128 + n for one that signal n ended."""
+        """Start all runs and wait; return their exit codes, 128 + n after signal n."""
         for number in (signal.SIGUSR1, signal.SIGTERM):
-            signal.signal(number, self._pass_on)
+            signal.signal(number, self._forward)
         environment = os.environ | {
             "MASTER_ADDR": socket.gethostname(),  # rank 0 runs where the batch script does
             "MASTER_PORT": str(PORTS[0] + int(os.environ["SLURM_JOB_ID"]) % PORTS[1]),
         }
-        if packed := len(self.cells) > 1:
-            share = max(1, int(environment.get("SLURM_CPUS_PER_TASK", 1)) // len(self.cells))
+        if packed := len(self.runs) > 1:
+            share = max(1, int(environment.get("SLURM_CPUS_PER_TASK", 1)) // len(self.runs))
             environment.setdefault("OMP_NUM_THREADS", str(share))
-        for words in self.cells:
-            if not self.told:
+        for words in self.runs:
+            if not self.received_signals:
                 self.steps.append(subprocess.Popen(step(words, environment, packed), env=environment))
-        if signal.SIGUSR1 in self.told:
-            self._pass_on(signal.SIGUSR1, None)  # again, for a step that was just being started
+        if signal.SIGUSR1 in self.received_signals:
+            self._forward(signal.SIGUSR1, None)  # again, for a step that was just being started
         codes = [128 - code if code < 0 else code for code in (each.wait() for each in self.steps)]
-        return codes + [Preempted.exit_code] * (len(self.cells) - len(codes))  # never begun
+        return codes + [Preempted.exit_code] * (len(self.runs) - len(codes))  # never begun
 
-    def _pass_on(self, number: int, frame: object) -> None:
-        """USR1 came to the batch script alone; TERM, SLURM sends to the steps by itself."""
-        self.told.add(number)
+    def _forward(self, number: int, frame: object) -> None:
+        """Forward USR1, which only the batch script receives; SLURM sends TERM to the steps itself."""
+        self.received_signals.add(number)
         if number == signal.SIGUSR1:
             for each in self.steps:
                 each.send_signal(number)  # srun hands it to its processes
 
     def interrupted(self, codes: Sequence[int]) -> bool:
-        """Whether cells stopped only because the job was asked to, so that it should be run again.
+        """Return True if runs stopped only because of a preemption, so that the job should be requeued.
 
-        Not after TERM: then it was cancelled, or its time is over, or SLURM requeues it by itself. A cell
-        told to stop before it could listen was killed by the signal.
+        False after TERM: the job was cancelled, its time is over, or SLURM requeues it. A run that
+        receives USR1 before it has installed a handler is killed by the signal.
         """
-        if signal.SIGTERM in self.told:
+        if signal.SIGTERM in self.received_signals:
             return False
-        killed = signal.SIGUSR1 in self.told and any(code > 128 for code in codes)
+        killed = signal.SIGUSR1 in self.received_signals and any(code > 128 for code in codes)
         return Preempted.exit_code in codes or killed
 
 
 def job_id() -> str:
-    """This job as SLURM's commands take it: of an array, this task alone.
+    """Return the id of this job, or of this task of an array, for SLURM's commands.
 
     SLURM_JOB_ID is no name for a task: that of the last one is the number of the whole array.
     """
@@ -104,55 +104,56 @@ def job_id() -> str:
 
 
 def requeue(again: str) -> None:
-    """Puts this job back into the queue, or says how a person can."""
+    """Requeue this job, or print the command with which a person can."""
     job = job_id()
     try:
-        state = _ask("squeue", "--noheader", f"--jobs={job}", "--format=%T")
+        state = _call("squeue", "--noheader", f"--jobs={job}", "--format=%T")
         if state not in ("", "RUNNING"):  # a cancelled job would come back to life
-            say(f"not requeued: the job is {state}")
+            log(f"not requeued: the job is {state}")
             return
-        _ask("scontrol", "requeue", job)
+        _call("scontrol", "requeue", job)
     except OSError as error:
         sys.stderr.write(
             f"error: the job cannot be put back into the queue ({error}). Nothing is lost: the runs are "
-            f"saved and go on from there. To go on: {again}\n"
+            f"saved and resume from there. To resume: {again}\n"
         )
         return
-    say("requeued")
+    log("requeued")
 
 
-def _ask(*command: str) -> str:
-    """What the command prints. Raises OSError where it is missing or refuses."""
+def _call(*command: str) -> str:
+    """Return the output of a command. Raises OSError if it is missing or fails."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise OSError(f"{command[0]}: {done.stderr.strip() or f'exit code {done.returncode}'}")
     return done.stdout.strip()
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
+    """Print a line that begins with the id of this job."""
     print(f"[job {job_id()}] {text}", flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return 0, ``Preempted.exit_code`` if the job was interrupted, or the code of the first failed cell."""
+    """Train the runs; return 0, 75 after a preemption, or the first exit code that is not 0."""
     if "SLURM_JOB_ID" not in os.environ:
         sys.stderr.write("error: this runs inside a job: sbatch slurm/train.sbatch, or slurm.submit\n")
         return 2
-    cells = [list(arguments)]
+    runs = [list(arguments)]
     again = f"sbatch slurm/train.sbatch {shlex.join(arguments)}"
-    if len(arguments) == 1 and arguments[0].startswith("cells="):
+    if len(arguments) == 1 and arguments[0].startswith("submission="):
         task = int(os.environ["SLURM_ARRAY_TASK_ID"])
-        submission = read_submission(Path(arguments[0].removeprefix("cells=")))
-        cells = [cell.words for cell in submission.cells if cell.task == task]
-        again = "python -m slurm.submit with the words it was given"
-    say(
-        f"{len(cells)} cell(s) on {os.environ.get('SLURM_JOB_NODELIST', '?')}, "
+        submission = read_submission(Path(arguments[0].removeprefix("submission=")))
+        runs = [run.words for run in submission.runs if run.task == task]
+        again = "python -m slurm.submit with the same arguments"
+    log(
+        f"{len(runs)} run(s) on {os.environ.get('SLURM_JOB_NODELIST', '?')}, "
         f"restart {os.environ.get('SLURM_RESTART_COUNT', 0)}"
     )
-    job = Job(cells)
+    job = Job(runs)
     codes = job.run()
-    for words, code in zip(cells, codes, strict=True):
-        say(f"exit code {code}: {shlex.join(words)}")
+    for words, code in zip(runs, codes, strict=True):
+        log(f"exit code {code}: {shlex.join(words)}")
     if job.interrupted(codes):
         requeue(again)
         return Preempted.exit_code

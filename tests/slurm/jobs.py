@@ -88,7 +88,7 @@ def sacct(job: str) -> str:
 
 
 def kill(words: Sequence[str], number: int) -> None:
-    """Sends a signal to the process, and no other, that trains the cell of these words."""
+    """Sends a signal to the process, and no other, that trains the run of these words."""
     command = [sys.executable, "-m", "experiments.train", *words]
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):

@@ -1,4 +1,4 @@
-"""What slurm.status says of a cell, from its folder and its task in the queue."""
+"""What slurm.status says of a run, from its folder and its task in the queue."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from slurm import status
-from slurm.cells import Cell, new_folder, write_submission
 from slurm.queue import Task
 from slurm.status import last_step, main, state_of
+from slurm.submission import StudyRun, new_folder, write_submission
 
 PENDING, RUNNING, ENDING = (Task(job="7_0", state=state) for state in ("PENDING", "RUNNING", "COMPLETING"))
 
 
 @pytest.fixture
-def cell(tmp_path: Path) -> Cell:
+def run(tmp_path: Path) -> StudyRun:
     folder = tmp_path / "runs" / "mine" / "a-b-c-0" / "s0"
-    return Cell(key="a-b-c-0-s0", name="a-b-c", seed=0, folder=str(folder), words=[], task=0)
+    return StudyRun(key="a-b-c-0-s0", name="a-b-c", seed=0, folder=str(folder), words=[], task=0)
 
 
 @pytest.mark.parametrize(
@@ -42,42 +42,44 @@ def cell(tmp_path: Path) -> Cell:
         ("diverged", True, RUNNING, "diverged"),
     ],
 )
-def test_the_state_of_a_cell(
-    cell: Cell, result: str | None, begun: bool, task: Task | None, expected: str
+def test_the_state_of_a_run(
+    run: StudyRun, result: str | None, begun: bool, task: Task | None, expected: str
 ) -> None:
-    folder = Path(cell.folder)
+    folder = Path(run.folder)
     if begun:
         folder.mkdir(parents=True)
     if result:
         (folder / "result.json").write_text(json.dumps({"status": result}))
-    assert state_of(cell, task) == expected
+    assert state_of(run, task) == expected
 
 
-def test_the_step_is_that_of_the_last_whole_row(cell: Cell) -> None:
-    assert last_step(cell) is None
-    folder = Path(cell.folder)
+def test_the_step_is_that_of_the_last_whole_row(run: StudyRun) -> None:
+    assert last_step(run) is None
+    folder = Path(run.folder)
     folder.mkdir(parents=True)
     (folder / "metrics.jsonl").write_text('{"step": 20}\n{"step": 40}\n{"ste')
-    assert last_step(cell) == 40
+    assert last_step(run) == 40
 
 
-def test_the_table(cell: Cell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    study = Path(cell.folder).parents[1]
+def test_the_table(
+    run: StudyRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = Path(run.folder).parents[1]
     submitted = new_folder(study)
-    write_submission(submitted, [cell])
+    write_submission(submitted, [run])
     name = f"archbench-mine-{submitted.name}"
-    monkeypatch.setattr(status, "live", lambda names: {(name, 0): PENDING} if name in names else {})
-    monkeypatch.setattr(status, "ended", lambda names: {})
+    monkeypatch.setattr(status, "queued_tasks", lambda names: {(name, 0): PENDING} if name in names else {})
+    monkeypatch.setattr(status, "finished_tasks", lambda names: {})
     assert main(["study=mine", f"runs={study.parent}"]) == 0
     printed = capsys.readouterr().out
     assert "waiting" in printed
     assert "7_0" in printed
-    assert printed.endswith("1 cell: 1 waiting\n")
+    assert printed.endswith("1 run: 1 waiting\n")
 
 
-def test_mistakes_are_named(cell: Cell, capsys: pytest.CaptureFixture[str]) -> None:
-    study = Path(cell.folder).parents[1]
-    write_submission(new_folder(study), [cell])
+def test_mistakes_are_named(run: StudyRun, capsys: pytest.CaptureFixture[str]) -> None:
+    study = Path(run.folder).parents[1]
+    write_submission(new_folder(study), [run])
     assert main(["study=mien", f"runs={study.parent}"]) == 2
     assert "did you mean 'mine'" in capsys.readouterr().err
     assert main(["studdy=mine"]) == 2

@@ -1,4 +1,4 @@
-"""A study of six cells on a real SLURM: one killed, one cancelled, some preempted, and the same table."""
+"""A study of six runs on a real SLURM: one killed, one cancelled, some preempted, and the same table."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 
 from analysis.load.study import load_study
 from analysis.stats.arms import arm_table
-from slurm.cells import Cell, submissions
-from slurm.queue import live
+from slurm.queue import queued_tasks
+from slurm.submission import StudyRun, submissions
 from tests.slurm import jobs
 
 pytestmark = pytest.mark.slurm
@@ -32,10 +32,10 @@ class Story:
     undisturbed: Path
     printed: dict[str, str] = field(default_factory=dict)
     """What commands printed, by when."""
-    cells: dict[int, Cell] = field(default_factory=dict)
+    runs: dict[int, StudyRun] = field(default_factory=dict)
     """By the array task of the first submission."""
     states: dict[str, dict[int, str]] = field(default_factory=dict)
-    """The state of each cell in the table of slurm.status, by when."""
+    """The state of each run in the table of slurm.status, by when."""
     hashes: dict[str, dict[Path, str]] = field(default_factory=dict)
     """Of every file of the runs that were left alone, before and after."""
     accounts: dict[int, str] = field(default_factory=dict)
@@ -44,11 +44,11 @@ class Story:
         printed = jobs.module("slurm.status", "study=six", f"runs={self.runs}")
         self.printed[when] = printed
         rows = [line.split() for line in printed.splitlines() if "-recall-nano-" in line]
-        names = {(cell.key.rpartition("-")[0], str(cell.seed)): task for task, cell in self.cells.items()}
+        names = {(run.key.rpartition("-")[0], str(run.seed)): task for task, run in self.runs.items()}
         self.states[when] = {names[row[0], row[1]]: row[2] for row in rows}
 
     def folder(self, task: int) -> Path:
-        return Path(self.cells[task].folder)
+        return Path(self.runs[task].folder)
 
 
 def files(folder: Path) -> dict[Path, str]:
@@ -70,18 +70,18 @@ def story(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Story:
     assert {path.name for path in seen.runs.iterdir()} <= {"multirun.yaml"}, "a dry run left something"
     seen.printed["first"] = jobs.module(*submit, "submit=true")
     (first,) = submissions(seen.runs / "six")
-    seen.cells = {cell.task: cell for cell in first.cells if cell.task is not None}
+    seen.runs = {run.task: run for run in first.runs if run.task is not None}
     seen.see("submitted")
     seen.printed["again"] = jobs.module(*submit, "submit=true")
 
     jobs.wait_for(
-        "all cells to be on their way", lambda: all(jobs.step(seen.folder(i)) >= 20 for i in range(6))
+        "all runs to be on their way", lambda: all(jobs.step(seen.folder(i)) >= 20 for i in range(6))
     )
-    tasks = {index: task for (_, index), task in live([first.name]).items()}
-    jobs.kill(seen.cells[0].words, signal.SIGKILL)  # as the kernel does when it is out of memory
+    tasks = {index: task for (_, index), task in queued_tasks([first.name]).items()}
+    jobs.kill(seen.runs[0].words, signal.SIGKILL)  # as the kernel does when it is out of memory
     jobs.run("scancel", tasks[1].job)
     jobs.wait_until_gone(f"--job={tasks[0].job},{tasks[1].job}")
-    node = tasks[5].place
+    node = tasks[5].nodes_or_reason
     exclusive = jobs.sbatch(
         "--partition=main", "--exclusive", f"--nodelist={node}", "--output=/dev/null", "--wrap=true"
     )
@@ -89,7 +89,7 @@ def story(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Story:
     seen.see("disturbed")
     jobs.wait_until_gone(f"--name={first.name},{first.name}-analysis")
     seen.accounts = {i: jobs.sacct(tasks[i].job) for i in tasks}
-    seen.see("ended")
+    seen.see("finished_tasks")
 
     before = {path: h for i in range(2, 6) for path, h in files(seen.folder(i)).items()}
     seen.printed["rest"] = jobs.module(*submit, "submit=true")
@@ -110,25 +110,25 @@ def test_a_dry_run_prints_the_commands_and_submits_nothing(story: Story) -> None
     assert "6 to submit" in printed
     assert "Nothing was submitted" in printed
     assert [line.partition("=$(")[0] for line in printed.splitlines() if "=$(" in line] == [
-        "prepare", "cells", "analysis",
+        "prepare", "runs", "analysis",
     ]  # fmt: skip
     assert "--array=0-5" in printed
 
 
 def test_the_status_goes_from_waiting_to_done(story: Story) -> None:
     assert Counter(story.states["submitted"].values()) == {"waiting": 6}
-    ended = story.states["ended"]
+    ended = story.states["finished_tasks"]
     assert [ended[i] for i in range(6)] == ["interrupted", "interrupted", *["done"] * 4] or [
         ended[i] for i in range(6)
-    ] == ["interrupted", "preempted", *["done"] * 4], story.printed["ended"]
-    assert story.printed["complete"].splitlines()[-1] == "6 cells: 6 done"
+    ] == ["interrupted", "preempted", *["done"] * 4], story.printed["finished_tasks"]
+    assert story.printed["complete"].splitlines()[-1] == "6 runs: 6 done"
 
 
-def test_a_cell_in_the_queue_is_not_submitted_twice(story: Story) -> None:
-    assert "6 cells, 0 ended, 6 in the queue, 0 to submit" in story.printed["again"]
+def test_a_run_in_the_queue_is_not_submitted_twice(story: Story) -> None:
+    assert "6 runs, 0 ended, 6 in the queue, 0 to submit" in story.printed["again"]
 
 
-def test_a_preempted_cell_goes_on_in_its_folder(story: Story) -> None:
+def test_a_preempted_run_goes_on_in_its_folder(story: Story) -> None:
     assert story.states["disturbed"][5] in ("preempted", "running"), story.printed["disturbed"]
     (log,) = (story.runs / "six" / "slurm").glob("*/5.out")
     text = log.read_text()
@@ -137,7 +137,7 @@ def test_a_preempted_cell_goes_on_in_its_folder(story: Story) -> None:
     assert story.accounts[5] == "COMPLETED|0:0"
 
 
-def test_killed_and_cancelled_cells_are_not_requeued(story: Story) -> None:
+def test_killed_and_cancelled_runs_are_not_requeued(story: Story) -> None:
     assert story.accounts[0].startswith("FAILED")
     assert story.accounts[1].startswith("CANCELLED")
     for i in (0, 1):
@@ -163,17 +163,17 @@ def test_the_table_is_that_of_an_undisturbed_run(story: Story) -> None:
     assert list(written["arm"])[:2] == list(arm_table(here)["arm"])[:2]
 
 
-def test_cells_share_a_task_and_one_that_fails_leaves_the_others_alone(low: Path, tmp_path: Path) -> None:
+def test_runs_share_a_task_and_one_that_fails_leaves_the_others_alone(low: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     words = (*jobs.CELL, "study.name=pair", "optimizer.learning_rate=0.003,1e30", f"runs={runs}")
-    jobs.module("slurm.submit", "-m", *words, f"cluster={low}", "cells_per_task=2", "submit=true")
+    jobs.module("slurm.submit", "-m", *words, f"cluster={low}", "runs_per_task=2", "submit=true")
     (sent,) = submissions(runs / "pair")
-    assert [cell.task for cell in sent.cells] == [0, 0]
-    array = next(iter(live([sent.name]).values())).job
+    assert [run.task for run in sent.runs] == [0, 0]
+    array = next(iter(queued_tasks([sent.name]).values())).job
     jobs.wait_until_gone(f"--name={sent.name}")
-    assert [cell.status for cell in sent.cells] == ["complete", "diverged"]
+    assert [run.status for run in sent.runs] == ["complete", "diverged"]
     assert jobs.sacct(array) == "FAILED|4:0"
     assert (sent.folder / "0.out").read_text().count("restart") == 1
     printed = jobs.module("slurm.status", "study=pair", f"runs={runs}")
-    assert "2 cells: 1 done, 1 diverged" in printed or "2 cells: 1 diverged, 1 done" in printed
+    assert "2 runs: 1 done, 1 diverged" in printed or "2 runs: 1 diverged, 1 done" in printed
     assert "weights were not updated" in printed

@@ -10,80 +10,82 @@ import pytest
 
 from experiments.runtime.errors import ConfigError
 from slurm import submit
-from slurm.cells import Cell, Submission, new_folder, read_submission, submissions, write_submission
 from slurm.cluster import ClusterConfig, read_cluster
 from slurm.queue import Task
+from slurm.submission import StudyRun, Submission, new_folder, read_submission, submissions, write_submission
 from slurm.submit import SubmitConfig, assign, commands, missing, split
 from tests.slurm import jobs
 
 
-def cell(folder: Path, seed: int = 0, task: int | None = None) -> Cell:
-    return Cell(key=f"a-b-c-0-s{seed}", name="a-b-c", seed=seed, folder=str(folder), words=["x"], task=task)
+def run(folder: Path, seed: int = 0, task: int | None = None) -> StudyRun:
+    return StudyRun(
+        key=f"a-b-c-0-s{seed}", name="a-b-c", seed=seed, folder=str(folder), words=["x"], task=task
+    )
 
 
 def test_its_own_words_are_told_from_those_of_the_run() -> None:
-    words = ["-m", "study=compare", "submit=true", "seed=0,1", "cells_per_task=4", "budget.tokens=10"]
+    words = ["-m", "study=compare", "submit=true", "seed=0,1", "runs_per_task=4", "budget.tokens=10"]
     config, others = split(words)
-    assert config == SubmitConfig(submit=True, cells_per_task=4)
+    assert config == SubmitConfig(submit=True, runs_per_task=4)
     assert others == ["-m", "study=compare", "seed=0,1", "budget.tokens=10"]
 
 
-@pytest.mark.parametrize("word", ["cells_per_task=0", "max_running=0", "submit=maybe"])
+@pytest.mark.parametrize("word", ["runs_per_task=0", "max_running=0", "submit=maybe"])
 def test_a_bad_word_is_refused_by_name(word: str) -> None:
     with pytest.raises(ConfigError, match=word.partition("=")[0]):
         split([word])
 
 
-def test_a_dry_run_composes_the_cells_as_training_does(tmp_path: Path) -> None:
+def test_a_dry_run_composes_the_runs_as_training_does(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     words = ("-m", *jobs.CELL, "backbone=decoder,encoder", "objective=causal_lm", "seed=0,1", "study.name=x")
     (tmp_path / "c.env").write_text("CLUSTER_PARTITION=gpu\nCLUSTER_TIME=01:00:00\n")
-    asked = (*words, f"runs={runs}", f"cluster={tmp_path / 'c.env'}", "cells_per_task=2", "max_running=3")
+    asked = (*words, f"runs={runs}", f"cluster={tmp_path / 'c.env'}", "runs_per_task=2", "max_running=3")
     printed = jobs.module("slurm.submit", *asked, expected=2)  # the pair that cannot be, as in a sweep
     assert printed.count("objective=causal_lm needs a causal backbone") == 2
-    assert "2 cells, 0 ended, 0 in the queue, 2 to submit" in printed
+    assert "2 runs, 0 ended, 0 in the queue, 2 to submit" in printed
     lines = [line for line in printed.splitlines() if "sbatch" in line]
     assert len(lines) == 3
     assert all("--partition=gpu --time=01:00:00" in line for line in lines)
     assert "--array=0-0%3" in lines[1]
-    assert not list(runs.rglob("cells.json"))
+    assert not list(runs.rglob("runs.json"))
 
 
-def test_words_of_a_cell_compose_to_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_of_a_run_compose_to_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     monkeypatch.setattr(sys, "argv", ["submit"])
     words = ["-m", *jobs.CELL, "seed=0,1", "optimizer.learning_rate=0.001,0.01", f"runs={tmp_path}"]
-    cells = submit.plan_cells(words).cells
-    assert len({each.folder for each in cells}) == 4
-    for each in cells[::3]:
-        (again,) = submit.plan_cells(each.words).cells
+    runs = submit.plan_runs(words).runs
+    assert len({each.folder for each in runs}) == 4
+    for each in runs[::3]:
+        (again,) = submit.plan_runs(each.words).runs
         assert (again.key, again.folder) == (each.key, each.folder)
 
 
-def test_cells_that_are_done_or_queued_are_left_out(tmp_path: Path) -> None:
+def test_runs_that_are_done_or_queued_are_left_out(tmp_path: Path) -> None:
     states = {0: "complete", 1: "diverged", 2: "oom", 3: "failed", 4: "preempted", 5: None, 6: None}
-    cells = []
+    runs = []
     for seed, status in states.items():
         folder = tmp_path / f"s{seed}"
         folder.mkdir()
         if status:
             (folder / "result.json").write_text(f'{{"status": "{status}"}}')
-        cells.append(cell(folder, seed))
-    chosen = missing(cells, {cells[6].key: Task(job="1_0", state="PENDING")})
+        runs.append(run(folder, seed))
+    chosen = missing(runs, {runs[6].key: Task(job="1_0", state="PENDING")})
     assert [each.seed for each in chosen] == [3, 4, 5]
-    assert [each.task for each in assign(cells, chosen, 2)] == [None, None, None, 0, 0, 1, None]
+    assert [each.task for each in assign(runs, chosen, 2)] == [None, None, None, 0, 0, 1, None]
 
 
 def test_the_jobs_wait_for_each_other_and_take_what_the_cluster_file_says(tmp_path: Path) -> None:
     cluster = ClusterConfig(partition="gpu", gpus_per_node=2, nodes=2, options="--constraint='a b'")
     folder = tmp_path / "study" / "slurm" / "id"
     jobs = commands(SubmitConfig(), cluster, folder, 3, ["study=study"])
-    assert list(jobs) == ["prepare", "cells", "analysis"]
+    assert list(jobs) == ["prepare", "runs", "analysis"]
     assert {"--dependency=afterany:$prepare", "--array=0-2", "--nodes=2", "--gpus-per-node=2"} < set(
-        jobs["cells"]
+        jobs["runs"]
     )
-    assert "--constraint=a b" in jobs["cells"]
-    assert "--dependency=afterany:$cells" in jobs["analysis"]
+    assert "--constraint=a b" in jobs["runs"]
+    assert "--dependency=afterany:$runs" in jobs["analysis"]
     assert not any("gpus" in word for name in ("prepare", "analysis") for word in jobs[name])
     assert jobs["prepare"][-2:] == ["experiments.plan", "study=study"]
 
@@ -92,9 +94,9 @@ def test_a_submission_is_read_as_it_was_written(tmp_path: Path) -> None:
     study = tmp_path / "mine"
     folders = [new_folder(study) for _ in range(2)]
     assert folders[0] != folders[1]
-    cells = [cell(tmp_path / "s0", 0, 0), cell(tmp_path / "s1", 1)]
-    write_submission(folders[0], cells)
-    assert read_submission(folders[0]) == Submission(folder=folders[0], cells=cells)
+    runs = [run(tmp_path / "s0", 0, 0), run(tmp_path / "s1", 1)]
+    write_submission(folders[0], runs)
+    assert read_submission(folders[0]) == Submission(folder=folders[0], runs=runs)
     assert [each.name for each in submissions(study)] == [f"archbench-mine-{folders[0].name}"]
 
 
@@ -136,13 +138,13 @@ def test_no_cluster_file_and_a_wrong_folder_are_said(tmp_path: Path, monkeypatch
         submit.submit(["study=compare"])
 
 
-def test_cells_of_several_processes_do_not_share_a_task(tmp_path: Path) -> None:
+def test_runs_of_several_processes_do_not_share_a_task(tmp_path: Path) -> None:
     path = tmp_path / "c.env"
     path.write_text("CLUSTER_NODES=2\n")
-    with pytest.raises(ConfigError, match="cells_per_task=2"):
-        submit.submit(["study=compare", f"cluster={path}", "cells_per_task=2"])
+    with pytest.raises(ConfigError, match="runs_per_task=2"):
+        submit.submit(["study=compare", f"cluster={path}", "runs_per_task=2"])
 
 
 def test_the_printed_watch_command_is_one() -> None:
-    words = shlex.split(submit.watch(Path.cwd() / "runs" / "mine"))
+    words = shlex.split(submit.status_command(Path.cwd() / "runs" / "mine"))
     assert words == ["python", "-m", "slurm.status", "study=mine", "runs=runs"]

@@ -142,7 +142,7 @@ def test_a_run_on_two_nodes_is_preempted_and_goes_on(low: Path, tmp_path: Path, 
     assert jobs.result(folder)["metrics"][0]["value"] == pytest.approx(alone["metrics"][0]["value"], abs=0.01)
 
 
-def test_torchrun_in_a_step_trains_the_same_cell(low: Path, tmp_path: Path) -> None:
+def test_torchrun_in_a_step_trains_the_same_run(low: Path, tmp_path: Path) -> None:
     """For those who prefer it; train.sbatch does without (see slurm/work.py)."""
     log, runs = tmp_path / "job.out", tmp_path / "runs"
     rendezvous = "--rdzv-backend=c10d --rdzv-endpoint=$(hostname):29511 --rdzv-id=$SLURM_JOB_ID"

@@ -21,14 +21,14 @@ def test_one_process_is_plain_and_several_get_their_ranks() -> None:
     assert "--cpus-per-task=8" in alone
     many = step(["seed=1"], {"SLURM_NTASKS": "4"}, packed=False)
     assert "--ntasks=4" in many
-    assert many[-7:-4] == ["-c", work.RANKED, "rank"]
+    assert many[-7:-4] == ["-c", work.EXPORT_RANK, "rank"]
     assert many[-4:] == TRAIN
     assert "--ntasks=2" in step([], {"SLURM_JOB_NUM_NODES": "2"}, packed=False)
     assert "--overlap" in step([], {"SLURM_NTASKS": "1"}, packed=True)
 
 
 @pytest.mark.parametrize(
-    ("told", "codes", "again"),
+    ("signals", "codes", "again"),
     [
         ((), [0, 0], False),
         ((), [0, 75], True),  # the step alone was told, or the run saw its time run out
@@ -40,9 +40,9 @@ def test_one_process_is_plain_and_several_get_their_ranks() -> None:
         ((USR1, TERM), [75], False),
     ],
 )
-def test_when_a_job_goes_back_into_the_queue(told: tuple[int, ...], codes: list[int], again: bool) -> None:
+def test_when_a_job_goes_back_into_the_queue(signals: tuple[int, ...], codes: list[int], again: bool) -> None:
     job = Job([[] for _ in codes])
-    job.told.update(told)
+    job.received_signals.update(signals)
     assert job.interrupted(codes) is again
 
 
@@ -61,7 +61,7 @@ def test_without_slurms_commands_the_person_is_told(
     requeue("sbatch again")
     error = capsys.readouterr().err
     assert "Nothing is lost" in error
-    assert error.endswith("To go on: sbatch again\n")
+    assert error.endswith("To resume: sbatch again\n")
     monkeypatch.setenv("PATH", commands(tmp_path, squeue="echo RUNNING", scontrol="echo denied >&2; exit 1"))
     requeue("sbatch again")
     assert "(scontrol: denied)" in capsys.readouterr().err

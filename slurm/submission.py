@@ -1,9 +1,9 @@
-"""The cells of a study as jobs see them, and the record of a submission.
+"""Record of a submission: the runs of a study and the array task of each.
 
-``runs/STUDY/slurm/ID/cells.json`` lists every cell of the study: its run folder, the
-words that train it, and the array task it was given (none for a cell that was done or
-on its way). The jobs' name ends in ID, so the queue can be asked about a submission
-whatever became of the process that made it.
+``runs/STUDY/slurm/ID/runs.json`` lists every run of the study: its run folder, its
+overrides for ``experiments.train``, and its array task (none for a run that had ended
+or was in the queue). The name of the jobs ends in ID, so that the queue can be searched
+for a submission even if the process that made it was killed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class StudyRun:
     """One run of a study."""
 
     key: str
@@ -29,17 +29,18 @@ class Cell:
     folder: str
     """The run folder, absolute."""
     words: list[str]
-    """What experiments.train is told."""
+    """The arguments of experiments.train."""
     task: int | None = None
     """Index of the array task that trains it; None if this submission does not."""
 
     @property
     def status(self) -> str | None:
-        """``status`` of result.json; None where there is none."""
+        """Return ``status`` of result.json; None if there is none."""
         result = self.result()
         return None if result is None else str(result["status"])
 
     def result(self) -> dict[str, Any] | None:
+        """Return result.json; None if there is none."""
         try:
             return json.loads((Path(self.folder) / "result.json").read_text())
         except FileNotFoundError:
@@ -51,36 +52,38 @@ class Submission:
     """One call of ``slurm.submit``."""
 
     folder: Path
-    cells: list[Cell]
+    runs: list[StudyRun]
 
     @property
     def name(self) -> str:
-        """The name of its array in the queue."""
+        """Return the name of its array job in the queue."""
         return job_name(self.folder)
 
 
 def job_name(folder: Path) -> str:
-    """The name of the array of the submission kept in ``runs/STUDY/slurm/ID``."""
+    """Return the name of the array job of the submission in ``runs/STUDY/slurm/ID``."""
     return f"archbench-{folder.parents[1].name}-{folder.name}"
 
 
 def new_folder(study: Path) -> Path:
-    """Where a new submission will be kept; nothing is made. Names sort by time."""
+    """Return the folder for a new submission, without creating it. Names sort by time."""
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
     return study / "slurm" / f"{stamp}-{uuid.uuid4().hex[:6]}"
 
 
-def write_submission(folder: Path, cells: Sequence[Cell]) -> None:
+def write_submission(folder: Path, runs: Sequence[StudyRun]) -> None:
+    """Write runs.json into a new folder."""
     folder.mkdir(parents=True)
-    text = json.dumps({"format": 1, "cells": [asdict(cell) for cell in cells]}, indent=1)
-    (folder / "cells.json").write_text(text + "\n")
+    text = json.dumps({"format": 2, "runs": [asdict(run) for run in runs]}, indent=1)
+    (folder / "runs.json").write_text(text + "\n")
 
 
 def read_submission(folder: Path) -> Submission:
-    record = json.loads((folder / "cells.json").read_text())
-    return Submission(folder=folder, cells=[Cell(**cell) for cell in record["cells"]])
+    """Return the submission in a folder."""
+    record = json.loads((folder / "runs.json").read_text())
+    return Submission(folder=folder, runs=[StudyRun(**run) for run in record["runs"]])
 
 
 def submissions(study: Path) -> list[Submission]:
-    """Every submission of a study, oldest first."""
-    return [read_submission(path.parent) for path in sorted(study.glob("slurm/*/cells.json"))]
+    """Return all submissions of a study, oldest first."""
+    return [read_submission(path.parent) for path in sorted(study.glob("slurm/*/runs.json"))]
