@@ -1,4 +1,4 @@
-"""Weights of the Hugging Face library: folders of config.json and safetensors, read and written."""
+"""Reads and writes Hugging Face checkpoints: folders of config.json and safetensors."""
 
 from architectures.pretrained.export import export_config, save_folder
 from architectures.pretrained.folder import load_folder, read_folder_config

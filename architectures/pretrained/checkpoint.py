@@ -1,6 +1,6 @@
-"""What a family of Hugging Face checkpoints is: its configuration and its tensors, in both directions.
+"""Contract of a family of Hugging Face checkpoints: its configuration and its tensors, in both directions.
 
-A family is a class of a module in this package, and is found there.
+A family is a subclass of ``Checkpoint`` in a module of this package, where ``families`` finds it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from architectures.pretrained.tensor_rules import Rule
 
 @dataclass(frozen=True, kw_only=True)
 class Blueprint:
-    """All that building a model needs."""
+    """Specification of a model: class, configuration and sizes."""
 
     backbone_class: type[Backbone]
     config: BackboneConfig
-    """Every width settled."""
+    """Configuration with all widths resolved."""
     vocab_size: int
     max_length: int
-    """Tokens it was made for."""
+    """Longest sequence in tokens."""
 
     def build(self) -> Backbone:
-        """The model, freshly drawn."""
+        """Return the model with random weights."""
         return self.backbone_class(self.config, vocab_size=self.vocab_size, max_length=self.max_length)
 
 
@@ -39,16 +39,16 @@ class Checkpoint(ABC):
     """One family of Hugging Face checkpoints."""
 
     backbone_class: ClassVar[type[Backbone]]
-    """What its models are here."""
+    """Our class of its models."""
     model_types: ClassVar[tuple[str, ...]]
-    """The values of ``model_type`` in config.json that are this family."""
+    """Values of ``model_type`` in config.json that belong to this family."""
     ignored: ClassVar[tuple[str, ...]] = ()
-    """Regular expressions of whole tensor names that hold nothing to load: masks, tables of sines."""
+    """Regular expressions of the names of tensors that are not loaded: masks, tables of sines."""
 
     @classmethod
     @abstractmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
-        """Our model from the content of config.json.
+        """Return our model for the content of config.json.
 
         Raises:
             ValueError: names a key whose value has no counterpart here.
@@ -57,40 +57,42 @@ class Checkpoint(ABC):
     @classmethod
     @abstractmethod
     def write_config(cls, model: Backbone) -> dict[str, Any]:
-        """The content of config.json for one of our models, as far as the format can say it.
+        """Return config.json for one of our models that the family ``can_express``.
 
-        Nothing need be checked: what is lost is found by reading it back. Only models that it
-        ``expresses`` are given. ValueError is for what cannot be expressed at all.
+        Settings that the format lacks need no check here: they are found by reading the result back.
+
+        Raises:
+            ValueError: the model cannot be expressed at all.
         """
 
     @classmethod
     @abstractmethod
     def rules(cls, model: Backbone) -> list[Rule]:
-        """The correspondence of tensors. Rules of parameters that the model lacks are left out later."""
+        """Return the rules of all tensors. Rules of parameters that the model lacks are removed later."""
 
     @classmethod
-    def expresses(cls, model: Backbone) -> bool:
-        """Whether models of this class are its business."""
+    def can_express(cls, model: Backbone) -> bool:
+        """Return True if the family may be able to express a model of this class."""
         return type(model) is cls.backbone_class
 
     @classmethod
-    def clarify(cls, hf: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-        """config.json with what only the tensors' names tell; there are none in a folder without weights."""
+    def complete_config(cls, hf: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+        """Return config.json with settings that only tensor names tell; a folder without weights has none."""
         return hf
 
     @classmethod
-    def canonical(cls, name: str) -> str:
-        """Today's name of a tensor, where older checkpoints have another."""
+    def current_name(cls, name: str) -> str:
+        """Return the current name of a tensor that older checkpoints name differently."""
         return name
 
     @classmethod
-    def absorb(cls, hf: dict[str, Any], name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor there, times whatever config.json multiplies its results by."""
+    def fold_multiplier(cls, hf: dict[str, Any], name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a tensor multiplied by the factor that config.json applies to its output."""
         return tensor
 
     @classmethod
-    def matching(cls, model: Backbone) -> list[Rule]:
-        """The rules of the parameters that the model has, each of them in exactly one.
+    def applicable_rules(cls, model: Backbone) -> list[Rule]:
+        """Return the rules of the model's parameters; each parameter is in exactly one.
 
         Raises:
             ValueError: a parameter has no counterpart, such as that of an attached readout.
@@ -106,7 +108,7 @@ class Checkpoint(ABC):
 
 
 def families() -> list[type[Checkpoint]]:
-    """The families of this package, in the order of their modules."""
+    """Return the families of this package, in the order of their modules."""
     found: list[type[Checkpoint]] = []
     for module in pkgutil.walk_packages([str(Path(__file__).parent)], f"{__package__}."):
         for value in vars(importlib.import_module(module.name)).values():
@@ -116,8 +118,8 @@ def families() -> list[type[Checkpoint]]:
     return found
 
 
-def require(hf: dict[str, Any], key: str, *allowed: Any, default: Any = None) -> Any:
-    """The value of a key of config.json, one of those supported.
+def supported_value(hf: dict[str, Any], key: str, *allowed: Any, default: Any = None) -> Any:
+    """Return the value of a key of config.json, which must be one of ``allowed``.
 
     Raises:
         ValueError: names key, value and what is supported.
@@ -130,8 +132,8 @@ def require(hf: dict[str, Any], key: str, *allowed: Any, default: Any = None) ->
     return value
 
 
-def given(hf: dict[str, Any], key: str) -> Any:
-    """The value of a key that config.json must have. Raises ValueError where it is missing."""
+def required_value(hf: dict[str, Any], key: str) -> Any:
+    """Return the value of a key that config.json must have. Raises ValueError if it is missing."""
     if hf.get(key) is None:
         raise ValueError(f"config.json: {key} is missing")
     return hf[key]
@@ -147,20 +149,20 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-"""Our names of their activations; the first of several of the same meaning is written."""
+"""Our names of their activations; of synonyms, the first is written."""
 
 
 def read_activation(hf: dict[str, Any], key: str, default: str) -> str:
-    """Our name of an activation in config.json. Raises ValueError for one that is not supported."""
-    return ACTIVATIONS[require(hf, key, *ACTIVATIONS, default=default)]
+    """Return our name of an activation in config.json. Raises ValueError if it is not supported."""
+    return ACTIVATIONS[supported_value(hf, key, *ACTIVATIONS, default=default)]
 
 
 def write_activation(ours: str) -> str:
-    """Their name of an activation of ours."""
+    """Return their name of an activation."""
     return next(name for name, value in ACTIVATIONS.items() if value == ours)
 
 
 def _tied(model: torch.nn.Module) -> set[str]:
-    """Names of tensors that only repeat an earlier one: a tied head."""
+    """Return the names of tensors that are the same as an earlier one: a tied head."""
     once = {name for name, _ in model.named_parameters()} | {name for name, _ in model.named_buffers()}
     return set(model.state_dict()) - once

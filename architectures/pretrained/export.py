@@ -27,7 +27,7 @@ def save_folder(
     model_type: str | None = None,
     token_ids: dict[str, int] | None = None,
 ) -> None:
-    """Writes a folder that the Hugging Face library loads as the same model. All of it appears, or nothing.
+    """Write a folder that the Hugging Face library loads as the same model, atomically.
 
     Args:
         path: a folder that does not exist yet.
@@ -38,7 +38,7 @@ def save_folder(
         token_ids: special tokens for config.json by their names there, such as ``eos_token_id``.
 
     Raises:
-        ValueError: no family of that library can express the model; says what stands in the way.
+        ValueError: no Hugging Face family can express the model; names the settings it lacks.
     """
     if path.exists():
         raise ValueError(f"{path} exists: name a folder that does not exist yet")
@@ -48,7 +48,7 @@ def save_folder(
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         _write_json(temporary / CONFIG, hf)
-        _write_weights(model, family.matching(model), temporary, shard_bytes)
+        _write_weights(model, family.applicable_rules(model), temporary, shard_bytes)
         temporary.chmod(0o755)
         temporary.rename(path)
     except BaseException:
@@ -59,16 +59,16 @@ def save_folder(
 def export_config(
     model: Backbone, *, model_type: str | None = None, token_ids: dict[str, int] | None = None
 ) -> tuple[type[Checkpoint], dict[str, Any]]:
-    """The first family that expresses the model exactly, and its config.json; see ``save_folder``.
+    """Return the first family that expresses the model exactly, and its config.json; see ``save_folder``.
 
-    Each family writes what it can, and reads it back: what differs then has no counterpart there.
+    Each family writes a config.json and reads it back: settings that differ then have no counterpart.
 
     Raises:
-        ValueError: none does; names the settings in the way for the three families nearest to it.
+        ValueError: no family does; names the missing settings of the three nearest families.
     """
     refusals: list[tuple[int, str]] = []
     for family in families():
-        if not family.expresses(model) or model_type not in (None, *family.model_types):
+        if not family.can_express(model) or model_type not in (None, *family.model_types):
             continue
         distance = 2  # of what cannot be written at all; a family that lacks one setting is nearer
         try:
@@ -76,7 +76,7 @@ def export_config(
             lost = _lost(model, family.read_config(hf))
             distance = len(lost)
             if not lost:
-                family.matching(model)
+                family.applicable_rules(model)
                 return family, hf
         except ValueError as error:
             lost = [str(error)]
@@ -86,7 +86,7 @@ def export_config(
 
 
 def _lost(model: Backbone, blueprint: Blueprint) -> list[str]:
-    """What a family does not say about the model."""
+    """Return the settings of the model that a family loses."""
     lost = differences(model.config, blueprint.config)
     for name in ("vocab_size", "max_length"):
         ours, theirs = getattr(model, name), getattr(blueprint, name)
@@ -112,7 +112,7 @@ def _write_weights(model: Backbone, rules: list[Rule], folder: Path, shard_bytes
 
 
 def _shards(rules: list[Rule], own: dict[str, Tensor], shard_bytes: int | None) -> Iterator[list[Rule]]:
-    """The rules in order, cut before the file they fill would pass the limit."""
+    """Yield the rules of each file in order, so that no file exceeds the limit."""
     shard: list[Rule] = []
     size = 0
     for rule in rules:

@@ -1,6 +1,6 @@
-"""Reads folders of the Hugging Face library: config.json and safetensors, whole or in shards.
+"""Reads Hugging Face folders: config.json and safetensors, in one file or in shards.
 
-No pickle is ever opened: checkpoints in other formats are refused.
+Pickles are never opened: checkpoints in other formats are refused.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
 def read_folder_config(path: Path) -> Blueprint:
-    """What model a folder holds, from its config.json and the names of its tensors, if it has any.
+    """Return the model of a folder, from its config.json and the names of its tensors, if it has any.
 
     Raises:
-        ValueError: it is not there, of an unknown kind, or has a setting without counterpart here.
+        ValueError: the folder is missing, of an unknown kind, or has a setting without counterpart here.
     """
     family, hf = _family(path)
     return family.read_config(hf)
 
 
 def load_folder(path: Path, *, dtype: torch.dtype = torch.float32) -> Backbone:
-    """The model of a folder with its weights, in that precision, on the CPU.
+    """Return the model of a folder with its weights, in precision ``dtype``, on the CPU.
 
     Tensors are read one at a time, so that it needs little more memory than the model.
 
@@ -50,19 +50,19 @@ def load_folder(path: Path, *, dtype: torch.dtype = torch.float32) -> Backbone:
         places: dict[str, tuple[Any, str]] = {}
         for file in _weight_files(path):
             opened = stack.enter_context(_open(file))
-            places |= {family.canonical(name): (opened, name) for name in opened.keys()}  # noqa: SIM118
-        rules = family.matching(model)
+            places |= {family.current_name(name): (opened, name) for name in opened.keys()}  # noqa: SIM118
+        rules = family.applicable_rules(model)
         _check(path, family, model, rules, places)
         for rule in sorted(rules, key=lambda rule: isinstance(rule, Repeated)):  # what they repeat first
             if rule.theirs in places:
                 opened, name = places[rule.theirs]
-                _read(rule, family.absorb(hf, rule.theirs, opened.get_tensor(name)), model, dtype)
+                _read(rule, family.fold_multiplier(hf, rule.theirs, opened.get_tensor(name)), model, dtype)
     assert not any(p.is_meta for p in (*model.parameters(), *model.buffers()))
     return model
 
 
 def _family(path: Path) -> tuple[type[Checkpoint], dict[str, Any]]:
-    """The family of a folder, and the content of its config.json."""
+    """Return the family of a folder, and the content of its config.json."""
     try:
         hf = json.loads((path / CONFIG).read_text())
     except (OSError, ValueError) as error:
@@ -73,20 +73,20 @@ def _family(path: Path) -> tuple[type[Checkpoint], dict[str, Any]]:
         close = difflib.get_close_matches(str(kind), known, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise ValueError(f"{path / CONFIG}: model_type={kind!r} is none of {', '.join(sorted(known))}{hint}")
-    return known[kind], known[kind].clarify(hf, _names(path, known[kind]))
+    return known[kind], known[kind].complete_config(hf, _names(path, known[kind]))
 
 
 def _names(path: Path, family: type[Checkpoint]) -> set[str]:
-    """The names of all tensors in a folder; none where it holds no weights."""
+    """Return the names of all tensors in a folder; none if it has no weights."""
     names: set[str] = set()
     for file in path.glob("*.safetensors"):
         with _open(file) as opened:
-            names |= {family.canonical(name) for name in opened.keys()}  # noqa: SIM118
+            names |= {family.current_name(name) for name in opened.keys()}  # noqa: SIM118
     return names
 
 
 def _weight_files(path: Path) -> list[Path]:
-    """The safetensors of a folder: one, or those that its index names."""
+    """Return the safetensors files of a folder: one, or those that its index names."""
     if (path / WEIGHTS).is_file():
         return [path / WEIGHTS]
     if (path / INDEX).is_file():
@@ -122,7 +122,7 @@ def _check(
     rules: list[Rule],
     places: dict[str, tuple[Any, str]],
 ) -> None:
-    """Raises ValueError that names every tensor missing, left over or of another shape."""
+    """Raise ValueError that names every tensor that is missing, left over or of another shape."""
     own = model.state_dict()
     expected = {rule.theirs: rule.write([own[name] for name in rule.ours]).shape for rule in rules}
     optional = {rule.theirs for rule in rules if isinstance(rule, Repeated)}
@@ -149,7 +149,7 @@ def _check(
 
 
 def _read(rule: Rule, tensor: Tensor, model: Backbone, dtype: torch.dtype) -> None:
-    """Puts one tensor of a checkpoint where it belongs."""
+    """Load one tensor of a checkpoint into the model."""
     tensor = tensor.to(dtype) if tensor.is_floating_point() else tensor
     own = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
     if isinstance(rule, Repeated):

@@ -1,4 +1,4 @@
-"""Rotary positions in config.json: ``rope_parameters`` today, ``rope_theta`` and ``rope_scaling`` before."""
+"""Rotary positions in config.json: ``rope_parameters``, and ``rope_theta`` and ``rope_scaling`` before it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ YARN = {"beta_fast": "beta_fast", "beta_slow": "beta_slow"}
 
 
 def read_rope(hf: dict[str, Any], *, max_length: int, base: float = 10000.0) -> PositionsConfig:
-    """Rotary positions of a model, ``base`` where config.json names none.
+    """Return the rotary positions of a model; ``base`` applies where config.json names none.
 
     Raises:
         ValueError: names a kind of scaling that does not exist here.
@@ -28,7 +28,7 @@ def read_rope(hf: dict[str, Any], *, max_length: int, base: float = 10000.0) -> 
 
 
 def rope_parameters(hf: dict[str, Any]) -> dict[str, Any]:
-    """The part of config.json about the rotary embedding, whatever its name."""
+    """Return the part of config.json about the rotary embedding, under its new or old key."""
     return hf.get("rope_scaling") or hf.get("rope_parameters") or {}
 
 
@@ -51,7 +51,7 @@ def _read_scaling(rope: dict[str, Any], max_length: int) -> RotaryScaling:
 
 
 def _attention_factor(rope: dict[str, Any], factor: float) -> float:
-    """What YaRN multiplies sines and cosines by; DeepSeek gives it as a quotient of two."""
+    """Return YaRN's factor of sines and cosines, which DeepSeek gives as a quotient of two."""
     if rope.get("attention_factor") is not None:
         return float(rope["attention_factor"])
     if rope.get("mscale") and rope.get("mscale_all_dim"):
@@ -60,12 +60,12 @@ def _attention_factor(rope: dict[str, Any], factor: float) -> float:
 
 
 def yarn_mscale(factor: float, mscale: float) -> float:
-    """0.1 mscale ln(factor) + 1: YaRN (arXiv 2309.00071), section 3.4, as DeepSeek-V2 uses it."""
+    """Return 0.1 mscale ln(factor) + 1: YaRN (arXiv 2309.00071), section 3.4, as DeepSeek-V2 uses it."""
     return 0.1 * mscale * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def write_rope(positions: PositionsConfig, head_dim: int) -> dict[str, Any]:
-    """The ``rope_parameters`` of config.json; ``ntk`` scaling is written as the larger base that it is."""
+    """Return ``rope_parameters`` of config.json; ``ntk`` scaling is written as the larger base that it is."""
     positions = resolve_rope(positions, head_dim)
     s = positions.scaling
     rope: dict[str, Any] = {"rope_theta": positions.base, "rope_type": "default"}

@@ -1,4 +1,4 @@
-"""How one tensor of a Hugging Face checkpoint corresponds to parameters of ours, in both directions."""
+"""Correspondence of a tensor in a Hugging Face checkpoint with our parameters, in both directions."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rule(ABC):
-    """Which of our parameters one tensor there holds, and how. ``write`` undoes ``read``, bit for bit."""
+    """Correspondence of one checkpoint tensor with our parameters. ``write`` undoes ``read``, bit for bit."""
 
     theirs: str
     """Name of the tensor in their checkpoint."""
     ours: tuple[str, ...]
-    """Names of the parameters it holds, in our ``state_dict``."""
+    """Names of the parameters that it holds, in our ``state_dict``."""
 
     @abstractmethod
     def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
-        """Our tensors, of these shapes, from theirs."""
+        """Return our tensors, of these shapes, from theirs."""
 
     @abstractmethod
     def write(self, ours: Sequence[Tensor]) -> Tensor:
-        """Their tensor from ours; on the meta device it tells the shape alone."""
+        """Return their tensor from ours; on the meta device only its shape."""
 
     def within(self, theirs: str, ours: str) -> Rule:
-        """The same rule with prefixes before the names."""
+        """Return the same rule with prefixes before the names."""
         return replace(self, theirs=theirs + self.theirs, ours=tuple(ours + name for name in self.ours))
 
 
 class Same(Rule):
-    """The same tensor by another name."""
+    """Same tensor by another name."""
 
     def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
         return [theirs]
@@ -43,25 +43,25 @@ class Same(Rule):
 
 
 class Repeated(Same):
-    """A copy of what another tensor there holds, such as a tied head.
+    """Copy of another checkpoint tensor, such as a tied head.
 
-    It may be missing, is never written, and must agree where it is present.
+    It may be missing, is never written, and must equal the original where it is present.
     """
 
 
 class Copied(Repeated):
-    """A copy that is written, where their library would draw anew what it does not find."""
+    """Copy that is written, because the Hugging Face class would initialise a missing tensor randomly."""
 
     def write(self, ours: Sequence[Tensor]) -> Tensor:
         return ours[0].clone()
 
 
 class Unused(Copied):
-    """A tensor that their library asks for and makes no use of: written as a copy, not read."""
+    """Tensor that the Hugging Face class requires but does not use: written as a copy, not read."""
 
 
 class Row(Rule):
-    """A vector stored as a matrix of one row."""
+    """Vector stored as a matrix of one row."""
 
     def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
         return [theirs[0]]
@@ -71,7 +71,7 @@ class Row(Rule):
 
 
 class Transposed(Rule):
-    """A matrix stored as (in, out); vectors are as they are."""
+    """Matrix stored as (in, out); vectors are unchanged."""
 
     def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
         return [theirs.mT if theirs.ndim == 2 else theirs]
@@ -81,7 +81,7 @@ class Transposed(Rule):
 
 
 class Stacked(Rule):
-    """Several of ours one after another along the first dimension, as in fused q, k and v."""
+    """Several of our tensors concatenated along the first dimension, as in fused q, k and v."""
 
     def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
         return theirs.split([shape[0] for shape in shapes])
@@ -91,7 +91,7 @@ class Stacked(Rule):
 
 
 class StackedTransposed(Stacked):
-    """The same of matrices stored as (in, out)."""
+    """Several of our matrices concatenated and stored as (in, out)."""
 
     def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
         return super().read(theirs.mT if theirs.ndim == 2 else theirs, shapes)
@@ -118,7 +118,7 @@ class ByHead(Rule):
 
 @dataclass(frozen=True)
 class Shifted(Rule):
-    """A table with unused rows before ours, such as positions that begin at 2. They are written as zeros."""
+    """Table with unused rows before ours, such as positions that begin at 2. They are written as zeros."""
 
     rows: int
 
@@ -131,7 +131,7 @@ class Shifted(Rule):
 
 @dataclass(frozen=True)
 class Entry(Rule):
-    """One entry along the first dimension of ours, such as an expert that is a tensor of its own there."""
+    """Entry along the first dimension of our tensor, such as an expert stored as a tensor of its own."""
 
     index: int
 
@@ -142,7 +142,7 @@ class Entry(Rule):
         return ours[0][self.index]
 
     def put(self, entry: Tensor, whole: Tensor) -> Tensor:
-        """Our parameter with this entry in its place; the first entry makes room for all."""
+        """Return our parameter with this entry filled in; the first entry allocates it."""
         if whole.is_meta:
             whole = entry.new_empty(whole.shape)
         whole.detach()[self.index] = entry
@@ -150,7 +150,7 @@ class Entry(Rule):
 
 
 def linear(theirs: str, *ours: str, make: Callable[[str, tuple[str, ...]], Rule] = Same) -> tuple[Rule, Rule]:
-    """The rules of the weight and of the bias of a layer; ``make`` is the kind of rule."""
+    """Return the rules of the weight and the bias of a layer; ``make`` is the class of the rule."""
     weight, bias = (
         make(f"{theirs}.{part}", tuple(f"{name}.{part}" for name in ours)) for part in ("weight", "bias")
     )
@@ -158,10 +158,10 @@ def linear(theirs: str, *ours: str, make: Callable[[str, tuple[str, ...]], Rule]
 
 
 def head(theirs: str, *, tied: bool, table: str = "embedding.tokens.weight") -> Rule:
-    """The rule of the projection to the vocabulary, which is ``table`` where they are tied."""
+    """Return the rule of the language-model head, which is the embedding ``table`` if they are tied."""
     return Repeated(theirs, (table,)) if tied else Same(theirs, ("head.weight",))
 
 
 def layered(num_layers: int, theirs: str, ours: str, rules: Sequence[Rule]) -> list[Rule]:
-    """The rules of one layer for each of them; ``{}`` in the prefixes is the number of the layer."""
+    """Return the rules of all layers; ``{}`` in the prefixes is the number of the layer."""
     return [rule.within(theirs.format(i), ours.format(i)) for i in range(num_layers) for rule in rules]

@@ -58,7 +58,7 @@ def test_without_scontrol_the_run_is_kept_and_the_person_told(
     assert jobs.result(folder)["training"]["steps"] == saved
     text = log.read_text()
     assert "Access/permission denied" in text
-    assert "To go on: sbatch slurm/train.sbatch" in text
+    assert "To resume: sbatch slurm/train.sbatch" in text
 
     again = jobs.sbatch(*submit)
     jobs.wait_for("the run to go on", lambda: f"resumed at step {saved}" in log.read_text())

@@ -12,7 +12,7 @@ from architectures.layers.block import BlockConfig
 from architectures.layers.embedding import EmbeddingConfig
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.positions import PositionsConfig
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, given, require
+from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
 from architectures.pretrained.decoders.llama import decoder_config
 from architectures.pretrained.tensor_rules import ByHead, Rule, Same, head, layered, linear
 
@@ -25,21 +25,21 @@ class Bloom(Checkpoint):
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
-        require(hf, "apply_residual_connection_post_layernorm", False, default=False)
+        supported_value(hf, "apply_residual_connection_post_layernorm", False, default=False)
         hf = hf | {
             "hidden_size": hf.get("n_embed") or hf.get("hidden_size"),
             "n_layer": hf.get("n_layer") or hf.get("num_hidden_layers"),
             "n_head": hf.get("n_head") or hf.get("num_attention_heads"),
         }
-        width = given(hf, "hidden_size")
+        width = required_value(hf, "hidden_size")
         config = DecoderConfig(
             d_model=width,
             d_ff=4 * width,
-            num_layers=given(hf, "n_layer"),
+            num_layers=required_value(hf, "n_layer"),
             norm_eps=hf.get("layer_norm_epsilon", 1e-5),
             tie_embeddings=hf.get("tie_word_embeddings", True),
             attention=AttentionConfig(
-                num_heads=given(hf, "n_head"),
+                num_heads=required_value(hf, "n_head"),
                 bias=True,
                 out_bias=True,
                 dropout=hf.get("attention_dropout") or 0.0,
@@ -52,7 +52,7 @@ class Bloom(Checkpoint):
         return Blueprint(
             backbone_class=Decoder,
             config=config,
-            vocab_size=given(hf, "vocab_size"),
+            vocab_size=required_value(hf, "vocab_size"),
             max_length=hf.get("seq_length", 2048),
         )
 
@@ -96,6 +96,6 @@ class Bloom(Checkpoint):
         ]
 
     @classmethod
-    def canonical(cls, name: str) -> str:
-        """The files of the original BLOOM have no ``transformer.`` before their names."""
+    def current_name(cls, name: str) -> str:
+        """Add the prefix: the files of the original BLOOM have no ``transformer.`` before their names."""
         return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"

@@ -13,17 +13,17 @@ from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig, RotaryScaling
-from architectures.pretrained.checkpoint import Blueprint, given, require
+from architectures.pretrained.checkpoint import Blueprint, required_value, supported_value
 from architectures.pretrained.decoders.llama import (
     COMMON,
-    FEEDFORWARD,
     LlamaLike,
     check_width,
     decoder_config,
 )
-from architectures.pretrained.decoders.moe import expert_rules, has_experts, mixture, shared_rules
+from architectures.pretrained.decoders.moe import has_experts, mixture
 from architectures.pretrained.rope_config import rope_parameters, write_rope, yarn_mscale
 from architectures.pretrained.tensor_rules import Rule, Same, linear
+from architectures.pretrained.transformer_rules import FEEDFORWARD, expert_rules, shared_rules
 
 ATTENTION: tuple[Rule, ...] = (
     *linear("self_attn.q_a_proj", "mixer.q_down"),
@@ -61,19 +61,21 @@ class DeepseekV2(LlamaLike):
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
         hf = COMMON | cls.defaults | hf
-        dense, layers = hf["first_k_dense_replace"], given(hf, "num_hidden_layers")
+        dense, layers = hf["first_k_dense_replace"], required_value(hf, "num_hidden_layers")
         blueprint = super().read_config(hf)
         if dense >= layers:
             return blueprint
-        require(hf, "mlp_bias", False)  # of the experts; dense layers may have biases
+        supported_value(hf, "mlp_bias", False)  # of the experts; dense layers may have biases
         feedforwards = compress_pattern(["dense"] * dense + ["experts"] * (layers - dense))
         return mixture(blueprint, feedforwards, cls.read_experts(hf))
 
     @classmethod
     def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
-        """Its experts."""
-        limited = require(hf, "topk_method", "greedy", "group_limited_greedy") == "group_limited_greedy"
-        require(hf, "norm_topk_prob", False)
+        """Return the settings of the experts."""
+        limited = (
+            supported_value(hf, "topk_method", "greedy", "group_limited_greedy") == "group_limited_greedy"
+        )
+        supported_value(hf, "norm_topk_prob", False)
         return ExpertsConfig(
             **_sizes(hf),
             renormalise=False,
@@ -82,7 +84,7 @@ class DeepseekV2(LlamaLike):
         )
 
     @classmethod
-    def expresses(cls, model: Backbone) -> bool:
+    def can_express(cls, model: Backbone) -> bool:
         return type(model) is Decoder or has_experts(model)
 
     @classmethod
@@ -91,7 +93,7 @@ class DeepseekV2(LlamaLike):
 
     @classmethod
     def interleaved(cls, hf: dict[str, Any]) -> bool:
-        """Whether neighbouring dimensions turn together."""
+        """Return True if neighbouring dimensions are rotated as pairs."""
         return True
 
     @classmethod
@@ -136,7 +138,7 @@ class DeepseekV2(LlamaLike):
 
     @classmethod
     def write_experts(cls, config: DecoderConfig) -> dict[str, Any]:
-        """The keys of its experts."""
+        """Return the keys of its experts."""
         e = config.experts
         if not e.num_shared_experts:
             raise ValueError("experts.num_shared_experts=0, there are always some")
@@ -184,7 +186,7 @@ class DeepseekV3(DeepseekV2):
 
     @classmethod
     def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
-        require(hf, "scoring_func", "sigmoid", default="sigmoid")
+        supported_value(hf, "scoring_func", "sigmoid", default="sigmoid")
         return ExpertsConfig(
             **_sizes(hf),
             score="sigmoid",
@@ -213,10 +215,10 @@ class DeepseekV3(DeepseekV2):
 
 
 def _sizes(hf: dict[str, Any]) -> dict[str, Any]:
-    """What the experts of both versions have in common."""
+    """Return the settings of experts that both versions share."""
     return {
         "num_experts": hf["n_routed_experts"],
-        "experts_per_token": given(hf, "num_experts_per_tok"),
+        "experts_per_token": required_value(hf, "num_experts_per_tok"),
         "d_ff": hf["moe_intermediate_size"],
         "num_shared_experts": hf["n_shared_experts"],
         "scaling": hf["routed_scaling_factor"],
@@ -224,7 +226,7 @@ def _sizes(hf: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mscale(scale: float, latent: LatentConfig, scaling: RotaryScaling) -> dict[str, float]:
-    """The ``mscale_all_dim`` that makes the scale of the scores, which is not written in any other way."""
+    """Return the ``mscale_all_dim`` that encodes the scale of the attention scores."""
     share = scale * (latent.nope_dim + latent.rope_dim) ** 0.5
     if scaling.kind == "none" or scaling.factor == 1 or math.isclose(share, 1):
         return {}

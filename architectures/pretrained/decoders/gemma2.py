@@ -10,7 +10,7 @@ from architectures.backbones.transformer import HeadConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.embedding import EmbeddingConfig
-from architectures.pretrained.checkpoint import require
+from architectures.pretrained.checkpoint import supported_value
 from architectures.pretrained.decoders.llama import LlamaLike, check_width, decoder_config
 from architectures.pretrained.sliding_window import read_layer_types, write_layer_types
 
@@ -42,7 +42,7 @@ class Gemma2(LlamaLike):
 
     @classmethod
     def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
-        require(hf, "use_bidirectional_attention", None, False)
+        supported_value(hf, "use_bidirectional_attention", None, False)
         return replace(
             super().read_attention(hf),
             scale=hf["query_pre_attn_scalar"] ** -0.5,

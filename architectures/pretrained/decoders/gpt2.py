@@ -13,9 +13,9 @@ from architectures.layers.positions import PositionsConfig
 from architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
-    given,
     read_activation,
-    require,
+    required_value,
+    supported_value,
     write_activation,
 )
 from architectures.pretrained.tensor_rules import (
@@ -38,17 +38,20 @@ class GPT2(Checkpoint):
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
-        require(hf, "scale_attn_weights", True, default=True)
-        require(hf, "scale_attn_by_inverse_layer_idx", False, default=False)
-        require(hf, "add_cross_attention", False, default=False)
+        supported_value(hf, "scale_attn_weights", True, default=True)
+        supported_value(hf, "scale_attn_by_inverse_layer_idx", False, default=False)
+        supported_value(hf, "add_cross_attention", False, default=False)
         config = DecoderConfig(
-            d_model=given(hf, "n_embd"),
+            d_model=required_value(hf, "n_embd"),
             d_ff=hf.get("n_inner") or 4 * hf["n_embd"],
-            num_layers=given(hf, "n_layer"),
+            num_layers=required_value(hf, "n_layer"),
             norm_eps=hf.get("layer_norm_epsilon", 1e-5),
             tie_embeddings=hf.get("tie_word_embeddings", True),
             attention=AttentionConfig(
-                num_heads=given(hf, "n_head"), bias=True, out_bias=True, dropout=hf.get("attn_pdrop", 0.1)
+                num_heads=required_value(hf, "n_head"),
+                bias=True,
+                out_bias=True,
+                dropout=hf.get("attn_pdrop", 0.1),
             ),
             positions=PositionsConfig(kind="learned"),
             block=BlockConfig(norm="layernorm", dropout=hf.get("resid_pdrop", 0.1)),
@@ -59,8 +62,8 @@ class GPT2(Checkpoint):
         return Blueprint(
             backbone_class=Decoder,
             config=config,
-            vocab_size=given(hf, "vocab_size"),
-            max_length=given(hf, "n_positions"),
+            vocab_size=required_value(hf, "vocab_size"),
+            max_length=required_value(hf, "n_positions"),
         )
 
     @classmethod
@@ -106,6 +109,6 @@ class GPT2(Checkpoint):
         ]
 
     @classmethod
-    def canonical(cls, name: str) -> str:
-        """The files of the original GPT-2 have no ``transformer.`` before their names."""
+    def current_name(cls, name: str) -> str:
+        """Add the prefix: the files of the original GPT-2 have no ``transformer.`` before their names."""
         return name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}"

@@ -14,8 +14,8 @@ from architectures.layers.feedforward import FeedForwardConfig
 from architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
-    given,
     read_activation,
+    required_value,
     write_activation,
 )
 from architectures.pretrained.decoders.llama import decoder_config
@@ -33,17 +33,17 @@ class GPTNeoX(Checkpoint):
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
         biased = hf.get("attention_bias", True)
-        max_length = given(hf, "max_position_embeddings")
+        max_length = required_value(hf, "max_position_embeddings")
         rope = read_rope(hf, max_length=max_length, base=hf.get("rotary_emb_base", 10000.0))
         fraction = rope_parameters(hf).get("partial_rotary_factor", hf.get("rotary_pct", 0.25))
         config = DecoderConfig(
-            d_model=given(hf, "hidden_size"),
-            d_ff=given(hf, "intermediate_size"),
-            num_layers=given(hf, "num_hidden_layers"),
+            d_model=required_value(hf, "hidden_size"),
+            d_ff=required_value(hf, "intermediate_size"),
+            num_layers=required_value(hf, "num_hidden_layers"),
             norm_eps=hf.get("layer_norm_eps", 1e-5),
             tie_embeddings=hf.get("tie_word_embeddings", False),
             attention=AttentionConfig(
-                num_heads=given(hf, "num_attention_heads"),
+                num_heads=required_value(hf, "num_attention_heads"),
                 bias=biased,
                 out_bias=biased,
                 dropout=hf.get("attention_dropout") or 0.0,
@@ -61,7 +61,7 @@ class GPTNeoX(Checkpoint):
         return Blueprint(
             backbone_class=Decoder,
             config=config,
-            vocab_size=given(hf, "vocab_size"),
+            vocab_size=required_value(hf, "vocab_size"),
             max_length=max_length,
         )
 
@@ -110,6 +110,6 @@ class GPTNeoX(Checkpoint):
         ]
 
     @classmethod
-    def canonical(cls, name: str) -> str:
-        """The head has the name of its module in some files."""
+    def current_name(cls, name: str) -> str:
+        """Rename the head, which has the name of its module in some files."""
         return "embed_out.weight" if name == "lm_head.weight" else name

@@ -1,4 +1,4 @@
-"""Llama 2 and 3 (Touvron et al. 2023, arXiv 2307.09288), and what their many relatives share."""
+"""Llama 2 and 3 (Touvron et al. 2023, arXiv 2307.09288), and the base class of their many relatives."""
 
 from __future__ import annotations
 
@@ -16,26 +16,13 @@ from architectures.layers.positions import PositionsConfig
 from architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
-    given,
     read_activation,
+    required_value,
     write_activation,
 )
 from architectures.pretrained.rope_config import read_rope, write_rope
-from architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
-
-ATTENTION: tuple[Rule, ...] = (
-    *linear("self_attn.q_proj", "mixer.q"),
-    *linear("self_attn.k_proj", "mixer.k"),
-    *linear("self_attn.v_proj", "mixer.v"),
-    *linear("self_attn.o_proj", "mixer.out"),
-    Same("self_attn.q_norm.weight", ("mixer.q_norm.weight",)),
-    Same("self_attn.k_norm.weight", ("mixer.k_norm.weight",)),
-)
-FEEDFORWARD: tuple[Rule, ...] = (
-    *linear("mlp.gate_proj", "feedforward.gate"),
-    *linear("mlp.up_proj", "feedforward.up"),
-    *linear("mlp.down_proj", "feedforward.down"),
-)
+from architectures.pretrained.tensor_rules import Rule, Same, head, layered
+from architectures.pretrained.transformer_rules import ATTENTION, FEEDFORWARD
 
 
 class LlamaLike(Checkpoint):
@@ -44,26 +31,26 @@ class LlamaLike(Checkpoint):
     backbone_class = Decoder
     ignored = (r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
     architecture: ClassVar[str]
-    """The class there."""
+    """Name of the Hugging Face class."""
     defaults: ClassVar[dict[str, Any]] = {}
-    """Values of keys that config.json may leave out, where they are not ``COMMON``."""
+    """Default values of keys in config.json that differ from ``COMMON``."""
     activation: ClassVar[str] = "hidden_act"
-    """The key of the activation."""
+    """Key of the activation in config.json."""
     block: ClassVar[BlockConfig] = BlockConfig()
     embedding: ClassVar[EmbeddingConfig] = EmbeddingConfig()
     norms: ClassVar[dict[str, str]] = {
         "input_layernorm": "mixer_residual.before",
         "post_attention_layernorm": "feedforward_residual.before",
     }
-    """Names of the norms of a layer there and here."""
+    """Names of the norms of a layer in the checkpoint, and ours."""
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
         hf = COMMON | cls.defaults | hf
         config = DecoderConfig(
-            d_model=given(hf, "hidden_size"),
-            d_ff=given(hf, "intermediate_size"),
-            num_layers=given(hf, "num_hidden_layers"),
+            d_model=required_value(hf, "hidden_size"),
+            d_ff=required_value(hf, "intermediate_size"),
+            num_layers=required_value(hf, "num_hidden_layers"),
             norm_eps=hf["rms_norm_eps"],
             tie_embeddings=hf["tie_word_embeddings"],
             attention=cls.read_attention(hf),
@@ -78,15 +65,15 @@ class LlamaLike(Checkpoint):
         return Blueprint(
             backbone_class=Decoder,
             config=config,
-            vocab_size=given(hf, "vocab_size"),
-            max_length=given(hf, "max_position_embeddings"),
+            vocab_size=required_value(hf, "vocab_size"),
+            max_length=required_value(hf, "max_position_embeddings"),
         )
 
     @classmethod
     def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
-        """The attention of its layers."""
+        """Return the attention settings."""
         return AttentionConfig(
-            num_heads=given(hf, "num_attention_heads"),
+            num_heads=required_value(hf, "num_attention_heads"),
             num_kv_heads=hf["num_key_value_heads"],
             head_dim=hf["head_dim"],
             bias=hf["attention_bias"],
@@ -96,12 +83,12 @@ class LlamaLike(Checkpoint):
 
     @classmethod
     def read_positions(cls, hf: dict[str, Any]) -> PositionsConfig:
-        """Its rotary positions."""
-        return read_rope(hf, max_length=given(hf, "max_position_embeddings"))
+        """Return the rotary positions."""
+        return read_rope(hf, max_length=required_value(hf, "max_position_embeddings"))
 
     @classmethod
     def read_head(cls, hf: dict[str, Any]) -> HeadConfig:
-        """What is done to its logits."""
+        """Return the settings of the language-model head."""
         return HeadConfig()
 
     @classmethod
@@ -146,12 +133,12 @@ class LlamaLike(Checkpoint):
 
     @classmethod
     def attention_rules(cls, config: DecoderConfig) -> Sequence[Rule]:
-        """The rules of the attention of a layer."""
+        """Return the rules of the attention of a layer."""
         return ATTENTION
 
     @classmethod
     def feedforward_rules(cls, config: DecoderConfig) -> Sequence[Rule]:
-        """The rules of the feed-forward of a layer, of whatever kind."""
+        """Return the rules of the feed-forward of a layer, of whatever kind."""
         return FEEDFORWARD
 
 
@@ -164,11 +151,11 @@ COMMON: dict[str, Any] = {
     "attention_dropout": 0.0,
     "mlp_bias": False,
 }
-"""Values of keys that config.json may leave out, in most of these families."""
+"""Default values of keys in config.json, in most of these families."""
 
 
 def decoder_config(model: Backbone) -> DecoderConfig:
-    """The configuration of a decoder."""
+    """Return the configuration of a decoder."""
     assert isinstance(model, Decoder)
     return model.config
 
@@ -186,7 +173,7 @@ class Llama(LlamaLike):
 
 
 def check_width(model: Backbone) -> None:
-    """Raises ValueError where the width is no multiple of the heads, which some classes there insist on."""
+    """Raise ValueError if the width is not a multiple of the heads, as some Hugging Face classes require."""
     c = decoder_config(model)
     if c.width % c.attention.num_heads:
         raise ValueError(

@@ -9,12 +9,13 @@ from architectures.backbone import Backbone
 from architectures.backbones.decoder import DecoderConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
-from architectures.pretrained.checkpoint import given
+from architectures.pretrained.checkpoint import required_value
 from architectures.pretrained.decoders.llama import decoder_config
 from architectures.pretrained.decoders.mistral import Mistral
-from architectures.pretrained.decoders.moe import Mixture, expert_rules
+from architectures.pretrained.decoders.moe import Mixture
 from architectures.pretrained.rope_config import read_rope
 from architectures.pretrained.tensor_rules import Rule, Same
+from architectures.pretrained.transformer_rules import expert_rules
 
 NAMES = {"w1": "gate_XFD", "w3": "up_XFD", "w2": "down_XDF"}
 
@@ -35,7 +36,7 @@ class Mixtral(Mixture, Mistral):
 
     @classmethod
     def read_positions(cls, hf: dict[str, Any]) -> PositionsConfig:
-        return read_rope(hf, max_length=given(hf, "max_position_embeddings"), base=1e6)
+        return read_rope(hf, max_length=required_value(hf, "max_position_embeddings"), base=1e6)
 
     @classmethod
     def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:

@@ -1,10 +1,10 @@
-"""What decoders with experts have in common, beyond what Llama has."""
+"""Base class of decoders with a mixture of experts and otherwise Llama's layers."""
 
 from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from architectures.backbone import Backbone
@@ -12,30 +12,13 @@ from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.pretrained.checkpoint import Blueprint
-from architectures.pretrained.decoders.llama import FEEDFORWARD, LlamaLike, decoder_config
-from architectures.pretrained.tensor_rules import Entry, Rule, Same
-
-PROJECTIONS = {"gate_proj": "gate_XFD", "up_proj": "up_XFD", "down_proj": "down_XDF"}
-"""Names of the matrices of an expert there, in most of these families, and here."""
-
-
-def expert_rules(count: int, theirs: str, names: Mapping[str, str] = PROJECTIONS) -> list[Rule]:
-    """The matrices of experts that are tensors of their own there; ``{}`` in the prefix is the expert."""
-    return [
-        Entry(f"{theirs.format(index)}.{name}.weight", (f"feedforward.{ours}",), index)
-        for index in range(count)
-        for name, ours in names.items()
-    ]
-
-
-def shared_rules(theirs: str) -> list[Rule]:
-    """The matrices of the shared experts."""
-    names = [(name, name.removesuffix("_proj")) for name in PROJECTIONS]
-    return [Same(f"{theirs}.{name}.weight", (f"feedforward.shared.{ours}.weight",)) for name, ours in names]
+from architectures.pretrained.decoders.llama import LlamaLike, decoder_config
+from architectures.pretrained.tensor_rules import Rule, Same
+from architectures.pretrained.transformer_rules import FEEDFORWARD, expert_rules
 
 
 def mixture(blueprint: Blueprint, feedforwards: list[str], experts: ExpertsConfig) -> Blueprint:
-    """The mixture of experts that is otherwise this decoder."""
+    """Return the same decoder with a mixture of experts."""
     plain = blueprint.config
     assert isinstance(plain, DecoderConfig)
     values = {field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)}
@@ -59,7 +42,7 @@ class Mixture(LlamaLike):
     backbone_class = MoE
 
     @classmethod
-    def expresses(cls, model: Backbone) -> bool:
+    def can_express(cls, model: Backbone) -> bool:
         return has_experts(model)
 
     @classmethod
@@ -74,7 +57,7 @@ class Mixture(LlamaLike):
     @classmethod
     @abstractmethod
     def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
-        """Its experts."""
+        """Return the settings of the experts."""
 
     @classmethod
     def feedforward_rules(cls, config: DecoderConfig) -> Sequence[Rule]:

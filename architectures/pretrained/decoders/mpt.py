@@ -10,7 +10,7 @@ from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.positions import PositionsConfig
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, given, require
+from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
 from architectures.pretrained.decoders.llama import decoder_config
 from architectures.pretrained.tensor_rules import Rule, Same, Stacked, head, layered, linear
 
@@ -24,21 +24,21 @@ class MPT(Checkpoint):
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
         attention = hf.get("attn_config") or {}
-        require(attention, "alibi", True, default=True)
-        require(attention, "alibi_bias_max", 8, default=8)
-        require(attention, "qk_ln", False, default=False)
-        require(attention, "clip_qkv", None)
-        require(hf, "logit_scale", None)
-        require(hf, "no_bias", True, default=True)
-        width = given(hf, "d_model")
+        supported_value(attention, "alibi", True, default=True)
+        supported_value(attention, "alibi_bias_max", 8, default=8)
+        supported_value(attention, "qk_ln", False, default=False)
+        supported_value(attention, "clip_qkv", None)
+        supported_value(hf, "logit_scale", None)
+        supported_value(hf, "no_bias", True, default=True)
+        width = required_value(hf, "d_model")
         config = DecoderConfig(
             d_model=width,
             d_ff=4 * width,
-            num_layers=given(hf, "n_layers"),
+            num_layers=required_value(hf, "n_layers"),
             norm_eps=hf.get("layer_norm_epsilon", 1e-5),
             tie_embeddings=hf.get("tie_word_embeddings", True),
             attention=AttentionConfig(
-                num_heads=given(hf, "n_heads"),
+                num_heads=required_value(hf, "n_heads"),
                 scale=attention.get("softmax_scale"),
                 dropout=attention.get("attn_pdrop") or 0.0,
             ),
@@ -49,8 +49,8 @@ class MPT(Checkpoint):
         return Blueprint(
             backbone_class=Decoder,
             config=config,
-            vocab_size=given(hf, "vocab_size"),
-            max_length=given(hf, "max_seq_len"),
+            vocab_size=required_value(hf, "vocab_size"),
+            max_length=required_value(hf, "max_seq_len"),
         )
 
     @classmethod

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from architectures.backbone import Backbone
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.moe.config import ExpertsConfig
-from architectures.pretrained.checkpoint import Blueprint, require
+from architectures.pretrained.checkpoint import Blueprint, supported_value
 from architectures.pretrained.decoders.llama import check_width, decoder_config
 from architectures.pretrained.decoders.moe import Mixture
 
@@ -27,7 +27,7 @@ class Olmoe(Mixture):
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
-        require(hf, "clip_qkv", None)
+        supported_value(hf, "clip_qkv", None)
         return super().read_config(hf)
 
     @classmethod

@@ -12,10 +12,11 @@ from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.pretrained.decoders.llama import decoder_config
-from architectures.pretrained.decoders.moe import Mixture, shared_rules
+from architectures.pretrained.decoders.moe import Mixture
 from architectures.pretrained.decoders.qwen import Qwen2
 from architectures.pretrained.sliding_window import attention_types, read_layer_types
 from architectures.pretrained.tensor_rules import Rule, Same
+from architectures.pretrained.transformer_rules import shared_rules
 
 
 class Qwen2Moe(Mixture, Qwen2):

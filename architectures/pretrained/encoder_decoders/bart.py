@@ -20,9 +20,9 @@ from architectures.layers.positions import PositionsConfig
 from architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
-    given,
     read_activation,
-    require,
+    required_value,
+    supported_value,
     write_activation,
 )
 from architectures.pretrained.tensor_rules import (
@@ -48,14 +48,14 @@ class Bart(Checkpoint):
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
-        num_heads, d_ff = given(hf, "decoder_attention_heads"), given(hf, "decoder_ffn_dim")
-        require(hf, "encoder_attention_heads", num_heads, default=num_heads)
-        require(hf, "encoder_ffn_dim", d_ff, default=d_ff)
+        num_heads, d_ff = required_value(hf, "decoder_attention_heads"), required_value(hf, "decoder_ffn_dim")
+        supported_value(hf, "encoder_attention_heads", num_heads, default=num_heads)
+        supported_value(hf, "encoder_ffn_dim", d_ff, default=d_ff)
         config = EncoderDecoderConfig(
-            d_model=given(hf, "d_model"),
+            d_model=required_value(hf, "d_model"),
             d_ff=d_ff,
-            num_layers=given(hf, "decoder_layers"),
-            num_encoder_layers=given(hf, "encoder_layers"),
+            num_layers=required_value(hf, "decoder_layers"),
+            num_encoder_layers=required_value(hf, "encoder_layers"),
             norm_eps=1e-5,
             tie_embeddings=hf.get("tie_word_embeddings", True),
             attention=AttentionConfig(
@@ -72,7 +72,7 @@ class Bart(Checkpoint):
         return Blueprint(
             backbone_class=EncoderDecoder,
             config=config,
-            vocab_size=given(hf, "vocab_size"),
+            vocab_size=required_value(hf, "vocab_size"),
             max_length=hf.get("max_position_embeddings", 1024),
         )
 
@@ -119,18 +119,18 @@ class Bart(Checkpoint):
         ]
 
     @classmethod
-    def clarify(cls, hf: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-        """They take a bias of the vocabulary that is missing for zeros; then our head has none."""
+    def complete_config(cls, hf: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+        """Drop the head's bias if the checkpoint has none; Hugging Face reads a missing one as zeros."""
         return hf | {"final_logits_bias": False} if names and "final_logits_bias" not in names else hf
 
     @classmethod
-    def canonical(cls, name: str) -> str:
-        """Files of the bare ``BartModel`` have no ``model.`` before their names."""
+    def current_name(cls, name: str) -> str:
+        """Add the prefix ``model.``, which files of the bare ``BartModel`` lack."""
         return f"model.{name}" if name.startswith(("shared.", "encoder.", "decoder.")) else name
 
 
 def _stack(theirs: str, side: str, num_layers: int) -> list[Rule]:
-    """The rules of the encoder or of the decoder."""
+    """Return the rules of the encoder or of the decoder."""
     layer = _attention("self_attn", "mixer")
     if theirs == "decoder":
         layer += _attention("encoder_attn", "cross")
@@ -148,7 +148,7 @@ def _stack(theirs: str, side: str, num_layers: int) -> list[Rule]:
 
 
 def _attention(theirs: str, ours: str) -> list[Rule]:
-    """The rules of one attention and the norm after it."""
+    """Return the rules of one attention and the norm after it."""
     return [
         *linear(f"{theirs}.q_proj", f"{ours}.q"),
         *linear(f"{theirs}.k_proj", f"{ours}.k"),

@@ -9,10 +9,10 @@ from architectures.backbone import Backbone
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.moe.config import ExpertsConfig
-from architectures.pretrained.checkpoint import Blueprint, require, write_activation
-from architectures.pretrained.decoders.moe import expert_rules
+from architectures.pretrained.checkpoint import Blueprint, supported_value, write_activation
 from architectures.pretrained.encoder_decoders.t5 import T5
 from architectures.pretrained.tensor_rules import Copied, Repeated, Rule, Same
+from architectures.pretrained.transformer_rules import expert_rules
 
 
 class Switch(T5):
@@ -26,9 +26,9 @@ class Switch(T5):
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
-        require(hf, "router_bias", False, default=False)
+        supported_value(hf, "router_bias", False, default=False)
         activation = hf.get("dense_act_fn", "relu")
-        require({"dense_act_fn": activation.removeprefix("gated-")}, "dense_act_fn", activation)
+        supported_value({"dense_act_fn": activation.removeprefix("gated-")}, "dense_act_fn", activation)
         tied = hf.get("tie_word_embeddings", True)
         blueprint = super().read_config(
             hf | {"feed_forward_proj": activation, "scale_decoder_outputs": tied, "tie_word_embeddings": tied}

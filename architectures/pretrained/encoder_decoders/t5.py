@@ -20,8 +20,8 @@ from architectures.layers.positions import PositionsConfig
 from architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
-    given,
     read_activation,
+    required_value,
     write_activation,
 )
 from architectures.pretrained.tensor_rules import Repeated, Rule, Same, head, layered, linear
@@ -39,18 +39,18 @@ class T5(Checkpoint):
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
         tied = hf.get("tie_word_embeddings", True)
-        encoder_layers = given(hf, "num_layers")
+        encoder_layers = required_value(hf, "num_layers")
         gated, activation = _read_feedforward(hf)
         config = EncoderDecoderConfig(
-            d_model=given(hf, "d_model"),
-            d_ff=given(hf, "d_ff"),
+            d_model=required_value(hf, "d_model"),
+            d_ff=required_value(hf, "d_ff"),
             num_layers=hf.get("num_decoder_layers") or encoder_layers,
             num_encoder_layers=encoder_layers,
             norm_eps=hf.get("layer_norm_epsilon", 1e-6),
             tie_embeddings=tied,
             attention=AttentionConfig(
-                num_heads=given(hf, "num_heads"),
-                head_dim=given(hf, "d_kv"),
+                num_heads=required_value(hf, "num_heads"),
+                head_dim=required_value(hf, "d_kv"),
                 scale=1.0,
                 dropout=hf.get("dropout_rate", 0.1),
             ),
@@ -66,7 +66,7 @@ class T5(Checkpoint):
         return Blueprint(
             backbone_class=EncoderDecoder,
             config=config,
-            vocab_size=given(hf, "vocab_size"),
+            vocab_size=required_value(hf, "vocab_size"),
             max_length=hf.get("n_positions", 512),
         )
 
@@ -119,7 +119,7 @@ class T5(Checkpoint):
 
     @classmethod
     def layer_rules(cls, config: EncoderDecoderConfig, *, cross: bool) -> list[Rule]:
-        """The rules of one layer."""
+        """Return the rules of one layer."""
         rules = _sublayer("layer.0.SelfAttention", "mixer")
         if cross:
             rules += _sublayer("layer.1.EncDecAttention", "cross")
@@ -129,7 +129,7 @@ class T5(Checkpoint):
 
     @classmethod
     def feedforward_rules(cls, config: EncoderDecoderConfig, theirs: str) -> list[Rule]:
-        """The rules of the feed-forward of a layer, which is in ``theirs``."""
+        """Return the rules of the feed-forward of a layer, which is in ``theirs``."""
         up = (("wi_0", "gate"), ("wi_1", "up")) if config.feedforward.gated else (("wi", "up"),)
         return [
             rule
@@ -138,7 +138,7 @@ class T5(Checkpoint):
         ]
 
     @classmethod
-    def clarify(cls, hf: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    def complete_config(cls, hf: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
         """transformers 5 writes ``tie_word_embeddings`` true for v1.1 too: its tensors tell.
 
         A head that is not scaled and has a tensor of its own is v1.1's.
@@ -148,7 +148,7 @@ class T5(Checkpoint):
 
 
 def _read_feedforward(hf: dict[str, Any]) -> tuple[bool, str]:
-    """Whether the feed-forward is gated, and our name of its activation."""
+    """Return whether the feed-forward is gated, and our name of its activation."""
     kind = hf.get("feed_forward_proj", "relu")
     gated = kind.startswith("gated-")
     # By "gated-gelu" they mean the tanh approximation; by "gelu" alone the exact one.
@@ -157,7 +157,7 @@ def _read_feedforward(hf: dict[str, Any]) -> tuple[bool, str]:
 
 
 def _sublayer(theirs: str, ours: str) -> list[Rule]:
-    """The rules of one attention and the norm before it."""
+    """Return the rules of one attention and the norm before it."""
     rules = [*linear(f"{theirs.rpartition('.')[0]}.layer_norm", f"{ours}_residual.before")]
     for name, own in (("q", "q"), ("k", "k"), ("v", "v"), ("o", "out")):
         rules += linear(f"{theirs}.{name}", f"{ours}.{own}")

@@ -19,9 +19,9 @@ from architectures.layers.positions import PositionsConfig
 from architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
-    given,
     read_activation,
-    require,
+    required_value,
+    supported_value,
     write_activation,
 )
 from architectures.pretrained.tensor_rules import Repeated, Rule, Same, Unused, head, layered, linear
@@ -39,7 +39,7 @@ LAYER: list[Rule] = [
 
 
 class Bert(Checkpoint):
-    """BERT. The pooler and the next-sentence classifier are passed over: our encoder has neither."""
+    """BERT. The pooler and the next-sentence classifier are not loaded: our encoder has neither."""
 
     backbone_class = Encoder
     model_types = ("bert",)
@@ -71,13 +71,13 @@ class Bert(Checkpoint):
         ]
 
     @classmethod
-    def canonical(cls, name: str) -> str:
-        """In checkpoints converted from TensorFlow, weight and bias of a norm are gamma and beta."""
+    def current_name(cls, name: str) -> str:
+        """Rename gamma and beta, the weight and bias of norms in checkpoints converted from TensorFlow."""
         return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def embedding_rules(prefix: str) -> list[Rule]:
-    """The rules of tokens, segments and norm, the same in BERT and RoBERTa."""
+    """Return the rules of tokens, segments and norm, the same in BERT and RoBERTa."""
     return [
         Same(f"{prefix}word_embeddings.weight", ("embedding.tokens.weight",)),
         Same(f"{prefix}token_type_embeddings.weight", ("embedding.segments.weight",)),
@@ -86,7 +86,7 @@ def embedding_rules(prefix: str) -> list[Rule]:
 
 
 def prediction_rules(prefix: str, *, tied: bool) -> list[Rule]:
-    """The rules of the projection to the vocabulary.
+    """Return the rules of the projection to the vocabulary.
 
     Its bias is there twice. Both are one where they are tied; else that of the decoder counts.
     """
@@ -100,21 +100,21 @@ def prediction_rules(prefix: str, *, tied: bool) -> list[Rule]:
 
 
 def read_post_norm(hf: dict[str, Any], *, transform_activation: str, unused_positions: int) -> Blueprint:
-    """Our encoder from the settings that BERT and RoBERTa share.
+    """Return our encoder from the settings that BERT and RoBERTa share.
 
     ``unused_positions`` rows of the position table stand before those of our table.
     """
-    require(hf, "position_embedding_type", "absolute", default="absolute")
-    require(hf, "is_decoder", False, default=False)
-    require(hf, "add_cross_attention", False, default=False)
+    supported_value(hf, "position_embedding_type", "absolute", default="absolute")
+    supported_value(hf, "is_decoder", False, default=False)
+    supported_value(hf, "add_cross_attention", False, default=False)
     config = EncoderConfig(
-        d_model=given(hf, "hidden_size"),
-        d_ff=given(hf, "intermediate_size"),
-        num_layers=given(hf, "num_hidden_layers"),
+        d_model=required_value(hf, "hidden_size"),
+        d_ff=required_value(hf, "intermediate_size"),
+        num_layers=required_value(hf, "num_hidden_layers"),
         norm_eps=hf.get("layer_norm_eps", 1e-12),
         tie_embeddings=hf.get("tie_word_embeddings", True),
         attention=AttentionConfig(
-            num_heads=given(hf, "num_attention_heads"),
+            num_heads=required_value(hf, "num_attention_heads"),
             bias=True,
             out_bias=True,
             dropout=hf.get("attention_probs_dropout_prob", 0.1),
@@ -131,13 +131,13 @@ def read_post_norm(hf: dict[str, Any], *, transform_activation: str, unused_posi
     return Blueprint(
         backbone_class=Encoder,
         config=config,
-        vocab_size=given(hf, "vocab_size"),
+        vocab_size=required_value(hf, "vocab_size"),
         max_length=hf.get("max_position_embeddings", 512) - unused_positions,
     )
 
 
 def write_post_norm(model: Backbone, *, unused_positions: int) -> dict[str, Any]:
-    """The settings that BERT and RoBERTa share."""
+    """Return the settings that BERT and RoBERTa share."""
     assert isinstance(model, Encoder)
     c = model.config
     return {

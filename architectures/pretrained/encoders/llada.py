@@ -12,7 +12,7 @@ from architectures.backbones.decoder import DecoderConfig
 from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.positions import PositionsConfig
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, given, require
+from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
 from architectures.pretrained.decoders.llama import decoder_config
 from architectures.pretrained.decoders.qwen import Qwen2
 from architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
@@ -39,14 +39,14 @@ FIXED: dict[str, Any] = {
     "input_emb_norm": False,
     "scale_logits": False,
 }
-"""What LLaDA's configuration could say otherwise, and no checkpoint of it does."""
+"""Settings of LLaDA's configuration that have this value in all of its checkpoints."""
 LEFT_OUT: dict[str, Any] = {
     "block_type": "sequential",
     "activation_type": "swiglu",
     "layer_norm_type": "default",
     "rope": False,
 }
-"""What its class takes where config.json is silent, and that is not as above."""
+"""Defaults of LLaDA's class for keys missing in config.json, where they differ from ``FIXED``."""
 
 
 class LLaDA(Checkpoint):
@@ -58,16 +58,16 @@ class LLaDA(Checkpoint):
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
         for key, value in FIXED.items():
-            require(hf, key, value, default=LEFT_OUT.get(key, value))
-        width = given(hf, "d_model")
+            supported_value(hf, key, value, default=LEFT_OUT.get(key, value))
+        width = required_value(hf, "d_model")
         config = MaskedDiffusionConfig(
             d_model=width,
             d_ff=hf.get("mlp_hidden_size") or hf.get("mlp_ratio", 4) * width,
-            num_layers=given(hf, "n_layers"),
+            num_layers=required_value(hf, "n_layers"),
             norm_eps=hf.get("rms_norm_eps", 1e-5),
             tie_embeddings=hf.get("weight_tying", True),
             attention=AttentionConfig(
-                num_heads=given(hf, "n_heads"),
+                num_heads=required_value(hf, "n_heads"),
                 num_kv_heads=hf.get("n_kv_heads"),
                 bias=hf.get("include_qkv_bias") or False,
             ),
@@ -76,8 +76,8 @@ class LLaDA(Checkpoint):
         return Blueprint(
             backbone_class=MaskedDiffusion,
             config=config,
-            vocab_size=hf.get("embedding_size") or given(hf, "vocab_size"),
-            max_length=given(hf, "max_sequence_length"),
+            vocab_size=hf.get("embedding_size") or required_value(hf, "vocab_size"),
+            max_length=required_value(hf, "max_sequence_length"),
         )
 
     @classmethod

@@ -19,8 +19,8 @@ from architectures.layers.positions import PositionsConfig
 from architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
-    given,
     read_activation,
+    required_value,
     write_activation,
 )
 from architectures.pretrained.rope_config import resolve_rope
@@ -45,13 +45,13 @@ class ModernBert(Checkpoint):
         bias, norm_bias = hf.get("attention_bias", False), hf.get("norm_bias", False)
         period = hf.get("global_attn_every_n_layers", 3)
         config = EncoderConfig(
-            d_model=given(hf, "hidden_size"),
-            d_ff=given(hf, "intermediate_size"),
-            num_layers=given(hf, "num_hidden_layers"),
+            d_model=required_value(hf, "hidden_size"),
+            d_ff=required_value(hf, "intermediate_size"),
+            num_layers=required_value(hf, "num_hidden_layers"),
             norm_eps=hf.get("norm_eps", 1e-5),
             tie_embeddings=hf.get("tie_word_embeddings", True),
             attention=AttentionConfig(
-                num_heads=given(hf, "num_attention_heads"),
+                num_heads=required_value(hf, "num_attention_heads"),
                 bias=bias,
                 out_bias=bias,
                 window=hf.get("local_attention", 128),
@@ -73,7 +73,7 @@ class ModernBert(Checkpoint):
         return Blueprint(
             backbone_class=Encoder,
             config=config,
-            vocab_size=given(hf, "vocab_size"),
+            vocab_size=required_value(hf, "vocab_size"),
             max_length=hf.get("max_position_embeddings", 8192),
         )
 
@@ -135,7 +135,7 @@ class ModernBert(Checkpoint):
 
 
 def _read_base(hf: dict[str, Any], kind: str) -> float:
-    """The rotary base of the global or of the local layers."""
+    """Return the rotary base of the global or of the local layers."""
     old, default = BASES[kind]
     rope = (hf.get("rope_parameters") or {}).get(kind) or {}
     if rope.get("rope_type", "default") != "default" or hf.get("rope_scaling") is not None:

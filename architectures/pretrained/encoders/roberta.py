@@ -11,7 +11,7 @@ from typing import Any
 
 from architectures.backbone import Backbone
 from architectures.backbones.encoder import Encoder
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, require
+from architectures.pretrained.checkpoint import Blueprint, Checkpoint, supported_value
 from architectures.pretrained.encoders.bert import (
     LAYER,
     embedding_rules,
@@ -26,7 +26,7 @@ PAD = 1
 
 
 class Roberta(Checkpoint):
-    """``RobertaForMaskedLM``. The pooler of ``RobertaModel`` is passed over."""
+    """``RobertaForMaskedLM``. The pooler of ``RobertaModel`` is not loaded."""
 
     backbone_class = Encoder
     model_types = ("roberta",)
@@ -34,7 +34,7 @@ class Roberta(Checkpoint):
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
-        require(hf, "pad_token_id", PAD, default=PAD)
+        supported_value(hf, "pad_token_id", PAD, default=PAD)
         return read_post_norm(hf, transform_activation="gelu", unused_positions=PAD + 1)
 
     @classmethod

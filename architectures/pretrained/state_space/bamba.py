@@ -12,8 +12,7 @@ from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.ssm.mamba2 import SSDConfig
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, given, require
-from architectures.pretrained.decoders.llama import ATTENTION
+from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
 from architectures.pretrained.rope_config import read_rope, write_rope
 from architectures.pretrained.state_space.jamba import (
     common_keys,
@@ -24,6 +23,7 @@ from architectures.pretrained.state_space.jamba import (
 from architectures.pretrained.state_space.mamba import times
 from architectures.pretrained.state_space.mamba2 import INFINITY, SSD_RULES, read_number
 from architectures.pretrained.tensor_rules import Rule
+from architectures.pretrained.transformer_rules import ATTENTION
 
 DEFAULTS: dict[str, Any] = {
     "num_key_value_heads": 8,
@@ -45,9 +45,9 @@ DEFAULTS: dict[str, Any] = {
     "mamba_proj_bias": False,
     "time_step_limit": (0.0, math.inf),
 }
-"""Values of keys that config.json may leave out."""
+"""Default values of keys in config.json."""
 ROTATED = 0.5
-"""The share of each head that turns, whatever config.json says."""
+"""Fraction of each head that is rotated, whatever config.json says."""
 
 
 class Bamba(Checkpoint):
@@ -61,10 +61,10 @@ class Bamba(Checkpoint):
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
         hf = DEFAULTS | hf
         attention = set(hf["attn_layer_indices"] or ())
-        num_layers = given(hf, "num_hidden_layers")
+        num_layers = required_value(hf, "num_hidden_layers")
         layers = ["attention" if layer in attention else "mamba2" for layer in range(num_layers)]
         config = read_mamba2_hybrid(
-            hf, compress_pattern(layers), hf["mamba_expand"] * given(hf, "hidden_size")
+            hf, compress_pattern(layers), hf["mamba_expand"] * required_value(hf, "hidden_size")
         )
         rotated = replace(config.positions, fraction=ROTATED)
         return hybrid_blueprint(hf, replace(config, positions=rotated))
@@ -86,26 +86,26 @@ class Bamba(Checkpoint):
 
 
 def read_mamba2_hybrid(hf: dict[str, Any], layers: list[str], channels: int) -> HybridConfig:
-    """A hybrid of attention and of Mamba-2 with that many channels."""
-    require(hf, "hidden_act", "silu", default="silu")
+    """Return a hybrid of attention and of Mamba-2 with ``channels`` channels."""
+    supported_value(hf, "hidden_act", "silu", default="silu")
     low, high = (read_number(limit) for limit in hf["time_step_limit"])
     heads = hf["mamba_n_heads"]
     return HybridConfig(
-        d_model=given(hf, "hidden_size"),
-        d_ff=given(hf, "intermediate_size"),
-        num_layers=given(hf, "num_hidden_layers"),
+        d_model=required_value(hf, "hidden_size"),
+        d_ff=required_value(hf, "intermediate_size"),
+        num_layers=required_value(hf, "num_hidden_layers"),
         norm_eps=hf["rms_norm_eps"],
         tie_embeddings=hf["tie_word_embeddings"],
         layers=layers,
         attention=AttentionConfig(
-            num_heads=given(hf, "num_attention_heads"),
+            num_heads=required_value(hf, "num_attention_heads"),
             num_kv_heads=hf["num_key_value_heads"],
             head_dim=hf["head_dim"],
             bias=hf["attention_bias"],
             out_bias=hf["attention_bias"],
             dropout=hf["attention_dropout"] or 0.0,
         ),
-        positions=read_rope(hf, max_length=given(hf, "max_position_embeddings")),
+        positions=read_rope(hf, max_length=required_value(hf, "max_position_embeddings")),
         feedforward=FeedForwardConfig(bias=hf["mlp_bias"]),
         mamba2=SSDConfig(
             num_heads=heads,
@@ -123,7 +123,7 @@ def read_mamba2_hybrid(hf: dict[str, Any], layers: list[str], channels: int) -> 
 
 
 def write_mamba2_hybrid(model: Backbone, architecture: str, model_type: str) -> dict[str, Any]:
-    """The content of config.json that ``read_mamba2_hybrid`` reads."""
+    """Return the content of config.json that ``read_mamba2_hybrid`` reads."""
     c = hybrid_config(model)
     hf = common_keys(model, architecture, model_type)
     mamba2 = c.mamba2.settled(c.width)

@@ -1,4 +1,4 @@
-"""Falcon-H1 (Zuo et al. 2025, arXiv 2507.22448): attention and Mamba-2 side by side in every layer."""
+"""Falcon-H1 (Zuo et al. 2025, arXiv 2507.22448): attention and Mamba-2 in parallel in every layer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 
 from architectures.backbone import Backbone
 from architectures.backbones.hybrid import Hybrid
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, given, require
-from architectures.pretrained.decoders.llama import ATTENTION
+from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
 from architectures.pretrained.state_space.bamba import DEFAULTS as BAMBA
 from architectures.pretrained.state_space.bamba import read_mamba2_hybrid, write_mamba2_hybrid
 from architectures.pretrained.state_space.jamba import hybrid_blueprint, hybrid_config, hybrid_rules
 from architectures.pretrained.state_space.mamba2 import SSD_RULES
 from architectures.pretrained.tensor_rules import Rule
+from architectures.pretrained.transformer_rules import ATTENTION
 
 MULTIPLIERS: dict[str, Any] = {
     "embedding_multiplier": 1.0,
@@ -35,7 +35,7 @@ DEFAULTS: dict[str, Any] = (
     | MULTIPLIERS
     | {"mamba_d_ssm": 1024, "mamba_norm_before_gate": True, "mamba_rms_norm": False, "projectors_bias": False}
 )
-"""Values of keys that config.json may leave out."""
+"""Default values of keys in config.json."""
 
 
 class FalconH1(Checkpoint):
@@ -52,9 +52,9 @@ class FalconH1(Checkpoint):
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
         hf = DEFAULTS | hf
-        require(hf, "projectors_bias", hf["mamba_proj_bias"])
+        supported_value(hf, "projectors_bias", hf["mamba_proj_bias"])
         if hf["tie_word_embeddings"]:
-            require(hf, "lm_head_multiplier", hf["embedding_multiplier"])
+            supported_value(hf, "lm_head_multiplier", hf["embedding_multiplier"])
         config = read_mamba2_hybrid(hf, ["attention+mamba2"], _channels(hf))
         place = "before_gate" if hf["mamba_norm_before_gate"] else "after_gate"
         mamba2 = replace(config.mamba2, norm=place if hf["mamba_rms_norm"] else "none")
@@ -79,7 +79,7 @@ class FalconH1(Checkpoint):
         return hybrid_rules(model, {"attention+mamba2": [*attention, *mamba2]})
 
     @classmethod
-    def absorb(cls, hf: dict[str, Any], name: str, tensor: Tensor) -> Tensor:
+    def fold_multiplier(cls, hf: dict[str, Any], name: str, tensor: Tensor) -> Tensor:
         factor = _factors(DEFAULTS | hf).get(re.sub(r"^model\.layers\.\d+\.", "", name), 1.0)
         if isinstance(factor, float | int) and factor == 1:
             return tensor
@@ -90,17 +90,17 @@ class FalconH1(Checkpoint):
 
 
 def _channels(hf: dict[str, Any]) -> int:
-    """Channels of Mamba-2."""
-    return hf["mamba_d_ssm"] or hf["mamba_expand"] * given(hf, "hidden_size")
+    """Return the channels of Mamba-2."""
+    return hf["mamba_d_ssm"] or hf["mamba_expand"] * required_value(hf, "hidden_size")
 
 
 def _inside(rule: Rule, index: int) -> tuple[str, ...]:
-    """The parameters of a rule where its mixer is one of several."""
+    """Return the parameters of a rule for a mixer that is one of several in parallel."""
     return tuple(name.replace("mixer.", f"mixer.mixers.{index}.", 1) for name in rule.ours)
 
 
 def _factors(hf: dict[str, Any]) -> dict[str, float | Tensor]:
-    """What the results of each tensor are multiplied by, one number or one for each row."""
+    """Return the factors of each tensor's output: one number, or one for each row."""
     gate, down = hf["mlp_multipliers"] or MULTIPLIERS["mlp_multipliers"]
     inside, keys = hf["attention_in_multiplier"], hf["key_multiplier"]
     shared = hf["mamba_n_groups"] * hf["mamba_d_state"]

@@ -12,11 +12,10 @@ from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
 from architectures.layers.ssm.mamba import SelectiveConfig
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, given, require
-from architectures.pretrained.decoders.llama import ATTENTION
-from architectures.pretrained.decoders.moe import expert_rules
+from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
 from architectures.pretrained.state_space.mamba import SELECTIVE, times
 from architectures.pretrained.tensor_rules import Rule, Same, head, linear
+from architectures.pretrained.transformer_rules import ATTENTION, expert_rules
 
 DEFAULTS: dict[str, Any] = {
     "num_key_value_heads": 8,
@@ -37,7 +36,7 @@ DEFAULTS: dict[str, Any] = {
     "mamba_conv_bias": True,
     "mamba_proj_bias": False,
 }
-"""Values of keys that config.json may leave out."""
+"""Default values of keys in config.json."""
 MAMBA: tuple[Rule, ...] = (
     *(rule.within("mamba.", "mixer.") for rule in SELECTIVE),
     Same("mamba.dt_layernorm.weight", ("mixer.norms.0.weight",)),
@@ -54,7 +53,7 @@ FEEDFORWARD: tuple[Rule, ...] = (
 
 
 class Jamba(Checkpoint):
-    """``JambaForCausalLM``. The weight of its balance loss is not carried over: it is defined otherwise."""
+    """``JambaForCausalLM``. The weight of its balance loss is not converted: it is defined differently."""
 
     backbone_class = Hybrid
     model_types = ("jamba",)
@@ -62,21 +61,21 @@ class Jamba(Checkpoint):
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
         hf = DEFAULTS | hf
-        require(hf, "hidden_act", "silu", default="silu")
-        require(hf, "sliding_window", None)
-        num_layers, width = given(hf, "num_hidden_layers"), given(hf, "hidden_size")
+        supported_value(hf, "hidden_act", "silu", default="silu")
+        supported_value(hf, "sliding_window", None)
+        num_layers, width = required_value(hf, "num_hidden_layers"), required_value(hf, "hidden_size")
         rank = hf["mamba_dt_rank"]
         dense = hf["num_experts"] == 1
         config = HybridConfig(
             d_model=width,
-            d_ff=given(hf, "intermediate_size"),
+            d_ff=required_value(hf, "intermediate_size"),
             num_layers=num_layers,
             norm_eps=hf["rms_norm_eps"],
             tie_embeddings=hf["tie_word_embeddings"],
             layers=_read_period(hf, "attn", num_layers, ("attention", "mamba")),
             feedforwards=["dense"] if dense else _read_period(hf, "expert", num_layers, ("experts", "dense")),
             attention=AttentionConfig(
-                num_heads=given(hf, "num_attention_heads"),
+                num_heads=required_value(hf, "num_attention_heads"),
                 num_kv_heads=hf["num_key_value_heads"],
                 head_dim=hf["head_dim"],
                 dropout=hf["attention_dropout"],
@@ -130,23 +129,23 @@ class Jamba(Checkpoint):
 
 
 def hybrid_config(model: Backbone) -> HybridConfig:
-    """The configuration of a hybrid."""
+    """Return the configuration of a hybrid."""
     assert isinstance(model, Hybrid)
     return model.config
 
 
 def hybrid_blueprint(hf: dict[str, Any], config: HybridConfig) -> Blueprint:
-    """A hybrid of the sizes in config.json."""
+    """Return a hybrid with the sizes in config.json."""
     return Blueprint(
         backbone_class=Hybrid,
         config=config,
-        vocab_size=given(hf, "vocab_size"),
-        max_length=given(hf, "max_position_embeddings"),
+        vocab_size=required_value(hf, "vocab_size"),
+        max_length=required_value(hf, "max_position_embeddings"),
     )
 
 
 def common_keys(model: Backbone, architecture: str, model_type: str) -> dict[str, Any]:
-    """The keys of config.json that all hybrids have."""
+    """Return the keys of config.json that all hybrids have."""
     c = hybrid_config(model)
     a = c.attention
     return {
@@ -193,7 +192,7 @@ def _read_period(hf: dict[str, Any], name: str, num_layers: int, types: tuple[st
 
 
 def _write_period(name: str, chosen: list[bool]) -> dict[str, int]:
-    """The period and the offset of the chosen layers, as far as they have one."""
+    """Return the period and the offset of the chosen layers."""
     places = [index for index, is_chosen in enumerate(chosen) if is_chosen] or [len(chosen)]
     later = places[1] if len(places) > 1 else places[0] + len(chosen) + 1
     return {f"{name}_layer_period": later - places[0], f"{name}_layer_offset": places[0]}

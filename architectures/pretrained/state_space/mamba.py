@@ -12,15 +12,15 @@ from architectures.backbone import Backbone
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.mamba2 import Mamba2Config
 from architectures.backbones.stack import RecurrentStackConfig
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, given, require
+from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
 from architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
 
 USUAL_LENGTH = 2048
-"""What published models were trained on; config.json does not say, as nothing depends on it."""
+"""Training length of the published models in tokens; config.json does not contain it."""
 
 
 class Depthwise(Rule):
-    """The taps (C, K) of a depthwise convolution, stored as (C, 1, K)."""
+    """Kernel (C, K) of a depthwise convolution, stored as (C, 1, K)."""
 
     def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
         return [theirs.squeeze(1)]
@@ -42,7 +42,7 @@ SELECTIVE: tuple[Rule, ...] = (
     Same("D", ("D_C",)),
     *linear("out_proj", "out"),
 )
-"""The tensors of a Mamba mixer."""
+"""Rules of a Mamba mixer."""
 
 
 class MambaCheckpoint(Checkpoint):
@@ -53,12 +53,12 @@ class MambaCheckpoint(Checkpoint):
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
-        require(hf, "hidden_act", "silu", "swish", default="silu")
-        width, rank = given(hf, "hidden_size"), hf.get("time_step_rank", "auto")
+        supported_value(hf, "hidden_act", "silu", "swish", default="silu")
+        width, rank = required_value(hf, "hidden_size"), hf.get("time_step_rank", "auto")
         config = MambaConfig(
             d_model=width,
             d_inner=int(hf.get("expand", 2) * width),
-            num_layers=given(hf, "num_hidden_layers"),
+            num_layers=required_value(hf, "num_hidden_layers"),
             norm_eps=hf.get("layer_norm_epsilon", 1e-5),
             tie_embeddings=hf.get("tie_word_embeddings", True),
             d_state=hf.get("state_size", 16),
@@ -72,7 +72,7 @@ class MambaCheckpoint(Checkpoint):
         return Blueprint(
             backbone_class=Mamba,
             config=config,
-            vocab_size=given(hf, "vocab_size"),
+            vocab_size=required_value(hf, "vocab_size"),
             max_length=hf.get("max_position_embeddings", USUAL_LENGTH),
         )
 
@@ -97,20 +97,20 @@ class MambaCheckpoint(Checkpoint):
         return stack_rules(model.config, SELECTIVE)
 
     @classmethod
-    def canonical(cls, name: str) -> str:
-        """The first published files have another name for the embedding."""
+    def current_name(cls, name: str) -> str:
+        """Rename the embedding, which has another name in the first published files."""
         return name.replace("backbone.embedding.", "backbone.embeddings.")
 
 
 def times(channels: int, width: int) -> int:
-    """How many times the width of the model the channels are: their library takes whole numbers only."""
+    """Return channels / width, which must be a whole number in Hugging Face's classes."""
     if channels % width:
         raise ValueError(f"{channels} channels are no multiple of d_model={width}")
     return channels // width
 
 
 def common_config(model: Backbone, c: MambaConfig | Mamba2Config) -> dict[str, Any]:
-    """The keys of config.json that Mamba and Mamba-2 have under the same name."""
+    """Return the keys of config.json that Mamba and Mamba-2 have under the same name."""
     return {
         "vocab_size": model.vocab_size,
         "max_position_embeddings": model.max_length,  # not a key of theirs, which they keep
@@ -131,7 +131,7 @@ def common_config(model: Backbone, c: MambaConfig | Mamba2Config) -> dict[str, A
 
 
 def stack_rules(config: RecurrentStackConfig, mixer: Sequence[Rule]) -> list[Rule]:
-    """The tensors of a model whose mixers have these."""
+    """Return the rules of a model, from those of its mixers."""
     layer: list[Rule] = [Same("norm.weight", ("mixer_residual.before.weight",))]
     layer += [rule.within("mixer.", "mixer.") for rule in mixer]
     return [

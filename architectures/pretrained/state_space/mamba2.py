@@ -7,7 +7,7 @@ from typing import Any
 
 from architectures.backbone import Backbone
 from architectures.backbones.mamba2 import Mamba2, Mamba2Config
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, given, require
+from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
 from architectures.pretrained.state_space.mamba import (
     CONVOLUTION,
     USUAL_LENGTH,
@@ -26,9 +26,9 @@ SSD_RULES: tuple[Rule, ...] = (
     Same("norm.weight", ("norm.weight",)),
     *linear("out_proj", "out"),
 )
-"""The tensors of a Mamba-2 mixer."""
+"""Rules of a Mamba-2 mixer."""
 INFINITY = {"__float__": "Infinity"}
-"""As their library writes it, for JSON has no such number."""
+"""Infinity as Hugging Face writes it, since JSON has no such number."""
 
 
 class Mamba2Checkpoint(Checkpoint):
@@ -39,11 +39,11 @@ class Mamba2Checkpoint(Checkpoint):
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
-        require(hf, "hidden_act", "silu", "swish", default="silu")
+        supported_value(hf, "hidden_act", "silu", "swish", default="silu")
         low, high = (read_number(limit) for limit in hf.get("time_step_limit", (0.0, math.inf)))
         config = Mamba2Config(
-            d_model=given(hf, "hidden_size"),
-            num_layers=given(hf, "num_hidden_layers"),
+            d_model=required_value(hf, "hidden_size"),
+            num_layers=required_value(hf, "num_hidden_layers"),
             norm_eps=hf.get("layer_norm_epsilon", 1e-5),
             tie_embeddings=hf.get("tie_word_embeddings", False),
             num_heads=hf.get("num_heads", 128),
@@ -62,7 +62,7 @@ class Mamba2Checkpoint(Checkpoint):
         return Blueprint(
             backbone_class=Mamba2,
             config=config,
-            vocab_size=given(hf, "vocab_size"),
+            vocab_size=required_value(hf, "vocab_size"),
             max_length=hf.get("max_position_embeddings", USUAL_LENGTH),
         )
 
