@@ -20,7 +20,7 @@ from gpu_decode import decode_cells
 from gpu_scan import scan_cells
 from gpu_train import mfu_cells, moe_cells
 
-from experiments.benchmark import timing as benchmark_timing
+from experiments.benchmark import timing
 from experiments.benchmark.timing import matmul_rate, memory_rate
 
 Cell = tuple[dict[str, Any], Callable[[], dict[str, Any]]]
@@ -32,7 +32,7 @@ def rate_cells(device: torch.device, tiny: bool) -> Iterable[Cell]:
 
     def measure() -> dict[str, float]:
         if tiny:
-            benchmark_timing.CPU_SIZES = benchmark_timing.CUDA_SIZES = (128, 256)
+            timing.CPU_SIZES = timing.CUDA_SIZES = (128, 256)
         return {
             "matmul_flops_per_second": matmul_rate(device, torch.bfloat16),
             "memory_bytes_per_second": memory_rate(device, 2**24 if tiny else 2**32),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from architectures.kernels.cpu.decode import transformer as native_branches
-from experiments.benchmark import timing as benchmark_timing
+from experiments.benchmark import timing
 from experiments.benchmark.__main__ import read
 from experiments.benchmark.grid import BYTES, Benchmark
 from experiments.benchmark.results import append
@@ -37,8 +37,8 @@ def trees(benchmark: Benchmark) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmark_timing, "CPU_SIZES", (32,))
-    monkeypatch.setattr(benchmark_timing, "PASSED_BYTES", 0)
+    monkeypatch.setattr(timing, "CPU_SIZES", (32,))
+    monkeypatch.setattr(timing, "PASSED_BYTES", 0)
 
 
 def test_a_share_above_one_is_blank() -> None:

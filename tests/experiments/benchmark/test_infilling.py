@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from architectures.backbones.masked_diffusion import MaskedDiffusion
-from experiments.benchmark import infilling as benchmark_sampling
-from experiments.benchmark import timing as benchmark_timing
+from experiments.benchmark import infilling, timing
 from experiments.benchmark.__main__ import read
 from experiments.benchmark.grid import Benchmark
 from experiments.benchmark.subprocess_runner import known
@@ -25,8 +24,8 @@ TINY = (
 
 @pytest.fixture(autouse=True)
 def small_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmark_timing, "CPU_SIZES", (32,))
-    monkeypatch.setattr(benchmark_timing, "PASSED_BYTES", 0)
+    monkeypatch.setattr(timing, "CPU_SIZES", (32,))
+    monkeypatch.setattr(timing, "PASSED_BYTES", 0)
 
 
 def chosen(*words: str) -> Benchmark:
@@ -102,7 +101,7 @@ def test_each_text_is_written_anew_from_nothing(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(form, "sample", spy)
     rows("backbone=masked_diffusion", "batch_size=1", "steps=[6]")
-    assert [one["steps"] for one in asked] == [benchmark_sampling.WARMUP_STEPS] * 2 + [6] * 2
+    assert [one["steps"] for one in asked] == [infilling.WARMUP_STEPS] * 2 + [6] * 2
     assert all(one["prompts"] == [[]] and one["max_tokens"] == 12 for one in asked)
     assert all(not one.get("stop") and one["sampling"].temperature == 1 for one in asked)
     states = {tuple(one["generators"][0].get_state().tolist()) for one in asked[2:]}

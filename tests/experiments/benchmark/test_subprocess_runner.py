@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.benchmark import subprocess_runner as benchmark_process
-from experiments.benchmark import worker as benchmark_cell
+from experiments.benchmark import subprocess_runner, worker
 from experiments.benchmark.__main__ import answers, read
 from experiments.benchmark.memory_limit import MOST, largest, limited
 from experiments.benchmark.subprocess_runner import failure, measure
@@ -62,7 +61,7 @@ class Machine:
         self.cells.append(cell)
         fits = cell.batch_size <= (self.fits if cell.trial else self.whole)
         row = {"status": "complete"} if fits else {"status": "oom", "message": "no memory"}
-        return benchmark_process.known(benchmark, cell) | row
+        return subprocess_runner.known(benchmark, cell) | row
 
 
 @pytest.mark.parametrize(("fits", "whole", "found"), [(6, 6, 6), (40, 39, 38), (1, 1, 1)])
@@ -70,7 +69,7 @@ def test_the_row_is_of_the_largest_batch_that_could_be_measured(
     fits: int, whole: int, found: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine = Machine(fits, whole)
-    monkeypatch.setattr(benchmark_process, "one", machine.one)
+    monkeypatch.setattr(subprocess_runner, "one", machine.one)
     asked = read(commands.compose(*TINY, "memory_limit=1", root="benchmark"))
     given, sought = asked.cells()
     row = measure(asked, sought)
@@ -84,7 +83,7 @@ def test_the_row_is_of_the_largest_batch_that_could_be_measured(
 
 
 def test_that_nothing_fits_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmark_process, "one", Machine(0).one)
+    monkeypatch.setattr(subprocess_runner, "one", Machine(0).one)
     asked = read(commands.compose(*TINY, "memory_limit=0.25", root="benchmark"))
     given, sought = asked.cells()
     row = measure(asked, sought)
@@ -96,7 +95,7 @@ def test_that_nothing_fits_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_trial_that_fails_otherwise_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = {"status": "failed", "message": "KeyError: 'x'"}
-    monkeypatch.setattr(benchmark_process, "one", lambda b, cell: benchmark_process.known(b, cell) | broken)
+    monkeypatch.setattr(subprocess_runner, "one", lambda b, cell: subprocess_runner.known(b, cell) | broken)
     asked = read(commands.compose(*TINY, "memory_limit=1", root="benchmark"))
     row = measure(asked, list(asked.cells())[-1])
     assert (row["status"], row["message"]) == ("failed", "with 1 sequences: KeyError: 'x'")
@@ -132,6 +131,6 @@ def test_a_process_keeps_to_its_limit() -> None:
     words = ("mode=[decode]", "contexts=[4096]", "decode_tokens=1", "piece=64", "memory_limit=0.03125")
     asked = read(commands.compose(*TINY, *words, root="benchmark"))
     one = dataclasses.replace(list(asked.cells())[-1], trial=True)
-    assert set(benchmark_cell.measure(asked.order(one))) == {"peak_memory_bytes"}
-    row = benchmark_process.one(asked, dataclasses.replace(one, batch_size=64))
+    assert set(worker.measure(asked.order(one))) == {"peak_memory_bytes"}
+    row = subprocess_runner.one(asked, dataclasses.replace(one, batch_size=64))
     assert (row["status"], row["batch_size"]) == ("oom", 64)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from experiments.benchmark import timing as benchmark_timing
+from experiments.benchmark import timing
 from experiments.benchmark.timing import Stopwatch, is_stable, matmul_rate, memory_rate, quartiles
 
 
@@ -11,7 +11,7 @@ from experiments.benchmark.timing import Stopwatch, is_stable, matmul_rate, memo
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that only moves when a test moves it: its one element is the time."""
     now = [0.0]
-    monkeypatch.setattr(benchmark_timing.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: now[0])
     return now
 
 
@@ -59,7 +59,7 @@ def test_quartiles_by_hand() -> None:
 
 
 def test_the_rate_is_of_the_fastest_product(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmark_timing, "CPU_SIZES", (10, 20))
+    monkeypatch.setattr(timing, "CPU_SIZES", (10, 20))
     real = torch.mm
 
     def slow(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
@@ -74,7 +74,7 @@ def test_the_rate_of_memory_is_that_of_the_fastest_pass(
     clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading and copying 8 MiB twice take 4 s each, a product with a vector 1 s."""
-    monkeypatch.setattr(benchmark_timing, "PASSED_BYTES", 2**24)
+    monkeypatch.setattr(timing, "PASSED_BYTES", 2**24)
     for name, seconds in (("sum", 2.0), ("copy_", 2.0)):
         monkeypatch.setattr(torch.Tensor, name, lambda *a, t=seconds: clock.__setitem__(0, clock[0] + t))
     real = torch.mv
