@@ -32,7 +32,7 @@ class Story:
     undisturbed: Path
     printed: dict[str, str] = field(default_factory=dict)
     """What commands printed, by when."""
-    runs: dict[int, StudyRun] = field(default_factory=dict)
+    submitted: dict[int, StudyRun] = field(default_factory=dict)
     """By the array task of the first submission."""
     states: dict[str, dict[int, str]] = field(default_factory=dict)
     """The state of each run in the table of slurm.status, by when."""
@@ -44,11 +44,11 @@ class Story:
         printed = jobs.module("slurm.status", "study=six", f"runs={self.runs}")
         self.printed[when] = printed
         rows = [line.split() for line in printed.splitlines() if "-recall-nano-" in line]
-        names = {(run.key.rpartition("-")[0], str(run.seed)): task for task, run in self.runs.items()}
+        names = {(run.key.rpartition("-")[0], str(run.seed)): task for task, run in self.submitted.items()}
         self.states[when] = {names[row[0], row[1]]: row[2] for row in rows}
 
     def folder(self, task: int) -> Path:
-        return Path(self.runs[task].folder)
+        return Path(self.submitted[task].folder)
 
 
 def files(folder: Path) -> dict[Path, str]:
@@ -70,7 +70,7 @@ def story(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Story:
     assert {path.name for path in seen.runs.iterdir()} <= {"multirun.yaml"}, "a dry run left something"
     seen.printed["first"] = jobs.module(*submit, "submit=true")
     (first,) = submissions(seen.runs / "six")
-    seen.runs = {run.task: run for run in first.runs if run.task is not None}
+    seen.submitted = {run.task: run for run in first.runs if run.task is not None}
     seen.see("submitted")
     seen.printed["again"] = jobs.module(*submit, "submit=true")
 
@@ -78,7 +78,7 @@ def story(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Story:
         "all runs to be on their way", lambda: all(jobs.step(seen.folder(i)) >= 20 for i in range(6))
     )
     tasks = {index: task for (_, index), task in queued_tasks([first.name]).items()}
-    jobs.kill(seen.runs[0].words, signal.SIGKILL)  # as the kernel does when it is out of memory
+    jobs.kill(seen.submitted[0].words, signal.SIGKILL)  # as the kernel does when it is out of memory
     jobs.run("scancel", tasks[1].job)
     jobs.wait_until_gone(f"--job={tasks[0].job},{tasks[1].job}")
     node = tasks[5].nodes_or_reason
