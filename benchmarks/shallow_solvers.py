@@ -1,4 +1,4 @@
-"""What the shallow solvers of the long-range tasks reach: the table of docs/reference/long_range.md.
+"""What the shallow baselines of the long-range tasks reach: the table of docs/reference/long_range.md.
 
 PYTHONPATH=. python benchmarks/shallow_solvers.py
 """

@@ -9,12 +9,13 @@ import pandas as pd
 from analysis.figures.style import styles
 from analysis.load.arm_names import config_differences
 from analysis.report.html import bullets, dot, grid, text_row
-from analysis.stats.arms import LIKELIHOODS, PLACE, arm_table, comparisons, row_class
+from analysis.stats.arms import PLACE, arm_table, comparisons, row_class
 from analysis.stats.performance_profile import NOTE, across_tasks, profile_grid
 from analysis.stats.ranks import ranks
 from analysis.stats.run_costs import COST_HEAD, COST_NOTE, cost_rows
 from analysis.tables.format import flops, seconds, si, size
 from analysis.tables.text import HEADERS, cells, title, verdict, verdicts
+from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
 
 def verdict_tables(frame: pd.DataFrame) -> str:
@@ -67,7 +68,7 @@ def speed_table(frame: pd.DataFrame) -> str:
 
 
 def meanings() -> str:
-    items = "".join(f"<li><strong>{k}</strong>: {escape(v)}.</li>" for k, v in LIKELIHOODS.items())
+    items = "".join(f"<li><strong>{k}</strong>: {escape(v)}.</li>" for k, v in LIKELIHOOD_TYPES.items())
     return (
         f"<h3>What the likelihood classes mean</h3><ul>{items}</ul>"
         "<p>Numbers of different classes measure different things and are not ranked against each other, "

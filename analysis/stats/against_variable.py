@@ -11,8 +11,9 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.stats.arms import LIKELIHOODS, PLACE, arm_table, asked, usable
+from analysis.stats.arms import PLACE, arm_table, asked, usable
 from analysis.stats.intervals import mean_interval
+from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
 NOTE = (
     "In brackets the change from the first row, paired by seed; ± is the 95% t-interval over seeds, not "
@@ -56,7 +57,7 @@ def against_scores(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _place(line: tuple[Any, pd.DataFrame]) -> tuple[int, str]:
     """The order of the lines: by class, then by name."""
-    classes, own = list(LIKELIHOODS), line[1]["likelihood"].iloc[0]
+    classes, own = list(LIKELIHOOD_TYPES), line[1]["likelihood"].iloc[0]
     return classes.index(own) if own in classes else len(classes), str(line[0])
 
 

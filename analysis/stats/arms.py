@@ -17,15 +17,7 @@ import pandas as pd
 
 from analysis.load.run_record import NUMBERS
 from analysis.stats.intervals import MARGINS, compare_arms, mean_interval
-
-LIKELIHOODS = {
-    "exact": "the model's own probability of the text, by the chain rule",
-    "conditional": "the model's own probability of a part of the text given what stands before it, by the "
-    "chain rule: exact, but not of the whole text",
-    "bound": "an upper bound on the bits: the true value is this or lower",
-    "pseudo": "each token given all others: not a probability of the text, neither above nor below it",
-}
-"""Likelihood classes in the order they are shown. A metric that is no likelihood has none."""
+from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
 PLACE = ["task", "scale"]
 
@@ -91,7 +83,7 @@ def _reference_rows(group: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _rank(row: dict[str, Any]) -> tuple[int, float, str]:
-    classes = list(LIKELIHOODS)
+    classes = list(LIKELIHOOD_TYPES)
     place = classes.index(row["likelihood"]) if row["likelihood"] in classes else len(classes)
     if not row["seeds"]:
         return len(classes) + 1, 0.0, row["arm"]
@@ -112,7 +104,7 @@ def asked(frame: pd.DataFrame, key: str) -> str | None:
 
 def mixed_classes(group: pd.DataFrame) -> str | None:
     """The likelihood classes of one task that are ranked as one; None where each is ranked by itself."""
-    found = sorted(group["likelihood"].dropna().unique(), key=list(LIKELIHOODS).index)
+    found = sorted(group["likelihood"].dropna().unique(), key=list(LIKELIHOOD_TYPES).index)
     allowed = "allow_mixed" in group and bool(group["allow_mixed"].any())
     return ", ".join(found) if allowed and len(found) > 1 else None
 

@@ -10,9 +10,10 @@ from itertools import product
 
 import pandas as pd
 
-from analysis.stats.arms import LIKELIHOODS, PLACE, mixed_classes, mixed_data, run_notes, usable, whole_arms
+from analysis.stats.arms import PLACE, mixed_classes, mixed_data, run_notes, usable, whole_arms
 from analysis.stats.intervals import MIN_SEEDS
 from analysis.stats.learning_rate_sensitivity import rate_warnings
+from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
 RESIDUAL_LIMIT = 0.01
 """A budget matched less closely than this is warned about."""
@@ -48,7 +49,7 @@ def with_warnings(table: pd.DataFrame, warnings: list[str]) -> pd.DataFrame:
 def _of_place(place: str, group: pd.DataFrame) -> list[str]:
     """What is wrong with one task at one scale."""
     found = _missing(place, group)
-    classes = sorted(group["likelihood"].dropna().unique(), key=list(LIKELIHOODS).index)
+    classes = sorted(group["likelihood"].dropna().unique(), key=list(LIKELIHOOD_TYPES).index)
     if (mixed := mixed_classes(group)) is not None:
         found.append(
             f"{place}: likelihood classes are ranked against each other ({mixed}), as --allow-mixed asks: "

@@ -16,6 +16,7 @@ from experiments.objectives.objective import Objective, Score
 from experiments.runtime.errors import DataError
 from experiments.runtime.precision import inference
 from experiments.runtime.seeds import evaluation_seed
+from experiments.tasks.bits_per_byte import bits_per_byte, bits_per_byte_metric, nats_to_bits
 from experiments.tasks.metrics import Metric
 from experiments.tasks.task import Task
 
@@ -130,17 +131,11 @@ def summarise(scores: list[Score], objective: Objective, split: str) -> Metric:
         )
     nats_N = torch.cat([s.nats_B for s in scores if s.nats_B is not None])
     bytes_N = torch.cat([s.bytes_B for s in scores if s.bytes_B is not None])
-    return Metric(
-        name="bits_per_byte",
+    return bits_per_byte_metric(
+        bits_per_byte(nats_N.sum().item(), bytes_N.sum().item()),
         split=split,
-        value=(nats_N.sum() / bytes_N.sum()).item() / math.log(2),
-        unit="bits/byte",
-        direction="lower",
-        averaging="micro: all bits over all bytes",
-        likelihood=objective.likelihood.kind,
-        estimator=objective.likelihood.estimator,
-        samples=objective.likelihood.samples,
-        standard_error=_ratio_error(nats_N, bytes_N) / math.log(2),
+        likelihood=objective.likelihood,
+        standard_error=nats_to_bits(_ratio_error(nats_N, bytes_N)),
         items=len(nats_N),
     )
 

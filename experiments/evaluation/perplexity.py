@@ -17,6 +17,7 @@ from experiments.evaluation.measure import EVALUATION_SEED
 from experiments.objectives.objective import Objective
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.precision import inference
+from experiments.tasks.bits_per_byte import bits_to_nats
 from experiments.tasks.metrics import Metric
 from experiments.tasks.task import Batch, Task
 from experiments.tasks.text.text import Text
@@ -31,7 +32,7 @@ def text_rates(metric: Metric, task: Task, batch_size: int) -> dict[str, float]:
     """
     if metric.name != "bits_per_byte":
         return {}
-    nats_per_byte = metric.value * math.log(2)
+    nats_per_byte = bits_to_nats(metric.value)
     leading_V = None
     if task.tokenizer is not None:  # all but the first byte of a code point are 10xxxxxx
         leading_V = torch.tensor([sum(b & 0xC0 != 0x80 for b in text) for text in task.tokenizer.token_bytes])

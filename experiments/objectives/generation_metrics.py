@@ -6,7 +6,6 @@ Shapes: B batch, T length, N examples of a split.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,8 +13,10 @@ import numpy as np
 import torch
 
 from experiments.data.vocabulary import Vocabulary
-from experiments.objectives.objective import Likelihood, Score
+from experiments.objectives.objective import Score
 from experiments.runtime.errors import DataError
+from experiments.tasks.bits_per_byte import bits_per_byte, bits_per_byte_metric
+from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.metrics import Metric, jackknife
 from experiments.tasks.task import Batch
 from experiments.tasks.text_metrics import text_metrics
@@ -82,21 +83,15 @@ def written_metrics(
     if bytes_N.sum() == 0:
         raise DataError(f"all targets of the {split} split are empty: there is nothing to score")
 
-    def bits_per_byte(index: np.ndarray) -> float:
-        return float(nats_N[index].sum() / bytes_N[index].sum()) / math.log(2)
+    def pooled(index: np.ndarray) -> float:
+        return bits_per_byte(float(nats_N[index].sum()), float(bytes_N[index].sum()))
 
     found = [
-        Metric(
-            name="bits_per_byte",
+        bits_per_byte_metric(
+            pooled(np.arange(len(records))),
             split=split,
-            value=bits_per_byte(np.arange(len(records))),
-            unit="bits/byte",
-            direction="lower",
-            averaging="micro: all bits over all bytes",
-            likelihood=likelihood.kind,
-            estimator=likelihood.estimator,
-            samples=likelihood.samples,
-            standard_error=jackknife(bits_per_byte, len(records)),
+            likelihood=likelihood,
+            standard_error=jackknife(pooled, len(records)),
             items=len(records),
         ),
         *text_metrics([r.text for r in records], [r.reference for r in records], split, search),

@@ -22,6 +22,7 @@ from architectures.kernels.pointwise import cross_entropy
 from experiments.data.vocabulary import Vocabulary
 from experiments.objectives.decoding.sampling import Opening, SamplingConfig, write
 from experiments.runtime.errors import DataError
+from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.metrics import Metric
 from experiments.tasks.task import Batch, Task
 
@@ -103,18 +104,6 @@ class View:
         if "time_B" in given and not model.takes_time:
             del given["time_B"]
         return model(self.tokens_BT, valid_BT=self.valid_BT, **given)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Likelihood:
-    """What the reported nats mean. Classes are never ranked against each other unlabelled."""
-
-    kind: str
-    """``exact`` (chain rule), ``conditional`` (the same, of a part of the text given what stands before it),
-    ``bound`` (an upper bound on -log p) or ``pseudo`` (none of these)."""
-    estimator: str
-    samples: int
-    """Random draws for each sequence; 1 where nothing is drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)

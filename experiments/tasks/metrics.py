@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.tasks.likelihood import LIKELIHOOD_TYPES
+
 DIRECTIONS = ("lower", "higher")
 AVERAGINGS = ("micro", "macro")
-CLASSES = ("exact", "conditional", "bound", "pseudo")
-"""Likelihood classes; ``analysis.stats.arms.LIKELIHOODS`` says what they mean."""
 JACKKNIFE_GROUPS = 100
 """Groups of examples left out in turn; every example alone, where there are no more than these."""
 
@@ -37,7 +37,7 @@ class Metric:
     averaging: str
     """``micro`` (all items count alike) or ``macro`` (a mean of means), a colon, and over what."""
     likelihood: str | None
-    """One of ``CLASSES``; None where the metric is no likelihood."""
+    """One of ``LIKELIHOOD_TYPES``; None where the metric is no likelihood."""
     estimator: str
     samples: int
     """Random draws for each item; 1 where nothing is drawn."""
@@ -54,8 +54,10 @@ class Metric:
             raise ValueError(
                 f"metric {self.name}: averaging={self.averaging!r} must be 'micro: ...' or 'macro: ...'"
             )
-        if self.likelihood is not None and self.likelihood not in CLASSES:
-            raise ValueError(f"metric {self.name}: likelihood={self.likelihood!r} is none of {CLASSES}")
+        if self.likelihood is not None and self.likelihood not in LIKELIHOOD_TYPES:
+            raise ValueError(
+                f"metric {self.name}: likelihood={self.likelihood!r} is none of {tuple(LIKELIHOOD_TYPES)}"
+            )
         if self.items < 1 or self.samples < 1:
             raise ValueError(
                 f"metric {self.name}: items={self.items} and samples={self.samples} must be positive"
@@ -118,30 +120,22 @@ def accuracy(label_N: NDArray[np.int64], guess_N: NDArray[np.int64]) -> float:
 
 
 def macro_f1(label_N: NDArray[np.int64], guess_N: NDArray[np.int64]) -> float:
-    """Mean over the classes, of those that occur among labels or guesses, of 2 TP / (2 TP + FP + FN)."""
-    confusion_CC = _confusion(label_N, guess_N)
-    true_C, total_C = np.diag(confusion_CC), confusion_CC.sum(0) + confusion_CC.sum(1)
-    occurs_C = total_C > 0
-    return float((2 * true_C[occurs_C] / total_C[occurs_C]).mean())
+    """Mean F1, 2 TP / (2 TP + FP + FN), over the classes that occur among labels or guesses."""
+    from sklearn.metrics import f1_score  # takes a second, which every command would wait
+
+    return float(f1_score(label_N, guess_N, average="macro", zero_division=0.0))
 
 
 def matthews(label_N: NDArray[np.int64], guess_N: NDArray[np.int64]) -> float:
-    """Correlation of labels and guesses; 0 where either is constant.
+    """Matthews correlation of labels and guesses; 0 where either is constant.
 
     Matthews 1975 for two classes, Gorodkin 2004 (equation 8) for more.
     """
-    confusion_CC = _confusion(label_N, guess_N).astype(np.float64)
-    label_C, guess_C, n = confusion_CC.sum(1), confusion_CC.sum(0), confusion_CC.sum()
-    covariance = np.trace(confusion_CC) * n - label_C @ guess_C
-    scale = (n * n - label_C @ label_C) * (n * n - guess_C @ guess_C)
-    return float(covariance / math.sqrt(scale)) if scale > 0 else 0.0
+    if np.ptp(label_N) == 0 or np.ptp(guess_N) == 0:
+        return 0.0  # scikit-learn would say the same, with a warning
+    from sklearn.metrics import matthews_corrcoef  # takes a second, which every command would wait
 
-
-def _confusion(label_N: NDArray[np.int64], guess_N: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Counts by label (row) and guess (column)."""
-    num_classes = int(max(label_N.max(), guess_N.max())) + 1
-    counts = np.bincount(label_N * num_classes + guess_N, minlength=num_classes**2)
-    return counts.reshape(num_classes, num_classes)
+    return float(matthews_corrcoef(label_N, guess_N))
 
 
 def pearson(true_N: NDArray[np.float64], guess_N: NDArray[np.float64]) -> float:

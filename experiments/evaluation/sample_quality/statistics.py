@@ -20,6 +20,7 @@ from experiments.run.load_model import LoadedModel
 from experiments.runtime.device import torch_device
 from experiments.runtime.errors import DataError
 from experiments.runtime.precision import inference
+from experiments.tasks.bits_per_byte import bits_per_byte
 from experiments.tasks.metrics import jackknife
 from experiments.tasks.task import Batch
 
@@ -72,7 +73,7 @@ def judged(judge: LoadedModel, texts: Sequence[str], device: DeviceConfig, batch
     return Judgement(
         perplexity=perplexity(np.arange(len(kept))),
         perplexity_error=jackknife(perplexity, len(kept)) if len(kept) > 1 else math.nan,
-        bits_per_byte=float(nats_N.sum()) / num_bytes / math.log(2),
+        bits_per_byte=bits_per_byte(float(nats_N.sum()), num_bytes),
     )
 
 

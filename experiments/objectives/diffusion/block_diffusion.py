@@ -21,8 +21,9 @@ from experiments.objectives.decoding.sampling import SamplingConfig, pad_right, 
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from experiments.objectives.diffusion.unmasking_sampler import up_to
 from experiments.objectives.diffusion.unmasking_schedule import Filler, FillingConfig
-from experiments.objectives.objective import Likelihood, View
+from experiments.objectives.objective import View
 from experiments.runtime.errors import ConfigError, DataError
+from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.task import Batch
 
 

@@ -38,14 +38,10 @@ from experiments.objectives.generation_metrics import (
     source_prompts,
     written_metrics,
 )
-from experiments.objectives.objective import (
-    Likelihood,
-    Score,
-    View,
-    scored_bytes,
-    weighted_cross_entropy,
-)
+from experiments.objectives.objective import Score, View, scored_bytes, weighted_cross_entropy
 from experiments.runtime.errors import nearest
+from experiments.tasks.bits_per_byte import bits_per_byte
+from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.metrics import Metric, jackknife
 from experiments.tasks.task import Batch, Task
 
@@ -232,7 +228,7 @@ class MaskedDiffusion(FillsBlanks):
         variance_N, bytes_N = np.array(records, dtype=np.float64).T
 
         def error(kept: NDArray[np.int64]) -> float:
-            return math.sqrt(variance_N[kept].sum()) / float(bytes_N[kept].sum()) / math.log(2)
+            return bits_per_byte(math.sqrt(variance_N[kept].sum()), float(bytes_N[kept].sum()))
 
         return [
             Metric(

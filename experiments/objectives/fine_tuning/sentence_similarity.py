@@ -21,7 +21,8 @@ from architectures.backbone import Backbone, Output
 from architectures.layers.readout import VectorReadout
 from experiments.data.vocabulary import Vocabulary
 from experiments.objectives.fine_tuning.base import ReadoutObjective, check_pooling, pooling_for
-from experiments.objectives.objective import Likelihood, Score, View
+from experiments.objectives.objective import Score, View
+from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.metrics import Metric, pearson, spearman, split_metrics
 from experiments.tasks.task import Batch
 

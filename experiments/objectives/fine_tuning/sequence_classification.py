@@ -25,7 +25,8 @@ from experiments.objectives.fine_tuning.base import (
     pooling_for,
     valid_or_none,
 )
-from experiments.objectives.objective import Likelihood, Score, View
+from experiments.objectives.objective import Score, View
+from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.metrics import Metric, accuracy, macro_f1, matthews, split_metrics
 from experiments.tasks.task import Batch
 

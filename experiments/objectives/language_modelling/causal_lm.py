@@ -12,7 +12,8 @@ import torch
 
 from architectures.backbone import Backbone, Capabilities
 from experiments.objectives.decoding.sampling import Opening, pad_right
-from experiments.objectives.objective import Likelihood, Objective, Score, View, documents, scored_bytes
+from experiments.objectives.objective import Objective, Score, View, documents, scored_bytes
+from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.task import Batch
 
 

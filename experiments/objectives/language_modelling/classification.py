@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities, Output
-from experiments.objectives.objective import Likelihood, Objective, Score, View
+from experiments.objectives.objective import Objective, Score, View
 from experiments.runtime.errors import DataError
+from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.task import Batch, Task
 
 

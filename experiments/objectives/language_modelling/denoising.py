@@ -18,8 +18,9 @@ from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
 from experiments.objectives.decoding.sampling import Opening
-from experiments.objectives.objective import Likelihood, Objective, Score, View, scored_bytes
+from experiments.objectives.objective import Objective, Score, View, scored_bytes
 from experiments.objectives.source_target import keep, open_target, source_target_view
+from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.task import Batch
 
 

@@ -22,14 +22,8 @@ from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
 from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
-from experiments.objectives.objective import (
-    Likelihood,
-    Score,
-    View,
-    documents,
-    row_noise,
-    scored_bytes,
-)
+from experiments.objectives.objective import Score, View, documents, row_noise, scored_bytes
+from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.metrics import Metric, jackknife
 from experiments.tasks.task import Batch
 

@@ -18,9 +18,10 @@ from torch import Tensor
 from architectures.backbone import Backbone, Capabilities
 from experiments.objectives.decoding.sampling import Opening
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.objectives.objective import Likelihood, Objective, Score, View, row_noise, scored_bytes
+from experiments.objectives.objective import Objective, Score, View, row_noise, scored_bytes
 from experiments.objectives.source_target import cut_out, open_target
 from experiments.runtime.errors import DataError
+from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.task import Batch
 
 

@@ -21,8 +21,9 @@ from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
 from experiments.objectives.decoding.sampling import GREEDY, Opening
 from experiments.objectives.generation_metrics import as_written, source_prompts, written_metrics
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.objectives.objective import Likelihood, Objective, Score, View, scored_bytes
+from experiments.objectives.objective import Objective, Score, View, scored_bytes
 from experiments.objectives.source_target import cut_out, open_target
+from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.metrics import Metric
 from experiments.tasks.task import Batch
 from experiments.tasks.text.text_pairs import Pairs

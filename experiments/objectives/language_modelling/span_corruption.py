@@ -18,14 +18,10 @@ from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
 from experiments.objectives.decoding.sampling import Opening, pad_right
-from experiments.objectives.objective import (
-    Likelihood,
-    Objective,
-    Score,
-    View,
-)
+from experiments.objectives.objective import Objective, Score, View
 from experiments.objectives.source_target import cut_out
 from experiments.runtime.errors import ConfigError, DataError
+from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.task import Batch, Task
 
 

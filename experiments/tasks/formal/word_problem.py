@@ -25,7 +25,7 @@ from experiments.tasks.probes.probe import Probe, batch_of
 from experiments.tasks.task import Batch, Reference
 
 WINDOW = 4
-"""Elements that the shallow solver of the reference lines looks back at."""
+"""Elements that the shallow baseline of the reference lines looks back at."""
 
 SENTINELS = 128
 """Answers that an encoder-decoder can be asked for in one example."""

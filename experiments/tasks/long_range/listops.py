@@ -33,7 +33,7 @@ OPERATORS: dict[str, tuple[Callable[[Sequence[int]], int], int]] = {
     "[MED": (lambda values: int(median(values)), 4),
     "[SM": (lambda values: sum(values) % 10, 5),
 }
-"""Each with the constant that stands for it where a shallow solver stops reading."""
+"""Each with the constant that stands for it where a shallow baseline stops reading."""
 SYMBOLS = (*"0123456789", *OPERATORS, "]", "_")
 """The tokens in the order of their ids; the last is blank."""
 _APPLY = [apply for apply, _ in OPERATORS.values()]
@@ -44,7 +44,7 @@ _OPERATOR_SHARE = 0.25
 _TRIES = 16
 """Expressions tried at once for each example."""
 _FIT, _SCORED = 1000, 500
-"""Training and test examples of the shallow solvers."""
+"""Training and test examples of the shallow baselines."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from experiments.tasks.probes.probe import Generated, batch_of
 from experiments.tasks.task import Batch, Reference
 
 _FIT, _SCORED = 256, 256
-"""Training and test images of the shallow solver."""
+"""Training and test images of the shallow baseline."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,8 +34,8 @@ class CopyingConfig:
     """Symbols to be repeated (K)."""
     num_symbols: int = 16
     """Symbols (V): 0 is noise, V-1 marks the end of what is shown, the rest are data."""
-    selective: bool = True
-    """The symbols stand at random places; else they come first."""
+    selective: bool = False
+    """The symbols stand at random positions; else they come first."""
 
     def __post_init__(self) -> None:
         if self.num_copied < 1 or self.num_symbols < 4:

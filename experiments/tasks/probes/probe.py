@@ -1,4 +1,4 @@
-"""What all generated probes share: fresh examples, an oracle, and shallow solvers to read a score against."""
+"""Base classes of the generated tasks: fresh examples, an oracle, reference lines to read a score against."""
 
 from __future__ import annotations
 

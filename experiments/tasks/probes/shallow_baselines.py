@@ -1,4 +1,4 @@
-"""Shallow solvers: what simple statistics of the training split reach on a probe.
+"""Shallow baselines: what simple statistics of the training split reach on a probe.
 
 A score says little until one knows what needs no understanding: a leaderboard
 may cluster at the level of "the most frequent answer" without anyone noticing.
@@ -118,7 +118,7 @@ def best_reference(scores: dict[str, float], metric: str) -> Reference:
     """The line of the best solver; the others in its note."""
     names = sorted(scores, key=lambda name: -scores[name])
     others = ", ".join(f"{name} {scores[name]:.3f}" for name in names[1:])
-    note = f"the best of the shallow solvers, fitted on the training split; the others: {others}"
+    note = f"the best of the shallow baselines, fitted on the training split; the others: {others}"
     return Reference(name=f"shallow: {names[0]}", metric=metric, value=scores[names[0]], note=note)
 
 

@@ -1,12 +1,12 @@
-"""The gate: its command, and that an oracle which fails is not passed over."""
+"""The task check: its command, and that an oracle which fails is not passed over."""
 
-from experiments.tasks.__main__ import measure_gate
+from experiments.tasks.__main__ import check_task
 from experiments.tasks.recall.mqar import Recall, RecallConfig
 from tests.experiments import commands
 
 
 def test_the_command_prints_a_row_for_each_generated_task() -> None:
-    done = commands.run("gate", "-m", "task=recall,text,even_pairs")
+    done = commands.run("tasks", "-m", "task=recall,text,even_pairs")
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines() if line.strip()]
     found = {row[0]: row for row in rows}
@@ -14,10 +14,11 @@ def test_the_command_prints_a_row_for_each_generated_task() -> None:
     assert found["even_pairs"][3] == "1.000"
     assert "first and last tokens 1.000 (!)" in done.stdout
     assert "text" not in found
+    assert "Task check: oracle and shallow baselines" in done.stdout
 
 
 def test_a_choice_of_none_is_one_message() -> None:
-    done = commands.run("gate", "task=text")
+    done = commands.run("tasks", "task=text")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: no generated task was chosen: take one such as task=recall\n"
 
@@ -30,6 +31,6 @@ class Blind(Recall):
 
 
 def test_an_oracle_that_does_not_know_is_measured() -> None:
-    gate = measure_gate("blind", Blind(RecallConfig()))
-    assert gate.oracle == 0.25  # each of four keys is asked for once, and has its own value
-    assert gate.guess == 0.25
+    check = check_task("blind", Blind(RecallConfig()))
+    assert check.oracle == 0.25  # each of four keys is asked for once, and has its own value
+    assert check.guess == 0.25

@@ -12,7 +12,11 @@ CONF = ROOT / "conf" / "task"
 
 
 def make(**settings):
-    return Copying(CopyingConfig(**({"sequence_length": 40, "num_copied": 6, "num_symbols": 12} | settings)))
+    return Copying(
+        CopyingConfig(
+            **({"sequence_length": 40, "num_copied": 6, "num_symbols": 12, "selective": True} | settings)
+        )
+    )
 
 
 @pytest.mark.parametrize(("length", "copied", "symbols"), [(40, 6, 12), (3, 1, 4), (13, 6, 5), (129, 16, 16)])
@@ -99,6 +103,6 @@ def test_impossible_settings_are_refused_with_a_remedy(settings, message):
 
 
 def test_the_yaml_lists_every_field_with_its_default():
-    yaml = OmegaConf.load(CONF / "selective_copying.yaml")
+    yaml = OmegaConf.load(CONF / "copying.yaml")
     assert yaml.pop("_target_") == "experiments.tasks.probes.copying.Copying"
     assert yaml == OmegaConf.structured(CopyingConfig)

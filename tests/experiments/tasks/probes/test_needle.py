@@ -43,7 +43,7 @@ def solve(text):
 
 
 def last_shown(text, answer):
-    """The shallow solver: what the last needle says, whatever is asked."""
+    """The shallow baseline: what the last needle says, whatever is asked."""
     said = re.findall(r"\nThe number of [A-Z]{5} is (\d{5})\.\n|\n([A-Z]{5}) is what is called", text)
     return "".join(said[-1]) * (len(answer) // 5)
 

@@ -1,4 +1,4 @@
-"""Shallow solvers find the shortcut that they look for, and nothing where there is none."""
+"""Shallow baselines find the shortcut that they look for, and nothing where there is none."""
 
 from dataclasses import dataclass
 

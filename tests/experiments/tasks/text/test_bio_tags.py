@@ -1,7 +1,4 @@
-import random
-
 import pytest
-from seqeval.metrics import sequence_labeling as labeling
 
 from experiments.tasks.text.bio_tags import entities, is_entity_scheme
 
@@ -28,12 +25,3 @@ def test_the_scheme_is_recognised():
     assert is_entity_scheme(["O", "B-PER", "I-PER", "S-X", "E-X"])
     assert not is_entity_scheme(["O", "NOUN"])
     assert not is_entity_scheme(["B-"])
-
-
-def test_they_are_those_of_seqeval():
-    rng = random.Random(0)
-    options = ["O", *(f"{prefix}-{kind}" for prefix in "BIES" for kind in ("PER", "LOC"))]
-    for _ in range(500):
-        tags = rng.choices(options, k=rng.randint(1, 15))
-        theirs = {(kind, first, last + 1) for kind, first, last in labeling.get_entities(tags)}
-        assert entities(tags) == theirs, tags
