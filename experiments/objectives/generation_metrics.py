@@ -84,7 +84,7 @@ def written_metrics(
         raise DataError(f"all targets of the {split} split are empty: there is nothing to score")
 
     def pooled(index: np.ndarray) -> float:
-        return bits_per_byte(float(nats_N[index].sum()), float(bytes_N[index].sum()))
+        return float(bits_per_byte(nats_N[index].sum(), bytes_N[index].sum()))
 
     found = [
         bits_per_byte_metric(
