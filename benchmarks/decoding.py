@@ -30,7 +30,7 @@ from torch import Tensor
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from experiments.benchmark.timing import memory_rate, quartiles
 from experiments.data.vocabulary import Vocabulary
-from experiments.objectives.decoding.sampling import GREEDY, Opening, write
+from experiments.objectives.decoding.sampling import GREEDY, PrefillState, generate
 
 FAMILIES = ("decoder", "gpt2", "encoder_decoder", "moe", "mamba", "mamba2")
 SPECIAL = 4
@@ -79,10 +79,10 @@ def generation(family: str, batch: int, args: argparse.Namespace) -> dict[str, A
     unread_BT = prompt_BT if source_BS is None else torch.zeros(batch, 1, dtype=torch.long)
 
     def ours() -> list[list[int]]:
-        opening = Opening(state=model.start(batch, room + 1, source_BS=source_BS), unread_BT=unread_BT)
-        return write(
+        start = PrefillState(state=model.start(batch, room + 1, source_BS=source_BS), unread_BT=unread_BT)
+        return generate(
             model,
-            opening,
+            start,
             vocabulary,
             max_tokens=args.tokens,
             generators=generators,

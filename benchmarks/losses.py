@@ -55,7 +55,9 @@ def train(family: str, steps: int) -> list[float]:
     found = []
     for step in range(steps):
         batch = planned.task.batch("train", settings.seed, step * BATCH, BATCH)
-        view = planned.objective.asking(planned.objective.view(batch, torch.Generator().manual_seed(step)))
+        view = planned.objective.with_scored_positions(
+            planned.objective.view(batch, torch.Generator().manual_seed(step))
+        )
         set_learning_rate(optimizer, step, STEPS, settings.optimizer)
         loss = loss_of(view, view.count_B.sum(), BATCH)
         loss.backward()

@@ -31,7 +31,7 @@ from experiments.config.structured import typed
 from experiments.data.tokenizer import TextTokenizer
 from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
 from experiments.objectives.decoding.sampling import SamplingConfig
-from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
+from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.run.load_model import LoadedModel, UnmaskingOverrides, load_model, override_unmasking
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.precision import inference
@@ -109,7 +109,7 @@ def generate(cfg: DictConfig) -> None:
 
 def _fill_in(saved: LoadedModel, config: GenerateConfig, texts: list[str]) -> None:
     """Prints each text with its blanks filled in, ``num_samples`` times."""
-    if not isinstance(saved.objective, FillsBlanks):
+    if not isinstance(saved.objective, UnmaskingObjective):
         raise ConfigError(f"blank={config.blank!r}: {saved.description} fills in no blanks")
     mask, rows = saved.task.vocabulary.mask, []
     for text in texts:
@@ -117,7 +117,7 @@ def _fill_in(saved: LoadedModel, config: GenerateConfig, texts: list[str]) -> No
         row = [*first, *(token for piece in others for token in (mask, *piece))]
         rows += [row] * config.num_samples
     with inference(saved.model, torch_device(config.device.name), config.device.precision):
-        found = saved.objective.fill_in(
+        found = saved.objective.infill(
             saved.model,
             rows,
             generators=[_generator(config, divmod(i, config.num_samples)) for i in range(len(rows))],
@@ -183,7 +183,7 @@ def _search(
     """The best ``num_samples`` of each search; which they are is known at the end only."""
     found = beam_search(
         saved.model,
-        saved.objective.begin(saved.model, prompts, config.max_tokens),
+        saved.objective.prefill_state(saved.model, prompts, config.max_tokens),
         saved.objective.vocabulary,
         config.beam,
         max_tokens=config.max_tokens,

@@ -13,7 +13,7 @@ from experiments.benchmark.memory_limit import can_limit
 from experiments.benchmark.workloads import MODES, CellConfig
 from experiments.config.schema import DeviceConfig, ScaleConfig
 from experiments.cost.model_cost import CostConfig, Pricing, position_limit
-from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
+from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.objectives.objective import Objective
 from experiments.runtime.device import torch_device
 from experiments.runtime.errors import ConfigError
@@ -24,7 +24,9 @@ BYTES = 256
 
 def able(cls: type[Backbone], objective: type[Objective]) -> list[str]:
     """The modes that mean something for a backbone which was trained by ``objective``."""
-    fills = issubclass(objective, FillsBlanks) and objective.requires(cls.capabilities) is None
+    fills = (
+        issubclass(objective, UnmaskingObjective) and objective.missing_capability(cls.capabilities) is None
+    )
     can = {"prefill": cls.capabilities.decodes, "decode": cls.capabilities.decodes, "sample": fills}
     return [mode for mode in MODES if can.get(mode, True)]
 
@@ -103,15 +105,15 @@ class Benchmark:
             raise ConfigError(
                 f"vocab_size={self.vocab_size}: special tokens and one to write are {smallest_vocabulary()}"
             )
-        self.filler.make_readout(model)
+        self.unmasking_objective.make_readout(model)
 
     @property
-    def filler(self) -> FillsBlanks:
+    def unmasking_objective(self) -> UnmaskingObjective:
         """The objective, which fills in texts."""
         form, settings = self.objective
-        filler = form(settings, Blanks(self.vocab_size))
-        assert isinstance(filler, FillsBlanks)
-        return filler
+        found = form(settings, Blanks(self.vocab_size))
+        assert isinstance(found, UnmaskingObjective)
+        return found
 
     def cells(self) -> Iterator[CellConfig]:
         """By mode, batch and context; behind those of a mode stand those that look for the largest batch."""

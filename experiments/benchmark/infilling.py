@@ -17,7 +17,7 @@ from experiments.benchmark.timing import is_stable
 from experiments.benchmark.workloads import Cell, CellConfig, Measured
 from experiments.data.vocabulary import Vocabulary
 from experiments.objectives.decoding.sampling import SamplingConfig
-from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
+from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.runtime.errors import DataError
 from experiments.runtime.precision import inference
 from experiments.tasks.task import Batch, Task
@@ -73,7 +73,12 @@ class Sampler(Cell):
     """A model and its objective, which says how blanks are filled in."""
 
     def __init__(
-        self, model: Backbone, cell: CellConfig, device: torch.device, precision: str, objective: FillsBlanks
+        self,
+        model: Backbone,
+        cell: CellConfig,
+        device: torch.device,
+        precision: str,
+        objective: UnmaskingObjective,
     ) -> None:
         super().__init__(model, cell, device, precision)
         self.objective = objective
@@ -94,9 +99,9 @@ class Sampler(Cell):
         cell, committed = self.cell, list[int]()
         passes = Passes(self.model)
         with inference(self.model, self.device, self.precision):
-            self.objective.refill(steps=WARMUP_STEPS)
+            self.objective.override_unmasking(steps=WARMUP_STEPS)
             warmup = self.watch.until_stable(self.write, cell.warmup_seconds)
-            self.objective.refill(steps=cell.steps)
+            self.objective.override_unmasking(steps=cell.steps)
             passes.take()
             least = min(cell.repeats, TEXTS)
             times = self.watch.repeat(lambda: committed.append(self.write()), least, cell.seconds)

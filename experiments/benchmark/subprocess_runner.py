@@ -95,7 +95,7 @@ def known(benchmark: Benchmark, cell: CellConfig) -> Row:
 
 def filling(benchmark: Benchmark) -> str:
     """How blanks are filled in, as JSON."""
-    return json.dumps(dataclasses.asdict(benchmark.filler.filling))
+    return json.dumps(dataclasses.asdict(benchmark.unmasking_objective.unmasking))
 
 
 def failure(code: int, errors: str) -> dict[str, str]:

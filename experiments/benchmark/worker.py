@@ -22,7 +22,7 @@ from experiments.benchmark.timing import matmul_rate, memory_rate, quartiles
 from experiments.benchmark.workloads import Cell, CellConfig, Measured
 from experiments.config.schema import DeviceConfig
 from experiments.config.structured import component, typed
-from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
+from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.memory import peak_memory
 from experiments.tracking.provenance import provenance
@@ -41,7 +41,7 @@ def measure(tree: dict[str, Any]) -> dict[str, Any]:
         model = cls(config, vocab_size=cell.vocab_size, max_length=cell.max_length).to(device)
         work = Cell(model, cell, device, chosen.precision)
         if cell.mode == "sample":
-            form, settings = component(tree, "objective", FillsBlanks)  # type: ignore[type-abstract]
+            form, settings = component(tree, "objective", UnmaskingObjective)  # type: ignore[type-abstract]
             objective = form(settings, Blanks(cell.vocab_size))
             work = Sampler(model, cell, device, chosen.precision, objective)
         found = work.measure()

@@ -23,7 +23,7 @@ from experiments.tasks.text_metrics import text_metrics
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class GeneratedExample:
     """What evaluation keeps of an example."""
 
     nats: float
@@ -32,13 +32,15 @@ class Written:
     reference: str
 
 
-def as_written(score: Score, texts: Sequence[str], batch: Batch) -> list[Written]:
+def generated_examples(score: Score, texts: Sequence[str], batch: Batch) -> list[GeneratedExample]:
     """The likelihood of each target beside the text that the model wrote itself."""
     assert score.nats_B is not None
     assert score.bytes_B is not None
     assert batch.references is not None
     parts = zip(score.nats_B.tolist(), score.bytes_B.tolist(), texts, batch.references, strict=True)
-    return [Written(nats=n, bytes=b, text=text, reference=reference) for n, b, text, reference in parts]
+    return [
+        GeneratedExample(nats=n, bytes=b, text=text, reference=reference) for n, b, text, reference in parts
+    ]
 
 
 def source_prompts(batch: Batch) -> list[list[int]]:
@@ -75,8 +77,8 @@ def ended_answers(batch: Batch, room: int, vocabulary: Vocabulary) -> Batch:
     )
 
 
-def written_metrics(
-    records: Sequence[Written], split: str, likelihood: Likelihood, first: str, search: str
+def generation_metrics(
+    records: Sequence[GeneratedExample], split: str, likelihood: Likelihood, first: str, search: str
 ) -> list[Metric]:
     """Bits per byte of the targets, BLEU, ROUGE and exact match; the metric named ``first`` leads."""
     nats_N, bytes_N = (np.array([getattr(r, name) for r in records]) for name in ("nats", "bytes"))

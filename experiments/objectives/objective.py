@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from architectures.backbone import Backbone, Capabilities, Output, places, to_device
 from architectures.kernels.pointwise import cross_entropy
 from experiments.data.vocabulary import Vocabulary
-from experiments.objectives.decoding.sampling import Opening, SamplingConfig, write
+from experiments.objectives.decoding.sampling import PrefillState, SamplingConfig, generate
 from experiments.runtime.errors import DataError
 from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.metrics import Metric
@@ -125,8 +125,6 @@ class Objective(ABC):
 
     Config: ClassVar[type]
     likelihood: Likelihood
-    sees: str
-    """In a few words, what the model is shown; printed by ``experiments.plan``."""
     continues: bool = True
     """True where a sample continues its prompt; False where it is an answer that stands by itself."""
     gives_time: ClassVar[bool] = False
@@ -141,7 +139,7 @@ class Objective(ABC):
 
     @classmethod
     @abstractmethod
-    def requires(cls, capabilities: Capabilities) -> str | None:
+    def missing_capability(cls, capabilities: Capabilities) -> str | None:
         """None if a backbone with these capabilities can be trained; else what is missing, in words."""
 
     @classmethod
@@ -150,7 +148,7 @@ class Objective(ABC):
         return cls
 
     @classmethod
-    def refuses(cls, task: type[Task]) -> str | None:
+    def incompatibility(cls, task: type[Task]) -> str | None:
         """None if the task suits; else why not."""
         if task.targets == cls.targets:
             return None
@@ -185,7 +183,7 @@ class Objective(ABC):
         """Sum of weighted cross-entropies (nats) and the count to divide by."""
         return self.nats(output, view.scored()).sum(), view.count_B.sum()
 
-    def asking(self, view: View) -> View:
+    def with_scored_positions(self, view: View) -> View:
         """The view, asking for logits only where ``loss`` reads them. To be asked of it in CPU memory."""
         scored_BT = view.weight_BT > 0
         return view if scored_BT.all() else replace(view, scored_BT=scored_BT)
@@ -222,7 +220,9 @@ class Objective(ABC):
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
         """``nats_B`` and ``bytes_B`` of whole sequences, by this objective's estimator."""
 
-    def begin(self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int) -> Opening:
+    def prefill_state(
+        self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int
+    ) -> PrefillState:
         """What a model that writes from left to right reads before it continues each prompt.
 
         There is room for ``max_tokens`` more. Raises DataError where this objective trains no such model.
@@ -248,9 +248,9 @@ class Objective(ABC):
             stop: tokens that end a sequence; they are kept. No other special token is ever written.
             on_token: called with row and token as each is written, where writing is one by one.
         """
-        return write(
+        return generate(
             model,
-            self.begin(model, prompts, max_tokens),
+            self.prefill_state(model, prompts, max_tokens),
             self.vocabulary,
             max_tokens=max_tokens,
             generators=generators,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from architectures.backbone import Backbone
 from experiments.data.vocabulary import Vocabulary
-from experiments.objectives.decoding.sampling import Opening, pad_right
+from experiments.objectives.decoding.sampling import PrefillState, pad_right
 from experiments.objectives.objective import View
 from experiments.runtime.errors import DataError
 from experiments.tasks.task import Batch
@@ -123,13 +123,13 @@ def keep(x_BJ: Tensor, keep_BJ: Tensor, filler: int | bool) -> Tensor:
     return x_BJ.gather(1, order_BJ).masked_fill(beyond_BJ, filler)
 
 
-def open_target(
+def prefill_target(
     model: Backbone,
     sources: Sequence[Sequence[int]],
     begun: Sequence[Sequence[int]],
     vocabulary: Vocabulary,
     max_tokens: int,
-) -> Opening:
+) -> PrefillState:
     """What an encoder-decoder reads: each source, and what the decoder has written of its target so far."""
     device = next(model.parameters()).device
     source_BS, source_valid_BS = pad_right(sources, vocabulary.pad, device)
@@ -140,7 +140,7 @@ def open_target(
         source_BS=source_BS,
         source_valid_BS=source_valid_BS,
     )
-    return Opening(state=state, unread_BT=unread_BT, valid_BT=valid_BT)
+    return PrefillState(state=state, unread_BT=unread_BT, valid_BT=valid_BT)
 
 
 def check_marks(runs: int, num_marks: int, vocabulary: Vocabulary) -> None:

@@ -17,7 +17,7 @@ from experiments.config.structured import component, typed
 from experiments.data.make_tokenizer import load_tokenizer
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
+from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
 from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
 from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
@@ -202,7 +202,7 @@ def usual_objective(capabilities: Capabilities, task: Task) -> Objective:
 
 
 def _check_refusal(objective: type[Objective], task: Task) -> None:
-    refused = objective.refuses(type(task))
+    refused = objective.incompatibility(type(task))
     if refused is not None:
         raise ConfigError(f"{objective.__name__} cannot be evaluated on {type(task).__name__}: {refused}")
 
@@ -238,10 +238,10 @@ def override_unmasking(saved: LoadedModel, filling: UnmaskingOverrides) -> None:
     """Change how the model unmasks. Raises ConfigError for a model that generates from left to right."""
     if not filling.changes:
         return
-    if not isinstance(saved.objective, FillsBlanks):
+    if not isinstance(saved.objective, UnmaskingObjective):
         name = next(iter(filling.changes))
         raise ConfigError(f"filling.{name}: {saved.description} writes from left to right: leave it out")
     try:
-        saved.objective.refill(**filling.changes)
+        saved.objective.override_unmasking(**filling.changes)
     except ValueError as error:
         raise ConfigError(str(error)) from None

@@ -199,18 +199,22 @@ def _check_pair(
     names: dict[str, str], backbone: type[Backbone], objective: type[Objective], task: type[Task]
 ) -> None:
     """Refuses what cannot meet, naming those that can."""
-    missing = objective.requires(backbone.capabilities)
+    missing = objective.missing_capability(backbone.capabilities)
     if missing is not None:
-        partners = _partners("backbone", Backbone, lambda b: objective.requires(b.capabilities) is None)
-        objectives = _partners("objective", Objective, lambda o: o.requires(backbone.capabilities) is None)
+        partners = _partners(
+            "backbone", Backbone, lambda b: objective.missing_capability(b.capabilities) is None
+        )
+        objectives = _partners(
+            "objective", Objective, lambda o: o.missing_capability(backbone.capabilities) is None
+        )
         raise ConfigError(
             f"objective={names['objective']} needs {missing}, and backbone={names['backbone']} is "
             f"{backbone.capabilities.describe()}. Backbones for this objective: {partners}. "
             f"Objectives for this backbone: {objectives}."
         )
-    refused = objective.refuses(task)
+    refused = objective.incompatibility(task)
     if refused is not None:
-        tasks = _partners("task", Task, lambda t: objective.refuses(t) is None)
+        tasks = _partners("task", Task, lambda t: objective.incompatibility(t) is None)
         raise ConfigError(
             f"objective={names['objective']} cannot train on task={names['task']}: {refused}. "
             f"Tasks for this objective: {tasks}."

@@ -219,7 +219,7 @@ class Trainer:
         """Return the batch of the next step as the objective shows it to the model."""
         step = self.state.step
         generator = torch.Generator().manual_seed(objective_noise_seed(self.seed, step))
-        view = self.objective.asking(self.objective.view(self.batches.batch(step), generator))
+        view = self.objective.with_scored_positions(self.objective.view(self.batches.batch(step), generator))
         if not view.count_B.any():
             raise DataError(f"nothing is scored in the batch of step {step + 1}")
         return view

@@ -94,8 +94,8 @@ def may_meet(backbone: str, objective: str, task: str) -> bool:
     data = class_of("task", task, Task)
     if form is None:
         return True
-    unfit = model and form.requires(model.capabilities) is not None
-    return not (unfit or (data and form.refuses(data) is not None))
+    unfit = model and form.missing_capability(model.capabilities) is not None
+    return not (unfit or (data and form.incompatibility(data) is not None))
 
 
 def task(*words: str) -> Task:

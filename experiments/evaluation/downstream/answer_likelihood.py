@@ -33,7 +33,7 @@ do the masks that are drawn for it, whatever shares its batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class ScoringRequest:
     """Tokens to be scored, behind tokens that are given."""
 
     context: list[int]
@@ -44,7 +44,7 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scored:
+class AnswerScore:
     """What a model says of an answer."""
 
     nats: float
@@ -85,21 +85,23 @@ class AnswerScorer:
         marks = 2 if model.capabilities.encoder_decoder else 0  # a sentinel or mode token, and the end
         return model.max_length - marks - (0 if self._saved.objective.continues else 2)
 
-    def score(self, answers: Sequence[Answer], tick: Callable[[int], None]) -> list[Scored]:
-        """The score of each answer; ``tick`` is called with the number of those that are done.
+    def score(
+        self, answers: Sequence[ScoringRequest], on_progress: Callable[[int], None]
+    ) -> list[AnswerScore]:
+        """The score of each answer; ``on_progress`` is called with the number of those that are done.
 
         Raises:
             DataError: an answer is longer than the model can be given.
         """
-        found: dict[int, Scored] = {}
+        found: dict[int, AnswerScore] = {}
         with inference(self._saved.model, torch_device(self._device.name), self._device.precision):
             for length, numbers in self._batches(answers):
                 some = [answers[number] for number in numbers]
                 found.update(zip(numbers, self._score_together(some, length), strict=True))
-                tick(len(found))
+                on_progress(len(found))
         return [found[number] for number in range(len(answers))]
 
-    def _batches(self, answers: Sequence[Answer]) -> Iterator[tuple[int, list[int]]]:
+    def _batches(self, answers: Sequence[ScoringRequest]) -> Iterator[tuple[int, list[int]]]:
         """Padded lengths, the longest first, with the numbers of the answers of a batch."""
         by_length = defaultdict(list)
         for number, answer in enumerate(answers):
@@ -115,7 +117,7 @@ class AnswerScorer:
             for first in range(0, len(numbers), self._batch_size):
                 yield length, numbers[first : first + self._batch_size]
 
-    def _score_together(self, answers: Sequence[Answer], length: int) -> list[Scored]:
+    def _score_together(self, answers: Sequence[ScoringRequest], length: int) -> list[AnswerScore]:
         objective, model = self._objective, self._saved.model
         batch = self._batch(answers, length)
         generators = [
@@ -138,9 +140,9 @@ class AnswerScorer:
         else:
             nats_B = objective.nats(output, view).double().sum(1)
         rows = zip(nats_B.tolist(), variance_B.tolist(), greedy_B.tolist(), strict=True)
-        return [Scored(nats=nats, variance=variance, greedy=greedy) for nats, variance, greedy in rows]
+        return [AnswerScore(nats=nats, variance=variance, greedy=greedy) for nats, variance, greedy in rows]
 
-    def _batch(self, answers: Sequence[Answer], length: int) -> Batch:
+    def _batch(self, answers: Sequence[ScoringRequest], length: int) -> Batch:
         """The answers behind their contexts, padded on the right.
 
         An answer that stands by itself (of a model that learned pairs) is separated and ended as in training.

@@ -16,7 +16,7 @@ from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_tex
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from experiments.config.schema import DeviceConfig
-from experiments.evaluation.downstream.answer_likelihood import Answer, AnswerScorer, Scored
+from experiments.evaluation.downstream.answer_likelihood import AnswerScore, AnswerScorer, ScoringRequest
 from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
 from experiments.run.load_model import LoadedModel
 from experiments.runtime.device import torch_device
@@ -96,23 +96,23 @@ class HarnessModel(LM):
         shared = len(list(same))
         return whole[:shared], whole[shared:]
 
-    def _answer(self, context: list[int], tokens: list[int], noise: str) -> Answer:
+    def _answer(self, context: list[int], tokens: list[int], noise: str) -> ScoringRequest:
         """The request, its context cut from the left to what the model is made for."""
         if not tokens:
             raise DataError(f"a continuation of {noise[-40:]!r} is empty: mend the task's file or its data")
         room = max(self._scorer.longest - len(tokens), 0)
-        return Answer(context=context[max(len(context) - room, 0) :], tokens=tokens, noise=noise)
+        return ScoringRequest(context=context[max(len(context) - room, 0) :], tokens=tokens, noise=noise)
 
-    def _score(self, answers: Sequence[Answer]) -> list[Scored]:
-        with self._progress(len(answers)) as tick:
-            return self._scorer.score(answers, tick)
+    def _score(self, answers: Sequence[ScoringRequest]) -> list[AnswerScore]:
+        with self._progress(len(answers)) as on_progress:
+            return self._scorer.score(answers, on_progress)
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
         """Log-likelihood of each text, in windows as long as the model is made for, every token once.
 
         A window behind the first is given the last token before it; the last one is given as many as fit.
         """
-        answers, owners, longest = list[Answer](), list[int](), self._scorer.longest
+        answers, owners, longest = list[ScoringRequest](), list[int](), self._scorer.longest
         for number, (text,) in enumerate(request.args for request in requests):
             windows = get_rolling_token_windows(
                 self._encode(text), prefix_token=NONE, max_seq_len=longest, context_len=min(2, longest)
@@ -137,7 +137,7 @@ class HarnessModel(LM):
             alike[repr(settings)].append((number, prompt, asked[prompt]))
             asked[prompt] += 1
         texts, done = [""] * len(requests), 0
-        with self._progress(len(requests)) as tick:
+        with self._progress(len(requests)) as on_progress:
             for places in alike.values():
                 settings = requests[places[0][0]].args[1]
                 places.sort(key=lambda place: -len(place[1]))
@@ -146,7 +146,7 @@ class HarnessModel(LM):
                     written = self._write([prompt for _, prompt, _ in some], [n for *_, n in some], settings)
                     for (number, *_), text in zip(some, written, strict=True):
                         texts[number] = text
-                    tick(done := done + len(some))
+                    on_progress(done := done + len(some))
         return texts
 
     def _write(self, prompts: Sequence[str], repeats: Sequence[int], asked: dict[str, Any]) -> list[str]:

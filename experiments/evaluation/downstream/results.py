@@ -18,7 +18,7 @@ import rich.console
 import rich.table
 
 from experiments.evaluation.downstream.answer_likelihood import AnswerScorer
-from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
+from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.run.load_model import LoadedModel
 from experiments.runtime.atomic_io import plain
 from experiments.runtime.errors import ConfigError, DataError
@@ -106,7 +106,7 @@ def task_rows(
                     unit=UNITS.get(metric, ""),
                     direction="" if higher is None else "higher" if higher else "lower",
                     likelihood=None if written else likelihood.kind,
-                    estimator=how_written(saved) if written else likelihood.estimator,
+                    estimator=generation_description(saved) if written else likelihood.estimator,
                     samples=likelihood.samples if drawn else 1,
                     nats_error=math.sqrt(np.mean([note.variance for note in kept])) if drawn else None,
                     shots=shots,
@@ -176,13 +176,13 @@ def check_shots(name: str, task: Any) -> None:
         )
 
 
-def how_written(saved: LoadedModel) -> str:
+def generation_description(saved: LoadedModel) -> str:
     """How texts are written, in words."""
     objective = saved.objective
-    if not isinstance(objective, FillsBlanks):
+    if not isinstance(objective, UnmaskingObjective):
         return "written from left to right"
-    order = f" ({objective.filling.order})" if objective.filling.method == "confidence" else ""
-    return f"filled in by {objective.filling.method}{order}, {objective.steps} steps"
+    order = f" ({objective.unmasking.order})" if objective.unmasking.method == "confidence" else ""
+    return f"filled in by {objective.unmasking.method}{order}, {objective.steps} steps"
 
 
 def print_table(rows: Sequence[Row]) -> None:

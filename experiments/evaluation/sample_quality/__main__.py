@@ -36,7 +36,7 @@ from experiments.evaluation.sample_quality.statistics import Judgement, distinct
 from experiments.evaluation.sample_quality.table import Row, render, write
 from experiments.generate import stop_tokens
 from experiments.objectives.decoding.sampling import SamplingConfig
-from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
+from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.run.load_model import (
     LoadedModel,
     UnmaskingOverrides,
@@ -121,22 +121,22 @@ def sample_quality(cfg: DictConfig) -> None:
 def how(saved: LoadedModel, config: SampleQualityConfig) -> str:
     """How the texts were written, in words."""
     drawn = f"temperature {config.sampling.temperature:g}, top_p {config.sampling.top_p or 1:g}"
-    if not isinstance(saved.objective, FillsBlanks):
+    if not isinstance(saved.objective, UnmaskingObjective):
         return f"left to right, {drawn}, float64 noise"
-    filling = saved.objective.filling
+    filling = saved.objective.unmasking
     order = f" ({filling.order})" if filling.method == "confidence" else ""
     return f"{filling.method}{order}, {drawn}, float64 noise, batches of {config.batch_size}"
 
 
 def _steps(saved: LoadedModel, config: SampleQualityConfig) -> Sequence[int | None]:
-    return list(config.steps) if isinstance(saved.objective, FillsBlanks) else [None]
+    return list(config.steps) if isinstance(saved.objective, UnmaskingObjective) else [None]
 
 
 def _samples(saved: LoadedModel, judge: LoadedModel, config: SampleQualityConfig, steps: int | None) -> Row:
     """Writes the texts of one row and measures them."""
     if steps is not None:
-        assert isinstance(saved.objective, FillsBlanks)
-        saved.objective.refill(steps=steps)
+        assert isinstance(saved.objective, UnmaskingObjective)
+        saved.objective.override_unmasking(steps=steps)
     passes, texts, stop = [0], list[list[int]](), stop_tokens(config.stop, saved.tokenizer)
     hook = saved.model.embedding.register_forward_hook(_count(passes))
     prompt, began = saved.tokenizer.encode(config.prompt), time.perf_counter()

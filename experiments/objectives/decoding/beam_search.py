@@ -17,7 +17,7 @@ from torch import Tensor
 
 from architectures.backbone import Backbone
 from experiments.data.vocabulary import Vocabulary
-from experiments.objectives.decoding.sampling import Opening, read, writable
+from experiments.objectives.decoding.sampling import PrefillState, allowed_tokens, prefill
 
 EARLY_STOPPING = ("full", "heuristic", "never")
 
@@ -71,18 +71,18 @@ class _Search:
 @torch.no_grad()
 def beam_search(
     model: Backbone,
-    opening: Opening,
+    start: PrefillState,
     vocabulary: Vocabulary,
     config: BeamConfig,
     *,
     max_tokens: int,
     stop: Collection[int],
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses of each sequence of ``opening``, best first, at most ``num_beams`` each."""
-    searches = [_Search(first=row) for row in range(len(opening.unread_BT))]
+    """The best hypotheses of each sequence, best first, at most ``num_beams`` each."""
+    searches = [_Search(first=row) for row in range(len(start.unread_BT))]
     active = searches
-    logits_RV = read(model, opening)
-    forbidden_V = ~writable(vocabulary, stop, logits_RV.device)
+    logits_RV = prefill(model, start)
+    forbidden_V = ~allowed_tokens(vocabulary, stop, logits_RV.device)
     for length in range(1, max_tokens + 1):
         log_p_RV = logits_RV.masked_fill(forbidden_V, -torch.inf).double().log_softmax(-1).cpu()
         going: list[_Search] = []
@@ -98,10 +98,10 @@ def beam_search(
         if not going:
             break
         active = going
-        opening.state.select(parents)
+        start.state.select(parents)
         last = [tokens[-1] for search in active for _, tokens in search.running]
         token_R1 = torch.tensor(last, device=logits_RV.device)[:, None]
-        logits_RV = model.step(token_R1, opening.state)[:, -1]
+        logits_RV = model.step(token_R1, start.state)[:, -1]
     return [search.finished for search in searches]
 
 

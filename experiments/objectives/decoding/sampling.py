@@ -54,7 +54,7 @@ GREEDY = SamplingConfig(temperature=0.0)
 
 
 @dataclass(kw_only=True)
-class Opening:
+class PrefillState:
     """What stands before the first written token of each sequence."""
 
     state: DecodingState
@@ -117,7 +117,7 @@ def next_tokens(
     return draw(process(logits_BV, config, seen_BV), config, generators)
 
 
-def writable(vocabulary: Vocabulary, stop: Collection[int], device: torch.device) -> Tensor:
+def allowed_tokens(vocabulary: Vocabulary, stop: Collection[int], device: torch.device) -> Tensor:
     """True (V,) at the tokens that may be written: symbols, and those that end a sequence."""
     allowed_V = vocabulary.is_symbol().to(device)
     allowed_V[list(stop)] = True
@@ -134,19 +134,19 @@ def pad_right(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> 
     return tokens_BT, torch.arange(longest, device=device) < length_B1
 
 
-def read(model: Backbone, opening: Opening) -> Tensor:
+def prefill(model: Backbone, start: PrefillState) -> Tensor:
     """Reads what stands before; the logits (B, V) behind the last real token of each sequence."""
-    logits_BTV = model.step(opening.unread_BT, opening.state, opening.valid_BT)
-    if opening.valid_BT is None:
+    logits_BTV = model.step(start.unread_BT, start.state, start.valid_BT)
+    if start.valid_BT is None:
         return logits_BTV[:, -1]
     rows_B = torch.arange(len(logits_BTV), device=logits_BTV.device)
-    return logits_BTV[rows_B, opening.valid_BT.sum(1) - 1]
+    return logits_BTV[rows_B, start.valid_BT.sum(1) - 1]
 
 
 @torch.no_grad()
-def write(
+def generate(
     model: Backbone,
-    opening: Opening,
+    start: PrefillState,
     vocabulary: Vocabulary,
     *,
     max_tokens: int,
@@ -155,7 +155,7 @@ def write(
     stop: Collection[int] = (),
     on_token: Callable[[int, int], None] | None = None,
 ) -> list[list[int]]:
-    """Writes up to ``max_tokens`` tokens behind each opening, one a step.
+    """Writes up to ``max_tokens`` tokens behind each prompt, one a step.
 
     A sequence ends with the first token of ``stop``, which is kept; it then leaves the batch.
 
@@ -166,10 +166,10 @@ def write(
     alive = list(range(len(written)))
     if not alive or max_tokens < 1:
         return written
-    logits_BV = read(model, opening)
-    forbidden_V = ~writable(vocabulary, stop, logits_BV.device)
+    logits_BV = prefill(model, start)
+    forbidden_V = ~allowed_tokens(vocabulary, stop, logits_BV.device)
     penalised = sampling.repetition_penalty != 1
-    seen_BV = _seen(opening, logits_BV.shape[-1]) if penalised else None
+    seen_BV = _seen(start, logits_BV.shape[-1]) if penalised else None
     while True:
         logits_BV = logits_BV.masked_fill(forbidden_V, -torch.inf)
         token_B = next_tokens(logits_BV, sampling, [generators[row] for row in alive], seen_BV)
@@ -181,17 +181,17 @@ def write(
         if not going or len(written[alive[going[0]]]) == max_tokens:
             return written
         if len(going) < len(alive):
-            opening.state.select(going)
+            start.state.select(going)
             token_B, alive = token_B[going], [alive[i] for i in going]
             seen_BV = None if seen_BV is None else seen_BV[going]
         if seen_BV is not None:
             seen_BV = seen_BV.scatter(1, token_B[:, None], True)
-        logits_BV = model.step(token_B[:, None], opening.state)[:, -1]
+        logits_BV = model.step(token_B[:, None], start.state)[:, -1]
 
 
-def _seen(opening: Opening, vocab_size: int) -> Tensor:
-    """True (B, V) at the tokens of each opening."""
-    tokens_BT, valid_BT = opening.unread_BT, opening.valid_BT
+def _seen(start: PrefillState, vocab_size: int) -> Tensor:
+    """True (B, V) at the tokens of each prompt."""
+    tokens_BT, valid_BT = start.unread_BT, start.valid_BT
     count_BV = torch.zeros(len(tokens_BT), vocab_size, device=tokens_BT.device)
     here_BT = torch.ones_like(tokens_BT) if valid_BT is None else valid_BT
     return count_BV.scatter_add(1, tokens_BT, here_BT.to(count_BV)) > 0

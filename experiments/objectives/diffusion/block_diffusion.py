@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.sampling import SamplingConfig, pad_right, writable
+from experiments.objectives.decoding.sampling import SamplingConfig, allowed_tokens, pad_right
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from experiments.objectives.diffusion.unmasking_sampler import up_to
-from experiments.objectives.diffusion.unmasking_schedule import Filler, FillingConfig
+from experiments.objectives.diffusion.unmasking_schedule import Unmasker, UnmaskingConfig
 from experiments.objectives.objective import View
 from experiments.runtime.errors import ConfigError, DataError
 from experiments.tasks.likelihood import Likelihood
@@ -38,12 +38,12 @@ class BlockDiffusionConfig(MaskedDiffusionConfig):
         super().__post_init__()
         if self.block_length < 1:
             raise ValueError(f"block_length={self.block_length} must be at least 1")
-        check_filling(self.filling)
+        check_unmasking(self.filling)
 
 
-def check_filling(filling: FillingConfig) -> None:
+def check_unmasking(unmasking: UnmaskingConfig) -> None:
     """Raises ValueError for what block diffusion has not."""
-    if filling.block_length is not None or filling.guidance:
+    if unmasking.block_length is not None or unmasking.guidance:
         raise ValueError(
             "block diffusion takes filling.block_length=null, as its blocks are block_length, and "
             "filling.guidance=0"
@@ -55,7 +55,6 @@ class BlockDiffusion(MaskedDiffusion):
 
     Config = BlockDiffusionConfig
     config: BlockDiffusionConfig
-    sees = "the blocks before, and a random share of its own block"
 
     @property
     def likelihood(self) -> Likelihood:  # type: ignore[override]
@@ -63,7 +62,7 @@ class BlockDiffusion(MaskedDiffusion):
         return replace(found, estimator=f"{found.estimator}, blocks of {self.config.block_length}")
 
     @classmethod
-    def requires(cls, capabilities: Capabilities) -> str | None:
+    def missing_capability(cls, capabilities: Capabilities) -> str | None:
         if capabilities.blockwise:
             return None
         return "a blockwise backbone: one that sees the blocks before and all of its own"
@@ -76,9 +75,9 @@ class BlockDiffusion(MaskedDiffusion):
                 f"backbone.block_length={backbone.block_length} must be the same: set the objective's only"
             )
 
-    def refill(self, *, steps: int | None = None, **changes: Any) -> None:
-        super().refill(steps=steps, **changes)
-        check_filling(self.filling)
+    def override_unmasking(self, *, steps: int | None = None, **changes: Any) -> None:
+        super().override_unmasking(steps=steps, **changes)
+        check_unmasking(self.unmasking)
 
     def blocks(self, length: int) -> Tensor:
         return torch.arange(length) // self.config.block_length
@@ -95,7 +94,7 @@ class BlockDiffusion(MaskedDiffusion):
         view = super()._view(batch, shown_BT, masked_BT, weight_BT, share_B)
         return replace(view, clean_BT=batch.context_BT)
 
-    def write(
+    def generate(
         self,
         model: Backbone,
         prompts: Sequence[Sequence[int]],
@@ -115,13 +114,13 @@ class BlockDiffusion(MaskedDiffusion):
             if rows and max_tokens > 0:
                 group = [prompts[row] for row in rows]
                 own = [generators[row] for row in rows]
-                found = self._write_together(model, group, max_tokens, own, sampling, stop)
+                found = self._generate_together(model, group, max_tokens, own, sampling, stop)
                 for row, tokens in zip(rows, found, strict=True):
                     written[row] = tokens
         return written
 
     @torch.no_grad()
-    def _write_together(
+    def _generate_together(
         self,
         model: Backbone,
         prompts: Sequence[Sequence[int]],
@@ -140,25 +139,27 @@ class BlockDiffusion(MaskedDiffusion):
             read_BT, valid_BT = pad_right(whole, v.pad, device)
             model.step(read_BT, state, valid_BT)
         texts = [list(prompt[len(prompt) - rest :]) for prompt in prompts]  # from the first open block on
-        forbidden_V, going = ~writable(v, stop, device), list(range(len(prompts)))
+        forbidden_V, going = ~allowed_tokens(v, stop, device), list(range(len(prompts)))
         open_blocks = -(-(rest + max_tokens) // L)
         for number in range(open_blocks):
             known = [texts[row][number * L :] for row in going]
             tokens_BL = torch.tensor([[*some, *[v.mask] * (L - len(some))] for some in known], device=device)
             place_BN = torch.arange(len(known[0]), L, device=device).expand(len(going), -1)
-            filler = Filler(
-                look=lambda tokens_BT, rows_R, share_R: model.denoise(tokens_BT, state)[rows_R],
+            unmasker = Unmasker(
+                predict=lambda tokens_BT, rows_R, share_R: model.denoise(tokens_BT, state)[rows_R],
                 tokens_BT=tokens_BL,
                 place_BN=place_BN,
                 masked_BN=torch.ones_like(place_BN, dtype=torch.bool),
                 size_B=torch.full((len(going),), L, device=device),
-                filling=self.filling,
+                unmasking=self.unmasking,
                 noise=self.noise,
                 sampling=sampling,
                 generators=[generators[row] for row in going],
                 forbidden_V=forbidden_V,
             )
-            filler.run(max(1, (number + 1) * self.steps // open_blocks - number * self.steps // open_blocks))
+            unmasker.run(
+                max(1, (number + 1) * self.steps // open_blocks - number * self.steps // open_blocks)
+            )
             for row, block in zip(going, tokens_BL.tolist(), strict=True):
                 texts[row][number * L :] = block
             model.step(tokens_BL, state)  # again, clean, to stay
@@ -170,5 +171,5 @@ class BlockDiffusion(MaskedDiffusion):
                 going = [going[i] for i in kept]
         return [up_to(text[rest : rest + max_tokens], stop) for text in texts]
 
-    def fill_in(self, model: Backbone, texts: Sequence[Sequence[int]], **how: object) -> list[list[int]]:
+    def infill(self, model: Backbone, texts: Sequence[Sequence[int]], **how: object) -> list[list[int]]:
         raise DataError("block diffusion writes from left to right, block by block: it fills in no blanks")

@@ -30,13 +30,13 @@ from experiments.objectives.diffusion.noise_schedules import (
     inverse_weight,
     masked_share,
 )
-from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
-from experiments.objectives.diffusion.unmasking_schedule import FillingConfig
+from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
+from experiments.objectives.diffusion.unmasking_schedule import UnmaskingConfig
 from experiments.objectives.generation_metrics import (
-    as_written,
     ended_answers,
+    generated_examples,
+    generation_metrics,
     source_prompts,
-    written_metrics,
 )
 from experiments.objectives.objective import Score, View, scored_bytes, weighted_cross_entropy
 from experiments.runtime.errors import nearest
@@ -66,7 +66,7 @@ class MaskedDiffusionConfig:
     """Masked versions of each sequence from which the bound is estimated."""
     sampling_steps: int = 32
     """Forward passes to fill in a sample."""
-    filling: FillingConfig = field(default_factory=FillingConfig)
+    filling: UnmaskingConfig = field(default_factory=UnmaskingConfig)
     """How a sample is filled in."""
 
     def __post_init__(self) -> None:
@@ -83,17 +83,16 @@ class MaskedDiffusionConfig:
             )
 
 
-class MaskedDiffusion(FillsBlanks):
+class MaskedDiffusion(UnmaskingObjective):
     """Continuous-time masked diffusion. On tasks with answers only the answers are ever masked."""
 
     Config = MaskedDiffusionConfig
     config: MaskedDiffusionConfig
-    sees = "a random share of the tokens"
     gives_time = True
 
     def __init__(self, config: MaskedDiffusionConfig, task: Task) -> None:
         super().__init__(config, task)
-        self.filling, self.noise = config.filling, config.noise
+        self.unmasking, self.noise = config.filling, config.noise
         self.continues = task.targets != "texts"
 
     @property
@@ -106,14 +105,14 @@ class MaskedDiffusion(FillsBlanks):
         )
 
     @classmethod
-    def requires(cls, capabilities: Capabilities) -> str | None:
+    def missing_capability(cls, capabilities: Capabilities) -> str | None:
         if capabilities.bidirectional:
             return None
         return "a bidirectional backbone: one that sees both sides of a blank"
 
     @classmethod
-    def refuses(cls, task: type[Task]) -> str | None:
-        return None if task.targets == "texts" else super().refuses(task)
+    def incompatibility(cls, task: type[Task]) -> str | None:
+        return None if task.targets == "texts" else super().incompatibility(task)
 
     def blocks(self, length: int) -> Tensor:
         """The number (T,) of the block that each position belongs to; times are drawn for each block."""
@@ -189,7 +188,7 @@ class MaskedDiffusion(FillsBlanks):
             stop={self.vocabulary.eos},
         )
         texts = [self.task.decode(tokens) for tokens in found]  # type: ignore[attr-defined]
-        return Score(records=as_written(score, texts, batch))
+        return Score(records=generated_examples(score, texts, batch))
 
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
         """The bound for each sequence: the mean of its samples, each unbiased for it."""
@@ -223,8 +222,8 @@ class MaskedDiffusion(FillsBlanks):
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
         """The part of the standard error that is the estimator's own; the texts' metrics where some are."""
         if not self.continues:
-            how = f"{self.filling.method}, {self.steps} steps"
-            return written_metrics(records, split, self.likelihood, self.task.metric, how)
+            how = f"{self.unmasking.method}, {self.steps} steps"
+            return generation_metrics(records, split, self.likelihood, self.task.metric, how)
         variance_N, bytes_N = np.array(records, dtype=np.float64).T
 
         def error(kept: NDArray[np.int64]) -> float:
@@ -262,7 +261,7 @@ class MaskedDiffusion(FillsBlanks):
         if not self.continues:
             prompts = [[*prompt, self.vocabulary.eos] for prompt in prompts]
             room = self.task.config.max_target + 1  # type: ignore[attr-defined]
-        found = self.write(
+        found = self.generate(
             model, prompts, max_tokens=room, generators=generators, sampling=sampling, stop=stop
         )
         return [tokens[:max_tokens] for tokens in found]

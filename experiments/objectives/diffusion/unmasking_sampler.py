@@ -1,6 +1,6 @@
 """Filling in masked positions step by step with a model that sees both sides of them.
 
-Used by the objectives whose models predict masked tokens; ``filling.py`` says how.
+Used by the objectives whose models predict masked tokens. ``unmasking_schedule.py`` says which at which step.
 
 Shapes: B batch, R rows that are worked on, N positions to fill in, T length, V vocabulary.
 """
@@ -16,34 +16,34 @@ from torch import Tensor
 
 from architectures.backbone import Backbone
 from experiments.data.vocabulary import Vocabulary
-from experiments.objectives.decoding.sampling import SamplingConfig, pad_right, writable
+from experiments.objectives.decoding.sampling import SamplingConfig, allowed_tokens, pad_right
 from experiments.objectives.diffusion.noise_schedules import NoiseConfig
-from experiments.objectives.diffusion.unmasking_schedule import Filler, FillingConfig, Look
+from experiments.objectives.diffusion.unmasking_schedule import Predictor, Unmasker, UnmaskingConfig
 from experiments.objectives.objective import Objective
 from experiments.runtime.errors import ConfigError, DataError
 from experiments.tasks.task import Task
 
 
-class FillsBlanks(Objective):
+class UnmaskingObjective(Objective):
     """An objective whose models predict masked tokens. Its settings have ``sampling_steps``."""
 
     config: Any
-    filling = FillingConfig()
+    unmasking = UnmaskingConfig()
     noise = NoiseConfig()
 
     def __init__(self, config: Any, task: Task) -> None:
         super().__init__(config, task)
         self.steps: int = config.sampling_steps
 
-    def refill(self, *, steps: int | None = None, **changes: Any) -> None:
-        """Changes how blanks are filled in from now on: the number of steps, and fields of FillingConfig.
+    def override_unmasking(self, *, steps: int | None = None, **changes: Any) -> None:
+        """Changes how blanks are filled in from now on: the number of steps, and fields of UnmaskingConfig.
 
         A threshold that the new method has no use for is dropped, unless it is among the changes.
         """
         if changes.get("method", "confidence") != "confidence":
             changes = {"threshold": None, **changes}
         self.steps = self.steps if steps is None else steps
-        self.filling = replace(self.filling, **changes)
+        self.unmasking = replace(self.unmasking, **changes)
 
     def sample(
         self,
@@ -57,11 +57,11 @@ class FillsBlanks(Objective):
         on_token: Callable[[int, int], None] | None = None,
     ) -> list[list[int]]:
         """Filled in step by step; ``on_token`` is not called, as tokens are not written in their order."""
-        return self.write(
+        return self.generate(
             model, prompts, max_tokens=max_tokens, generators=generators, sampling=sampling, stop=stop
         )
 
-    def write(
+    def generate(
         self,
         model: Backbone,
         prompts: Sequence[Sequence[int]],
@@ -72,7 +72,7 @@ class FillsBlanks(Objective):
         stop: Collection[int] = (),
     ) -> list[list[int]]:
         """Continues each prompt by ``max_tokens`` tokens, up to a stop token."""
-        return unmask(
+        return unmask_continuations(
             model,
             prompts,
             self.vocabulary,
@@ -81,12 +81,12 @@ class FillsBlanks(Objective):
             generators=generators,
             sampling=sampling,
             stop=stop,
-            filling=self.filling,
+            unmasking=self.unmasking,
             noise=self.noise,
             continues=self.continues,
         )
 
-    def fill_in(
+    def infill(
         self,
         model: Backbone,
         texts: Sequence[Sequence[int]],
@@ -102,7 +102,7 @@ class FillsBlanks(Objective):
         filled: list[list[int]] = [[] for _ in texts]
         for count in sorted(set(blanks)):  # together where equally many are open
             rows = [row for row, found in enumerate(blanks) if found == count]
-            found = fill_blanks(
+            found = unmask_tokens(
                 model,
                 [texts[row] for row in rows],
                 self.vocabulary,
@@ -110,7 +110,7 @@ class FillsBlanks(Objective):
                 generators=[generators[row] for row in rows],
                 sampling=sampling,
                 stop=stop,
-                filling=self.filling,
+                unmasking=self.unmasking,
                 noise=self.noise,
                 continues=self.continues,
             )
@@ -120,7 +120,7 @@ class FillsBlanks(Objective):
         return filled
 
 
-def unmask(
+def unmask_continuations(
     model: Backbone,
     prompts: Sequence[Sequence[int]],
     vocabulary: Vocabulary,
@@ -129,7 +129,7 @@ def unmask(
     stop: Collection[int] = (),
     **how: Any,
 ) -> list[list[int]]:
-    """Continues each prompt by ``max_tokens`` tokens, up to a stop token. See ``fill_blanks``.
+    """Continues each prompt by ``max_tokens`` tokens, up to a stop token. See ``unmask_tokens``.
 
     Raises:
         ConfigError: a repetition penalty: what is written before and after a blank is not settled yet.
@@ -137,12 +137,12 @@ def unmask(
     if not prompts or max_tokens < 1:
         return [[] for _ in prompts]
     texts = [[*prompt, *[vocabulary.mask] * max_tokens] for prompt in prompts]
-    rows = fill_blanks(model, texts, vocabulary, new=max_tokens, stop=stop, **how)
+    rows = unmask_tokens(model, texts, vocabulary, new=max_tokens, stop=stop, **how)
     return [up_to(row, stop) for row in rows]
 
 
 @torch.no_grad()
-def fill_blanks(
+def unmask_tokens(
     model: Backbone,
     texts: Sequence[Sequence[int]],
     vocabulary: Vocabulary,
@@ -151,7 +151,7 @@ def fill_blanks(
     generators: Sequence[torch.Generator],
     sampling: SamplingConfig,
     stop: Collection[int] = (),
-    filling: FillingConfig | None = None,
+    unmasking: UnmaskingConfig | None = None,
     noise: NoiseConfig | None = None,
     continues: bool = True,
     new: int | None = None,
@@ -169,7 +169,7 @@ def fill_blanks(
             f"repetition_penalty={sampling.repetition_penalty}: tokens are filled in out of their order, so "
             "nothing is a repetition of what came before; leave it at 1"
         )
-    device, filling = next(model.parameters()).device, filling or FillingConfig()
+    device, unmasking = next(model.parameters()).device, unmasking or UnmaskingConfig()
     tokens_BT, valid_BT = pad_right(texts, vocabulary.pad, device)
     open_BT = tokens_BT == vocabulary.mask
     if new is not None:
@@ -178,30 +178,32 @@ def fill_blanks(
         open_BT = (index_T >= length_B1 - new) & (index_T < length_B1)
     place_BN = open_BT.nonzero()[:, 1].view(len(texts), -1)
     real_B = torch.tensor([len(text) for text in texts], device=device)
-    filler = Filler(
-        look=looking(model, valid_BT, open_BT, filling.guidance, vocabulary.mask),
+    unmasker = Unmasker(
+        predict=guided_predictor(model, valid_BT, open_BT, unmasking.guidance, vocabulary.mask),
         tokens_BT=tokens_BT,
         place_BN=place_BN,
         masked_BN=torch.ones_like(place_BN, dtype=torch.bool),
         size_B=real_B if continues else torch.full_like(real_B, place_BN.shape[1]),
-        filling=filling,
+        unmasking=unmasking,
         noise=noise or NoiseConfig(),
         sampling=sampling,
         generators=generators,
-        forbidden_V=~writable(vocabulary, stop, device),
+        forbidden_V=~allowed_tokens(vocabulary, stop, device),
     )
-    filler.run(steps, stop)
+    unmasker.run(steps, stop)
     return tokens_BT.gather(1, place_BN).tolist()
 
 
-def looking(model: Backbone, valid_BT: Tensor | None, open_BT: Tensor, guidance: float, mask: int) -> Look:
+def guided_predictor(
+    model: Backbone, valid_BT: Tensor | None, open_BT: Tensor, guidance: float, mask: int
+) -> Predictor:
     """Asks the model about some rows, with classifier-free guidance where that is set."""
 
     def ask(tokens_RT: Tensor, valid_RT: Tensor | None, share_R: Tensor) -> Tensor:
         time = {"time_B": share_R} if model.takes_time else {}
         return model(tokens_RT, valid_BT=valid_RT, **time).logits_BTV
 
-    def look(tokens_BT: Tensor, rows_R: Tensor, share_R: Tensor) -> Tensor:
+    def predict(tokens_BT: Tensor, rows_R: Tensor, share_R: Tensor) -> Tensor:
         tokens_RT = tokens_BT[rows_R]
         valid_RT = None if valid_BT is None else valid_BT[rows_R]
         with_RTV = ask(tokens_RT, valid_RT, share_R)
@@ -211,7 +213,7 @@ def looking(model: Backbone, valid_BT: Tensor | None, open_BT: Tensor, guidance:
         without_RTV = ask(torch.where(open_BT[rows_R], tokens_RT, mask), valid_RT, share_R)
         return without_RTV + (1 + guidance) * (with_RTV - without_RTV)
 
-    return look
+    return predict
 
 
 def up_to(tokens: list[int], stop: Collection[int]) -> list[int]:

@@ -29,7 +29,7 @@ ORDERS = ("low_confidence", "margin", "entropy", "random")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FillingConfig:
+class UnmaskingConfig:
     """How blanks are filled in."""
 
     method: str = "confidence"
@@ -64,15 +64,15 @@ class FillingConfig:
             raise ValueError(f"filling.guidance={self.guidance} must not be negative; 0 takes none")
 
 
-Look = Callable[[Tensor, Tensor, Tensor], Tensor]
+Predictor = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Logits (R, T, V) of the rows (R,) of all tokens (B, T), given the share (R,) of each that is masked."""
 
 
 @dataclass(kw_only=True)
-class Filler:
+class Unmasker:
     """Texts that are being filled in, and how. What a row becomes depends on its own generator alone."""
 
-    look: Look
+    predict: Predictor
     tokens_BT: Tensor
     """Changed in place."""
     place_BN: Tensor
@@ -81,7 +81,7 @@ class Filler:
     """True where a blank is still open."""
     size_B: Tensor
     """What the share of masked tokens is a share of."""
-    filling: FillingConfig
+    unmasking: UnmaskingConfig
     noise: NoiseConfig
     sampling: SamplingConfig
     generators: Sequence[torch.Generator]
@@ -91,7 +91,7 @@ class Filler:
     def run(self, steps: int, stop: Collection[int] = ()) -> None:
         """Fills in every blank, but for the blocks behind one that holds a stop token."""
         count = self.place_BN.shape[1]
-        length = min(self.filling.block_length or count, count)
+        length = min(self.unmasking.block_length or count, count)
         going = list(range(len(self.tokens_BT)))
         for start in range(0, count, length):
             block = slice(start, min(start + length, count))
@@ -103,13 +103,13 @@ class Filler:
 
     def fill_block(self, block: slice, rows: Sequence[int], steps: int) -> None:
         """Fills in one block of blanks of some rows."""
-        if self.filling.method == "confidence":
+        if self.unmasking.method == "confidence":
             for remaining in range(steps, 0, -1):
                 rows = [row for row in rows if self.masked_BN[row, block].any()]
                 self._open_surest(block, rows, remaining)
             return
         events = self._ancestral(block, rows, steps)
-        if self.filling.method == "first_hitting":
+        if self.unmasking.method == "first_hitting":
             events = self._first_hitting(block, rows)
         for opened_RN in events:
             hit_R = opened_RN.any(1)  # the model is asked only about rows in which something opens
@@ -140,23 +140,23 @@ class Filler:
         p_RNV = logits_RNV.softmax(-1)
         likely_RN = p_RNV.gather(-1, token_RN[..., None]).squeeze(-1)
         masked_RN = self.masked_BN[list(rows), block]
-        if self.filling.order == "random":
+        if self.unmasking.order == "random":
             sure_RN = self._uniform(block, rows)
         else:
-            sure_RN = sureness(p_RNV, likely_RN, self.filling.order)
+            sure_RN = sureness(p_RNV, likely_RN, self.unmasking.order)
         count_R1 = -(-masked_RN.sum(1, keepdim=True) // remaining)
         best_RJ = sure_RN.masked_fill(~masked_RN, -torch.inf).topk(int(count_R1.max()), dim=1).indices
         counted_RJ = torch.arange(best_RJ.shape[1], device=best_RJ.device) < count_R1
         opened_RN = torch.zeros_like(masked_RN).scatter_(1, best_RJ, counted_RJ)
-        if self.filling.threshold is not None:
-            opened_RN = opened_RN | (likely_RN >= self.filling.threshold)
+        if self.unmasking.threshold is not None:
+            opened_RN = opened_RN | (likely_RN >= self.unmasking.threshold)
         self._commit(block, rows, opened_RN & masked_RN, token_RN)
 
     def _propose(self, block: slice, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Logits (R, N, V) of a block, before temperature, and tokens (R, N) drawn."""
         rows_R = torch.tensor(rows, device=self.tokens_BT.device)
         share_R = self.masked_BN[rows_R].sum(1) / self.size_B[rows_R]
-        logits_RTV = self.look(self.tokens_BT, rows_R, share_R)
+        logits_RTV = self.predict(self.tokens_BT, rows_R, share_R)
         index_R1 = torch.arange(len(rows), device=rows_R.device)[:, None]
         logits_RNV = logits_RTV[index_R1, self.place_BN[rows_R, block]].float()
         logits_RNV = logits_RNV.masked_fill(self.forbidden_V, -torch.inf)
@@ -179,7 +179,7 @@ class Filler:
 
 
 def sureness(p_RNV: Tensor, likely_RN: Tensor, order: str) -> Tensor:
-    """How sure the model is of each blank (R, N): the larger, the surer; see ``FillingConfig.order``."""
+    """How sure the model is of each blank (R, N): the larger, the surer; see ``UnmaskingConfig.order``."""
     if order == "low_confidence":
         return likely_RN
     if order == "margin":

@@ -21,10 +21,8 @@ AUTO = "auto"
 class ReadoutObjective(Objective):
     """Nothing is hidden and nothing is written: ``Output.readout`` is compared with the labels."""
 
-    sees = "the whole text"
-
     @classmethod
-    def requires(cls, capabilities: Capabilities) -> str | None:
+    def missing_capability(cls, capabilities: Capabilities) -> str | None:
         if capabilities.causal or capabilities.bidirectional:
             return None
         return "a causal or a bidirectional backbone"
@@ -32,7 +30,7 @@ class ReadoutObjective(Objective):
     def view(self, batch: Batch, generator: torch.Generator) -> View:
         return self.answer_view(batch)
 
-    def asking(self, view: View) -> View:
+    def with_scored_positions(self, view: View) -> View:
         return view
 
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:

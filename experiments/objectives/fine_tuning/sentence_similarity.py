@@ -69,7 +69,6 @@ class Similarity(ReadoutObjective):
 
     Config = SimilarityConfig
     config: SimilarityConfig
-    sees = "each text alone"
     targets = "scores"
     likelihood = Likelihood(kind="exact", estimator="none: a regression", samples=1)
 

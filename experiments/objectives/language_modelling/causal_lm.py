@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.sampling import Opening, pad_right
+from experiments.objectives.decoding.sampling import PrefillState, pad_right
 from experiments.objectives.objective import Objective, Score, View, documents, scored_bytes
 from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.task import Batch
@@ -31,10 +31,9 @@ class CausalLM(Objective):
     Config = CausalLMConfig
     config: CausalLMConfig
     likelihood = Likelihood(kind="exact", estimator="chain rule", samples=1)
-    sees = "the tokens before"
 
     @classmethod
-    def requires(cls, capabilities: Capabilities) -> str | None:
+    def missing_capability(cls, capabilities: Capabilities) -> str | None:
         return None if capabilities.causal else "a causal backbone: one that cannot see the token it predicts"
 
     def view(self, batch: Batch, generator: torch.Generator) -> View:
@@ -60,9 +59,11 @@ class CausalLM(Objective):
             bytes_B=scored_bytes(batch, batch.answer_BT & batch.valid_BT),
         )
 
-    def begin(self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int) -> Opening:
+    def prefill_state(
+        self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int
+    ) -> PrefillState:
         device = next(model.parameters()).device
         rows = [[self.vocabulary.bos, *prompt] for prompt in prompts]
         unread_BT, valid_BT = pad_right(rows, self.vocabulary.pad, device)
         state = model.start(len(rows), unread_BT.shape[1] + max_tokens)
-        return Opening(state=state, unread_BT=unread_BT, valid_BT=valid_BT)
+        return PrefillState(state=state, unread_BT=unread_BT, valid_BT=valid_BT)

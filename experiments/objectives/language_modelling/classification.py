@@ -32,16 +32,15 @@ class Classification(Objective):
 
     Config = ClassificationConfig
     likelihood = Likelihood(kind="exact", estimator="softmax over the labels", samples=1)
-    sees = "the whole sequence but its label"
 
     @classmethod
-    def requires(cls, capabilities: Capabilities) -> str | None:
+    def missing_capability(cls, capabilities: Capabilities) -> str | None:
         if capabilities.causal or capabilities.bidirectional:
             return None
         return "a causal or a bidirectional backbone"
 
     @classmethod
-    def refuses(cls, task: type[Task]) -> str | None:
+    def incompatibility(cls, task: type[Task]) -> str | None:
         return None if task.has_labels else "the task has no labels to choose from"
 
     def view(self, batch: Batch, generator: torch.Generator) -> View:

@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.sampling import Opening
+from experiments.objectives.decoding.sampling import PrefillState
 from experiments.objectives.objective import Objective, Score, View, scored_bytes
-from experiments.objectives.source_target import keep, open_target, source_target_view
+from experiments.objectives.source_target import keep, prefill_target, source_target_view
 from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.task import Batch
 
@@ -95,7 +95,6 @@ class Denoising(Objective):
 
     Config = DenoisingConfig
     config: DenoisingConfig
-    sees = "the text with spans masked"
 
     @property
     def likelihood(self) -> Likelihood:  # type: ignore[override]
@@ -108,7 +107,7 @@ class Denoising(Objective):
         )
 
     @classmethod
-    def requires(cls, capabilities: Capabilities) -> str | None:
+    def missing_capability(cls, capabilities: Capabilities) -> str | None:
         if capabilities.encoder_decoder:
             return None
         return "an encoder-decoder: one that reads a source and writes a target"
@@ -178,8 +177,10 @@ class Denoising(Objective):
             bytes_B += scored_bytes(batch, hidden_BT)
         return Score(nats_B=nats_B, bytes_B=bytes_B)
 
-    def begin(self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int) -> Opening:
+    def prefill_state(
+        self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int
+    ) -> PrefillState:
         """The prompt with a mask at its end, which the decoder writes after the prompt itself."""
         v = self.vocabulary
         sources = [[*prompt, v.mask, v.eos] for prompt in prompts]
-        return open_target(model, sources, [[v.eos, *prompt] for prompt in prompts], v, max_tokens)
+        return prefill_target(model, sources, [[v.eos, *prompt] for prompt in prompts], v, max_tokens)

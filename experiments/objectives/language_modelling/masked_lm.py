@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.diffusion.unmasking_sampler import FillsBlanks
+from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.objectives.objective import Score, View, documents, row_noise, scored_bytes
 from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.metrics import Metric, jackknife
@@ -65,12 +65,11 @@ class MaskedLMConfig:
             raise ValueError(f"sampling_steps={self.sampling_steps} must be at least 1")
 
 
-class MaskedLM(FillsBlanks):
+class MaskedLM(UnmaskingObjective):
     """BERT's objective. On tasks with answers it hides all answers and nothing else."""
 
     Config = MaskedLMConfig
     config: MaskedLMConfig
-    sees = "the tokens around"
 
     @property
     def likelihood(self) -> Likelihood:  # type: ignore[override]
@@ -82,7 +81,7 @@ class MaskedLM(FillsBlanks):
         )
 
     @classmethod
-    def requires(cls, capabilities: Capabilities) -> str | None:
+    def missing_capability(cls, capabilities: Capabilities) -> str | None:
         if capabilities.bidirectional:
             return None
         return "a bidirectional backbone: one that sees both sides of a blank"

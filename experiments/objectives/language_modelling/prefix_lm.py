@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.sampling import Opening
+from experiments.objectives.decoding.sampling import PrefillState
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
 from experiments.objectives.objective import Objective, Score, View, row_noise, scored_bytes
-from experiments.objectives.source_target import cut_out, open_target
+from experiments.objectives.source_target import cut_out, prefill_target
 from experiments.runtime.errors import DataError
 from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.task import Batch
@@ -52,7 +52,6 @@ class PrefixLM(Objective):
 
     Config = PrefixLMConfig
     config: PrefixLMConfig
-    sees = "the beginning of the text, then the tokens before"
 
     @property
     def likelihood(self) -> Likelihood:  # type: ignore[override]
@@ -63,7 +62,7 @@ class PrefixLM(Objective):
         )
 
     @classmethod
-    def requires(cls, capabilities: Capabilities) -> str | None:
+    def missing_capability(cls, capabilities: Capabilities) -> str | None:
         if capabilities.encoder_decoder or capabilities.causal:
             return None
         return "an encoder-decoder or a causal backbone: one that writes from left to right"
@@ -96,11 +95,13 @@ class PrefixLM(Objective):
             bytes_B += scored_bytes(batch, suffix_BT)
         return Score(nats_B=nats_B, bytes_B=bytes_B)
 
-    def begin(self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int) -> Opening:
+    def prefill_state(
+        self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int
+    ) -> PrefillState:
         if not all(prompts):
             raise DataError("a prefix LM continues a prompt, and this one is empty: give a token or more")
         begun = [[self.vocabulary.pad]] * len(prompts)
-        return open_target(model, prompts, begun, self.vocabulary, max_tokens)
+        return prefill_target(model, prompts, begun, self.vocabulary, max_tokens)
 
 
 class CausalPrefixLM(PrefixLM):
@@ -117,5 +118,7 @@ class CausalPrefixLM(PrefixLM):
             count_B=scored_BT.sum(1).float(),
         )
 
-    def begin(self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int) -> Opening:
-        return CausalLM(CausalLMConfig(), self.task).begin(model, prompts, max_tokens)
+    def prefill_state(
+        self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int
+    ) -> PrefillState:
+        return CausalLM(CausalLMConfig(), self.task).prefill_state(model, prompts, max_tokens)

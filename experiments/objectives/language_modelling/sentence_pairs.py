@@ -66,10 +66,9 @@ class SentencePairs(MaskedLM):
 
     Config = SentencePairsConfig
     config: SentencePairsConfig
-    sees = "the tokens around, in two texts"
 
     @classmethod
-    def refuses(cls, task: type[Task]) -> str | None:
+    def incompatibility(cls, task: type[Task]) -> str | None:
         if getattr(task, "metric", None) == "bits_per_byte":
             return None
         return "it has no text to cut in two"

@@ -18,11 +18,11 @@ import torch
 
 from architectures.backbone import Backbone, Capabilities
 from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
-from experiments.objectives.decoding.sampling import GREEDY, Opening
-from experiments.objectives.generation_metrics import as_written, source_prompts, written_metrics
+from experiments.objectives.decoding.sampling import GREEDY, PrefillState
+from experiments.objectives.generation_metrics import generated_examples, generation_metrics, source_prompts
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
 from experiments.objectives.objective import Objective, Score, View, scored_bytes
-from experiments.objectives.source_target import cut_out, open_target
+from experiments.objectives.source_target import cut_out, prefill_target
 from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.metrics import Metric
 from experiments.tasks.task import Batch
@@ -59,12 +59,11 @@ class Seq2Seq(Objective):
     likelihood = Likelihood(
         kind="conditional", estimator="chain rule on the target and its end given the source", samples=1
     )
-    sees = "the source, then the tokens before"
     targets = "texts"
     continues = False
 
     @classmethod
-    def requires(cls, capabilities: Capabilities) -> str | None:
+    def missing_capability(cls, capabilities: Capabilities) -> str | None:
         if capabilities.encoder_decoder or capabilities.causal:
             return None
         return "an encoder-decoder or a causal backbone: one that writes from left to right"
@@ -83,7 +82,7 @@ class Seq2Seq(Objective):
     def evaluate(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
         """Likelihood of the target, and the text that the model writes itself."""
         score = self.likelihood_score(model, batch, generators)
-        return Score(records=as_written(score, self.write(model, batch, generators), batch))
+        return Score(records=generated_examples(score, self.generate(model, batch, generators), batch))
 
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
         view = self.answer_view(batch).to(next(model.parameters()).device)
@@ -92,7 +91,7 @@ class Seq2Seq(Objective):
             bytes_B=scored_bytes(batch, batch.answer_BT & batch.valid_BT),
         )
 
-    def write(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> list[str]:
+    def generate(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> list[str]:
         """The text written for each source."""
         sources = source_prompts(batch)
         limit, stop = self.task.config.max_target + 1, {self.vocabulary.eos}
@@ -102,19 +101,21 @@ class Seq2Seq(Objective):
             )
         else:
             beams = BeamConfig(num_beams=self.config.num_beams, length_penalty=self.config.length_penalty)
-            opening = self.begin(model, sources, limit)
-            best = beam_search(model, opening, self.vocabulary, beams, max_tokens=limit, stop=stop)
+            start = self.prefill_state(model, sources, limit)
+            best = beam_search(model, start, self.vocabulary, beams, max_tokens=limit, stop=stop)
             found = [hypotheses[0].tokens for hypotheses in best]
         return [self.task.decode(tokens) for tokens in found]
 
-    def begin(self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int) -> Opening:
+    def prefill_state(
+        self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int
+    ) -> PrefillState:
         v = self.vocabulary
         sources = [[*prompt, v.eos] for prompt in prompts]
-        return open_target(model, sources, [[v.pad]] * len(prompts), v, max_tokens)
+        return prefill_target(model, sources, [[v.pad]] * len(prompts), v, max_tokens)
 
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
         """Bits per byte of the targets, BLEU, ROUGE and exact match; the task's metric first."""
-        return written_metrics(records, split, self.likelihood, self.task.metric, self.config.search)
+        return generation_metrics(records, split, self.likelihood, self.task.metric, self.config.search)
 
 
 class CausalSeq2Seq(Seq2Seq):
@@ -131,6 +132,8 @@ class CausalSeq2Seq(Seq2Seq):
             weight_BT=view.weight_BT[:, :length],
         )
 
-    def begin(self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int) -> Opening:
+    def prefill_state(
+        self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int
+    ) -> PrefillState:
         prompts = [[*prompt, self.vocabulary.eos] for prompt in prompts]
-        return CausalLM(CausalLMConfig(), self.task).begin(model, prompts, max_tokens)
+        return CausalLM(CausalLMConfig(), self.task).prefill_state(model, prompts, max_tokens)

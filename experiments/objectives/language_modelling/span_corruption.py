@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.sampling import Opening, pad_right
+from experiments.objectives.decoding.sampling import PrefillState, pad_right
 from experiments.objectives.objective import Objective, Score, View
 from experiments.objectives.source_target import cut_out
 from experiments.runtime.errors import ConfigError, DataError
@@ -107,7 +107,6 @@ class SpanCorruption(Objective):
 
     Config = SpanCorruptionConfig
     config: SpanCorruptionConfig
-    sees = "the text with spans cut out"
 
     def __init__(self, config: SpanCorruptionConfig, task: Task) -> None:
         super().__init__(config, task)
@@ -133,7 +132,7 @@ class SpanCorruption(Objective):
         )
 
     @classmethod
-    def requires(cls, capabilities: Capabilities) -> str | None:
+    def missing_capability(cls, capabilities: Capabilities) -> str | None:
         if capabilities.encoder_decoder:
             return None
         return "an encoder-decoder: one that reads a source and writes a target"
@@ -177,7 +176,9 @@ class SpanCorruption(Objective):
             bytes_B += (batch.bytes_BT * noise_BT).sum(1)
         return Score(nats_B=nats_B, bytes_B=bytes_B)
 
-    def begin(self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int) -> Opening:
+    def prefill_state(
+        self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int
+    ) -> PrefillState:
         """The prompt with one span cut out at its end, which the decoder writes."""
         device = next(model.parameters()).device
         sentinel, pad = self.vocabulary.sentinel(0), self.vocabulary.pad
@@ -187,4 +188,4 @@ class SpanCorruption(Objective):
             len(prompts), max_tokens + 2, source_BS=source_BS, source_valid_BS=source_valid_BS
         )
         unread_BT = torch.tensor([[pad, sentinel]] * len(prompts), device=device)
-        return Opening(state=state, unread_BT=unread_BT)
+        return PrefillState(state=state, unread_BT=unread_BT)

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
-from experiments.objectives.decoding.sampling import Opening
+from experiments.objectives.decoding.sampling import PrefillState
 from experiments.objectives.language_modelling.prefix_lm import PrefixLM, PrefixLMConfig
 from experiments.objectives.language_modelling.span_corruption import noise_mask, span_counts
 from experiments.objectives.objective import Objective, View
-from experiments.objectives.source_target import cut_out, open_target
+from experiments.objectives.source_target import cut_out, prefill_target
 from experiments.runtime.errors import ConfigError, DataError
 from experiments.tasks.task import Batch, Task
 
@@ -81,7 +81,6 @@ class UL2(PrefixLM):
 
     Config = UL2Config
     config: UL2Config
-    sees = "the text with spans or its end cut out, behind a mode token"
 
     def __init__(self, config: UL2Config, task: Task) -> None:
         super().__init__(config, task)
@@ -98,7 +97,7 @@ class UL2(PrefixLM):
             )
 
     @classmethod
-    def requires(cls, capabilities: Capabilities) -> str | None:
+    def missing_capability(cls, capabilities: Capabilities) -> str | None:
         if capabilities.encoder_decoder:
             return None
         return "an encoder-decoder: one that reads a source and writes a target"
@@ -140,10 +139,12 @@ class UL2(PrefixLM):
         modes_B = torch.full((len(suffix_BT),), self.mode("S"))
         return cut_out(batch, suffix_BT, self.vocabulary, modes_B=modes_B)
 
-    def begin(self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int) -> Opening:
+    def prefill_state(
+        self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int
+    ) -> PrefillState:
         v = self.vocabulary
         sources = [[self.mode("S"), *prompt, v.eos] for prompt in prompts]
-        return open_target(model, sources, [[v.pad]] * len(prompts), v, max_tokens)
+        return prefill_target(model, sources, [[v.pad]] * len(prompts), v, max_tokens)
 
 
 def cut_mask(length: int, denoiser: Denoiser, generator: torch.Generator) -> Tensor:

@@ -3,7 +3,7 @@
 import torch
 
 from experiments.data.vocabulary import Vocabulary
-from experiments.objectives.generation_metrics import as_written, ended_answers, source_prompts
+from experiments.objectives.generation_metrics import ended_answers, generated_examples, source_prompts
 from experiments.objectives.objective import Score
 from experiments.tasks.task import Batch
 
@@ -51,5 +51,5 @@ def test_sources_and_records():
     batch = pairs([([1, 2], [3]), ([4], [5, 6])], 9)
     assert source_prompts(batch) == [[1, 2], [4]]
     score = Score(nats_B=torch.tensor([1.0, 2.0]), bytes_B=torch.tensor([3.0, 4.0]))
-    records = as_written(score, ["x", "y"], batch)
+    records = generated_examples(score, ["x", "y"], batch)
     assert [(r.nats, r.bytes, r.text, r.reference) for r in records] == [(1, 3, "x", "a"), (2, 4, "y", "b")]

@@ -10,7 +10,7 @@ from architectures.backbones.block_diffusion import BlockDiffusion as BlockBackb
 from architectures.backbones.block_diffusion import BlockDiffusionConfig as BlockBackboneConfig
 from architectures.layers.attention.config import AttentionConfig
 from experiments.config.schema import DeviceConfig
-from experiments.evaluation.downstream.answer_likelihood import Answer, AnswerScorer, Scored
+from experiments.evaluation.downstream.answer_likelihood import AnswerScore, AnswerScorer, ScoringRequest
 from experiments.objectives.diffusion.block_diffusion import BlockDiffusion, BlockDiffusionConfig
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from experiments.objectives.fine_tuning.sequence_classification import (
@@ -37,18 +37,18 @@ def scorer(model: Backbone, objective: Objective, samples: int = 8, batch_size: 
     )
 
 
-def answers(count: int = 6, most: int = 30) -> list[Answer]:
+def answers(count: int = 6, most: int = 30) -> list[ScoringRequest]:
     """Answers of one to five tokens behind contexts of different lengths."""
     generator = torch.Generator().manual_seed(0)
     found = []
     for number in range(count):
         context, length = 1 + number * (most - 5) // count, 1 + number % 5
         tokens = torch.randint(V.num_symbols, (context + length,), generator=generator).tolist()
-        found.append(Answer(context=tokens[:context], tokens=tokens[context:], noise=str(number)))
+        found.append(ScoringRequest(context=tokens[:context], tokens=tokens[context:], noise=str(number)))
     return found
 
 
-def score(of: AnswerScorer, some: list[Answer]) -> list[Scored]:
+def score(of: AnswerScorer, some: list[ScoringRequest]) -> list[AnswerScore]:
     done: list[int] = []
     found = of.score(some, done.append)
     assert done[-1] == len(some)
@@ -66,13 +66,13 @@ def summed(logits_TV: torch.Tensor, tokens: list[int]) -> tuple[float, bool]:
 @pytest.mark.parametrize("name", ["decoder", "mamba"])
 def test_left_to_right_it_is_the_sum_of_log_probabilities(name: str) -> None:
     model = toys.build(name, V.size)
-    asked = [*answers(), Answer(context=[], tokens=[3, 1], noise="")]
+    asked = [*answers(), ScoringRequest(context=[], tokens=[3, 1], noise="")]
     greedy = []
     for answer in asked[:2]:  # the model's own answers, for the flag
         row = [V.bos, *answer.context]
         for _ in range(3):
             row.append(int(model(torch.tensor([row])).logits_BTV[0, -1].argmax()))
-        greedy.append(Answer(context=answer.context, tokens=row[-3:], noise=""))
+        greedy.append(ScoringRequest(context=answer.context, tokens=row[-3:], noise=""))
     asked += greedy
     found = score(scorer(model, CausalLM(CausalLMConfig(), TASK)), asked)
     for answer, one in zip(asked, found, strict=True):
@@ -122,7 +122,7 @@ def test_the_bound_of_a_model_that_knows_the_joint_is_the_likelihood() -> None:
     model = joint.model()
     model.capabilities = Capabilities(bidirectional=True)
     model.max_length = joint.LENGTH  # the joint knows no padding
-    asked = [Answer(context=[2, 1], tokens=[0, 2], noise=str(number)) for number in range(1500)]
+    asked = [ScoringRequest(context=[2, 1], tokens=[0, 2], noise=str(number)) for number in range(1500)]
     of = scorer(model, MaskedDiffusion(MaskedDiffusionConfig(), joint.task), samples=2, batch_size=500)
     found = score(of, asked)
     assert (of.likelihood.kind, of.likelihood.samples) == ("bound", 2)
@@ -162,7 +162,7 @@ def test_a_score_depends_on_its_own_noise_and_not_on_its_neighbours(name: str) -
     for one, other in zip(together, alone, strict=True):
         assert one.nats == pytest.approx(other.nats, rel=1e-5, abs=1e-6)
         assert one.greedy == other.greedy
-    renamed = [Answer(context=a.context, tokens=a.tokens, noise="else") for a in asked]
+    renamed = [ScoringRequest(context=a.context, tokens=a.tokens, noise="else") for a in asked]
     changed = score(scorer(model, how, batch_size=7), renamed)
     drawn = [
         one.nats != pytest.approx(other.nats, rel=1e-5, abs=1e-6)
@@ -177,7 +177,7 @@ def test_what_has_no_likelihood_of_text_or_does_not_fit_is_refused() -> None:
         scorer(model, SequenceClassification(SequenceClassificationConfig(), TASK))
     of = scorer(model, CausalLM(CausalLMConfig(), TASK))
     assert of.longest == 64
-    full = Answer(context=[1] * 60, tokens=[1] * 4, noise="")
+    full = ScoringRequest(context=[1] * 60, tokens=[1] * 4, noise="")
     assert score(of, [full])[0].nats > 0
     with pytest.raises(DataError, match="have 65 tokens, the model can be given 64"):
-        score(of, [Answer(context=[1] * 61, tokens=[1] * 4, noise="")])
+        score(of, [ScoringRequest(context=[1] * 61, tokens=[1] * 4, noise="")])

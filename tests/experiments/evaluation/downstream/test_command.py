@@ -16,7 +16,7 @@ from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecod
 from experiments.config.schema import DeviceConfig
 from experiments.data.tokenizer import ByteTokenizer, TokenizerConfig
 from experiments.evaluation.downstream.__main__ import DownstreamConfig, check_installed, downstream, evaluate
-from experiments.evaluation.downstream.answer_likelihood import Answer, AnswerScorer, Scored
+from experiments.evaluation.downstream.answer_likelihood import AnswerScore, AnswerScorer, ScoringRequest
 from experiments.evaluation.downstream.lm_eval_model import HarnessModel
 from experiments.evaluation.downstream.results import Row
 from experiments.generate import generate
@@ -221,11 +221,11 @@ class Recorder:
     """Keeps what it is asked to score."""
 
     longest: int = 64
-    answers: list[Answer] = dataclasses.field(default_factory=list)
+    answers: list[ScoringRequest] = dataclasses.field(default_factory=list)
 
-    def score(self, answers: list[Answer], tick: object) -> list[Scored]:
+    def score(self, answers: list[ScoringRequest], on_progress: object) -> list[AnswerScore]:
         self.answers += answers
-        return [Scored(nats=1.0, variance=0.0, greedy=False)] * len(answers)
+        return [AnswerScore(nats=1.0, variance=0.0, greedy=False)] * len(answers)
 
 
 class Pieces:

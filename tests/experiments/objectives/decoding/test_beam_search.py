@@ -11,7 +11,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 from architectures.backbone import Backbone, BackboneConfig, DecodingState, Flops, Output
 from experiments.data.vocabulary import Vocabulary
 from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
-from experiments.objectives.decoding.sampling import Opening, pad_right
+from experiments.objectives.decoding.sampling import PrefillState, pad_right
 
 PAD, EOS = 0, 1
 """Of T5."""
@@ -64,9 +64,9 @@ def t5(vocab_size: int = 13, seed: int = 0) -> T5ForConditionalGeneration:
 def search(model: Backbone, sources: list[list[int]], config: BeamConfig, max_tokens: int) -> Any:
     source_BS, valid_BS = pad_right(sources, PAD, torch.device("cpu"))
     state = model.start(len(sources), max_tokens + 1, source_BS=source_BS, source_valid_BS=valid_BS)
-    opening = Opening(state=state, unread_BT=torch.full((len(sources), 1), PAD))
+    start = PrefillState(state=state, unread_BT=torch.full((len(sources), 1), PAD))
     vocabulary = Anything(num_symbols=model.vocab_size - 4, num_sentinels=0)
-    return beam_search(model, opening, vocabulary, config, max_tokens=max_tokens, stop={EOS})
+    return beam_search(model, start, vocabulary, config, max_tokens=max_tokens, stop={EOS})
 
 
 SOURCES = [[2, 3, 4, 5, 1], [6, 1], [7, 8, 9, 1], [2, 2, 2, 2, 2, 2, 1]]

@@ -19,13 +19,13 @@ from architectures.backbone import Backbone, BackboneConfig, DecodingState, Flop
 from experiments.data.vocabulary import Vocabulary
 from experiments.objectives.decoding.sampling import (
     GREEDY,
-    Opening,
+    PrefillState,
     SamplingConfig,
     draw,
+    generate,
     next_tokens,
     pad_right,
     process,
-    write,
 )
 
 VOCABULARY = Vocabulary(num_symbols=12, num_sentinels=2)
@@ -136,9 +136,9 @@ class Counting(Backbone):
         return wanted_BTV
 
 
-def opening(model: Backbone, prompts: list[list[int]]) -> Opening:
+def start(model: Backbone, prompts: list[list[int]]) -> PrefillState:
     tokens_BT, valid_BT = pad_right(prompts, VOCABULARY.pad, torch.device("cpu"))
-    return Opening(state=model.start(len(prompts), 99), unread_BT=tokens_BT, valid_BT=valid_BT)
+    return PrefillState(state=model.start(len(prompts), 99), unread_BT=tokens_BT, valid_BT=valid_BT)
 
 
 def count_on(prompt: list[int], steps: int, stop: set[int]) -> list[int]:
@@ -154,9 +154,9 @@ def test_prompts_of_different_lengths_are_written_to_their_own_ends(stop: set[in
     prompts = [[1, 2, 3], [4], [5, 6, 7, 8], [11, 11]]
     model = Counting()
     heard: list[tuple[int, int]] = []
-    written = write(
+    written = generate(
         model,
-        opening(model, prompts),
+        start(model, prompts),
         VOCABULARY,
         max_tokens=9,
         generators=generators(4),
@@ -176,9 +176,9 @@ def test_prompts_of_different_lengths_are_written_to_their_own_ends(stop: set[in
 def test_the_repetition_penalty_covers_prompt_and_writing_but_not_padding() -> None:
     model = Counting(cycle=1)  # always wants symbol 0
     tokens_BT, valid_BT = pad_right([[1, 2], [0], [3, 0, 4]], 0, torch.device("cpu"))
-    written = write(
+    written = generate(
         model,
-        Opening(state=model.start(3, 99), unread_BT=tokens_BT, valid_BT=valid_BT),
+        PrefillState(state=model.start(3, 99), unread_BT=tokens_BT, valid_BT=valid_BT),
         VOCABULARY,
         max_tokens=3,
         generators=generators(3),
@@ -189,8 +189,8 @@ def test_the_repetition_penalty_covers_prompt_and_writing_but_not_padding() -> N
 
 def test_nothing_asked_for_is_nothing() -> None:
     model = Counting()
-    written = write(
-        model, opening(model, [[1], [2]]), VOCABULARY, max_tokens=0, generators=generators(2), sampling=GREEDY
+    written = generate(
+        model, start(model, [[1], [2]]), VOCABULARY, max_tokens=0, generators=generators(2), sampling=GREEDY
     )
     assert written == [[], []]
     assert model.widths == []

@@ -14,7 +14,7 @@ from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
 from experiments.objectives.diffusion.block_diffusion import BlockDiffusion, BlockDiffusionConfig
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.diffusion.unmasking_schedule import FillingConfig
+from experiments.objectives.diffusion.unmasking_schedule import UnmaskingConfig
 from experiments.runtime.errors import ConfigError, DataError
 from experiments.tasks.recall.mqar import Recall, RecallConfig
 from tests.experiments.objectives import toys
@@ -37,7 +37,10 @@ def build(block_length, cls=Model, config=ModelConfig, **attention):
 
 def objective(block_length, task=TASK, filling=None, steps=32, **settings):
     config = BlockDiffusionConfig(
-        block_length=block_length, sampling_steps=steps, filling=FillingConfig(**(filling or {})), **settings
+        block_length=block_length,
+        sampling_steps=steps,
+        filling=UnmaskingConfig(**(filling or {})),
+        **settings,
     )
     return BlockDiffusion(config, task)
 
@@ -198,13 +201,13 @@ def test_samples_are_those_of_whole_passes_and_of_each_prompt_alone(method):
     model, prompts = build(4), [[1, 2, 3, 4, 5], [], [6, 7, 8, 9], [10] * 9, [3]]
     how = objective(4, filling={"method": method}, steps=12)
 
-    def write(rows, sampling, **more):
+    def generate(rows, sampling, **more):
         own = [toys.generators(5)[row] for row in rows]
         given = [prompts[row] for row in rows]
         return how.sample(model, given, max_tokens=10, generators=own, sampling=sampling, **more)
 
-    together = write(range(5), ANY, stop={3})
-    assert together == [write([row], ANY, stop={3})[0] for row in range(5)]
+    together = generate(range(5), ANY, stop={3})
+    assert together == [generate([row], ANY, stop={3})[0] for row in range(5)]
     assert all(len(row) == 10 or row[-1] == 3 for row in together)
     assert all(token < 20 for row in together for token in row)
 
@@ -255,11 +258,11 @@ def test_what_cannot_be_is_refused():
         objective(4).make_readout(build(3))
     assert objective(3).make_readout(build(3)) is None
     with pytest.raises(DataError, match="fills in no blanks"):
-        objective(4).fill_in(build(4), [[MASK]])
+        objective(4).infill(build(4), [[MASK]])
     with pytest.raises(ValueError, match="block_length=0"):
         BlockDiffusionConfig(block_length=0)
     with pytest.raises(ValueError, match=r"filling\.guidance=0"):
-        BlockDiffusionConfig(filling=FillingConfig(guidance=1.0))
+        BlockDiffusionConfig(filling=UnmaskingConfig(guidance=1.0))
     with pytest.raises(ValueError, match="block diffusion has no windows"):
         ModelConfig(d_model=16, attention=AttentionConfig(window=4, layers=["local", "global"]))
     with pytest.raises(ValueError, match="shifted=false"):

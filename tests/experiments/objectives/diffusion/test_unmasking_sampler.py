@@ -3,7 +3,7 @@ import torch
 
 from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
-from experiments.objectives.diffusion.unmasking_sampler import unmask
+from experiments.objectives.diffusion.unmasking_sampler import unmask_continuations
 from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
 from experiments.runtime.errors import ConfigError
 from tests.experiments.objectives import toys
@@ -24,7 +24,7 @@ def confident_from_the_right(tokens_BT):
 
 
 def fill(model, prompts, max_tokens, steps, sampling=GREEDY, **settings):
-    return unmask(
+    return unmask_continuations(
         model,
         prompts,
         TASK.vocabulary,
@@ -92,7 +92,7 @@ def test_a_sample_does_not_depend_on_its_neighbours(name):
 
     def sample(rows):
         generators = [toys.generators(3)[row] for row in rows]
-        return unmask(
+        return unmask_continuations(
             model,
             [given[row] for row in rows],
             TASK.vocabulary,

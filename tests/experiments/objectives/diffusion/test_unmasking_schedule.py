@@ -9,7 +9,7 @@ import torch
 from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig, draw
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from experiments.objectives.diffusion.noise_schedules import NoiseConfig, time_grid
-from experiments.objectives.diffusion.unmasking_schedule import Filler, FillingConfig, sureness
+from experiments.objectives.diffusion.unmasking_schedule import Unmasker, UnmaskingConfig, sureness
 from experiments.runtime.errors import DataError
 from tests.experiments.objectives import toys
 
@@ -23,7 +23,7 @@ ANY = SamplingConfig()
 
 def objective(steps=4, task=JOINT.task, noise=None, **filling):
     config = MaskedDiffusionConfig(
-        sampling_steps=steps, filling=FillingConfig(**filling), noise=noise or NoiseConfig()
+        sampling_steps=steps, filling=UnmaskingConfig(**filling), noise=noise or NoiseConfig()
     )
     return MaskedDiffusion(config, task)
 
@@ -112,7 +112,7 @@ def test_low_confidence_seeks_the_mode_even_one_token_at_a_time():
 
 def test_infilling_draws_from_the_conditional_distribution():
     count, text = 20_000, [MASK, 2, MASK, 0]
-    found = objective(method="first_hitting").fill_in(
+    found = objective(method="first_hitting").infill(
         MODEL, [text] * count, generators=toys.generators(count), sampling=ANY
     )
     assert all((row[1], row[3]) == (2, 0) for row in found)
@@ -131,7 +131,7 @@ def test_blanks_anywhere_are_filled_and_nothing_else_changes():
 
     def filled(rows):
         given = [toys.generators(3)[row] for row in rows]
-        return how.fill_in(model, [texts[row] for row in rows], generators=given, sampling=ANY)
+        return how.infill(model, [texts[row] for row in rows], generators=given, sampling=ANY)
 
     found = filled([0, 1, 2])
     for text, row in zip(texts, found, strict=True):
@@ -139,7 +139,7 @@ def test_blanks_anywhere_are_filled_and_nothing_else_changes():
         assert all(new < 20 if old == mask else new == old for old, new in zip(text, row, strict=True))
     assert found == [filled([row])[0] for row in range(3)]
     with pytest.raises(DataError, match="no blank"):
-        how.fill_in(model, [[1, 2]], generators=toys.generators(1), sampling=ANY)
+        how.infill(model, [[1, 2]], generators=toys.generators(1), sampling=ANY)
 
 
 @pytest.mark.parametrize("method", ["ancestral", "first_hitting", "confidence"])
@@ -170,13 +170,13 @@ def test_tokens_open_at_the_analytic_rate():
     Gumbel noise in float32, the way this is often drawn, opens a quarter of them.
     """
     rows, count, draws = 20, 10_000, 20
-    filler = Filler(
-        look=None,
+    filler = Unmasker(
+        predict=None,
         tokens_BT=torch.zeros(rows, count, dtype=torch.long),
         place_BN=torch.arange(count).expand(rows, -1),
         masked_BN=torch.ones(rows, count, dtype=torch.bool),
         size_B=torch.full((rows,), count),
-        filling=FillingConfig(method="ancestral"),
+        unmasking=UnmaskingConfig(method="ancestral"),
         noise=NoiseConfig(),
         sampling=ANY,
         generators=toys.generators(rows),
@@ -266,10 +266,10 @@ def test_orders_by_hand(order, expected):
 
 def test_a_new_method_drops_the_threshold_of_the_old_one():
     how = objective(task=TASK, threshold=0.9)
-    how.refill(method="ancestral", steps=7)
-    assert (how.filling.method, how.filling.threshold, how.steps) == ("ancestral", None, 7)
+    how.override_unmasking(method="ancestral", steps=7)
+    assert (how.unmasking.method, how.unmasking.threshold, how.steps) == ("ancestral", None, 7)
     with pytest.raises(ValueError, match="belongs to"):
-        how.refill(threshold=0.5)
+        how.override_unmasking(threshold=0.5)
 
 
 def test_guidance_adds_what_the_prompt_changes():
@@ -307,4 +307,4 @@ def test_guidance_adds_what_the_prompt_changes():
 )
 def test_impossible_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        FillingConfig(**settings)
+        UnmaskingConfig(**settings)

@@ -125,7 +125,7 @@ def test_every_family_but_the_encoder_decoder_learns_and_micro_batches_add_up(na
     assert ("readout" in learned) == (kind != "similarity")
     assert "encoder_decoder" not in NAMES
     capabilities = toys.OTHERS["encoder_decoder"][0].capabilities  # type: ignore[attr-defined]
-    assert type(objective).requires(capabilities) == "a causal or a bidirectional backbone"
+    assert type(objective).missing_capability(capabilities) == "a causal or a bidirectional backbone"
 
 
 @pytest.mark.parametrize("kind", OBJECTIVES)
@@ -295,7 +295,7 @@ def test_targets_decide_which_tasks_suit():
     }
     for objective in suits:
         for other, task in suits.items():
-            reason = objective.refuses(task)
+            reason = objective.incompatibility(task)
             assert (reason is None) == (other is objective)
             if reason is not None:
                 assert task.targets in reason  # type: ignore[attr-defined]
@@ -308,7 +308,7 @@ def test_no_likelihood_and_no_text_comes_from_a_classifier():
     with pytest.raises(DataError, match="gives no likelihood"):
         objective.likelihood_score(model, objective.task.examples(), [])
     with pytest.raises(DataError, match="left to right"):
-        objective.begin(model, [[1]], 4)
+        objective.prefill_state(model, [[1]], 4)
 
 
 @pytest.mark.parametrize(

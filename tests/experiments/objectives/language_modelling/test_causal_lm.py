@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from architectures.backbone import DecodingState
 from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
-from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig, writable
+from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig, allowed_tokens
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
 from experiments.tasks.recall.mqar import Recall, RecallConfig
 from tests.experiments.objectives import toys
@@ -186,14 +186,14 @@ def test_a_beam_search_moves_the_state_with_its_beams(name):
     prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
 
     def search(rows):
-        opening = objective().begin(model, rows, 8)
+        opening = objective().prefill_state(model, rows, 8)
         return beam_search(model, opening, v, BeamConfig(num_beams=3), max_tokens=8, stop={v.eos})
 
     found = search(prompts)
     assert [[h.tokens for h in row] for row in found] == [
         [h.tokens for h in search([prompt])[0]] for prompt in prompts
     ]
-    allowed_V = writable(v, {v.eos}, torch.device("cpu"))
+    allowed_V = allowed_tokens(v, {v.eos}, torch.device("cpu"))
     for prompt, hypotheses in zip(prompts, found, strict=True):
         for hypothesis in hypotheses:
             written = hypothesis.tokens

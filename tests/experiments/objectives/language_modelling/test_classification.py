@@ -72,9 +72,9 @@ def test_only_labels_compete_in_the_accuracy():
 
 
 def test_tasks_without_labels_are_refused():
-    assert Classification.refuses(toys.Symbols) is None
+    assert Classification.incompatibility(toys.Symbols) is None
     for task in (Recall, Text):
-        assert "labels" in Classification.refuses(task)
+        assert "labels" in Classification.incompatibility(task)
 
 
 def test_answers_before_the_last_position_are_refused():
@@ -97,8 +97,8 @@ class Unlabelled(toys.Symbols):
 
 
 def test_other_objectives_of_tokens_take_any_task_of_tokens():
-    assert Classification.refuses(Unlabelled) is not None
+    assert Classification.incompatibility(Unlabelled) is not None
     tokens = [cls for cls in Objective.__subclasses__() if cls.targets == Unlabelled.targets]
     others = [cls for cls in tokens if cls is not Classification]
     assert others
-    assert all(cls.refuses(Unlabelled) is None for cls in others)
+    assert all(cls.incompatibility(Unlabelled) is None for cls in others)

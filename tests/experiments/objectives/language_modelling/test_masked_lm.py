@@ -213,7 +213,7 @@ def test_impossible_settings_are_refused(settings):
 def test_the_loss_of_the_scored_positions_alone_is_that_of_all():
     model = Encoder(EncoderConfig(d_model=16, num_layers=1), vocab_size=TASK.vocabulary.size, max_length=40)
     view = objective().view(toys.random_text(3, 40, 20), generator())
-    asking = objective().asking(view)
+    asking = objective().with_scored_positions(view)
     assert torch.equal(asking.scored_BT, view.weight_BT > 0)
     found = []
     for each in (view, asking):
@@ -222,4 +222,4 @@ def test_the_loss_of_the_scored_positions_alone_is_that_of_all():
     for whole, alone in zip(*found, strict=True):
         torch.testing.assert_close(alone, whole, rtol=1e-4, atol=1e-6)
     everything = replace(view, weight_BT=torch.ones_like(view.weight_BT))
-    assert objective().asking(everything) is everything
+    assert objective().with_scored_positions(everything) is everything

@@ -70,7 +70,7 @@ def test_the_likelihood_is_of_what_follows_the_cuts(form, name):
         for _ in range(2):
             suffix = suffix_mask(torch.ones(1, 12, dtype=torch.bool), torch.rand(1, generator=draws))[0]
             text, cut = batch.tokens_BT[row], 12 - int(suffix.sum())
-            opening = chosen.begin(model, [text[:cut].tolist()], 12)
+            opening = chosen.prefill_state(model, [text[:cut].tolist()], 12)
             logits = model.step(opening.unread_BT, opening.state)[0, -1]
             for token in text[cut:]:
                 nats -= logits.log_softmax(-1)[token].item()
@@ -98,7 +98,7 @@ def test_of_a_probe_what_stands_before_the_first_answer_is_the_prefix():
 
 def test_an_empty_prompt_is_refused():
     with pytest.raises(DataError, match="give a token"):
-        objective().begin(toys.build("encoder_decoder", SIZE), [[1], []], 4)
+        objective().prefill_state(toys.build("encoder_decoder", SIZE), [[1], []], 4)
 
 
 def test_impossible_settings_are_refused():

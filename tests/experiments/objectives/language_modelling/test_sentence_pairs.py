@@ -239,9 +239,9 @@ def test_evaluation_scores_the_text_unchanged_and_asks_about_the_pair():
 
 
 def test_it_takes_text_only():
-    assert SentencePairs.refuses(Text) is None
-    assert "text" in SentencePairs.refuses(Recall)
-    assert "text" in SentencePairs.refuses(Task)
+    assert SentencePairs.incompatibility(Text) is None
+    assert "text" in SentencePairs.incompatibility(Recall)
+    assert "text" in SentencePairs.incompatibility(Task)
 
 
 @pytest.mark.parametrize(

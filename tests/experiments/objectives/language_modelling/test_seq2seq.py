@@ -98,7 +98,7 @@ def test_generation_reads_what_training_reads(num_beams, monkeypatch):
         model, "start", lambda *sizes, **source: read.append(source) or start(*sizes, **source)
     )
     chosen = objective(task=task, num_beams=num_beams)
-    assert len(chosen.write(model, batch, toys.generators(4))) == 4
+    assert len(chosen.generate(model, batch, toys.generators(4))) == 4
     view = chosen.answer_view(batch)
     assert torch.equal(read[0]["source_BS"], view.source_BS)
     assert torch.equal(read[0]["source_valid_BS"], view.source_valid_BS)
@@ -107,7 +107,7 @@ def test_generation_reads_what_training_reads(num_beams, monkeypatch):
     step = model.step
     monkeypatch.setattr(model, "step", lambda tokens, *rest: first.append(tokens) or step(tokens, *rest))
     chosen = objective(CausalSeq2Seq, task, num_beams=num_beams)
-    chosen.write(model, batch, toys.generators(4))
+    chosen.generate(model, batch, toys.generators(4))
     view = chosen.answer_view(batch)
     for row, scored in enumerate(view.weight_BT > 0):
         begun = int(scored.int().argmax()) + 1  # the first target token is predicted behind the separator
@@ -174,8 +174,8 @@ def test_the_metric_of_the_table_comes_first(metric):
 
 
 def test_only_tasks_of_pairs_suit():
-    assert Seq2Seq.refuses(Pairs) is None
-    assert "tokens" in Seq2Seq.refuses(toys.Symbols)
+    assert Seq2Seq.incompatibility(Pairs) is None
+    assert "tokens" in Seq2Seq.incompatibility(toys.Symbols)
 
 
 def test_impossible_settings_are_refused():

@@ -268,7 +268,7 @@ def test_a_beam_search_keeps_each_source_with_its_beams():
     prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9]]
 
     def search(rows):
-        opening = objective().begin(model, rows, 8)
+        opening = objective().prefill_state(model, rows, 8)
         return beam_search(model, opening, v, BeamConfig(num_beams=3), max_tokens=8, stop={EOS})
 
     apart = [search([prompt])[0] for prompt in prompts]

@@ -99,7 +99,7 @@ def test_a_prompt_is_read_in_mode_s():
     model = toys.build("encoder_decoder", SIZE)
     shown = []
     model.start = lambda size, length, **source: shown.append(source)
-    objective().begin(model, [[1, 2, 3], [4]], 5)
+    objective().prefill_state(model, [[1, 2, 3], [4]], 5)
     assert shown[0]["source_BS"].tolist() == [[S, 1, 2, 3, EOS], [S, 4, EOS, PAD, PAD]]
 
 
