@@ -1,4 +1,4 @@
-"""What simple statistics reach on a text: lines to read a model's bits per byte against."""
+"""Bits per byte of simple statistics on a text: reference lines for a model's bits per byte."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def xz_bits_per_byte(train: bytes, test: bytes) -> float:
 
 
 def text_of_tokens(tokens: NDArray[np.integer], token_bytes: Sequence[bytes]) -> bytes:
-    """The bytes behind a stretch of tokens; special tokens have none."""
+    """Return the bytes of the text of some tokens; special tokens have none."""
     return b"".join(map(token_bytes.__getitem__, tokens.tolist()))

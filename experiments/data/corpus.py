@@ -1,4 +1,4 @@
-"""Where text comes from and how its documents are split.
+"""Sources of text, and the split of their documents.
 
 Three sources: documentation that ships inside CPython (``embedded``), local
 files, and Hugging Face datasets. A split that the source does not name is
@@ -25,8 +25,8 @@ SPLITS = ("train", "validation", "test")
 
 _EMBEDDED = {"embedded": "", "embedded_reference": REFERENCE, "embedded_library": LIBRARY}
 SOURCES = (*_EMBEDDED, "files", "hub")
-_HELD_OUT_SHARE = 0.05
-"""Share of the documents carved for each of validation and test."""
+_HELD_OUT_FRACTION = 0.05
+"""Fraction of the documents carved for each of validation and test."""
 _SALT = 1146
 """Chosen among 2000 so that of the embedded corpus (few, uneven documents) each half gets about
 the same share in bytes too."""
@@ -49,7 +49,7 @@ class CorpusConfig:
     dataset: str | None = None
     """Name on the Hugging Face hub, or a local folder in the hub's layout (source=hub)."""
     dataset_config: str | None = None
-    """Which configuration of the dataset; None takes its default."""
+    """Configuration of the dataset; None takes its default."""
     revision: str | None = None
     """Commit or tag of the dataset on the hub; None takes the newest."""
     train_split: str = "train"
@@ -84,7 +84,7 @@ class CorpusConfig:
 
 
 def carved_splits(config: CorpusConfig) -> list[str]:
-    """The splits taken from the training documents by hash, since the source does not name them."""
+    """Return the splits taken from the training documents by hash, since the source does not name them."""
     named = {
         "files": {"validation": bool(config.validation_paths), "test": bool(config.test_paths)},
         "hub": {"validation": bool(config.validation_split), "test": bool(config.test_split)},
@@ -93,7 +93,7 @@ def carved_splits(config: CorpusConfig) -> list[str]:
 
 
 def documents(config: CorpusConfig) -> Iterator[tuple[str, Document]]:
-    """Every document with its split, training documents first. Can be iterated again by a new call."""
+    """Yield every document with its split, training documents first."""
     carved = carved_splits(config)
     for document in _source_documents(config, "train"):
         yield split_of(document.name, carved), document
@@ -104,11 +104,11 @@ def documents(config: CorpusConfig) -> Iterator[tuple[str, Document]]:
 
 
 def split_of(name: str, carved: Sequence[str]) -> str:
-    """The split of a document or row of the training source, of which ``carved`` splits are taken."""
+    """Return the split of a document or row of the training source, of which ``carved`` splits are taken."""
     position = int.from_bytes(hashlib.sha256(f"{_SALT}:{name}".encode()).digest()[:8], "big") / 2**64
-    if "test" in carved and position < _HELD_OUT_SHARE:
+    if "test" in carved and position < _HELD_OUT_FRACTION:
         return "test"
-    if "validation" in carved and _HELD_OUT_SHARE <= position < 2 * _HELD_OUT_SHARE:
+    if "validation" in carved and _HELD_OUT_FRACTION <= position < 2 * _HELD_OUT_FRACTION:
         return "validation"
     return "train"
 
@@ -139,7 +139,7 @@ def _paths(config: CorpusConfig) -> dict[str, list[str]]:
 
 
 def identity(config: CorpusConfig) -> dict[str, Any]:
-    """What decides the text: the settings, and the state of whatever they point at. Fit for JSON."""
+    """Return all that decides the text: the settings, and the state of the files they name. Fit for JSON."""
     settings = {f.name: getattr(config, f.name) for f in fields(CorpusConfig)}
     del settings["streaming"]  # how the rows arrive, not which
     result: dict[str, Any] = {"settings": settings, "carved": carved_splits(config)}

@@ -38,7 +38,7 @@ def uniform(key: int, index_B: NDArray[np.int64], slots: int) -> NDArray[np.floa
 
 
 def permute(key: int, position_B: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Where each position goes under a keyed permutation of ``0 .. size - 1``.
+    """Return the image of each position under a keyed permutation of ``0 .. size - 1``.
 
     A four-round Feistel network on the next even power of two; positions that
     land outside ``size`` walk on until they are inside.
@@ -58,7 +58,7 @@ def permute(key: int, position_B: NDArray[np.int64], size: int) -> NDArray[np.in
 
 
 def epoch_order(seed: int, index_B: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """Which of ``size`` training examples each number stands for: every epoch has an order of its own.
+    """Return which of ``size`` training examples each number stands for: every epoch has an order of its own.
 
     The numbers may span epochs.
     """

@@ -1,4 +1,4 @@
-"""The tokenizer that stands in a folder: of a Hugging Face model, or of a run of ours.
+"""The tokenizer of a folder: of a Hugging Face model, or of a run of ours.
 
 Its ids stay as they are, because weights were trained on them. Bytes behind each
 token are exact for byte-level BPE. Where the tokenizer marks the beginning of a
@@ -32,7 +32,7 @@ from experiments.runtime.errors import DataError
 _SENTINEL = re.compile(r"<extra_id_(\d+)>|⟨sentinel (\d+)⟩")
 """T5's sentinels, and ours."""
 _ROLES = {"pad": ("pad", "eos"), "bos": ("bos", "cls", "eos"), "eos": ("eos", "sep"), "mask": ("mask",)}
-"""Which of a folder's special tokens serve as ours, best first: BERT's [CLS] and [SEP] begin and end."""
+"""The special tokens of a folder that serve as ours, best first: BERT's [CLS] and [SEP] begin and end."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Rows with named columns, and their splits: what tasks with labels are made from.
+"""Rows with named columns, and their splits: the data of tasks with labels.
 
 From local files (.jsonl .json .csv .tsv .parquet, or .conll: a word and its tag
 on a line) or from a Hugging Face dataset. A split that the source does not name
@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RowsConfig:
-    """Where rows come from and how they are split."""
+    """The source of the rows and their splits."""
 
     made: ClassVar[str | None] = None
     """The source that a task makes itself, without files or network."""
@@ -49,7 +49,7 @@ class RowsConfig:
     dataset: str | None = None
     """Name on the Hugging Face hub, or a local folder in the hub's layout (hub)."""
     dataset_config: str | None = None
-    """Which configuration of the dataset; null takes its default."""
+    """Configuration of the dataset; null takes its default."""
     revision: str | None = None
     """Commit or tag of the dataset on the hub; null takes the newest."""
     train_split: str = "train"
@@ -144,7 +144,7 @@ def _conll_rows(path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def value_in(row: Row, column: str, key: str) -> Any:
-    """What stands in the column that the setting ``task.KEY`` names. Raises DataError where nothing does."""
+    """Return the value in the column that ``task.KEY`` names. Raises DataError if there is none."""
     if column not in row.values:
         raise DataError(
             f"{row.place}: no column '{column}'{nearest(column, map(str, row.values))} Set task.{key}"

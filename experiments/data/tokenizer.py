@@ -80,7 +80,7 @@ def _check(key: str, values: Sequence[str], known: Iterable[str]) -> None:
 
 
 class TextTokenizer(ABC):
-    """What the text tasks need of a tokenizer."""
+    """Contract of the tokenizers of text tasks."""
 
     vocabulary: Vocabulary
     token_bytes: list[bytes]

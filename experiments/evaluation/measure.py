@@ -1,4 +1,4 @@
-"""Evaluation: the metric of a task, with its unit, direction, averaging, likelihood class and error."""
+"""Evaluation: the metric of a task, with its unit, direction, averaging, likelihood type and error."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class EvaluationShard:
 
 
 WHOLE_SPLIT = EvaluationShard()
-"""What a process has that is alone."""
+"""The shard of a process that evaluates alone."""
 
 
 def measure(

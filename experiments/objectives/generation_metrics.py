@@ -1,4 +1,4 @@
-"""Texts that models write when they are evaluated, and what is measured of them.
+"""Metrics of the texts that models generate when they are evaluated.
 
 Shapes: B batch, T length, N examples of a split.
 """
@@ -24,7 +24,7 @@ from experiments.tasks.text_metrics import text_metrics
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedExample:
-    """What evaluation keeps of an example."""
+    """The scores of an example: the likelihood of its target, and the generated text."""
 
     nats: float
     bytes: float
@@ -33,7 +33,7 @@ class GeneratedExample:
 
 
 def generated_examples(score: Score, texts: Sequence[str], batch: Batch) -> list[GeneratedExample]:
-    """The likelihood of each target beside the text that the model wrote itself."""
+    """Pair the likelihood of each target with the text that the model generated."""
     assert score.nats_B is not None
     assert score.bytes_B is not None
     assert batch.references is not None
@@ -52,8 +52,8 @@ def source_prompts(batch: Batch) -> list[list[int]]:
 def ended_answers(batch: Batch, room: int, vocabulary: Vocabulary) -> Batch:
     """The batch with each answer followed by end tokens up to ``room`` tokens, which are answers too.
 
-    A model that fills in blanks so learns how long an answer is, as in LLaDA (arXiv 2502.09992, section
-    2.3); the blanks do not tell.
+    A model that unmasks learns so how long an answer is, as in LLaDA (arXiv 2502.09992, section 2.3); the
+    number of masked positions does not tell.
     """
     answer_BT = batch.answer_BT & batch.valid_BT
     first_B1 = answer_BT.int().argmax(1, keepdim=True)
@@ -62,8 +62,8 @@ def ended_answers(batch: Batch, room: int, vocabulary: Vocabulary) -> Batch:
     index_T = torch.arange(batch.tokens_BT.shape[1] + missing)
     canvas_BT = ((index_T >= first_B1) & (index_T < first_B1 + room))[:, :length]
 
-    def widened(x_BT: torch.Tensor, filler: int) -> torch.Tensor:
-        return torch.nn.functional.pad(x_BT, (0, missing), value=filler)[:, :length]
+    def widened(x_BT: torch.Tensor, padding: int) -> torch.Tensor:
+        return torch.nn.functional.pad(x_BT, (0, missing), value=padding)[:, :length]
 
     added_BT = canvas_BT & ~widened(batch.valid_BT, 0)
     tokens_BT = widened(batch.tokens_BT, vocabulary.pad).masked_fill(added_BT, vocabulary.eos)

@@ -1,4 +1,4 @@
-"""The objective contract: what a model sees, what is scored, what its likelihood means.
+"""The contract of objectives: the input of a model, the scored positions, the type of its likelihood.
 
 An objective never names a backbone; the two meet by capability. Its loss is a
 *sum* over scored tokens and a *count*, both added up over micro-batches before
@@ -35,11 +35,11 @@ class View:
     valid_BT: Tensor | None
     """False at padding; None when nothing is padded, so that attention needs no mask."""
     target_BT: Tensor
-    """What is to be predicted at each position (anything where the weight is 0)."""
+    """The token to predict at each position (any where the weight is 0)."""
     weight_BT: Tensor
     """Weight of each position in the loss, float32."""
     count_B: Tensor
-    """What the weighted sum is divided by, summed over the batch, float32."""
+    """The count that the weighted sum is divided by, to be summed over the batch, float32."""
     source_BS: Tensor | None = None
     source_valid_BS: Tensor | None = None
     segments_BT: Tensor | None = None
@@ -47,12 +47,12 @@ class View:
     documents_BT: Tensor | None = None
     """The document each token belongs to; None where a sequence holds one only."""
     time_B: Tensor | None = None
-    """The share of its tokens that each sequence's noise masks, for backbones that take it."""
+    """The masked fraction of each sequence, for backbones with a time embedding."""
     clean_BT: Tensor | None = None
-    """What blocks behind a token may read in its place, where ``tokens_BT`` is noisy and read by its own
-    block alone; None where there is one copy only."""
+    """The clean tokens that later blocks read, where ``tokens_BT`` is noisy and read by its own block alone;
+    None where there is one copy only."""
     label_B: Tensor | None = None
-    """What is to be said of each sequence as a whole, where the objective asks for that."""
+    """The label of each sequence as a whole, where the objective predicts one."""
     scored_BT: Tensor | None = None
     """True where the model is asked for logits; None where it gives them everywhere. In CPU memory."""
 
@@ -95,7 +95,7 @@ class View:
         return replace(self, target_BT=target_1N, weight_BT=weight_1N)
 
     def run(self, model: Backbone) -> Output:
-        """The model's output on this view."""
+        """Run the model on this view."""
         places = ("documents_BT", "segments_BT", "time_B", "clean_BT", "scored_BT")
         optional = (*places, "source_BS", "source_valid_BS")
         given = {name: value for name in optional if (value := getattr(self, name)) is not None}
@@ -108,16 +108,16 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """What evaluation found for each sequence of a batch; float64, so that sums are exact enough."""
+    """Scores of each sequence of a batch; float64, so that sums are exact enough."""
 
     nats_B: Tensor | None = None
     """Estimated -log p (or the bound, or the pseudo-likelihood) of the scored text."""
     bytes_B: Tensor | None = None
     """Bytes that ``nats_B`` is about."""
     accuracy_B: Tensor | None = None
-    """Share of the answers given correctly."""
+    """Fraction of the answers given correctly."""
     records: Sequence[Any] = ()
-    """One entry for each sequence, of whatever ``Objective.summarise`` computes its metrics from."""
+    """An entry for each sequence, from which ``Objective.summarise`` computes its metrics."""
 
 
 class Objective(ABC):
@@ -130,7 +130,7 @@ class Objective(ABC):
     gives_time: ClassVar[bool] = False
     """True where views say how much of them is masked, for backbones with a time embedding."""
     targets: ClassVar[str] = "tokens"
-    """What it learns to give; must be what the task has as ``targets``."""
+    """The kind of targets it learns to predict; must be the task's ``targets``."""
 
     def __init__(self, config: object, task: Task) -> None:
         self.config = config
@@ -140,7 +140,7 @@ class Objective(ABC):
     @classmethod
     @abstractmethod
     def missing_capability(cls, capabilities: Capabilities) -> str | None:
-        """None if a backbone with these capabilities can be trained; else what is missing, in words."""
+        """Return what a backbone of these capabilities lacks to be trained, in words; None for nothing."""
 
     @classmethod
     def for_backbone(cls, capabilities: Capabilities) -> type[Objective]:
@@ -149,13 +149,13 @@ class Objective(ABC):
 
     @classmethod
     def incompatibility(cls, task: type[Task]) -> str | None:
-        """None if the task suits; else why not."""
+        """Return None if the objective can train on the task; else why not, in words."""
         if task.targets == cls.targets:
             return None
         return f"the task asks for {task.targets}, the objective learns {cls.targets}"
 
     def make_readout(self, backbone: Backbone) -> nn.Module | None:
-        """What to attach to the backbone (``Backbone.attach_readout``); None where logits are enough."""
+        """Return the readout to attach (``Backbone.attach_readout``); None where logits are enough."""
         return None
 
     @property
@@ -184,17 +184,20 @@ class Objective(ABC):
         return self.nats(output, view.scored()).sum(), view.count_B.sum()
 
     def with_scored_positions(self, view: View) -> View:
-        """The view, asking for logits only where ``loss`` reads them. To be asked of it in CPU memory."""
+        """Return the view with ``scored_BT`` set, so that logits are computed only where ``loss`` reads them.
+
+        The view must be in CPU memory.
+        """
         scored_BT = view.weight_BT > 0
         return view if scored_BT.all() else replace(view, scored_BT=scored_BT)
 
     def auxiliary(self, output: Output, view: View) -> dict[str, Tensor]:
-        """Losses beside it, each *summed over the sequences*, to be divided by their number."""
+        """Return auxiliary losses, each *summed over the sequences*, to be divided by their number."""
         return output.auxiliary
 
     @torch.no_grad()
     def evaluate(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
-        """Likelihood of text, or accuracy of answers, for each sequence.
+        """Score each sequence: likelihood of text, or accuracy of answers.
 
         Each sequence draws from its own generator, so its score does not depend on its neighbours.
         """
@@ -213,7 +216,7 @@ class Objective(ABC):
         return Score(accuracy_B=accuracy.cpu())
 
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
-        """Metrics of a split from the records of all its sequences, in order, the table's first."""
+        """Compute the metrics of a split from the records of its sequences in order, the table's first."""
         raise AssertionError(f"{type(self).__name__} keeps no records")
 
     @abstractmethod
@@ -223,7 +226,7 @@ class Objective(ABC):
     def prefill_state(
         self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int
     ) -> PrefillState:
-        """What a model that writes from left to right reads before it continues each prompt.
+        """Return the prefill of a model that generates from left to right, before it continues each prompt.
 
         There is room for ``max_tokens`` more. Raises DataError where this objective trains no such model.
         """
@@ -240,13 +243,13 @@ class Objective(ABC):
         stop: Collection[int] = (),
         on_token: Callable[[int, int], None] | None = None,
     ) -> list[list[int]]:
-        """The tokens written for each prompt, at most ``max_tokens``; the prompts may differ in length.
+        """Generate at most ``max_tokens`` tokens for each prompt; the prompts may differ in length.
 
         Args:
             prompts: symbols, without begin or end tokens.
             generators: one for each prompt, so that a sample does not depend on the other prompts.
-            stop: tokens that end a sequence; they are kept. No other special token is ever written.
-            on_token: called with row and token as each is written, where writing is one by one.
+            stop: tokens that end a sequence; they are kept. No other special token is ever generated.
+            on_token: called with row and token as each is generated, where that is one by one.
         """
         return generate(
             model,

@@ -1,4 +1,4 @@
-"""From one sequence to two: what an encoder reads and what a decoder writes.
+"""From one sequence to two: the source of an encoder and the target of a decoder.
 
 Span corruption, prefix LM and pairs all cut tokens out of a sequence. The rest
 is the source; the cut tokens, in order, are the target. Rows may lose unequally
@@ -34,7 +34,7 @@ def cut_out(
     score_all: bool = False,
     num_marks: int | None = None,
 ) -> View:
-    """The view whose decoder writes the cut tokens; it begins with the padding token, as in T5.
+    """Return the view whose decoder predicts the cut tokens; it begins with the padding token, as in T5.
 
     Args:
         batch: its ``tokens_BT`` are to be predicted, its ``context_BT`` are shown. Padding is left out.
@@ -114,13 +114,13 @@ def source_target_view(
     )
 
 
-def keep(x_BJ: Tensor, keep_BJ: Tensor, filler: int | bool) -> Tensor:
+def keep(x_BJ: Tensor, keep_BJ: Tensor, padding: int | bool) -> Tensor:
     """The kept entries of each row in order, filled up on the right to the row that keeps most."""
     counts_B = keep_BJ.sum(1)
     length = int(counts_B.max())
     order_BJ = (~keep_BJ).byte().argsort(dim=1, stable=True)[:, :length]
     beyond_BJ = torch.arange(length) >= counts_B[:, None]
-    return x_BJ.gather(1, order_BJ).masked_fill(beyond_BJ, filler)
+    return x_BJ.gather(1, order_BJ).masked_fill(beyond_BJ, padding)
 
 
 def prefill_target(
@@ -130,7 +130,7 @@ def prefill_target(
     vocabulary: Vocabulary,
     max_tokens: int,
 ) -> PrefillState:
-    """What an encoder-decoder reads: each source, and what the decoder has written of its target so far."""
+    """Return the prefill of an encoder-decoder: each source, and the part of its target there is so far."""
     device = next(model.parameters()).device
     source_BS, source_valid_BS = pad_right(sources, vocabulary.pad, device)
     unread_BT, valid_BT = pad_right(begun, vocabulary.pad, device)
@@ -144,7 +144,7 @@ def prefill_target(
 
 
 def check_marks(runs: int, num_marks: int, vocabulary: Vocabulary) -> None:
-    """Refuses more spans than there are sentinels to mark them with."""
+    """Raise DataError for more spans than there are sentinels to mark them with."""
     if runs > num_marks:
         missing = vocabulary.num_sentinels + runs - num_marks
         raise DataError(

@@ -1,4 +1,4 @@
-"""What a metric is, and the formulas of those computed over a whole split.
+"""The record of a metric, and the formulas of those computed over a whole split.
 
 Shapes: N examples of a split, C classes.
 """
@@ -22,9 +22,9 @@ JACKKNIFE_GROUPS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One number that a table may show, with all that is needed to read it.
+    """A number that a table may show, with all that is needed to read it.
 
-    Raises ValueError where it does not say what it is: numbers are compared by these words.
+    Raises ValueError where a field has no valid value: numbers are compared by these words.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Metric:
     unit: str
     """Empty for a number without one."""
     direction: str
-    """Which is better, ``lower`` or ``higher``."""
+    """The better direction, ``lower`` or ``higher``."""
     averaging: str
     """``micro`` (all items count alike) or ``macro`` (a mean of means), a colon, and over what."""
     likelihood: str | None
@@ -115,7 +115,7 @@ def split_metrics(
 
 
 def accuracy(label_N: NDArray[np.int64], guess_N: NDArray[np.int64]) -> float:
-    """Share of the guesses that are right."""
+    """Return the fraction of the guesses that are right."""
     return float((label_N == guess_N).mean())
 
 

@@ -3,7 +3,7 @@
 Example ``i`` of split ``s`` under seed ``d`` is a pure function of ``(s, d, i)``,
 so where a run stands in its data is one integer. Objectives turn the same
 example into their own form (a causal model predicts the answer, a bidirectional
-one fills it in, an encoder-decoder writes it), which is what lets all families
+one fills it in, an encoder-decoder generates it), which is what lets all families
 stand in one table under one metric.
 
 Shapes: B examples, T tokens.
@@ -32,7 +32,7 @@ class Batch:
     """The complete sequences, answers included, int64."""
     context_BT: Tensor
     """The same as the task lets later positions read them. Equal to ``tokens_BT`` in text; in a
-    probe whose answers are not shown, a filler stands where each answer would be."""
+    probe whose answers are not shown, a noise token stands at each answer."""
     answer_BT: Tensor
     """True at the positions to be scored."""
     valid_BT: Tensor
@@ -53,7 +53,7 @@ class Batch:
     """The tag of each token (int64), right where ``answer_BT`` is True, where the task asks for that."""
 
     def rows(self, start: int, stop: int) -> Batch:
-        """The batch of some of the examples."""
+        """Return the batch of some of the examples."""
         parts: dict[str, Any] = {
             name: value[start:stop] if isinstance(value, Tensor | list | tuple) else value
             for name, value in vars(self).items()
@@ -80,13 +80,13 @@ class Task(ABC):
     metric: str
     """The metric the table shows, such as ``bits_per_byte`` or ``answer_accuracy``."""
     targets: ClassVar[str] = "tokens"
-    """What is asked for: ``tokens``, ``texts``, or ``classes``, ``scores``, ``tags``, which are no tokens."""
+    """The kind of targets: ``tokens``, ``texts``, or ``classes``, ``scores``, ``tags`` (no tokens)."""
     classes: Sequence[str] = ()
     """Names of the classes or tags, in the order of their numbers."""
     has_labels: ClassVar[bool] = False
     """True where the task is a classification: one answer, at the last position, from a few labels."""
     tokenizer: TextTokenizer | None = None
-    """How text becomes tokens and tokens text; None where the task's tokens are no text."""
+    """The tokenizer; None where the task's tokens are no text."""
     labels: Sequence[int] = ()
     """The token ids that a classification's answer can be; else empty."""
 
@@ -99,7 +99,7 @@ class Task(ABC):
 
     @abstractmethod
     def num_examples(self, split: str) -> int | None:
-        """How many distinct examples the split has; None when they never run out."""
+        """Return the number of distinct examples of the split; None when they never run out."""
 
     @property
     @abstractmethod
@@ -107,5 +107,5 @@ class Task(ABC):
         """Identifies the data: equal fingerprints mean equal examples."""
 
     def references(self) -> list[Reference]:
-        """Reference lines printed beside every model's score."""
+        """Return reference lines, printed beside every model's score."""
         return []

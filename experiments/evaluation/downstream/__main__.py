@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DownstreamConfig:
-    """What is asked of ``experiments.evaluation.downstream``."""
+    """Settings of ``experiments.evaluation.downstream``."""
 
     run: str
     """Folder of a run or of Hugging Face."""
@@ -65,13 +65,13 @@ class DownstreamConfig:
     batch_size: int = 32
     """Requests at once; changes memory, not results."""
     seed: int = 1234
-    """Which examples are shown as solved (the harness's default is 1234), which masks, which samples."""
+    """Seed of the solved examples (the harness's default is 1234), of masks and of samples."""
     filling: UnmaskingOverrides = field(default_factory=UnmaskingOverrides)
-    """What changes in how blanks are filled in where a text is written, for models that do that."""
+    """Changes of unmasking where a text is generated, for models that unmask."""
     output: str | None = None
     """File that rows are appended to; null for downstream.jsonl in the run's folder."""
     device: DeviceConfig = field(default_factory=DeviceConfig)
-    """Where to compute."""
+    """Device and precision."""
 
     def __post_init__(self) -> None:
         if self.shots is not None and self.shots < 0:
@@ -123,7 +123,7 @@ def check_installed() -> None:
 
 
 def evaluate(saved: LoadedModel, config: DownstreamConfig, own: Sequence[dict[str, Any]] = ()) -> list[Row]:
-    """One row for each metric of each task, in their order; ``own`` are tasks beside those of the harness."""
+    """Return a row for each metric of each task, in order; ``own`` are tasks beside those of the harness."""
     from lm_eval import evaluator  # takes seconds, which every command would wait
 
     from experiments.evaluation.downstream.lm_eval_model import HarnessModel
@@ -174,7 +174,7 @@ def load_tasks(config: DownstreamConfig, own: Sequence[dict[str, Any]] = ()) -> 
 
 
 def _manager(config: DownstreamConfig) -> TaskManager:
-    """What knows the tasks asked for; the harness's own are only looked at where they are needed."""
+    """Return a manager that knows the tasks asked for; the harness's own are indexed only where needed."""
     from lm_eval.tasks import TaskManager
 
     if not config.tasks:

@@ -1,4 +1,4 @@
-"""How likely a trained model finds an answer, given what stands before it.
+"""Likelihood of answers given their context, under a trained model.
 
 Left-to-right models and encoder-decoders give the exact likelihood, by the chain rule; masked diffusion
 gives a bound on it, estimated from random masks; a masked language model gives a pseudo-likelihood.
@@ -34,7 +34,7 @@ do the masks that are drawn for it, whatever shares its batch."""
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringRequest:
-    """Tokens to be scored, behind tokens that are given."""
+    """Tokens to be scored, and the context they follow."""
 
     context: list[int]
     tokens: list[int]
@@ -45,15 +45,15 @@ class ScoringRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerScore:
-    """What a model says of an answer."""
+    """The score of an answer under a model."""
 
     nats: float
-    """-log p, or its bound, or the pseudo one."""
+    """-log p, its bound, or the pseudo-likelihood."""
     variance: float
     """Of ``nats``, through the masks that were drawn; 0 where nothing is drawn."""
     greedy: bool
-    """Whether every token of the answer is the likeliest one. Left to right each is asked for behind those
-    before it; where blanks are filled in, all at once."""
+    """True if every token of the answer is the likeliest one: each given those before it where the model
+    reads from left to right, all at once where it unmasks."""
 
 
 class AnswerScorer:
@@ -73,7 +73,7 @@ class AnswerScorer:
 
     @property
     def likelihood(self) -> Likelihood:
-        """The class of all scores."""
+        """The likelihood type of all scores."""
         if isinstance(self._objective, MaskedDiffusion | MaskedLM):
             return self._objective.likelihood
         return Likelihood(kind="exact", estimator="chain rule on the answer given the context", samples=1)

@@ -25,7 +25,7 @@ from experiments.runtime.precision import inference
 from experiments.runtime.seeds import stream
 
 MOST_TOKENS = 256
-"""Tokens written where a task does not say how many: the harness's own default."""
+"""Tokens generated where a task does not say how many: the harness's own default."""
 NONE = -1
 """Stands in a window for what comes before a text; the objective knows itself what a text begins with."""
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -36,10 +36,10 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """What the harness does not keep of a request."""
+    """Facts about a request that the harness does not keep."""
 
     truncated: bool = False
-    """Whether the prompt was cut from its left, because the model is not made for so many tokens."""
+    """True if the prompt was cut from its left, because the model is not made for so many tokens."""
     variance: float = 0.0
     """Of the nats, through the masks that were drawn."""
 
@@ -130,7 +130,7 @@ class HarnessModel(LM):
         return [-x for x in nats]
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
-        """What is written behind each prompt, up to the first of the task's ``until``."""
+        """Generate a continuation of each prompt, up to the first of the task's ``until``."""
         alike, asked = defaultdict(list), Counter[str]()
         for number, request in enumerate(requests):
             prompt, settings = request.args
@@ -150,7 +150,7 @@ class HarnessModel(LM):
         return texts
 
     def _write(self, prompts: Sequence[str], repeats: Sequence[int], asked: dict[str, Any]) -> list[str]:
-        """What is written for prompts of the same settings; a prompt that is repeated draws anew."""
+        """Generate for prompts of the same settings; a prompt that is repeated draws anew."""
         settings = normalize_gen_kwargs(asked, MOST_TOKENS)
         most, until = settings["max_gen_toks"], settings["until"]
         tokens = [self._prompt(prompt, most) for prompt in prompts]
@@ -182,7 +182,7 @@ class HarnessModel(LM):
 
 
 def sampling(settings: dict[str, Any]) -> SamplingConfig:
-    """How a task wants tokens to be drawn. Raises DataError for what there is not."""
+    """Return the sampling settings of a task. Raises DataError for settings that do not exist here."""
     asked = {name: value for name, value in settings.items() if name not in ("until", "max_gen_toks")}
     draws = asked.pop("do_sample", False)
     unknown = [name for name in asked if name not in SAMPLING]

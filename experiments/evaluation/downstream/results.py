@@ -32,12 +32,12 @@ UNITS = {"acc": "share", "acc_norm": "share", "exact_match": "share", "bits_per_
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One metric of one task, with all that is needed to read it."""
+    """A metric of a task, with all that is needed to read it."""
 
     task: str
     metric: str
     filter: str
-    """How answers are read out of what was written; ``none`` where the task says nothing."""
+    """The harness's filter that extracts answers from generated text; ``none`` where the task names none."""
     value: float
     standard_error: float | None
     """Over the examples; says nothing of other seeds. None where there are fewer than 2."""
@@ -45,12 +45,12 @@ class Row:
     unit: str
     direction: str
     likelihood: str | None
-    """``exact``, ``bound`` or ``pseudo``; None where texts are written."""
+    """``exact``, ``bound`` or ``pseudo``; None where texts are generated."""
     estimator: str
     samples: int
     """Random draws for each answer; 1 where nothing is drawn."""
     nats_error: float | None
-    """What these draws leave uncertain: the root mean square, over all answers, of the standard error of an
+    """Uncertainty that these draws leave: the root mean square, over all answers, of the standard error of an
     answer's nats. None where nothing is drawn."""
     shots: int
     shots_from: str | None
@@ -124,7 +124,7 @@ def task_rows(
 
 
 def _notes(examples: Sequence[Mapping[str, Any]], notes: Mapping[Key, Note], kind: str) -> list[Note]:
-    """What the model kept of a task's requests."""
+    """Return the notes about a task's requests."""
     method = "loglikelihood" if kind == "multiple_choice" else kind
     once = [example for example in examples if example["filter"] == examples[0]["filter"]]
     asked = [arguments for example in once for arguments in example["arguments"]]
@@ -177,7 +177,7 @@ def check_shots(name: str, task: Any) -> None:
 
 
 def generation_description(saved: LoadedModel) -> str:
-    """How texts are written, in words."""
+    """Describe in words how texts are generated."""
     objective = saved.objective
     if not isinstance(objective, UnmaskingObjective):
         return "written from left to right"
@@ -219,7 +219,7 @@ def table(rows: Sequence[Row]) -> rich.table.Table:
 
 
 def below(rows: Sequence[Row]) -> list[str]:
-    """What the columns mean, and how likelihoods and texts came about."""
+    """Return the lines below the table: its columns explained, and how likelihoods and texts came about."""
     hows = dict.fromkeys(
         f"{row.likelihood or 'texts'}: {row.estimator}"
         + ("" if row.samples == 1 else f", {row.samples} draws for each answer, which leave nats ± uncertain")

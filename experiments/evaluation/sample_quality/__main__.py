@@ -1,4 +1,4 @@
-"""Measures the texts a model writes: how another model likes them, how varied they are, how fast they come.
+"""Measures generated texts: their likelihood under another model, their variety, and the speed of generation.
 
     python -m experiments.evaluation.sample_quality run=FOLDER judge=FOLDER
     python -m experiments.evaluation.sample_quality run=FOLDER judge=FOLDER steps=[4,16,64] output=quality
@@ -54,10 +54,10 @@ Texts = list[list[int]]
 
 @dataclass(frozen=True, kw_only=True)
 class SampleQualityConfig:
-    """What is asked of ``experiments.evaluation.sample_quality``."""
+    """Settings of ``experiments.evaluation.sample_quality``."""
 
     run: str
-    """Folder of the run, or of Hugging Face, that writes."""
+    """Folder of the run, or of Hugging Face, that generates."""
     judge: str
     """Folder of the causal model that says how likely the texts are; stated with every number."""
     steps: list[int] = field(default_factory=lambda: [4, 8, 16, 32, 64])
@@ -65,7 +65,7 @@ class SampleQualityConfig:
     num_samples: int = 32
     """Texts for each row."""
     batch_size: int = 32
-    """Texts written together; speed depends on it."""
+    """Texts generated together; speed depends on it."""
     length: int = 128
     """Tokens of each text at most."""
     prompt: str = ""
@@ -75,13 +75,13 @@ class SampleQualityConfig:
     seed: int = 0
     """Every sample draws from a stream of its own under this seed."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
-    """How tokens are drawn."""
+    """Sampling settings."""
     filling: UnmaskingOverrides = field(default_factory=UnmaskingOverrides)
-    """How blanks are filled in, beside the number of steps."""
+    """Changes of unmasking, beside the number of steps."""
     output: str | None = None
     """Folder for quality.csv and quality.html."""
     device: DeviceConfig = field(default_factory=DeviceConfig)
-    """Where to compute."""
+    """Device and precision."""
 
     def __post_init__(self) -> None:
         if not self.steps or min(self.steps) < 1:
@@ -119,7 +119,7 @@ def sample_quality(cfg: DictConfig) -> None:
 
 
 def how(saved: LoadedModel, config: SampleQualityConfig) -> str:
-    """How the texts were written, in words."""
+    """Describe in words how the texts were generated."""
     drawn = f"temperature {config.sampling.temperature:g}, top_p {config.sampling.top_p or 1:g}"
     if not isinstance(saved.objective, UnmaskingObjective):
         return f"left to right, {drawn}, float64 noise"
@@ -133,7 +133,7 @@ def _steps(saved: LoadedModel, config: SampleQualityConfig) -> Sequence[int | No
 
 
 def _samples(saved: LoadedModel, judge: LoadedModel, config: SampleQualityConfig, steps: int | None) -> Row:
-    """Writes the texts of one row and measures them."""
+    """Generate the texts of a row and measure them."""
     if steps is not None:
         assert isinstance(saved.objective, UnmaskingObjective)
         saved.objective.override_unmasking(steps=steps)
@@ -170,7 +170,7 @@ def _count(passes: list[int]) -> Callable[..., None]:
 
 
 def _real(saved: LoadedModel, config: SampleQualityConfig) -> Texts:
-    """As many texts of the test split of the run's own task; none where that is not plain text."""
+    """Return as many texts of the test split of the run's own task; none where that is not plain text."""
     if not is_run_folder(Path(config.run)):
         return []
     task = read_run(Path(config.run)).build_task()

@@ -1,4 +1,4 @@
-"""What is measured of generated texts: how likely a judge finds them, and how varied they are.
+"""Statistics of generated texts: their likelihood under a judge, and their variety.
 
 Shapes: B texts of a batch, N all texts, T tokens.
 """
@@ -27,7 +27,7 @@ from experiments.tasks.task import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """How likely a judge finds some texts."""
+    """The likelihood of some texts under a judge."""
 
     perplexity: float
     """exp of nats per token of the judge's tokenizer, over all texts."""
@@ -37,7 +37,7 @@ class Judgement:
 
 
 def judged(judge: LoadedModel, texts: Sequence[str], device: DeviceConfig, batch_size: int) -> Judgement:
-    """The judge's likelihood of texts, split anew into its own tokens.
+    """Measure the likelihood of texts under a judge, split anew into its own tokens.
 
     A text longer than the judge's context is judged in pieces, each from its beginning.
 

@@ -12,7 +12,7 @@ from experiments.runtime.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One point of the curve."""
+    """A point of the curve of quality against steps."""
 
     text: str
     """``samples``, or ``real`` for text of the test split."""
@@ -21,7 +21,7 @@ class Row:
     passes: float | None
     """Forward passes that were made for a batch, on average."""
     tokens_per_second: float | None
-    """Tokens written for all samples, over the seconds it took."""
+    """Tokens generated for all samples, over the seconds it took."""
     perplexity: float
     """exp of the judge's nats per token of its own, over all texts."""
     perplexity_error: float
@@ -33,7 +33,7 @@ class Row:
     entropy_error: float
     """Its standard error over texts."""
     distinct_1: float
-    """Share of the tokens of all texts that are different ones."""
+    """Different tokens over all tokens, of all texts."""
     distinct_2: float
     """The same of pairs of tokens."""
     distinct_3: float

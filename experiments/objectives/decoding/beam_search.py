@@ -24,7 +24,7 @@ EARLY_STOPPING = ("full", "heuristic", "never")
 
 @dataclass(frozen=True, kw_only=True)
 class BeamConfig:
-    """How wide to search and when to stop."""
+    """Width of the search, and when it stops."""
 
     num_beams: int = 4
     """Hypotheses that run at once."""
@@ -49,7 +49,7 @@ class Hypothesis:
     """A continuation and how likely it is."""
 
     tokens: list[int]
-    """What was written, the stop token included if it came."""
+    """The generated tokens, the stop token included if it came."""
     log_p: float
     """Sum of the log-probabilities of its tokens (nats)."""
     score: float
@@ -78,7 +78,7 @@ def beam_search(
     max_tokens: int,
     stop: Collection[int],
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses of each sequence, best first, at most ``num_beams`` each."""
+    """Return the best hypotheses of each sequence, best first, at most ``num_beams`` each."""
     searches = [_Search(first=row) for row in range(len(start.unread_BT))]
     active = searches
     logits_RV = prefill(model, start)
@@ -108,7 +108,7 @@ def beam_search(
 def _extend(
     search: _Search, log_p_KV: Tensor, config: BeamConfig, at_end: bool, stop: Collection[int]
 ) -> list[int]:
-    """Moves every running hypothesis on by a token; gives the parent (0..K-1) of each that still runs."""
+    """Extend every running hypothesis by a token; return the parent (0..K-1) of each that still runs."""
     vocab_size = log_p_KV.shape[-1]
     total_KV = log_p_KV + torch.tensor([log_p for log_p, _ in search.running], dtype=torch.float64)[:, None]
     # So many that num_beams are left to run even if all the others end.
@@ -134,7 +134,7 @@ def _extend(
 
 
 def _may_improve(search: _Search, config: BeamConfig, length: int, max_tokens: int) -> bool:
-    """Whether going on could still change the finished hypotheses."""
+    """Return True if continuing could still change the finished hypotheses."""
     if not search.running:
         return False
     if len(search.finished) < config.num_beams:

@@ -1,4 +1,4 @@
-"""Writing tokens: which one comes next, and the loop that writes until all sequences are done.
+"""Generation: sampling of the next token, and the loop that generates until all sequences are done.
 
 The settings are those of the field, applied in the order of the ``transformers``
 library: repetition penalty, temperature, top-k, top-p, min-p. Each sequence draws
@@ -21,7 +21,7 @@ from experiments.data.vocabulary import Vocabulary
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """How the next token is drawn. The defaults sample the model's own distribution."""
+    """Settings of sampling. The defaults sample the model's own distribution."""
 
     temperature: float = 1.0
     """Logits are divided by it; 0 takes the most likely token."""
@@ -30,9 +30,9 @@ class SamplingConfig:
     top_p: float | None = None
     """Keep the fewest tokens whose probabilities reach p; null keeps all (Holtzman et al. 2020)."""
     min_p: float | None = None
-    """Keep tokens at least this share as likely as the best; null keeps all (Nguyen et al. 2024)."""
+    """Keep tokens at least this fraction as likely as the best; null keeps all (Nguyen et al. 2024)."""
     repetition_penalty: float = 1.0
-    """Logits of tokens read or written before are divided by it where positive, multiplied where
+    """Logits of tokens of the prompt or generated before are divided by it where positive, multiplied where
     negative; 1 changes nothing (Keskar et al. 2019, section 4.1)."""
 
     def __post_init__(self) -> None:
@@ -40,9 +40,9 @@ class SamplingConfig:
             raise ValueError(f"temperature={self.temperature} must be 0 (the most likely token) or more")
         if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"top_k={self.top_k} must be at least 1, or null to keep all tokens")
-        for name, share in (("top_p", self.top_p), ("min_p", self.min_p)):
-            if share is not None and not 0 < share <= 1:
-                raise ValueError(f"{name}={share} must lie in (0, 1], or be null to keep all tokens")
+        for name, value in (("top_p", self.top_p), ("min_p", self.min_p)):
+            if value is not None and not 0 < value <= 1:
+                raise ValueError(f"{name}={value} must lie in (0, 1], or be null to keep all tokens")
         if self.repetition_penalty <= 0:
             raise ValueError(
                 f"repetition_penalty={self.repetition_penalty} must be positive; 1 changes nothing"
@@ -55,18 +55,18 @@ GREEDY = SamplingConfig(temperature=0.0)
 
 @dataclass(kw_only=True)
 class PrefillState:
-    """What stands before the first written token of each sequence."""
+    """The decoding state and the tokens to prefill before the first token is generated."""
 
     state: DecodingState
-    """Empty but for the source, with room for what is read and written."""
+    """Empty but for the source, with room for prompt and generated tokens."""
     unread_BT: Tensor
-    """Tokens to read before the first is written."""
+    """Tokens of the prompts, to be prefilled."""
     valid_BT: Tensor | None = None
     """False at padding on the right; None when all are real."""
 
 
 def process(logits_XV: Tensor, config: SamplingConfig, seen_XV: Tensor | None = None) -> Tensor:
-    """Logits (..., V) after all settings, -inf where a token may not be drawn.
+    """Apply all settings to logits (..., V); -inf where a token may not be drawn.
 
     ``seen_XV`` is True at the tokens of each sequence so far; only the repetition penalty reads it.
     A temperature of 0 divides by nothing: the caller takes the largest.
@@ -94,7 +94,7 @@ def process(logits_XV: Tensor, config: SamplingConfig, seen_XV: Tensor | None = 
 
 
 def draw(logits_BXV: Tensor, config: SamplingConfig, generators: Sequence[torch.Generator]) -> Tensor:
-    """Tokens (B, ...) from processed logits, each row from its own generator.
+    """Draw tokens (B, ...) from processed logits, each row from its own generator.
 
     The largest of logits plus Gumbel noise, in float64: float32 cuts the noise off (Zheng et al. 2024,
     arXiv 2409.02908).
@@ -113,19 +113,19 @@ def next_tokens(
     generators: Sequence[torch.Generator],
     seen_BV: Tensor | None = None,
 ) -> Tensor:
-    """The next token (B,) of each sequence."""
+    """Draw the next token (B,) of each sequence."""
     return draw(process(logits_BV, config, seen_BV), config, generators)
 
 
 def allowed_tokens(vocabulary: Vocabulary, stop: Collection[int], device: torch.device) -> Tensor:
-    """True (V,) at the tokens that may be written: symbols, and those that end a sequence."""
+    """Return True (V,) at the tokens that may be generated: symbols, and those that end a sequence."""
     allowed_V = vocabulary.is_symbol().to(device)
     allowed_V[list(stop)] = True
     return allowed_V
 
 
 def pad_right(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Token lists as one tensor (B, T), and where it is real; None when no row is padded."""
+    """Pad token lists to a tensor (B, T); return it and True where it is real, or None if none is padded."""
     longest = max(len(row) for row in rows)
     tokens_BT = torch.tensor([[*row, *[pad] * (longest - len(row))] for row in rows], device=device).long()
     if all(len(row) == longest for row in rows):
@@ -135,7 +135,7 @@ def pad_right(rows: Sequence[Sequence[int]], pad: int, device: torch.device) -> 
 
 
 def prefill(model: Backbone, start: PrefillState) -> Tensor:
-    """Reads what stands before; the logits (B, V) behind the last real token of each sequence."""
+    """Prefill the prompts; return the logits (B, V) after the last token of each."""
     logits_BTV = model.step(start.unread_BT, start.state, start.valid_BT)
     if start.valid_BT is None:
         return logits_BTV[:, -1]
@@ -155,17 +155,17 @@ def generate(
     stop: Collection[int] = (),
     on_token: Callable[[int, int], None] | None = None,
 ) -> list[list[int]]:
-    """Writes up to ``max_tokens`` tokens behind each prompt, one a step.
+    """Generate up to ``max_tokens`` tokens after each prompt, one a step.
 
     A sequence ends with the first token of ``stop``, which is kept; it then leaves the batch.
 
     Args:
-        on_token: called with row and token as each is written.
+        on_token: called with row and token as each is generated.
     """
-    written: list[list[int]] = [[] for _ in generators]
-    alive = list(range(len(written)))
+    generated: list[list[int]] = [[] for _ in generators]
+    alive = list(range(len(generated)))
     if not alive or max_tokens < 1:
-        return written
+        return generated
     logits_BV = prefill(model, start)
     forbidden_V = ~allowed_tokens(vocabulary, stop, logits_BV.device)
     penalised = sampling.repetition_penalty != 1
@@ -174,12 +174,12 @@ def generate(
         logits_BV = logits_BV.masked_fill(forbidden_V, -torch.inf)
         token_B = next_tokens(logits_BV, sampling, [generators[row] for row in alive], seen_BV)
         for row, token in zip(alive, token_B.tolist(), strict=True):
-            written[row].append(token)
+            generated[row].append(token)
             if on_token is not None:
                 on_token(row, token)
-        going = [i for i, row in enumerate(alive) if written[row][-1] not in stop]
-        if not going or len(written[alive[going[0]]]) == max_tokens:
-            return written
+        going = [i for i, row in enumerate(alive) if generated[row][-1] not in stop]
+        if not going or len(generated[alive[going[0]]]) == max_tokens:
+            return generated
         if len(going) < len(alive):
             start.state.select(going)
             token_B, alive = token_B[going], [alive[i] for i in going]
@@ -190,7 +190,7 @@ def generate(
 
 
 def _seen(start: PrefillState, vocab_size: int) -> Tensor:
-    """True (B, V) at the tokens of each prompt."""
+    """Return True (B, V) at the tokens of each prompt."""
     tokens_BT, valid_BT = start.unread_BT, start.valid_BT
     count_BV = torch.zeros(len(tokens_BT), vocab_size, device=tokens_BT.device)
     here_BT = torch.ones_like(tokens_BT) if valid_BT is None else valid_BT

@@ -42,7 +42,7 @@ class BlockDiffusionConfig(MaskedDiffusionConfig):
 
 
 def check_unmasking(unmasking: UnmaskingConfig) -> None:
-    """Raises ValueError for what block diffusion has not."""
+    """Raise ValueError for settings that block diffusion does not have."""
     if unmasking.block_length is not None or unmasking.guidance:
         raise ValueError(
             "block diffusion takes filling.block_length=null, as its blocks are block_length, and "
@@ -89,9 +89,9 @@ class BlockDiffusion(MaskedDiffusion):
         return super()._times(rows, blocks, generator)
 
     def _view(
-        self, batch: Batch, shown_BT: Tensor, masked_BT: Tensor, weight_BT: Tensor, share_B: Tensor
+        self, batch: Batch, shown_BT: Tensor, masked_BT: Tensor, weight_BT: Tensor, masked_fraction_B: Tensor
     ) -> View:
-        view = super()._view(batch, shown_BT, masked_BT, weight_BT, share_B)
+        view = super()._view(batch, shown_BT, masked_BT, weight_BT, masked_fraction_B)
         return replace(view, clean_BT=batch.context_BT)
 
     def generate(
@@ -104,12 +104,12 @@ class BlockDiffusion(MaskedDiffusion):
         sampling: SamplingConfig,
         stop: Collection[int] = (),
     ) -> list[list[int]]:
-        """Continues each prompt block by block; finished blocks stay in the model's decoding state."""
+        """Continue each prompt block by block; finished blocks stay in the model's decoding state."""
         if sampling.repetition_penalty != 1:
             raise ConfigError(f"repetition_penalty={sampling.repetition_penalty}: leave it at 1")
         L = self.config.block_length
         written: list[list[int]] = [[] for _ in prompts]
-        for rest in range(L):  # prompts that end at the same place of a block, together
+        for rest in range(L):  # prompts that end at the same position of a block, together
             rows = [row for row, prompt in enumerate(prompts) if len(prompt) % L == rest]
             if rows and max_tokens > 0:
                 group = [prompts[row] for row in rows]
@@ -129,7 +129,7 @@ class BlockDiffusion(MaskedDiffusion):
         sampling: SamplingConfig,
         stop: Collection[int],
     ) -> list[list[int]]:
-        """The same of prompts whose lengths leave the same rest when divided by the block's."""
+        """Continue prompts whose lengths leave the same remainder when divided by the block's."""
         L, v, device = self.config.block_length, self.vocabulary, next(model.parameters()).device
         rest = len(prompts[0]) % L
         whole = [list(prompt[: len(prompt) - rest]) for prompt in prompts]
@@ -146,7 +146,7 @@ class BlockDiffusion(MaskedDiffusion):
             tokens_BL = torch.tensor([[*some, *[v.mask] * (L - len(some))] for some in known], device=device)
             place_BN = torch.arange(len(known[0]), L, device=device).expand(len(going), -1)
             unmasker = Unmasker(
-                predict=lambda tokens_BT, rows_R, share_R: model.denoise(tokens_BT, state)[rows_R],
+                predict=lambda tokens_BT, rows_R, fraction_R: model.denoise(tokens_BT, state)[rows_R],
                 tokens_BT=tokens_BL,
                 place_BN=place_BN,
                 masked_BN=torch.ones_like(place_BN, dtype=torch.bool),

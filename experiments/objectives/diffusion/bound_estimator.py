@@ -1,7 +1,7 @@
 """The noise from which the bound of masked diffusion is estimated: by fixed numbers of masks, or by times.
 
 Both give masks (B, T), the weights (B, T) of the masked tokens' cross-entropies, whose sum is unbiased
-for the bound, and the share (B,) of the first block that is masked. ``part`` is where the uniform draw lies
+for the bound, and the masked fraction (B,) of the first block. ``part`` is where the uniform draw lies
 and how wide it is, so that a sequence's samples are stratified.
 
 Shapes: B batch, K blocks (one, but in block diffusion), T length.
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from experiments.objectives.diffusion.noise_schedules import NoiseConfig, inverse_weight, masked_share
+from experiments.objectives.diffusion.noise_schedules import NoiseConfig, inverse_weight, masked_fraction
 from experiments.objectives.objective import row_noise
 
 Noised = tuple[Tensor, Tensor, Tensor]
@@ -52,8 +52,8 @@ def by_time(
     low, width = part
     u_BK = row_noise(generators, int(block_T[-1]) + 1).double()
     time_BK = 1 - (low + u_BK * width)  # in (0, 1]
-    share_BK = masked_share(time_BK, noise)
+    fraction_BK = masked_fraction(time_BK, noise)
     noise_BT = row_noise(generators, len(block_T)).double()
-    masked_BT = (noise_BT < share_BK[:, block_T]) & scored_BT
+    masked_BT = (noise_BT < fraction_BK[:, block_T]) & scored_BT
     weight_BT = masked_BT / inverse_weight(time_BK, noise)[:, block_T]
-    return masked_BT, weight_BT.float(), share_BK.float()[:, 0]
+    return masked_BT, weight_BT.float(), fraction_BK.float()[:, 0]

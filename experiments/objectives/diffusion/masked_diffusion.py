@@ -1,4 +1,4 @@
-"""Masked diffusion: mask a random share of the tokens, predict them all at once.
+"""Masked diffusion: mask a random fraction of the tokens, predict them all at once.
 
 Sahoo et al. 2024 (MDLM, arXiv 2406.07524), Shi et al. 2024 (MD4, arXiv
 2406.04329), Nie et al. 2025 (LLaDA, arXiv 2502.09992). At time t each token is
@@ -28,7 +28,7 @@ from experiments.objectives.diffusion.noise_schedules import (
     NoiseConfig,
     draw_times,
     inverse_weight,
-    masked_share,
+    masked_fraction,
 )
 from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.objectives.diffusion.unmasking_schedule import UnmaskingConfig
@@ -58,16 +58,16 @@ class MaskedDiffusionConfig:
     min_time: float = 1e-3
     """Smallest time drawn in training, which bounds the weight."""
     noise: NoiseConfig = field(default_factory=NoiseConfig)
-    """How many tokens are masked at a time, and how times are drawn."""
+    """The masking probability at a time, and how times are drawn."""
     estimator: str = "fixed_count"
-    """How the bound is estimated: by ``fixed_count`` masks (LLaDA, equation 6; far less variance) or by
+    """The estimator of the bound: ``fixed_count`` masks (LLaDA, equation 6; far less variance) or by
     Monte Carlo over ``time``."""
     evaluation_samples: int = 8
     """Masked versions of each sequence from which the bound is estimated."""
     sampling_steps: int = 32
-    """Forward passes to fill in a sample."""
+    """Forward passes to unmask a sample."""
     filling: UnmaskingConfig = field(default_factory=UnmaskingConfig)
-    """How a sample is filled in."""
+    """Which positions are unmasked at which step, and how."""
 
     def __post_init__(self) -> None:
         if not 0 < self.min_time < self.noise.max_time:
@@ -124,10 +124,10 @@ class MaskedDiffusion(UnmaskingObjective):
         block_T = self.blocks(T)
         time_BK = self._times(B, int(block_T[-1]) + 1, generator)
         scored_BT = batch.answer_BT & batch.valid_BT
-        share_BK = masked_share(time_BK, self.noise)
-        masked_BT = (torch.rand(B, T, generator=generator) < share_BK[:, block_T]) & scored_BT
+        masked_fraction_BK = masked_fraction(time_BK, self.noise)
+        masked_BT = (torch.rand(B, T, generator=generator) < masked_fraction_BK[:, block_T]) & scored_BT
         weight_BT = masked_BT / inverse_weight(time_BK, self.noise)[:, block_T]
-        return self._view(batch, batch.tokens_BT, masked_BT, weight_BT, share_BK[:, 0])
+        return self._view(batch, batch.tokens_BT, masked_BT, weight_BT, masked_fraction_BK[:, 0])
 
     def _times(self, rows: int, blocks: int, generator: torch.Generator) -> Tensor:
         """Times (B, K), spread evenly over all of them: far less variance than independent draws."""
@@ -143,13 +143,13 @@ class MaskedDiffusion(UnmaskingObjective):
         return self._view(batch, batch.context_BT, hidden_BT, hidden_BT.float(), everything_B)
 
     def _canvas(self, batch: Batch) -> Batch:
-        """The batch; where texts are asked for, with room to the right of each answer, full of end tokens."""
+        """Return the batch; where the task asks for texts, answers are padded with end tokens."""
         if self.continues:
             return batch
         return ended_answers(batch, self.task.config.max_target + 1, self.vocabulary)  # type: ignore[attr-defined]
 
     def _view(
-        self, batch: Batch, shown_BT: Tensor, masked_BT: Tensor, weight_BT: Tensor, share_B: Tensor
+        self, batch: Batch, shown_BT: Tensor, masked_BT: Tensor, weight_BT: Tensor, masked_fraction_B: Tensor
     ) -> View:
         return View(
             tokens_BT=shown_BT.masked_fill(masked_BT, self.vocabulary.mask),
@@ -158,7 +158,7 @@ class MaskedDiffusion(UnmaskingObjective):
             weight_BT=weight_BT,
             # All scored tokens, masked or not: the weight 1/t makes up for those that are not.
             count_B=(batch.answer_BT & batch.valid_BT).sum(1).float(),
-            time_B=share_B,
+            time_B=masked_fraction_B,
         )
 
     def logits(self, output: Output, view: View) -> Tensor:
@@ -175,7 +175,7 @@ class MaskedDiffusion(UnmaskingObjective):
 
     @torch.no_grad()
     def evaluate(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
-        """Where texts are asked for, the bound on the target's likelihood and the text that is written."""
+        """Score a batch; of tasks that ask for texts, the bound of the target and the generated text."""
         if self.continues:
             return super().evaluate(model, batch, generators)
         score = self.likelihood_score(model, batch, generators)
@@ -191,7 +191,7 @@ class MaskedDiffusion(UnmaskingObjective):
         return Score(records=generated_examples(score, texts, batch))
 
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
-        """The bound for each sequence: the mean of its samples, each unbiased for it."""
+        """Return the bound of each sequence: the mean of its samples, each unbiased for it."""
         nats_BS = self.estimates(model, batch, generators)
         bytes_B = scored_bytes(batch, batch.answer_BT & batch.valid_BT)
         nats_B, records = nats_BS.mean(1), []
@@ -220,7 +220,7 @@ class MaskedDiffusion(UnmaskingObjective):
         return torch.stack(found, dim=1)
 
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
-        """The part of the standard error that is the estimator's own; the texts' metrics where some are."""
+        """Return the estimator's own part of the standard error, or the metrics of generated texts."""
         if not self.continues:
             how = f"{self.unmasking.method}, {self.steps} steps"
             return generation_metrics(records, split, self.likelihood, self.task.metric, how)
@@ -256,7 +256,7 @@ class MaskedDiffusion(UnmaskingObjective):
         stop: Collection[int] = (),
         on_token: Callable[[int, int], None] | None = None,
     ) -> list[list[int]]:
-        """As in training, a text that was asked for has room for the longest, whatever ``max_tokens`` is."""
+        """Generate by unmasking; a target has the room it has in training, whatever ``max_tokens`` is."""
         room = max_tokens
         if not self.continues:
             prompts = [[*prompt, self.vocabulary.eos] for prompt in prompts]

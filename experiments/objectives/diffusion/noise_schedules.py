@@ -1,4 +1,4 @@
-"""Noise schedules of masked diffusion: how likely a token is masked at a time, and what that weighs.
+"""Noise schedules of masked diffusion: the masking probability at a time, and the weight of the loss.
 
 At time t, from 0 (clean) to 1 (all masked), each token is masked with probability m(t) = 1 - alpha(t).
 The bound on -log p is the mean over t of w(t) times the cross-entropy of the masked tokens, with
@@ -59,8 +59,8 @@ class NoiseConfig:
             raise ValueError(f"noise.max_time={self.max_time} must lie in (0, 1]")
 
 
-def masked_share(time_X: Tensor, config: NoiseConfig) -> Tensor:
-    """The probability m(t) that a token is masked."""
+def masked_fraction(time_X: Tensor, config: NoiseConfig) -> Tensor:
+    """Return the probability m(t) that a token is masked."""
     if config.schedule == "linear":
         return time_X
     if config.schedule == "polynomial":
@@ -72,7 +72,7 @@ def masked_share(time_X: Tensor, config: NoiseConfig) -> Tensor:
 
 
 def inverse_weight(time_X: Tensor, config: NoiseConfig) -> Tensor:
-    """1 / w(t) = m(t) / m'(t), which masked tokens' cross-entropies are divided by."""
+    """Return 1 / w(t) = m(t) / m'(t), which masked tokens' cross-entropies are divided by."""
     if config.schedule == "linear":
         return time_X
     if config.schedule == "polynomial":
@@ -88,7 +88,7 @@ def _sigma(time_X: Tensor, config: NoiseConfig) -> Tensor:
 
 
 def draw_times(count: int, min_time: float, config: NoiseConfig, generator: torch.Generator) -> Tensor:
-    """Times (count,) from ``min_time`` to ``max_time``, each of them uniform by itself."""
+    """Draw times (count,) from ``min_time`` to ``max_time``, each of them uniform by itself."""
     place_N = torch.arange(count) / count
     if config.times == "shared_offset":
         time_N = (torch.rand(1, generator=generator) + place_N) % 1
@@ -100,7 +100,7 @@ def draw_times(count: int, min_time: float, config: NoiseConfig, generator: torc
 
 
 def time_grid(steps: int, config: NoiseConfig) -> Tensor:
-    """Masked shares (steps + 1,), float64, at equal steps of time from 1 (all masked) down to 0 (none)."""
-    share_K = masked_share(torch.linspace(1, 0, steps + 1, dtype=torch.float64), config)
-    share_K[0], share_K[-1] = 1.0, 0.0  # the geometric schedule all but reaches them
-    return share_K
+    """Return masked fractions (steps + 1,) at equal steps of time from 1 (all masked) down to 0 (none)."""
+    fraction_K = masked_fraction(torch.linspace(1, 0, steps + 1, dtype=torch.float64), config)
+    fraction_K[0], fraction_K[-1] = 1.0, 0.0  # the geometric schedule all but reaches them
+    return fraction_K

@@ -1,8 +1,8 @@
-"""Filling in masked positions step by step with a model that sees both sides of them.
+"""Unmasking of texts step by step, with a model that sees both sides of a masked position.
 
 Used by the objectives whose models predict masked tokens. ``unmasking_schedule.py`` says which at which step.
 
-Shapes: B batch, R rows that are worked on, N positions to fill in, T length, V vocabulary.
+Shapes: B batch, R rows that are worked on, N masked positions, T length, V vocabulary.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class UnmaskingObjective(Objective):
         self.steps: int = config.sampling_steps
 
     def override_unmasking(self, *, steps: int | None = None, **changes: Any) -> None:
-        """Changes how blanks are filled in from now on: the number of steps, and fields of UnmaskingConfig.
+        """Change unmasking from now on: the number of steps, and fields of UnmaskingConfig.
 
         A threshold that the new method has no use for is dropped, unless it is among the changes.
         """
@@ -56,7 +56,7 @@ class UnmaskingObjective(Objective):
         stop: Collection[int] = (),
         on_token: Callable[[int, int], None] | None = None,
     ) -> list[list[int]]:
-        """Filled in step by step; ``on_token`` is not called, as tokens are not written in their order."""
+        """Generate by unmasking; ``on_token`` is not called, as tokens are not generated in their order."""
         return self.generate(
             model, prompts, max_tokens=max_tokens, generators=generators, sampling=sampling, stop=stop
         )
@@ -71,7 +71,7 @@ class UnmaskingObjective(Objective):
         sampling: SamplingConfig,
         stop: Collection[int] = (),
     ) -> list[list[int]]:
-        """Continues each prompt by ``max_tokens`` tokens, up to a stop token."""
+        """Continue each prompt by ``max_tokens`` tokens, up to a stop token."""
         return unmask_continuations(
             model,
             prompts,
@@ -95,7 +95,7 @@ class UnmaskingObjective(Objective):
         sampling: SamplingConfig,
         stop: Collection[int] = (),
     ) -> list[list[int]]:
-        """The texts with every mask token in them replaced, wherever it stands. Raises DataError for none."""
+        """Return the texts with every mask token replaced. Raises DataError for a text without one."""
         blanks = [sum(token == self.vocabulary.mask for token in text) for text in texts]
         if not all(blanks):
             raise DataError("a text has no blank to fill in: give the mask token where one should be")
@@ -129,10 +129,10 @@ def unmask_continuations(
     stop: Collection[int] = (),
     **how: Any,
 ) -> list[list[int]]:
-    """Continues each prompt by ``max_tokens`` tokens, up to a stop token. See ``unmask_tokens``.
+    """Continue each prompt by ``max_tokens`` tokens, up to a stop token. See ``unmask_tokens``.
 
     Raises:
-        ConfigError: a repetition penalty: what is written before and after a blank is not settled yet.
+        ConfigError: a repetition penalty: tokens around a masked position are not decided yet.
     """
     if not prompts or max_tokens < 1:
         return [[] for _ in prompts]
@@ -156,13 +156,13 @@ def unmask_tokens(
     continues: bool = True,
     new: int | None = None,
 ) -> list[list[int]]:
-    """What is written at the mask tokens of each text, all texts having equally many.
+    """Return the tokens that replace the mask tokens of each text, all texts having equally many.
 
     Args:
         texts: tokens; of these, mask tokens are to be replaced.
-        steps: forward passes at most (``first_hitting``: one for each blank).
+        steps: forward passes at most (``first_hitting``: one for each masked position).
         continues: whether the whole text was noised in training, or only what is written.
-        new: so many tokens at the end are the blanks, whatever stands before; null for all mask tokens.
+        new: number of tokens at the end to unmask, whatever is before them; None for all mask tokens.
     """
     if sampling.repetition_penalty != 1:
         raise ConfigError(
@@ -197,20 +197,20 @@ def unmask_tokens(
 def guided_predictor(
     model: Backbone, valid_BT: Tensor | None, open_BT: Tensor, guidance: float, mask: int
 ) -> Predictor:
-    """Asks the model about some rows, with classifier-free guidance where that is set."""
+    """Return a function that runs the model on some rows, with classifier-free guidance where that is set."""
 
-    def ask(tokens_RT: Tensor, valid_RT: Tensor | None, share_R: Tensor) -> Tensor:
-        time = {"time_B": share_R} if model.takes_time else {}
+    def ask(tokens_RT: Tensor, valid_RT: Tensor | None, fraction_R: Tensor) -> Tensor:
+        time = {"time_B": fraction_R} if model.takes_time else {}
         return model(tokens_RT, valid_BT=valid_RT, **time).logits_BTV
 
-    def predict(tokens_BT: Tensor, rows_R: Tensor, share_R: Tensor) -> Tensor:
+    def predict(tokens_BT: Tensor, rows_R: Tensor, fraction_R: Tensor) -> Tensor:
         tokens_RT = tokens_BT[rows_R]
         valid_RT = None if valid_BT is None else valid_BT[rows_R]
-        with_RTV = ask(tokens_RT, valid_RT, share_R)
+        with_RTV = ask(tokens_RT, valid_RT, fraction_R)
         if guidance == 0:
             return with_RTV
-        # The prompt is what was never a blank; padding is hidden anyway.
-        without_RTV = ask(torch.where(open_BT[rows_R], tokens_RT, mask), valid_RT, share_R)
+        # The prompt is what was never masked; padding is hidden anyway.
+        without_RTV = ask(torch.where(open_BT[rows_R], tokens_RT, mask), valid_RT, fraction_R)
         return without_RTV + (1 + guidance) * (with_RTV - without_RTV)
 
     return predict

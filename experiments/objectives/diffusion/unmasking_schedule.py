@@ -1,14 +1,14 @@
-"""How blanks are filled in step by step: which of them at which step, and with what.
+"""Schedules of unmasking: which masked positions get their token at which step, and which token.
 
 Three methods. ``ancestral`` walks the reverse process of masked diffusion on a grid of times: a token that
 is masked at time t stays so until s with probability m(s) / m(t) (Sahoo et al. 2024, MDLM, arXiv
 2406.07524, equation 6); its error falls with the number of steps. ``first_hitting`` (Zheng et al. 2024,
 arXiv 2409.02908, section 4) draws when the next token opens: one at a time, uniformly, and the samples are
-exactly the model's. ``confidence`` commits the blanks the model is surest of (LLaDA, arXiv 2502.09992; the
+exactly the model's. ``confidence`` commits the positions the model is surest of (LLaDA, arXiv 2502.09992; the
 orders of Dream, arXiv 2508.15487; the threshold of Fast-dLLM, arXiv 2505.22618): it seeks the mode, and is
 no sampler of the model's distribution even with one token at a step.
 
-Shapes: R rows that are worked on, N blanks, T length, V vocabulary.
+Shapes: R rows that are worked on, N masked positions, T length, V vocabulary.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ ORDERS = ("low_confidence", "margin", "entropy", "random")
 
 @dataclass(frozen=True, kw_only=True)
 class UnmaskingConfig:
-    """How blanks are filled in."""
+    """The schedule of unmasking."""
 
     method: str = "confidence"
     """``confidence`` (mode-seeking), ``ancestral`` (a sampler, the better the more steps) or
-    ``first_hitting`` (an exact sampler; as many steps as blanks)."""
+    ``first_hitting`` (an exact sampler; as many steps as masked positions)."""
     order: str = "low_confidence"
-    """Which blanks ``confidence`` commits first: those whose drawn token is likeliest (``low_confidence``:
+    """Positions that ``confidence`` commits first: those whose drawn token is likeliest (``low_confidence``:
     the others are masked again), whose two likeliest tokens lie furthest apart (``margin``), whose
     distribution has least ``entropy``, or any (``random``)."""
     threshold: float | None = None
-    """``confidence`` also commits every blank whose drawn token is at least so likely; null for none."""
+    """``confidence`` also commits every position whose drawn token is at least so likely; null for none."""
     block_length: int | None = None
-    """Blanks are filled in block by block from left to right, this many at a time (semi-autoregressive),
+    """Positions are unmasked block by block from left to right, this many at a time (semi-autoregressive),
     the steps shared out between blocks; a text that has ended gets no more blocks. Null for one block."""
     guidance: float = 0.0
     """Classifier-free guidance s: logits without the prompt plus (1 + s) times what the prompt changes; the
@@ -65,44 +65,44 @@ class UnmaskingConfig:
 
 
 Predictor = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Logits (R, T, V) of the rows (R,) of all tokens (B, T), given the share (R,) of each that is masked."""
+"""Logits (R, T, V) of the rows (R,) of all tokens (B, T), given the masked fraction (R,) of each."""
 
 
 @dataclass(kw_only=True)
 class Unmasker:
-    """Texts that are being filled in, and how. What a row becomes depends on its own generator alone."""
+    """Texts that are being unmasked. The result of a row depends on its own generator alone."""
 
     predict: Predictor
     tokens_BT: Tensor
     """Changed in place."""
     place_BN: Tensor
-    """Positions of the blanks of each row, from left to right; every row has equally many."""
+    """Masked positions of each row, from left to right; every row has equally many."""
     masked_BN: Tensor
-    """True where a blank is still open."""
+    """True where a position is still masked."""
     size_B: Tensor
-    """What the share of masked tokens is a share of."""
+    """Number of tokens of each row that the masked fraction refers to."""
     unmasking: UnmaskingConfig
     noise: NoiseConfig
     sampling: SamplingConfig
     generators: Sequence[torch.Generator]
     forbidden_V: Tensor
-    """True at the tokens that are never written."""
+    """True at the tokens that are never generated."""
 
     def run(self, steps: int, stop: Collection[int] = ()) -> None:
-        """Fills in every blank, but for the blocks behind one that holds a stop token."""
+        """Unmask every position, except in the blocks after one that holds a stop token."""
         count = self.place_BN.shape[1]
         length = min(self.unmasking.block_length or count, count)
         going = list(range(len(self.tokens_BT)))
         for start in range(0, count, length):
             block = slice(start, min(start + length, count))
-            self.fill_block(block, going, max(1, block.stop * steps // count - start * steps // count))
+            self.unmask_block(block, going, max(1, block.stop * steps // count - start * steps // count))
             written = self.tokens_BT.gather(1, self.place_BN[:, block]).tolist()
             going = [row for row in going if not set(written[row]) & set(stop)]
             if not going:
                 return
 
-    def fill_block(self, block: slice, rows: Sequence[int], steps: int) -> None:
-        """Fills in one block of blanks of some rows."""
+    def unmask_block(self, block: slice, rows: Sequence[int], steps: int) -> None:
+        """Unmask a block of positions of some rows."""
         if self.unmasking.method == "confidence":
             for remaining in range(steps, 0, -1):
                 rows = [row for row in rows if self.masked_BN[row, block].any()]
@@ -118,14 +118,14 @@ class Unmasker:
                 self._commit(block, hit, opened_RN[hit_R], self._propose(block, hit)[1])
 
     def _ancestral(self, block: slice, rows: Sequence[int], steps: int) -> Iterator[Tensor]:
-        """Blanks (R, N) that open at each step of the time grid."""
-        share_K = time_grid(steps, self.noise)
-        for before, after in itertools.pairwise(share_K.tolist()):
+        """Yield the positions (R, N) that are unmasked at each step of the time grid."""
+        fraction_K = time_grid(steps, self.noise)
+        for before, after in itertools.pairwise(fraction_K.tolist()):
             uniform_RN = self._uniform(block, rows)
             yield (uniform_RN >= after / before) & self.masked_BN[list(rows), block]
 
     def _first_hitting(self, block: slice, rows: Sequence[int]) -> Iterator[Tensor]:
-        """One open blank of each row at a time, each as likely as the others."""
+        """Yield one masked position of each row at a time, each as likely as the others."""
         for _ in range(block.stop - block.start):
             noise_RN = self._uniform(block, rows).masked_fill(~self.masked_BN[list(rows), block], -1.0)
             first_RN = torch.zeros_like(noise_RN, dtype=torch.bool)
@@ -133,7 +133,7 @@ class Unmasker:
             yield first_RN & self.masked_BN[list(rows), block]
 
     def _open_surest(self, block: slice, rows: Sequence[int], remaining: int) -> None:
-        """Commits an equal part of the blanks, those the model is surest of, and all above the threshold."""
+        """Commit an equal part of the positions, the surest ones, and all above the threshold."""
         if not rows:
             return
         logits_RNV, token_RN = self._propose(block, rows)
@@ -153,10 +153,10 @@ class Unmasker:
         self._commit(block, rows, opened_RN & masked_RN, token_RN)
 
     def _propose(self, block: slice, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Logits (R, N, V) of a block, before temperature, and tokens (R, N) drawn."""
+        """Return the logits (R, N, V) of a block, before temperature, and tokens (R, N) drawn from them."""
         rows_R = torch.tensor(rows, device=self.tokens_BT.device)
-        share_R = self.masked_BN[rows_R].sum(1) / self.size_B[rows_R]
-        logits_RTV = self.predict(self.tokens_BT, rows_R, share_R)
+        fraction_R = self.masked_BN[rows_R].sum(1) / self.size_B[rows_R]
+        logits_RTV = self.predict(self.tokens_BT, rows_R, fraction_R)
         index_R1 = torch.arange(len(rows), device=rows_R.device)[:, None]
         logits_RNV = logits_RTV[index_R1, self.place_BN[rows_R, block]].float()
         logits_RNV = logits_RNV.masked_fill(self.forbidden_V, -torch.inf)
@@ -164,7 +164,7 @@ class Unmasker:
         return logits_RNV, draw(process(logits_RNV, self.sampling), self.sampling, own)
 
     def _commit(self, block: slice, rows: Sequence[int], opened_RN: Tensor, token_RN: Tensor) -> None:
-        """Writes the tokens of the opened blanks."""
+        """Write the tokens of the positions that are unmasked now."""
         row_R = torch.tensor(rows, device=self.tokens_BT.device)
         at, blank = opened_RN.nonzero(as_tuple=True)
         blank_N = blank + block.start
@@ -179,7 +179,7 @@ class Unmasker:
 
 
 def sureness(p_RNV: Tensor, likely_RN: Tensor, order: str) -> Tensor:
-    """How sure the model is of each blank (R, N): the larger, the surer; see ``UnmaskingConfig.order``."""
+    """Return a confidence for each position (R, N), the larger the surer; see ``UnmaskingConfig.order``."""
     if order == "low_confidence":
         return likely_RN
     if order == "margin":

@@ -1,4 +1,4 @@
-"""What the fine-tuning objectives share: they read the whole text and learn through a readout.
+"""Base class of the fine-tuning objectives: they read the whole text and learn through a readout.
 
 Shapes: B batch, T length.
 """
@@ -19,7 +19,7 @@ AUTO = "auto"
 
 
 class ReadoutObjective(Objective):
-    """Nothing is hidden and nothing is written: ``Output.readout`` is compared with the labels."""
+    """Nothing is hidden and nothing is generated: ``Output.readout`` is compared with the labels."""
 
     @classmethod
     def missing_capability(cls, capabilities: Capabilities) -> str | None:

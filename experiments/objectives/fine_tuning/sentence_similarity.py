@@ -32,7 +32,7 @@ class SimilarityConfig:
     """The vectors that are compared."""
 
     pooling: str = "mean"
-    """How states become a vector: ``mean``, ``first``, ``last``, or ``auto`` (first or last, as the
+    """Pooling of the states to a vector: ``mean``, ``first``, ``last``, or ``auto`` (first or last, as the
     backbone is bidirectional or causal)."""
 
     def __post_init__(self) -> None:
@@ -51,7 +51,7 @@ class TwoTexts(View):
         return 2
 
     def run(self, model: Backbone) -> Output:
-        """One forward pass over all 2B texts; the readout is (2, B, D)."""
+        """Run one forward pass over all 2B texts; the readout is (2, B, D)."""
         assert self.valid_BT is not None
         output = model(
             torch.cat([self.tokens_BT, self.other_BT]),

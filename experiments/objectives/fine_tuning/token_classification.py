@@ -77,7 +77,7 @@ class TokenClassification(ReadoutObjective):
         return Score(records=records)
 
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
-        """Share of right tags; where tags mark entities, also their precision, recall and F1.
+        """Compute the fraction of right tags; where tags mark entities, also their precision, recall and F1.
 
         An entity is found if type, beginning and end are right, as in the CoNLL
         shared tasks (Tjong Kim Sang and De Meulder 2003).
@@ -115,5 +115,5 @@ class TokenClassification(ReadoutObjective):
         right = sum(a == b for a, b in zip(true, guessed, strict=True))
         if not is_entity_scheme(self.task.classes):
             return len(true), right, 0, 0, 0
-        there, said = entities(true), entities(guessed)
-        return len(true), right, len(there), len(said), len(there & said)
+        labelled, predicted = entities(true), entities(guessed)
+        return len(true), right, len(labelled), len(predicted), len(labelled & predicted)

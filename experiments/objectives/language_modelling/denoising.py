@@ -68,7 +68,7 @@ def span_lengths(total: int, mean_span: float, generator: torch.Generator) -> Te
 
 
 def infill(length: int, rate: float, mean_span: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Where each item of the source begins in the text (M,), and whether it is a mask (M,).
+    """Return the position in the text (M,) where each item of the source begins, and True (M,) at masks.
 
     ``round(rate * length)`` tokens are masked, at least one. Spans do not overlap; every order of kept
     tokens and spans is equally likely.

@@ -35,7 +35,7 @@ from experiments.tasks.task import Batch, Task
 
 QUESTIONS = ("order", "next")
 MOST_WINDOWS = 2**31
-"""Where a split never runs out, other windows are drawn from so many."""
+"""Windows to draw another text from, where a split never runs out."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ class Seq2SeqConfig:
 
     @property
     def search(self) -> str:
-        """How texts are written, in words."""
+        """The search that generates texts, in words."""
         if self.num_beams == 1:
             return "greedy"
         return f"beam search of {self.num_beams}, length penalty {self.length_penalty:g}"
@@ -80,7 +80,7 @@ class Seq2Seq(Objective):
 
     @torch.no_grad()
     def evaluate(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
-        """Likelihood of the target, and the text that the model writes itself."""
+        """Score the likelihood of the target, and generate a text for each source."""
         score = self.likelihood_score(model, batch, generators)
         return Score(records=generated_examples(score, self.generate(model, batch, generators), batch))
 
@@ -92,7 +92,7 @@ class Seq2Seq(Objective):
         )
 
     def generate(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> list[str]:
-        """The text written for each source."""
+        """Generate the text of each source."""
         sources = source_prompts(batch)
         limit, stop = self.task.config.max_target + 1, {self.vocabulary.eos}
         if self.config.num_beams == 1:

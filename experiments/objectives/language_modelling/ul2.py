@@ -27,7 +27,7 @@ from experiments.tasks.task import Batch, Task
 
 
 class Denoiser(NamedTuple):
-    """One kind of corruption."""
+    """A kind of corruption."""
 
     mode: str
     """``R``, ``S`` or ``X``."""

@@ -1,4 +1,4 @@
-"""What the formal languages share: a string, a marker, and what is to be written for the string.
+"""Base class of the formal languages: a string, a marker, and the answer to the string.
 
 The tasks are those of Delétang et al. 2023, "Neural networks and the Chomsky hierarchy" (arXiv 2207.02098;
 github.com/google-deepmind/neural_networks_chomsky_hierarchy), which trains on lengths 1 to 40 and tests on up

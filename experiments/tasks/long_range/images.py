@@ -38,7 +38,7 @@ _DIGIT_LEVELS, _LEVELS = 17, 256
 
 @dataclass(frozen=True, kw_only=True)
 class ImagesConfig(RowsConfig):
-    """Which images, and the order of their pixels."""
+    """The source of the images, and the order of their pixels."""
 
     made: ClassVar[str] = "digits"
 

@@ -45,7 +45,7 @@ class PathfinderConfig:
     num_dashes: int = 14
     """Dashes of each of the two long curves."""
     continuity: float = 1.0
-    """How straight curves are: the turn between dashes is below 90 degrees divided by this."""
+    """Straightness of curves: the turn between dashes is below 90 degrees divided by this."""
     start_distance: float = 7.0
     """Distance between the starts of the two long curves in pixels."""
     num_distractors: int = 5
@@ -111,7 +111,7 @@ class Pathfinder(Generated):
     def scenes(
         self, split: str, seed: int, start: int, count: int
     ) -> tuple[Curves, list[Curves], NDArray[np.int64]]:
-        """What the images show: the two long curves, the short ones, and the labels (B,)."""
+        """Draw the contents of the images: the two long curves, the short ones, and the labels (B,)."""
         c = self.config
         index_B = np.arange(start, start + count, dtype=np.int64)
         key = stream(seed, split, "pathfinder")
@@ -152,7 +152,7 @@ class Pathfinder(Generated):
 
 
 def dots(pair: Curves, label_B: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Where the two dots are (B, 2, 2): the start of the first long curve, and an end by the label."""
+    """Return the two dots (B, 2, 2): the start of the first long curve, and an end by the label."""
     rows = np.arange(len(label_B))
     ends_BE2 = pair.points_BSN2[rows, 1 - label_B, -1]
     return np.stack([pair.points_BSN2[:, 0, 0], ends_BE2], axis=1)

@@ -39,7 +39,7 @@ _ATTEMPTS = 2000
 
 @dataclass(frozen=True, kw_only=True)
 class CurveConfig:
-    """How dashes look, in pixels."""
+    """The geometry of dashes, in pixels."""
 
     size: int
     dash_length: int
@@ -59,7 +59,7 @@ class Curves:
 
 
 class Grid:
-    """Which pixels of each image are too near to a dash for another one to run there."""
+    """Pixels of each image that are too near to a dash for another one to run there."""
 
     def __init__(self, config: CurveConfig, margin_B: NDArray[np.int64]) -> None:
         self.config, self.margin_B = config, margin_B
@@ -70,7 +70,7 @@ class Grid:
         self._offset_O2 = np.stack(np.meshgrid(offset, offset, indexing="ij"), axis=-1).reshape(-1, 2)
 
     def free(self, rows: NDArray[np.int64], dash: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Whether dashes (R, ..., 2, 2) of the images ``rows`` are inside and on no taken pixel, (R, ...)."""
+        """Return True (R, ...) for dashes (R, ..., 2, 2) of the images ``rows`` on free pixels inside."""
         place = _inner(dash)
         inside = ((place >= _BORDER) & (place <= self.config.size - 1 - _BORDER)).all(-1)
         pixel = np.clip(np.rint(place), 0, self.config.size - 1).astype(np.int64)

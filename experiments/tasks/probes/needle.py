@@ -50,7 +50,7 @@ class NeedleConfig:
     num_needles: int = 4
     """Keys of which one is asked for (multi_key), values, queries, or names in a chain; single has one."""
     depth: float | None = None
-    """Where the first needle asked for stands, as a share of the haystack; null draws it."""
+    """Position of the first needle asked for, as a fraction of the haystack; null draws it."""
     num_sentinels: int = 28
     """Sentinel ids, never used here, so that the vocabulary is that of ``task=text``."""
     cache_dir: str = "data-cache"

@@ -47,12 +47,12 @@ class Probe(Generated):
         the answers follow from what a model is shown.
 
         Args:
-            shown: the context of one example, a filler at each answer, padding left out.
+            shown: the context of one example, a noise token at each answer, padding left out.
             asked: the positions of the answers, ascending.
         """
 
     def guesses(self) -> list[Reference]:
-        """What guessing reaches, by a formula."""
+        """Return the scores of guessing, by formulas."""
         return []
 
     def references(self) -> list[Reference]:

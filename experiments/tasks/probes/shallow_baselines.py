@@ -2,8 +2,8 @@
 
 A score says little until one knows what needs no understanding: a leaderboard
 may cluster at the level of "the most frequent answer" without anyone noticing.
-Each solver here is a table or a count, fitted on training examples and scored
-on test examples by the metric of the models; it sees the context a model sees.
+Each baseline is a table or a count, fitted on training examples and scored
+on test examples by the metric of the models; it reads the context that a model reads.
 
 Shapes: E examples, T tokens, N answers of all examples, V symbols, D distances.
 """
@@ -23,7 +23,7 @@ EXAMPLES = 2000
 TOKENS = 2**16
 """Tokens of either, at most: a second is more than a reference line is worth."""
 WINDOWS = (1, 2, 4)
-"""Last tokens before the answer that the table solvers look at."""
+"""Last tokens before the answer that the table baselines look at."""
 REACH = 128
 """The farthest distance that is tried for a token to be copied from."""
 COUNTED = 512
@@ -69,7 +69,7 @@ class Answers:
 
     @cached_property
     def counts_EV(self) -> NDArray[np.float64]:
-        """How often each symbol is visible in each example."""
+        """Count how often each symbol is visible in each example."""
         code_ET = self.context_ET + self.num_symbols * np.arange(len(self.context_ET))[:, None]
         counted = np.bincount(code_ET[self.visible_ET], minlength=len(self.context_ET) * self.num_symbols)
         return counted.reshape(-1, self.num_symbols).astype(np.float64)
@@ -80,12 +80,12 @@ class Answers:
         return np.where(at_N < 0, -1, self.context_ET[self.row_N, at_N.clip(0)])
 
     def score(self, right_N: NDArray[np.floating] | NDArray[np.bool_]) -> float:
-        """Mean over examples of the share of their answers that is right."""
+        """Mean over examples of the fraction of their answers that is right."""
         return float((right_N / self.per_row_E[self.row_N]).sum() / len(self.context_ET))
 
 
 def shallow_scores(task: Task) -> dict[str, float]:
-    """What each solver reaches on the test split, by the name of what it looks at."""
+    """Return the score of each baseline on the test split, by the name of what it looks at."""
     train, test = Answers.of(task, "train"), Answers.of(task, "test")
     guess_N = _table(train, test, np.zeros_like(train.row_N), np.zeros_like(test.row_N), None)
     found = {
@@ -115,7 +115,7 @@ def shallow_scores(task: Task) -> dict[str, float]:
 
 
 def best_reference(scores: dict[str, float], metric: str) -> Reference:
-    """The line of the best solver; the others in its note."""
+    """Return the reference line of the best baseline, with the others in its note."""
     names = sorted(scores, key=lambda name: -scores[name])
     others = ", ".join(f"{name} {scores[name]:.3f}" for name in names[1:])
     note = f"the best of the shallow baselines, fitted on the training split; the others: {others}"

@@ -1,4 +1,4 @@
-"""What the recall probes share: facts, then queries among filler, each asked once.
+"""Base class of the recall probes: facts, then queries among noise tokens, each asked once.
 
 The layout is that of multi-query associative recall (Arora et al. 2023,
 "Zoology", arXiv 2312.04927, section 4): the rest of the sequence behind the

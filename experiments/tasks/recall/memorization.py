@@ -33,7 +33,7 @@ class MemorizationConfig:
     num_symbols: int = 256
     """Symbols (V), the filler among them: as many keys as values, (V - 1) // 2."""
     table_seed: int = 12345
-    """Which table is to be learned."""
+    """Seed of the table to be learned."""
 
     def __post_init__(self) -> None:
         if self.sequence_length < 2 or self.sequence_length % 2:

@@ -1,4 +1,4 @@
-"""What the tasks with labels beside the text share: rows, tokens, order, padding.
+"""Base class of the tasks with labels beside the text: rows, tokens, order, padding.
 
 An example is ``[bos] a [eos]`` or ``[bos] a [eos] b [eos]`` (BERT's form, with
 bos for CLS and eos for SEP), padded on the right to T tokens. In training, each
@@ -57,7 +57,7 @@ class LabelledConfig(RowsConfig):
     """Rows, a tokenizer and a length."""
 
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    """How text becomes tokens; its post-processing is not used."""
+    """The tokenizer; its post-processing is not used."""
     sequence_length: int = 128
     """Tokens in an example (T), special tokens included; what is longer is cut."""
     num_sentinels: int = 28

@@ -46,7 +46,7 @@ class SentenceSimilarityConfig(LabelledConfig):
     sequence_length: int = 64
     """Tokens in an example (T), special tokens included; each text has half of the room and is cut to it."""
     metric: str = "spearman"
-    """What the table shows: ``spearman`` or ``pearson``; both are recorded."""
+    """Metric of the table: ``spearman`` or ``pearson``; both are recorded."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

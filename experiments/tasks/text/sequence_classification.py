@@ -45,7 +45,7 @@ class SentencesConfig(LabelledConfig):
     label_column: str = "label"
     """The column of the class: a name or a whole number."""
     metric: str = "accuracy"
-    """What the table shows: ``accuracy``, ``macro_f1`` or ``matthews``; all are recorded."""
+    """Metric of the table: ``accuracy``, ``macro_f1`` or ``matthews``; all are recorded."""
     cache_dir: str = "data-cache"
     """Folder of the prepared documentation (embedded)."""
 
@@ -58,7 +58,7 @@ class SentencesConfig(LabelledConfig):
 
 
 class Sentences(Labelled):
-    """One class for each text or pair of texts."""
+    """A class for each text or pair of texts."""
 
     Config = SentencesConfig
     config: SentencesConfig

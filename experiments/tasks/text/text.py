@@ -39,7 +39,7 @@ class TextConfig(CorpusConfig):
     """A corpus, a tokenizer and a window."""
 
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    """How text becomes tokens."""
+    """The tokenizer."""
     sequence_length: int = 256
     """Tokens in an example (T)."""
     train_tokens: int | None = None
@@ -123,7 +123,7 @@ class Text(Task):
         return self.config.stride or self.sequence_length
 
     def _train_windows(self, seed: int, index_B: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where training windows begin. A batch may span epochs."""
+        """Return the first tokens of training windows. A batch may span epochs."""
         num_windows, num_tokens = self.num_examples("train"), len(self._tokens["train"])
         epoch_B, position_B = np.divmod(index_B, num_windows)
         begin_B = np.empty_like(index_B)

@@ -37,7 +37,7 @@ LEARNED_PHRASES = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class PairsConfig(RowsConfig):
-    """Where pairs come from and how they become tokens."""
+    """The source of the pairs, and their tokenizer."""
 
     made: ClassVar[str | None] = "phrases"
 
@@ -48,7 +48,7 @@ class PairsConfig(RowsConfig):
     target_column: str = "target"
     """The column of the text to write."""
     tokenizer: TokenizerConfig = field(default_factory=lambda: TokenizerConfig(post_processing=[]))
-    """How text becomes tokens; one tokenizer for both sides, learned from both."""
+    """The tokenizer; one for both sides, learned from both."""
     max_source: int = 64
     """Tokens of a source at most; longer ones are cut."""
     max_target: int = 64
@@ -161,7 +161,7 @@ class Pairs(Task):
         return digest.hexdigest()[:16]
 
     def references(self) -> list[Reference]:
-        """What a model reaches in BLEU that copies the source."""
+        """Return the BLEU of a model that copies the source."""
         held_out = self.num_examples("test")
         pairs = self.pairs("test", 0, 0, 1000 if held_out is None else min(held_out, 1000))
         value, _, _ = bleu([pair.source for pair in pairs], [pair.target for pair in pairs])

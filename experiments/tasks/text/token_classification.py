@@ -50,7 +50,7 @@ class TagsConfig(LabelledConfig):
     sequence_length: int = 64
     """Tokens in an example (T), special tokens included; longer sentences are cut into pieces."""
     metric: str = "entity_f1"
-    """What the table shows: ``entity_f1`` (tags are O, B-TYPE, I-TYPE, perhaps E- and S-) or
+    """Metric of the table: ``entity_f1`` (tags are O, B-TYPE, I-TYPE, perhaps E- and S-) or
     ``tag_accuracy``; both are recorded where tags mark entities."""
 
     def __post_init__(self) -> None:
@@ -113,7 +113,7 @@ class Tags(Labelled):
         return examples
 
     def references(self) -> list[Reference]:
-        """What a dictionary reaches that gives each word its most frequent tag in training."""
+        """Return the scores of a dictionary that gives each word its most frequent tag in training."""
         seen: dict[str, Counter[str]] = defaultdict(Counter)
         for row in self.parsed["train"]:
             for word, tag in zip(row.texts, row.target, strict=True):

@@ -9,7 +9,7 @@ from experiments.objectives.diffusion.noise_schedules import (
     NoiseConfig,
     draw_times,
     inverse_weight,
-    masked_share,
+    masked_fraction,
     time_grid,
 )
 from tests.experiments.objectives import toys
@@ -24,9 +24,9 @@ def names(config):
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=names)
-def test_the_weight_is_the_relative_slope_of_the_masked_share(config):
+def test_the_weight_is_the_relative_slope_of_the_masked_fraction(config):
     time_N = torch.linspace(0.01, 0.99, 99, dtype=torch.float64, requires_grad=True)
-    share_N = masked_share(time_N, config)
+    share_N = masked_fraction(time_N, config)
     (slope_N,) = torch.autograd.grad(share_N.sum(), time_N)
     torch.testing.assert_close(inverse_weight(time_N, config), share_N / slope_N)
     assert (share_N.diff() > 0).all()
@@ -41,7 +41,7 @@ def test_shares_by_hand():
         "geometric": 1 - math.exp(-math.sqrt(1e-5 * 20)),
     }
     for name, share in expected.items():
-        assert masked_share(half, NoiseConfig(schedule=name)).item() == pytest.approx(share)
+        assert masked_fraction(half, NoiseConfig(schedule=name)).item() == pytest.approx(share)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=names)
@@ -56,7 +56,7 @@ def test_the_bound_is_the_likelihood_whatever_the_schedule(config):
     # Midpoints of intervals that grow from time 0, where some weights are steep.
     edge_Q = torch.linspace(0, 1, 20001, dtype=torch.float64) ** 4
     time_Q, width_Q = (edge_Q[1:] + edge_Q[:-1]) / 2, edge_Q.diff()
-    share_Q1 = masked_share(time_Q, config)[:, None]
+    share_Q1 = masked_fraction(time_Q, config)[:, None]
     count_M = masks_MT.sum(1)
     mask_QM = share_Q1**count_M * (1 - share_Q1) ** (L - count_M)
     weight_M = (width_Q / inverse_weight(time_Q, config)) @ mask_QM
@@ -128,7 +128,7 @@ def test_the_grid_runs_from_everything_to_nothing(config):
     share_K = time_grid(7, config)
     assert (share_K[0], share_K[-1]) == (1, 0)
     assert (share_K.diff() < 0).all()
-    torch.testing.assert_close(share_K[3], masked_share(torch.tensor(4 / 7, dtype=torch.float64), config))
+    torch.testing.assert_close(share_K[3], masked_fraction(torch.tensor(4 / 7, dtype=torch.float64), config))
 
 
 @pytest.mark.parametrize(
