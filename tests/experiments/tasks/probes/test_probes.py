@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.config.sections import CONF
 from experiments.config.structured import component, load_class
 from experiments.objectives.objective import Objective
-from experiments.tasks.__main__ import measure_gate
+from experiments.tasks.__main__ import check_task
 from experiments.tasks.probes.probe import Probe
 from experiments.tasks.task import Task
 
@@ -158,11 +158,11 @@ def test_the_page_has_a_measured_row_and_a_description_of_every_probe() -> None:
 
 
 @pytest.mark.parametrize("name", ["recall", "missing_duplicate", "noisy_recall"])
-def test_the_page_quotes_what_the_gate_measures(name: str) -> None:
-    gate = measure_gate(name, PROBES[name])
-    first, second = sorted(gate.scores, key=lambda solver: -gate.scores[solver])[:2]
+def test_the_page_quotes_the_task_check(name: str) -> None:
+    check = check_task(name, PROBES[name])
+    first, second = sorted(check.scores, key=lambda baseline: -check.scores[baseline])[:2]
     row = (
-        f"| `{name}` | {gate.length} | {gate.answers:.1f} | {gate.oracle:.3f} | {gate.guess:.3f} "
-        f"| {first} {gate.scores[first]:.3f} | {second} {gate.scores[second]:.3f} |"
+        f"| `{name}` | {check.length} | {check.answers:.1f} | {check.oracle:.3f} | {check.guess:.3f} "
+        f"| {first} {check.scores[first]:.3f} | {second} {check.scores[second]:.3f} |"
     )
     assert row in PAGE
