@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from analysis.load.run_config import flat_config
 from analysis.load.study import load_study
+from experiments.config.legacy import upgrade
+from experiments.config.sections import read_sections
 from experiments.evaluation.measure import measure
 from experiments.run.load_model import load_model
-from experiments.run.plan import build_task
+from experiments.run.settings import Settings, read_settings
 from tests.experiments import commands
 
 STORED = Path(__file__).parent / "stored_0_1"
@@ -34,12 +37,21 @@ CLASSES = {
 }
 
 
+def settings_of(name: str) -> Settings:
+    """Return all settings of a stored run, in the words of this version."""
+    stored = OmegaConf.to_container(OmegaConf.load(RUNS[name] / "config.yaml"))
+    assert isinstance(stored, dict)
+    return read_settings(
+        read_sections(OmegaConf.create(upgrade({str(key): value for key, value in stored.items()})))
+    )
+
+
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_stored_run_scores_as_it_did(name: str) -> None:
-    path = RUNS[name]
-    settings = load_model(path, CPU).settings
-    assert settings is not None
-    saved = load_model(path, CPU, task=build_task(settings.task_class, settings.task, settings.names.task))
+    path, settings = RUNS[name], settings_of(name)
+    run = load_model(path, CPU).run
+    assert run is not None
+    saved = load_model(path, CPU, task=run.build_task())
     assert type(saved.model).__name__ == CLASSES[name]
     stored = json.loads((path / "result.json").read_text())["metrics"]
     expected = next(metric for metric in stored if metric["split"] == "test")
@@ -57,24 +69,16 @@ def test_a_stored_run_scores_as_it_did(name: str) -> None:
 
 
 def test_renamed_settings_keep_their_values() -> None:
-    settings = load_model(RUNS["decoder-text-given"], CPU).settings
-    assert settings is not None
-    assert list(settings.extra_evaluations) == ["sequence_length=64"]
-    assert settings.scale.axis == "active_non_embedding"
-    assert settings.resolved["backbone"]["tie_embeddings"] is True
-    encoder = load_model(RUNS["encoder-text-given"], CPU).settings
-    assert encoder is not None
+    decoder = settings_of("decoder-text-given")
+    assert list(decoder.extra_evaluations) == ["sequence_length=64"]
+    assert decoder.scale.axis == "active_non_embedding"
+    assert decoder.resolved["backbone"]["tie_embeddings"] is True
+    encoder = settings_of("encoder-text-given")
     assert encoder.objective.mask_probability == 0.2
     assert encoder.objective.mask_replace_probability == 0.7
-    mamba = load_model(RUNS["mamba-text-given"], CPU).settings
-    assert mamba is not None
-    assert mamba.optimizer.decay_end_fractions == [0.5, 1.0]
-    hybrid = load_model(RUNS["hybrid-text-given"], CPU).settings
-    assert hybrid is not None
-    assert hybrid.resolved["backbone"]["s4"]["dt_scale"] == 2.0
-    diffusion = load_model(RUNS["diffusion-text-given"], CPU).settings
-    assert diffusion is not None
-    assert diffusion.names.backbone == "masked_diffusion"
+    assert settings_of("mamba-text-given").optimizer.decay_end_fractions == [0.5, 1.0]
+    assert settings_of("hybrid-text-given").resolved["backbone"]["s4"]["dt_scale"] == 2.0
+    assert settings_of("diffusion-text-given").names.backbone == "masked_diffusion"
 
 
 def test_the_study_loads(tmp_path: Path) -> None:
