@@ -1,4 +1,4 @@
-"""Compares the arms of a study: prints its tables, writes its frames and its report.
+"""Compare the models of a study: print its tables, write its frames and its report.
 
 python -m analysis.compare study=compare [runs=runs] [out=FOLDER] [--allow-mixed]
 """
@@ -25,19 +25,19 @@ from analysis.tables.latex import render_latex
 from analysis.tables.text import WIDTH, render_markdown, render_tables, study_text
 
 HELP = """\
-Compares the arms of a study.
+Compares the models of a study.
 
     python -m analysis.compare study=compare runs=runs out=runs/compare/analysis [--allow-mixed]
 
 study   the study to read; default compare
 runs    the folder of all studies; default runs
 out     where the results go; default RUNS/STUDY/analysis
---allow-mixed  rank arms of different likelihood classes against each other, and say so;
-        without it each class is ranked by itself
+--allow-mixed  rank models of different likelihood types against each other, and say so;
+        without it each type is ranked separately
 
 Prints one table for each task. Writes results.csv and results.parquet (a row for
-each run), table.csv, table.md and table.tex (a row for each arm), pairs.csv (a row for each
-two arms that are compared) and compare.html; against.svg too, where the study has study.against.
+each run), table.csv, table.md and table.tex (a row for each model), pairs.csv (a row for each
+two models that are compared) and compare.html; against.svg too, where the study has study.against.
 """
 
 
@@ -52,7 +52,7 @@ class CompareConfig:
     out: str = ""
     """Where the results go; empty for ``RUNS/STUDY/analysis``."""
     allow_mixed: bool = False
-    """Rank arms of different likelihood classes against each other."""
+    """Rank models of different likelihood types against each other."""
 
     def __post_init__(self) -> None:
         if not self.study:

@@ -79,7 +79,7 @@ def render(rates: pd.DataFrame, best: pd.DataFrame) -> list[Table]:
         grid = sorted(here["learning_rate"].unique())
         title = f"{task}, {scale}: validation by learning rate, best in [ ]"
         table = Table(box=rich.box.SIMPLE, title=title)
-        table.add_column("arm")
+        table.add_column("model")
         for rate in grid:
             table.add_column(f"{rate:g}", justify="right")
         table.add_column("decades", justify="right")

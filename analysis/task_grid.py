@@ -23,7 +23,7 @@ from rich.table import Table
 
 from analysis.cli import parquet, read_arguments, run_command, write
 from analysis.load.study import load_study
-from analysis.stats.arms import PLACE, arm_table, mixed_data, usable
+from analysis.stats.arms import TASK_SCALE, arm_table, finished, mixed_data
 from analysis.stats.performance_profile import lines
 from analysis.stats.solve_rates import solve_rates
 from analysis.stats.warnings import study_warnings, with_warnings
@@ -57,7 +57,7 @@ def task_grid(frame: pd.DataFrame) -> pd.DataFrame:
     counts as a score of 0. Tasks are left out that are not scored by an accuracy, and those whose runs saw
     different data.
     """
-    whole = [group for _, group in frame.groupby(PLACE, sort=True) if not mixed_data(group)]
+    whole = [group for _, group in frame.groupby(TASK_SCALE, sort=True) if not mixed_data(group)]
     if not whole:
         return pd.DataFrame()
     runs = pd.concat(whole)
@@ -65,14 +65,14 @@ def task_grid(frame: pd.DataFrame) -> pd.DataFrame:
     rates = solve_rates(runs)
     if rates.empty:
         return pd.DataFrame()
-    ended = runs[usable(runs) | (runs["status"] == "diverged")]
-    means = ended.assign(score=ended["score"].where(usable(ended), 0.0))
-    scores = means.groupby([*PLACE, "arm"])["score"].mean().reset_index()
-    table = rates.merge(scores, on=[*PLACE, "arm"], how="left")
+    ended = runs[finished(runs) | (runs["status"] == "diverged")]
+    means = ended.assign(score=ended["score"].where(finished(ended), 0.0))
+    scores = means.groupby([*TASK_SCALE, "arm"])["score"].mean().reset_index()
+    table = rates.merge(scores, on=[*TASK_SCALE, "arm"], how="left")
     references = arm_table(runs).query("kind == 'reference'").sort_values("score", kind="stable")
-    best = references.groupby(PLACE).last()[["arm", "score"]].reset_index()
+    best = references.groupby(TASK_SCALE).last()[["arm", "score"]].reset_index()
     best = best.rename(columns={"arm": "shallow", "score": "shallow_score"})
-    return table.merge(best, on=PLACE, how="left")
+    return table.merge(best, on=TASK_SCALE, how="left")
 
 
 def grid_text(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
@@ -119,7 +119,7 @@ def prepare(arguments: Sequence[str]) -> tuple[GridConfig, pd.DataFrame, pd.Data
     config = GridConfig(**read_arguments(arguments, GridConfig))
     frame = load_study(Path(config.runs), config.study)
     table = task_grid(frame)
-    if table.empty and any(mixed_data(group) for _, group in frame.groupby(PLACE)):
+    if table.empty and any(mixed_data(group) for _, group in frame.groupby(TASK_SCALE)):
         raise ValueError(
             f"study={config.study}: the runs of each task saw different data: nothing to compare"
         )

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.cli import read_arguments
-from analysis.dashboard import wandb_run as dashboard_run
+from analysis.dashboard import wandb_run
 from analysis.dashboard.wandb_run import Contents, contents, upload_analysis
 from analysis.load.study import load_history, load_study
 from analysis.report.page import find
@@ -88,12 +88,12 @@ class DashboardConfig:
 
 def specs(frame: pd.DataFrame, sent: Contents, config: DashboardConfig) -> dict[str, Any]:
     """What a dry run writes, by file name."""
-    from analysis.dashboard import workspace as views  # takes most of a second
+    from analysis.dashboard import workspace as wandb_views  # takes most of a second
 
     figures = [f"figures/{name}" for name in sent.figures]
     study = {"spec": SPEC, "study": config.study, "project": config.sent_to, "entity": config.entity}
     tables = {
-        name: {"columns": [*map(str, table)], "rows": dashboard_run.rows(table)}
+        name: {"columns": [*map(str, table)], "rows": wandb_run.rows(table)}
         for name, table in sent.tables.items()
     }
     analysis = {"id": sent.run_id, "job_type": "analysis", "content": sent.digest, "figures": figures}
@@ -101,11 +101,11 @@ def specs(frame: pd.DataFrame, sent: Contents, config: DashboardConfig) -> dict[
     return {
         "workspace.json": {
             **study,
-            "view": views.spec(views.workspace(frame, config.sent_to, config.entity)),
+            "view": wandb_views.spec(wandb_views.workspace(frame, config.sent_to, config.entity)),
         },
         "report.json": {
             **study,
-            "view": views.spec(views.report(frame, figures, links, config.sent_to, "")),
+            "view": wandb_views.spec(wandb_views.report(frame, figures, links, config.sent_to, "")),
         },
         "analysis.json": {**study, **analysis, "warnings": sent.warnings, "tables": tables},
     }
@@ -115,7 +115,7 @@ def send(frame: pd.DataFrame, sent: Contents, config: DashboardConfig) -> int:
     """Uploads and saves everything; the number of runs that failed. Raises whatever W&B raises."""
     import wandb
 
-    from analysis.dashboard import workspace as views
+    from analysis.dashboard import workspace as wandb_views
 
     project, entity = config.sent_to, config.entity or str(wandb.Api().default_entity)
     failed = 0
@@ -126,8 +126,8 @@ def send(frame: pd.DataFrame, sent: Contents, config: DashboardConfig) -> int:
     outcome = upload_analysis(config.folder, sent, mode="online", project=project, entity=entity)
     print(f"{sent.run_id}: {outcome}")
     figures = [f"figures/{name}" for name in sent.figures]
-    workspace = views.workspace(frame, project, entity)
-    report = views.report(frame, figures, _links(project, entity), project, entity)
+    workspace = wandb_views.workspace(frame, project, entity)
+    report = wandb_views.report(frame, figures, _links(project, entity), project, entity)
     print(save_views(config.folder / MARK, workspace, report, f"{entity}/{project}"))
     return failed
 

@@ -15,7 +15,7 @@ import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
 from wandb_workspaces import expr
 
-from analysis.stats.arms import PLACE
+from analysis.stats.arms import TASK_SCALE
 from analysis.tables.text import render_markdown
 
 CURVE_AXES = {
@@ -137,8 +137,8 @@ def spec(view: Any) -> dict[str, Any]:
 
 def grouping(frame: pd.DataFrame) -> str:
     """The backbone's key where backbones tell the arms apart; else ``Group``, the cell with its digest."""
-    arms = frame[[*PLACE, "backbone", "cell", "digest"]].drop_duplicates()
-    alone = len(arms[PLACE].drop_duplicates()) == 1 and arms["backbone"].is_unique
+    arms = frame[[*TASK_SCALE, "backbone", "cell", "digest"]].drop_duplicates()
+    alone = len(arms[TASK_SCALE].drop_duplicates()) == 1 and arms["backbone"].is_unique
     return "derived.backbone" if alone else "Group"
 
 

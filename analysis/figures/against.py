@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis.figures.style import MATPLOTLIB_MARKERS, PALETTE, places
 from analysis.stats.against_variable import against_scores, against_title, label, named
-from analysis.stats.arms import PLACE
+from analysis.stats.arms import TASK_SCALE
 
 
 def against_figure(frame: pd.DataFrame) -> bytes | None:
@@ -22,7 +22,7 @@ def against_figure(frame: pd.DataFrame) -> bytes | None:
 
     from analysis.figures.files import figure_bytes
 
-    panels = list(scores.groupby(PLACE, sort=True))
+    panels = list(scores.groupby(TASK_SCALE, sort=True))
     figure = Figure(figsize=(6.4 * len(panels), 4.2), layout="constrained", facecolor="white")
     place = places([str(name) for name in frame["backbone"].unique()])
     for number, (_, rows) in enumerate(panels, start=1):

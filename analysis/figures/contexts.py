@@ -14,7 +14,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.figures.style import MOST_PANELS, make_panels, styles
-from analysis.stats.arms import PLACE, usable
+from analysis.stats.arms import TASK_SCALE, finished
 from analysis.stats.extra_tests import TRAINED, further_scores, settings, shared_setting
 from analysis.stats.intervals import mean_interval
 
@@ -33,7 +33,9 @@ def is_map(tests: list[str]) -> bool:
 def further_curves(frame: pd.DataFrame) -> go.Figure | None:
     """Score on each further test, a panel for each task; None where there are none beside maps."""
     scores = further_scores(frame)
-    panels = [(p, rows) for p, rows in scores.groupby(PLACE, sort=True) if not is_map(list(rows["test"]))]
+    panels = [
+        (p, rows) for p, rows in scores.groupby(TASK_SCALE, sort=True) if not is_map(list(rows["test"]))
+    ]
     if not panels:
         return None
     figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in panels])
@@ -71,7 +73,7 @@ def recall_maps(frame: pd.DataFrame) -> go.Figure | None:
     scores = further_scores(frame)
     panels = [
         ((task, arm), rows[rows["test"] != TRAINED])
-        for (task, _, arm), rows in scores.groupby([*PLACE, "arm"], sort=True)
+        for (task, _, arm), rows in scores.groupby([*TASK_SCALE, "arm"], sort=True)
         if is_map(list(rows["test"]))
     ][:MOST_PANELS]
     if not panels:
@@ -96,13 +98,13 @@ def recall_maps(frame: pd.DataFrame) -> go.Figure | None:
 
 
 def read_positions(frame: pd.DataFrame) -> pd.DataFrame:
-    """What the usable runs' ``evaluate.json`` say of loss by position.
+    """What the finished runs' ``evaluate.json`` say of loss by position.
 
     Columns: ``task scale arm seed begin end nats``, a row for each stretch of each run. Raises ValueError
     where a file is no such record.
     """
     rows: list[dict[str, Any]] = []
-    for run in frame[usable(frame)].to_dict("records"):
+    for run in frame[finished(frame)].to_dict("records"):
         path = Path(run["path"]) / EVALUATED
         if not path.is_file():
             continue
@@ -123,7 +125,7 @@ def position_curves(positions: pd.DataFrame, frame: pd.DataFrame) -> go.Figure |
 
     From ``read_positions``. A point stands in the middle of its stretch.
     """
-    groups = list(positions.groupby(PLACE, sort=True))[:MOST_PANELS]
+    groups = list(positions.groupby(TASK_SCALE, sort=True))[:MOST_PANELS]
     if not groups:
         return None
     figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in groups])

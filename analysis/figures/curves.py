@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.figures.style import REFERENCE_COLOUR, faint, make_panels, styles
-from analysis.stats.arms import PLACE, arm_table
+from analysis.stats.arms import TASK_SCALE, arm_table
 
 AXES = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "seconds"}
 """Horizontal axes of the learning curves, in the order the curves carry them in ``customdata``."""
@@ -25,7 +25,7 @@ def learning_curves(frame: pd.DataFrame, history: pd.DataFrame) -> go.Figure | N
     ``customdata``, from which the page's switch takes the other axes.
     """
     rows = history[history["kind"] == "validation"].merge(frame, on="path", suffixes=("", "_run"))
-    panels = [(place, metric) for place, runs in rows.groupby(PLACE) if (metric := _metric(runs))]
+    panels = [(place, metric) for place, runs in rows.groupby(TASK_SCALE) if (metric := _metric(runs))]
     if not panels:
         return None
     figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in panels])

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from analysis.figures.style import PALETTE, PANEL_HEIGHT, REFERENCE_COLOUR, make_panels, places, styles
 from analysis.stats.aggregates import performance_profile
-from analysis.stats.arms import PLACE, arm_table, usable
+from analysis.stats.arms import TASK_SCALE, arm_table, finished
 from analysis.stats.performance_profile import task_scores
 
 ROWS = 6
@@ -22,13 +22,13 @@ def final_scores(frame: pd.DataFrame) -> go.Figure | None:
     """Test scores: mean with 95% t-interval, and the seeds as small dots; None without scores."""
     table = arm_table(frame)
     table = table[table["score"].map(math.isfinite)]
-    groups = [(place, rows) for place, rows in table.groupby(PLACE) if (rows["kind"] == "arm").any()]
+    groups = [(place, rows) for place, rows in table.groupby(TASK_SCALE) if (rows["kind"] == "arm").any()]
     if not groups:
         return None
     figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in groups])
     style = styles(frame)
     for ((task, scale), rows), cell in zip(groups, cells, strict=True):
-        runs = frame[usable(frame) & (frame["task"] == task) & (frame["scale"] == scale)]
+        runs = frame[finished(frame) & (frame["task"] == task) & (frame["scale"] == scale)]
         for _, row in rows.iterrows():
             for trace in _score_points(row, runs, style):
                 figure.add_trace(trace, **cell)
@@ -112,5 +112,5 @@ def profiles(frame: pd.DataFrame) -> go.Figure | None:
                            line={"color": PALETTE[place[line.split(" ")[0]]], "shape": "hv"}), **cell,
             )  # fmt: skip
         figure.update_xaxes(title_text="score", **cell)
-        figure.update_yaxes(title_text="share of runs above", **cell)
+        figure.update_yaxes(title_text="fraction of runs above", **cell)
     return figure

@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.figures.style import MOST_PANELS, REFERENCE_COLOUR, log_axis, make_panels, styles
-from analysis.stats.arms import PLACE, arm_table
+from analysis.stats.arms import TASK_SCALE, arm_table
 
 COSTS = {
     "training_tokens_per_second": ("training tokens per second", 1.0, "higher"),
@@ -49,7 +49,7 @@ def pareto_fronts(frame: pd.DataFrame, speed: pd.DataFrame | None = None) -> go.
     ``speed`` holds rows of ``experiments.benchmark``; without any there is no speed of decoding.
     """
     arms = with_costs(arm_table(frame).query("kind == 'arm' and seeds > 0"), speed)
-    groups = list(arms.groupby([*PLACE, "likelihood"], dropna=False, sort=True))
+    groups = list(arms.groupby([*TASK_SCALE, "likelihood"], dropna=False, sort=True))
     wanted = [(key, rows, cost) for key, rows in groups for cost in COSTS if rows[cost].notna().sum() > 1]
     wanted = wanted[: len(COSTS) * MOST_PANELS // 2]
     if not wanted:
@@ -110,5 +110,5 @@ def decoding_note(frame: pd.DataFrame, speed: pd.DataFrame | None) -> str:
     listed = ", ".join(f"{name} {body:,.0f}" for name, body in sizes.items() if math.isfinite(body))
     return (
         f"Decoding was measured after {context:,} tokens, by experiments.benchmark, with models of these "
-        f"body parameters: {listed}."
+        f"non-embedding parameters: {listed}."
     ) * bool(listed)

@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.figures.style import MOST_PANELS, PALETTE, SYMBOLS, log_axis, make_panels, places, styles
-from analysis.stats.arms import PLACE
+from analysis.stats.arms import TASK_SCALE
 
 MOST_POINTS = 200
 """Points of a training curve, so that a report of a hundred runs stays small."""
@@ -16,7 +16,7 @@ MOST_POINTS = 200
 
 def compute_to_target(reached: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
     """Times fewer FLOPs than the baseline to each loss, a panel for each task; from ``levels_reached``."""
-    groups = list(reached.groupby(PLACE, sort=True))[:MOST_PANELS]
+    groups = list(reached.groupby(TASK_SCALE, sort=True))[:MOST_PANELS]
     if not groups:
         return None
     figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in groups])
@@ -93,8 +93,8 @@ def gradient_norms(frame: pd.DataFrame, history: pd.DataFrame) -> go.Figure | No
     if "grad_norm" not in history:
         return None
     rows = history[(history["kind"] == "train") & history["grad_norm"].map(math.isfinite)]
-    rows = rows.merge(frame[["path", "arm", *PLACE]], on="path")
-    groups = list(rows.groupby(PLACE, sort=True))[:MOST_PANELS]
+    rows = rows.merge(frame[["path", "arm", *TASK_SCALE]], on="path")
+    groups = list(rows.groupby(TASK_SCALE, sort=True))[:MOST_PANELS]
     if not groups:
         return None
     figure, cells = make_panels([f"{task}, {scale}" for (task, scale), _ in groups])

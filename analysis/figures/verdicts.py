@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.style import MOST_PANELS, PALETTE, places
-from analysis.stats.arms import PLACE, row_class
+from analysis.stats.arms import TASK_SCALE, likelihood_group
 from analysis.stats.versus_baseline import with_differences
 
 WIDTH = 8.5
@@ -50,7 +50,7 @@ def verdict_figure(frame: pd.DataFrame) -> Figure | None:
     """Return the figure of a study's frame; None where no model has a score."""
     rows = with_differences(frame)
     rows = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]
-    tasks = [own for _, own in rows.groupby(PLACE, sort=True)][:MOST_PANELS]
+    tasks = [own for _, own in rows.groupby(TASK_SCALE, sort=True)][:MOST_PANELS]
     if not tasks:
         return None
     pairs = list(zip_longest(tasks[::2], tasks[1::2]))
@@ -73,7 +73,7 @@ def verdict_figure(frame: pd.DataFrame) -> Figure | None:
 
 def _groups(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Return the models of one task by likelihood type, with the title of each, in the order of the table."""
-    keys = pd.Series([row_class(row) for _, row in rows.iterrows()], index=rows.index)
+    keys = pd.Series([likelihood_group(row) for _, row in rows.iterrows()], index=rows.index)
     return [
         (LIKELIHOOD_TITLES.get(key, "" if key in ("None", "nan") else key), rows[keys == key])
         for key in keys.unique()

@@ -31,7 +31,7 @@ from analysis.cli import read_arguments, run_command, write
 from analysis.ledger.claims import Order, Record, Row, read_records
 from analysis.ledger.page import Line, Page, markdown, text
 from analysis.load.study import load_study
-from analysis.stats.arms import usable
+from analysis.stats.arms import finished
 from analysis.stats.intervals import MIN_SEEDS, mean_interval
 from experiments.runtime.errors import DataError, nearest
 
@@ -102,7 +102,7 @@ def _scores(frame: pd.DataFrame, where: Mapping[str, str], test: str) -> Values:
         if value not in options:
             raise DataError(f"where: no run has {column}={value}{nearest(value, options)}")
         chosen = chosen[chosen[column].astype(str) == value]
-    chosen = chosen[usable(chosen)]
+    chosen = chosen[finished(chosen)]
     if chosen["seed"].duplicated().any():
         raise DataError(f"where: {dict(where)} picks several runs of one seed; name the arm too")
     scores: Values = {}

@@ -97,7 +97,7 @@ def facts(page: Page) -> list[tuple[str, str]]:
 
 
 def text(pages: Sequence[Page]) -> str:
-    """The ledger as plain text, 118 columns wide."""
+    """The ledger as plain text, ``WIDTH`` columns wide."""
     out = StringIO()
     # The height is given because Rich ignores a lone width on a dumb terminal.
     console = Console(file=out, width=WIDTH, height=1000, color_system=None, force_terminal=False)

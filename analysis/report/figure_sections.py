@@ -18,7 +18,7 @@ from analysis.scaling.tables import Fit, checks
 from analysis.speed.curves import SHARE_HEAD, roof_notes, share_rows
 from analysis.speed.panels import LARGEST_HEAD, largest_rows
 from analysis.speed.rows import given
-from analysis.stats.arms import PLACE
+from analysis.stats.arms import TASK_SCALE
 from analysis.stats.extra_tests import published
 from analysis.stats.learning_rate_sensitivity import rate_notes
 from analysis.stats.run_costs import STABILITY_HEAD, STABILITY_NOTE, stability_rows
@@ -32,7 +32,7 @@ def scores(figures: Figures) -> str:
         return ""
     return (
         "<h3>Final scores</h3><p>On the test split. Bars: 95% t-interval over seeds; small circles: each "
-        "seed. Compare arms of one likelihood class only.</p>" + drawn(figures["final_scores"], "")
+        "seed. Compare models of one likelihood type only.</p>" + drawn(figures["final_scores"], "")
     )
 
 
@@ -57,24 +57,26 @@ def learning(figures: Figures) -> str:
 def targets(figures: Figures, study: str) -> str:
     figure = figures["compute_to_target"]
     text = (
-        "<p>How many times fewer training FLOPs than the baseline of its class an arm takes to each level of "
-        "the validation score, by straight lines between validations; the mean over seeds in common. No "
-        "point: a seed misses it.</p>"
+        "<p>Training FLOPs of the baseline of its likelihood type over those of a model, to reach levels of "
+        "the validation score; linear between validations, the mean over common seeds. No point: a seed does "
+        "not reach the level.</p>"
     ) * (figure is not None)
     command = f"python -m experiments.train study={study} trainer.evaluate_every=50"
-    return text + drawn(figure, f"Takes two arms of one class with several validations: {code(command)}.")
+    return text + drawn(
+        figure, f"Needs two models of one likelihood type with several validations: {code(command)}."
+    )
 
 
 def rates(figures: Figures, best: pd.DataFrame) -> str:
     sweep = "python -m experiments.train study=compare_rates"
-    otherwise = f"Takes three learning rates of a backbone in this study, as in {code(sweep)}."
+    otherwise = f"Needs three learning rates of a backbone in this study, as in {code(sweep)}."
     return drawn(figures["learning_rates"], otherwise) + bullets(rate_notes(best), "rates")
 
 
 def scaling(figures: Figures, laws: dict[str, Fit]) -> str:
     ladder = "python -m experiments.train study=ladder"
     if figures["scaling_laws"] is None:
-        return drawn(None, f"Takes four sizes and four budgets of a backbone, as in {code(ladder)}.")
+        return drawn(None, f"Needs four sizes and four budgets of a backbone, as in {code(ladder)}.")
     lines = [
         f"{line}: E {found.show(lambda law: law.E)}, a in N* ~ C^a {found.show(lambda law: law.exponent)}. "
         + " ".join(checks(found))
@@ -88,8 +90,8 @@ def tradeoffs(figures: Figures, frame: pd.DataFrame, speed: pd.DataFrame | None,
     figure = figures["pareto_fronts"]
     if figure is None:
         train = f"python -m experiments.train study={study}"
-        return drawn(None, f"Takes two arms of one class with a score: {code(train)}.")
-    text = "Open and grey: another arm of its class is as good in both and better in one. "
+        return drawn(None, f"Needs two models of one likelihood type with a score: {code(train)}.")
+    text = "Open and grey: another model of its likelihood type is as good in both and better in one. "
     more = (
         f"{measured(study)} adds the speed of decoding."
         if speed is None
@@ -103,24 +105,24 @@ def further(figures: Figures, frame: pd.DataFrame, study: str) -> str:
     longer = "trainer.extra_evaluations=[sequence_length=256]"
     parts = []
     if figures["further_tests"] is not None or figures["recall_maps"] is None:
-        parts = [drawn(figures["further_tests"], f"Takes other tests of the same models: {code(longer)}.")]
+        parts = [
+            drawn(figures["further_tests"], f"Needs extra evaluations of the same models: {code(longer)}.")
+        ]
     depths = "trainer.extra_evaluations=['sequence_length=256 depth=0','sequence_length=256 depth=1']"
     parts += [
         "<h3>Needles by length and depth</h3>",
         drawn(
             figures["recall_maps"],
-            f"Takes tests that set both, as {code('task=needle')} has them: {code(depths)}, as many of each "
-            "as the map shall have.",
+            f"Needs evaluations that set both, as {code('task=needle')} has them: {code(depths)}, one for "
+            "each field of the map.",
         ),
         "<h3>Loss by position</h3>",
-        drawn(
-            figures["positions"], f"Takes, for each run that reads from left to right, {_positions(study)}"
-        ),
+        drawn(figures["positions"], f"Needs, for each causal run, {_positions(study)}"),
     ]
     if (image := against_figure(frame)) is not None:
         source = base64.b64encode(image).decode()
         parts.append(f'<p><img alt="scores against a number" src="data:image/svg+xml;base64,{source}"></p>')
-    for (task, scale), _ in frame.groupby(PLACE, sort=True):
+    for (task, scale), _ in frame.groupby(TASK_SCALE, sort=True):
         for name, head, rows, note in more_tables(frame, str(task), str(scale)):
             table = grid(head, [text_row(row) for row in rows])
             parts.append(f"<h3>{escape(name)}</h3>{table}" + f"<p>{escape(note)}</p>" * bool(note))
@@ -134,9 +136,9 @@ def _positions(study: str) -> str:
 
 
 def tasks(figures: Figures, frame: pd.DataFrame) -> str:
-    seeds = "Takes two seeds of two arms of one class: seed=0,1,2."
+    seeds = "Needs two seeds of two models of one likelihood type: seed=0,1,2."
     probes = "python -m experiments.train study=probes"
-    profile = drawn(figures["performance_profiles"], f"Takes three tasks of one scale, as in {code(probes)}.")
+    profile = drawn(figures["performance_profiles"], f"Needs three tasks of one scale, as in {code(probes)}.")
     return drawn(figures["gains"], seeds) + profile + over_tasks(frame)
 
 
@@ -146,8 +148,8 @@ def speeds(figures: Figures, frame: pd.DataFrame, speed: pd.DataFrame | None, st
     parts = [speed_table(frame)]
     if figures["speed"] is not None:
         parts += [
-            "<h3>Against length</h3><p>Dotted: the roof, what the rate of matrix products and that of "
-            "memory, both measured beside each cell, would allow at most.</p>",
+            "<h3>Against length</h3><p>Dotted: the roofline, the most that the measured GEMM rate and "
+            "memory bandwidth allow.</p>",
             drawn(figures["speed"], ""),
             bullets(roof_notes(speed), "roof"),
             grid(SHARE_HEAD, [text_row(row) for row in share_rows(speed)], "sortable"),
@@ -155,8 +157,8 @@ def speeds(figures: Figures, frame: pd.DataFrame, speed: pd.DataFrame | None, st
     if figures["memory"] is not None:
         parts += ["<h3>Memory against length</h3>" + drawn(figures["memory"], "")]
     if figures["sampling"] is not None:
-        text = "Committed tokens per second; places that a pass looks at again do not count."
-        parts += [f"<h3>Filling in texts</h3><p>{text}</p>" + drawn(figures["sampling"], "")]
+        text = "Committed tokens per second; positions that a pass revisits do not count."
+        parts += [f"<h3>Sampling by unmasking</h3><p>{text}</p>" + drawn(figures["sampling"], "")]
     if figures["largest_batches"] is not None:
         table = grid(LARGEST_HEAD, [text_row(row) for row in largest_rows(speed)], "sortable")
         parts += ["<h3>The largest batch that fits</h3>" + drawn(figures["largest_batches"], "") + table]

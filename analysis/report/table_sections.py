@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.figures.style import styles
 from analysis.load.arm_names import config_differences
 from analysis.report.html import bullets, dot, grid, text_row
-from analysis.stats.arms import PLACE, arm_table, comparisons, row_class
+from analysis.stats.arms import TASK_SCALE, arm_table, comparisons, likelihood_group
 from analysis.stats.performance_profile import NOTE, across_tasks, profile_grid
 from analysis.stats.ranks import ranks
 from analysis.stats.run_costs import COST_HEAD, COST_NOTE, cost_rows
@@ -21,15 +21,15 @@ from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 def verdict_tables(frame: pd.DataFrame) -> str:
     arms, pairs, style = arm_table(frame), comparisons(frame), styles(frame)
     parts = [
-        "<p>A click on a header sorts. <em>place</em>: the places in its class that an arm may have; arms "
-        "that share one are ties, as nothing separates them.</p>"
+        "<p>Click a header to sort. <em>rank</em>: the range of ranks within the likelihood type that the "
+        "separated pairs allow.</p>"
     ]
-    for (task, scale), rows in arms.groupby(PLACE, sort=True):
+    for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
         here_pairs = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
         place, lines, before = ranks(rows, here_pairs), [], None
         noted = bool(rows[rows["kind"] == "arm"]["message"].notna().any())
         for _, row in rows.iterrows():
-            here = row_class(row)
+            here = likelihood_group(row)
             css = "reference " * (here == "reference") + "class" * (before not in (None, here))
             before = here
             name, *text = (escape(c) for c in cells(row))
@@ -41,7 +41,7 @@ def verdict_tables(frame: pd.DataFrame) -> str:
                 last = f'<td class="spread" colspan="{empty}">{note}</td>'
             line = "".join(f"<td>{c}</td>" for c in (name, place.get(row["arm"], ""), *text))
             lines.append(f'<tr class="{css}">{line}{last}</tr>')
-        table = grid([HEADERS[0], "place", *HEADERS[1:], *["note"] * noted], lines, "sortable")
+        table = grid([HEADERS[0], "rank", *HEADERS[1:], *["note"] * noted], lines, "sortable")
         parts.append(f"<h3>{escape(title(rows))}</h3>{table}")
         parts.append(bullets(verdicts(rows, here_pairs), "verdicts"))
     return "".join(parts)
@@ -61,8 +61,8 @@ def speed_table(frame: pd.DataFrame) -> str:
         ]  # fmt: skip
         lines.append(text_row(values))
     head = [
-        "arm", "task", "tokens/s", "seconds", "FLOP/s", "FLOPs per token", "waiting for data", "peak memory",
-        "decoding state at 2048 tokens",
+        "model", "task", "tokens/s", "seconds", "FLOP/s", "FLOPs per token", "waiting for data",
+        "peak memory", "decoding state at 2048 tokens",
     ]  # fmt: skip
     return f"<p>Training, means over seeds.</p>{grid(head, lines)}"
 
@@ -70,10 +70,9 @@ def speed_table(frame: pd.DataFrame) -> str:
 def meanings() -> str:
     items = "".join(f"<li><strong>{k}</strong>: {escape(v)}.</li>" for k, v in LIKELIHOOD_TYPES.items())
     return (
-        f"<h3>What the likelihood classes mean</h3><ul>{items}</ul>"
-        "<p>Numbers of different classes measure different things and are not ranked against each other, "
-        "unless a table says so. "
-        "Accuracy on answers is no likelihood, so all arms stand in one ranking.</p>"
+        f"<h3>Likelihood types</h3><ul>{items}</ul>"
+        "<p>Scores of different types are not comparable and are not ranked against each other, unless a "
+        "table says so. Answer accuracy is not a likelihood, so all models are in one ranking.</p>"
     )
 
 
@@ -92,7 +91,7 @@ def every_run(frame: pd.DataFrame) -> str:
         place = f"{run['task']}, {run['scale']}"
         values = [run["arm"], place, str(run["seed"]), run["status"], score, run["digest"], message]
         lines.append(text_row(values))
-    head = ["arm", "task", "seed", "status", "score", "digest", "message"]
+    head = ["model", "task", "seed", "status", "score", "digest", "message"]
     summary = f"<summary>{len(frame)} runs</summary>"
     return f"<h3>Every run</h3><details>{summary}{grid(head, lines)}</details>"
 
@@ -117,10 +116,10 @@ def differences(frame: pd.DataFrame) -> str:
     """The settings in which arms of one table differ: a table for each task, an arm a column."""
     found = config_differences(frame)
     if found.empty:
-        return '<p class="soft">The runs left no configurations, or all arms have the same.</p>'
+        return '<p class="soft">The runs left no configurations, or all models have the same.</p>'
     parts = []
-    for (task, scale), rows in found.groupby(PLACE, sort=True):
-        arms = [c for c in rows.columns if c not in (*PLACE, "setting") and c in frame["arm"].tolist()]
+    for (task, scale), rows in found.groupby(TASK_SCALE, sort=True):
+        arms = [c for c in rows.columns if c not in (*TASK_SCALE, "setting") and c in frame["arm"].tolist()]
         arms = [arm for arm in arms if rows[arm].notna().any()]
         lines = [
             text_row([row["setting"], *("-" if pd.isna(row[arm]) else str(row[arm]) for arm in arms)])

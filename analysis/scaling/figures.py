@@ -55,7 +55,7 @@ def scaling_curves(fits: Mapping[str, Fit]) -> go.Figure | None:
                 hovertemplate=f"<b>{line}</b> at %{{x:.3g}} FLOPs: %{{y:.4f}}<extra></extra>", **common,
             ), **right,
         )  # fmt: skip
-    figure.update_xaxes(title_text="active body parameters", type="log", **left)
+    figure.update_xaxes(title_text="active non-embedding parameters", type="log", **left)
     figure.update_xaxes(title_text="training FLOPs", type="log", **right)
     figure.update_yaxes(title_text="validation loss", **left)
     return figure

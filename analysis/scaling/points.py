@@ -6,7 +6,7 @@ import json
 
 import pandas as pd
 
-from analysis.stats.arms import usable
+from analysis.stats.arms import finished
 
 KEYS = ("task", "line", "likelihood", "metric", "seed")
 POINT = ("size", "tokens", "flops", "loss")
@@ -23,7 +23,7 @@ def study_points(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
     objectives = frame.groupby(["task", "backbone"])["objective"].transform("nunique")
     lines = frame["backbone"].where(objectives == 1, frame["backbone"] + " " + frame["objective"])
     rows = []
-    for run in frame.assign(line=lines)[usable(frame) & (frame["direction"] == "lower")].to_dict("records"):
+    for run in frame.assign(line=lines)[finished(frame) & (frame["direction"] == "lower")].to_dict("records"):
         curve = validations.get(run["path"])
         if curve is None or run["metric"] not in curve:
             continue

@@ -110,8 +110,8 @@ def study_table(title: str, fits: Mapping[str, Fit], baseline: str) -> Table:
     target = max(found.law.frontier(found.points["flops"].max()) for found in fits.values())
     table = Table(box=rich.box.SIMPLE, title=title, title_justify="left")
     last = f"times fewer FLOPs than {baseline} to {target:.3f}"
-    for head in ("arm", "points", "E", "alpha", "beta", "a in N* ~ C^a", "isoFLOP a", "held out (n)", last):
-        table.add_column(head, justify="left" if head == "arm" else "right")
+    for head in ("model", "points", "E", "alpha", "beta", "a in N* ~ C^a", "isoFLOP a", "held out (n)", last):
+        table.add_column(head, justify="left" if head == "model" else "right")
     for name, found in fits.items():
         table.add_row(
             name, str(len(found.points)),

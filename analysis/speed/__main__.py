@@ -69,7 +69,7 @@ def render(frame: pd.DataFrame, baseline: str) -> str:
     lines = [
         f"mode={one['mode']}, {one['precision']}, {one['threads']:.0f} threads, {one['processor']}, torch "
         f"{one['torch']}, {str(one['measured_at'])[:10]}, commit {str(one['commit'])[:7]}. "
-        f"Body parameters: {sizes}."
+        f"Non-embedding parameters: {sizes}."
     ]
     compared = f"; in brackets how many times as fast as {baseline}" * (baseline in set(frame["backbone"]))
     sought = frame["batch_choice"] == "largest"
@@ -85,7 +85,7 @@ def render(frame: pd.DataFrame, baseline: str) -> str:
     lines += ["", *(f"Warning: {warning}." for warning in mixtures(frame))] * bool(mixtures(frame))
     restless = int((~frame["stable"].astype(bool)).sum())
     if restless:
-        lines += ["", f"In {restless} of {len(frame)} cells the times of the warm-up did not stand still."]
+        lines += ["", f"In {restless} of {len(frame)} configurations the warm-up times had not settled."]
     if one["mode"] == "decode":
         lines += ["", S4_CLAIM]
     return "\n".join(lines) + "\n"

@@ -64,7 +64,7 @@ def speed_curves(speed: pd.DataFrame) -> go.Figure | None:
 def _lines(backbone: str, own: pd.DataFrame, index: int, *, legend: bool) -> list[go.Scatter]:
     """What a backbone reached and, where it is known anywhere, its roof."""
     colour, common = PALETTE[index], {"name": backbone, "legendgroup": backbone}
-    reached = ["" if np.isnan(share) else f", {share:.1%} of its roof" for share in own["share"]]
+    reached = ["" if np.isnan(share) else f", {share:.1%} of its roofline" for share in own["share"]]
     measured = go.Scatter(
         x=own["context"].tolist(), y=own["tokens_per_second"].tolist(), mode="lines+markers",
         showlegend=legend, line={"color": colour}, marker={"symbol": SYMBOLS[index]}, customdata=reached,
@@ -76,12 +76,12 @@ def _lines(backbone: str, own: pd.DataFrame, index: int, *, legend: bool) -> lis
     roof = go.Scatter(
         x=own["context"].tolist(), y=own["roof"].tolist(), mode="lines", showlegend=False,
         line={"color": colour, "dash": "dot", "width": 1.3},
-        hovertemplate=f"roof of {backbone} at %{{x}}: %{{y:.4s}} tokens/s<extra></extra>", **common,
+        hovertemplate=f"roofline of {backbone} at %{{x}}: %{{y:.4s}} tokens/s<extra></extra>", **common,
     )  # fmt: skip
     return [measured, roof]
 
 
-SHARE_HEAD = ["backbone", "what", "context", "tokens/s", "roof, tokens/s", "of its roof"]
+SHARE_HEAD = ["backbone", "mode", "context", "tokens/s", "roofline, tokens/s", "of the roofline"]
 
 
 def share_rows(speed: pd.DataFrame) -> list[list[str]]:
@@ -104,10 +104,10 @@ def roof_notes(speed: pd.DataFrame) -> list[str]:
     notes = []
     if over:
         notes.append(
-            f"{over} of {len(rows)} cells are faster than their roof, so its calibration was disturbed"
+            f"{over} of {len(rows)} measurements exceed their roofline, so its calibration was disturbed"
         )
     if unknown:
         notes.append(
-            f"{unknown} of {len(rows)} cells lack a rate of memory or of products: measure them again"
+            f"{unknown} of {len(rows)} measurements lack a memory bandwidth or GEMM rate: measure again"
         )
     return notes

@@ -11,13 +11,13 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.stats.arms import PLACE, arm_table, asked, usable
+from analysis.stats.arms import TASK_SCALE, arm_table, asked, finished
 from analysis.stats.intervals import mean_interval
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
 NOTE = (
     "In brackets the change from the first row, paired by seed; ± is the 95% t-interval over seeds, not "
-    "corrected for their number. Scores of different likelihood classes are not ranked against each other."
+    "corrected for their number. Scores of different likelihood types are not comparable."
 )
 
 COLUMNS = [
@@ -34,10 +34,10 @@ def against_scores(frame: pd.DataFrame) -> pd.DataFrame:
     (95% t-intervals) are NaN below two seeds. Empty where a study asks for nothing.
     """
     rows: list[dict[str, Any]] = []
-    for (task, scale), group in frame.groupby(PLACE, sort=True):
+    for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
         if (column := asked(group, "against")) is None:
             continue
-        runs, arms = group[usable(group)], arm_table(group).query("kind == 'arm' and seeds > 0")
+        runs, arms = group[finished(group)], arm_table(group).query("kind == 'arm' and seeds > 0")
         arms = arms.assign(x=arms[column])
         for backbone, line in sorted(arms.groupby("backbone"), key=_place):
             first: pd.Series | None = None

@@ -1,8 +1,8 @@
 """From runs to arms: means over seeds and paired comparisons.
 
 Everything here is a function of the frame that ``analysis.load.study.load_study``
-returns. An arm is one config under several seeds; a table holds the arms of one
-task at one scale. Arms are ranked within a likelihood class only, unless the
+returns. An arm, called model in tables, is one run configuration under several seeds; a table holds the
+arms of one task at one scale. Arms are ranked within a likelihood type only, unless the
 frame says otherwise in its column ``allow_mixed`` (``analysis.compare --allow-mixed``).
 """
 
@@ -19,11 +19,22 @@ from analysis.load.run_record import NUMBERS
 from analysis.stats.intervals import MARGINS, compare_arms, mean_interval
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
-PLACE = ["task", "scale"]
+TASK_SCALE = ["task", "scale"]
+"""Columns that together name one table: runs of one task at one scale."""
+
+AXIS_WORDS = {
+    "body": "non-embedding parameters",
+    "non_embedding": "non-embedding parameters",
+    "active_body": "active non-embedding parameters",
+    "active_non_embedding": "active non-embedding parameters",
+    "total": "total parameters",
+    "flops": "FLOPs per token",
+}
+"""Words for ``scale.axis``; frames of version 0.1 hold its former values."""
 
 
-def usable(frame: pd.DataFrame) -> pd.Series:
-    """True for the runs whose score counts: complete, with a finite score."""
+def finished(frame: pd.DataFrame) -> pd.Series:
+    """Return True for the runs whose score counts: complete, with a finite score."""
     return (frame["status"] == "complete") & frame["score"].map(math.isfinite)
 
 
@@ -35,12 +46,12 @@ def arm_table(frame: pd.DataFrame) -> pd.DataFrame:
     seeds), ``half_width`` (of its 95% t-interval; NaN below two seeds),
     ``seeds`` (runs that count), ``runs``, ``status`` (``complete`` if all are),
     ``message``; and the means of the number columns of ``load_study``.
-    Arms stand in order of class, then score; the best first. Where classes are mixed,
-    in order of score alone, and ``mixed`` names the classes.
+    Arms are in order of likelihood type, then score; the best first. Where types are mixed,
+    in order of score alone, and ``mixed`` names the types.
     """
     rows = []
-    for (task, scale), group in frame.groupby(PLACE, sort=True):
-        mixed = mixed_classes(group)
+    for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
+        mixed = mixed_likelihoods(group)
         arms = [_arm_row(runs) | {"mixed": mixed} for _, runs in group.groupby(["cell", "digest"])]
         arms.sort(key=_rank)
         rows += [{"task": task, "scale": scale, **row} for row in arms + _reference_rows(group)]
@@ -48,9 +59,9 @@ def arm_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _arm_row(runs: pd.DataFrame) -> dict[str, Any]:
-    good = runs[usable(runs)]
+    good = runs[finished(runs)]
     estimate = mean_interval(good["score"].tolist())
-    unfinished = runs[~usable(runs)]
+    unfinished = runs[~finished(runs)]
     shown = runs if good.empty else good
     return {
         "kind": "arm",
@@ -102,30 +113,30 @@ def asked(frame: pd.DataFrame, key: str) -> str | None:
     return None if key not in frame else _first(frame[key])
 
 
-def mixed_classes(group: pd.DataFrame) -> str | None:
-    """The likelihood classes of one task that are ranked as one; None where each is ranked by itself."""
+def mixed_likelihoods(group: pd.DataFrame) -> str | None:
+    """Return the likelihood types of one task that are ranked together; None where they are not."""
     found = sorted(group["likelihood"].dropna().unique(), key=list(LIKELIHOOD_TYPES).index)
     allowed = "allow_mixed" in group and bool(group["allow_mixed"].any())
     return ", ".join(found) if allowed and len(found) > 1 else None
 
 
 def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
-    """Every pair of arms of one task, scale and likelihood class; Holm over the pairs of the class.
+    """Return every pair of arms of one task, scale and likelihood type; Holm over the pairs of the type.
 
-    Where classes are mixed, they count as one class, whose name is all their names.
+    Where types are mixed, they count as one, whose name is all their names.
 
     Columns: ``task scale likelihood unit margin`` and the fields of
-    ``statistics.Difference``. Arms with a run that did not finish are left
+    ``intervals.Difference``. Arms with a run that did not finish are left
     out (the mean of the survivors flatters them), and so are tasks whose runs
     saw different data.
     """
     rows = []
-    for (task, scale), group in frame.groupby(PLACE, sort=True):
+    for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
         if mixed_data(group):
             continue
-        if (mixed := mixed_classes(group)) is not None:
+        if (mixed := mixed_likelihoods(group)) is not None:
             group = group.assign(likelihood=mixed)
-        classes = group[whole_arms(group)].groupby(["likelihood", "metric"], dropna=False, sort=True)
+        classes = group[in_finished_arms(group)].groupby(["likelihood", "metric"], dropna=False, sort=True)
         for (kind, metric), arms in classes:
             scores = {str(arm): r.set_index("seed")["score"].to_dict() for arm, r in arms.groupby("arm")}
             margin = MARGINS.get(str(metric), 0.0)
@@ -144,7 +155,7 @@ COMPARISON_COLUMNS = [
 
 
 def run_notes(runs: pd.DataFrame) -> list[str]:
-    """What became of the given runs: seeds, status and message; equal fates share a line."""
+    """Return seeds, status and message of the given runs; runs that ended alike share a line."""
     if runs.empty:  # of most arms: worth a line, as every figure and table asks for each arm
         return []
     fates: dict[str, list[str]] = {}
@@ -158,30 +169,32 @@ def run_notes(runs: pd.DataFrame) -> list[str]:
     return [f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)} {fate}" for fate, seeds in fates.items()]
 
 
-def row_class(row: pd.Series) -> str:
-    """The part of its table that a row stands in; a line divides the parts."""
+def likelihood_group(row: pd.Series) -> str:
+    """Return the likelihood type whose rows a row is ranked with, or ``reference``."""
     if row["kind"] == "reference":
         return "reference"
     return str(row["mixed"] if isinstance(row["mixed"], str) else row["likelihood"])
 
 
 def matched_line(frame: pd.DataFrame) -> str:
-    """What was held equal, and how closely."""
+    """Return what was held equal, and how closely."""
     known = frame[frame["matched_axis"].notna()]
     if known.empty:
         return "Held equal: nothing."
     axes = known.groupby("matched_axis")["matched_target"].unique()
     parts = []
     for axis, targets in axes.items():
-        parts.append(f"{axis} at {' and '.join(f'{t:,.0f}' for t in sorted(targets))}")
-    return f"Held equal: {'; '.join(parts)}; largest residual {known['matched_residual'].abs().max():.2%}."
+        parts.append(
+            f"{AXIS_WORDS.get(str(axis), axis)} at {' and '.join(f'{t:,.0f}' for t in sorted(targets))}"
+        )
+    return f"Held equal: {'; '.join(parts)}; largest mismatch {known['matched_residual'].abs().max():.2%}."
 
 
-def whole_arms(group: pd.DataFrame) -> pd.Series:
-    """True for the runs of arms all of whose runs count."""
-    return usable(group).groupby([group["cell"], group["digest"]]).transform("all")
+def in_finished_arms(group: pd.DataFrame) -> pd.Series:
+    """Return True for the runs of arms all of whose runs count."""
+    return finished(group).groupby([group["cell"], group["digest"]]).transform("all")
 
 
 def mixed_data(group: pd.DataFrame) -> bool:
-    """True if the runs of one task saw different data."""
-    return bool(group[usable(group)]["fingerprint"].nunique(dropna=False) > 1)
+    """Return True if the runs of one task saw different data."""
+    return bool(group[finished(group)]["fingerprint"].nunique(dropna=False) > 1)

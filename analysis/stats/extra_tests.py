@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from analysis.stats.arms import PLACE, arm_table, usable
+from analysis.stats.arms import TASK_SCALE, arm_table, finished
 from analysis.stats.intervals import mean_interval
 
 TRAINED = "as trained"
@@ -26,10 +26,10 @@ def further_scores(frame: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     order = arm_table(frame).query("kind == 'arm'")
-    for (task, scale), arms in order.groupby(PLACE, sort=True):
+    for (task, scale), arms in order.groupby(TASK_SCALE, sort=True):
         for _, arm in arms.iterrows():
             same = (frame["cell"] == arm["cell"]) & (frame["digest"] == arm["digest"])
-            runs = frame[usable(frame) & same]
+            runs = frame[finished(frame) & same]
             found = [{TRAINED: run.score} | json.loads(run.further) for run in runs.itertuples()]
             for test in found[0] if found and len(found[0]) > 1 else ():
                 estimate = mean_interval([scores[test] for scores in found])
@@ -52,7 +52,7 @@ def further_grid(scores: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Header and rows of text of one task's further tests: an arm a row, a test a column."""
     tests, arms = scores["test"].unique(), scores["arm"].unique()
     shared = shared_setting(tests)
-    head = [shared or "arm", *(test.removeprefix(f"{shared}=") for test in tests)]
+    head = [shared or "model", *(test.removeprefix(f"{shared}=") for test in tests)]
     cells = scores.set_index(["arm", "test"])
     return head, [[arm, *(_text(cells.loc[(arm, test)]) for test in tests)] for arm in arms]
 

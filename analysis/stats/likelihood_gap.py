@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.stats.arms import PLACE, arm_table, asked, mixed_data, usable
+from analysis.stats.arms import TASK_SCALE, arm_table, asked, finished, mixed_data
 from analysis.stats.intervals import mean_interval
 
 NOTE = (
@@ -36,12 +36,12 @@ def gaps(frame: pd.DataFrame) -> pd.DataFrame:
     has no exact score, and where the runs saw different data.
     """
     rows: list[dict[str, Any]] = []
-    for (task, scale), group in frame.groupby(PLACE, sort=True):
+    for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
         named, arms = asked(group, "baseline"), arm_table(group).query("kind == 'arm' and seeds > 0")
         exact = arms[(arms["arm"] == named) & (arms["likelihood"] == "exact")]
         if exact.empty or mixed_data(group):
             continue
-        runs = group[usable(group)]
+        runs = group[finished(group)]
         base = runs[runs["arm"] == named].set_index("seed")["score"]
         for _, arm in pd.concat([exact, arms[arms["likelihood"] == "bound"]]).iterrows():
             own = runs[runs["arm"] == arm["arm"]].set_index("seed")
@@ -70,7 +70,7 @@ def gap_title(rows: pd.DataFrame) -> str:
 
 def gap_grid(rows: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Header and rows of text of one table of gaps."""
-    head = ["arm", "class", f"{rows.iloc[0]['unit']} (n)", "estimator's error", "gap", "ratio"]
+    head = ["model", "likelihood", f"{rows.iloc[0]['unit']} (n)", "estimator's error", "gap", "ratio"]
     return head, [
         [
             row["arm"],

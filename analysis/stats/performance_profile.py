@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from analysis.stats.aggregates import Interval, interquartile_mean, probability_of_improvement
-from analysis.stats.arms import asked, mixed_data, usable
+from analysis.stats.arms import asked, finished, mixed_data
 from analysis.stats.intervals import SHARES
 
 MIN_TASKS = 3
@@ -38,7 +38,7 @@ def task_scores(frame: pd.DataFrame) -> dict[str, dict[str, dict[str, list[float
         if len(whole) < MIN_TASKS:
             continue
         runs = runs[runs["task"].isin(whole)]
-        good = usable(runs)
+        good = finished(runs)
         counted = runs[good | (runs["status"] == "diverged")].assign(
             score=runs["score"].where(good, 0.0), line=lines(runs)
         )
@@ -102,7 +102,7 @@ def profile_grid(rows: pd.DataFrame) -> tuple[str, list[str], list[list[str]]]:
     """Title, header and rows of text for one scale."""
     first = rows.iloc[0]
     title = f"Across {first['tasks']} tasks, {first['scale']}: shares, higher is better"
-    head = ["arm", "interquartile mean", "mean", f"beats {first['baseline']}", "runs", "diverged"]
+    head = ["model", "interquartile mean", "mean", f"beats {first['baseline']}", "runs", "diverged"]
     body = [
         [
             row["line"], _interval(row["iqm"], row["iqm_low"], row["iqm_high"]), f"{row['mean']:.3f}",

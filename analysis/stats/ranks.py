@@ -1,4 +1,4 @@
-"""What the report needs beside the frame: levels reached, gains, places."""
+"""Compute to target, gains over the baseline, and ranks."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.stats.arms import PLACE, arm_table, asked, comparisons, row_class, usable
+from analysis.stats.arms import TASK_SCALE, arm_table, asked, comparisons, finished, likelihood_group
 from analysis.stats.steps_to_loss import first_reached, validation_curve
 
 LEVELS = 8
 
 
 def baseline_of(rows: pd.DataFrame, frame: pd.DataFrame) -> str:
-    """``study.baseline`` where it is one of these rows of ``arm_table``, else the first of them, the best."""
+    """Return ``study.baseline`` where it is one of these rows of ``arm_table``, else the first, the best."""
     wanted = asked(frame, "baseline")
     return str(wanted) if wanted in rows["arm"].tolist() else str(rows["arm"].iloc[0])
 
 
 def levels_reached(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
-    """How many times fewer FLOPs and seconds than the baseline each arm takes to a level of its metric.
+    """Return how many times fewer FLOPs and seconds than the baseline each arm takes to reach a level.
 
     Eight levels, evenly from the baseline's first validation to its last, by the mean of its seeds. Columns:
     ``task scale arm baseline metric level fewer_flops fewer_seconds``; means over the seeds in common, and no
-    row where one of these misses the level. Arms are compared within a likelihood class, and none with a
+    row where one of these misses the level. Arms are compared within a likelihood type, and none with a
     run that is missing.
     """
     curves = dict(list(history[history["kind"] == "validation"].groupby("path")))
     rows: list[dict[str, Any]] = []
     arms = arm_table(frame).query("kind == 'arm' and seeds > 0 and seeds == runs")
-    for (task, scale, _), group in arms.groupby([*PLACE, "likelihood"], dropna=False, sort=True):
+    for (task, scale, _), group in arms.groupby([*TASK_SCALE, "likelihood"], dropna=False, sort=True):
         baseline, first = baseline_of(group, frame), group.iloc[0]
         metric, direction = str(first["metric"]), str(first["direction"])
-        here = frame[usable(frame) & (frame["task"] == task) & (frame["scale"] == scale)]
+        here = frame[finished(frame) & (frame["task"] == task) & (frame["scale"] == scale)]
         points = {
             (run["arm"], run["seed"]): validation_curve(curves[run["path"]], metric)
             for run in here[here["arm"].isin(group["arm"])].to_dict("records")
@@ -66,13 +66,13 @@ def levels_reached(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
 
 
 def baseline_gains(frame: pd.DataFrame) -> pd.DataFrame:
-    """How much better than the baseline each arm of its class is on each task, with the interval.
+    """Return how much better than the baseline each arm of its likelihood type is on each task.
 
-    Columns: ``task scale arm gain half_width``; not corrected for their number.
+    Columns: ``task scale arm gain half_width``; intervals are not corrected for their number.
     """
     pairs, rows = comparisons(frame), []
     arms = arm_table(frame).query("kind == 'arm' and seeds > 0 and seeds == runs")
-    for (task, scale, _), group in arms.groupby([*PLACE, "likelihood"], dropna=False, sort=True):
+    for (task, scale, _), group in arms.groupby([*TASK_SCALE, "likelihood"], dropna=False, sort=True):
         baseline = baseline_of(group, frame)
         here = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
         for _, pair in here.iterrows():
@@ -89,15 +89,15 @@ def baseline_gains(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def ranks(rows: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, str]:
-    """The places in its class that each arm may have: ties are the arms between which nothing is separated.
+    """Return the range of ranks within its likelihood type that each arm may have.
 
-    An arm's best place is one after all that are separated from it and better, its worst one before all
-    that are separated from it and worse.
+    Arms between which nothing is separated are ties. An arm's best rank is one after all that are separated
+    from it and better, its worst one before all that are separated from it and worse.
     """
     found = {}
     sure = pairs[pairs["separated"].astype(bool)] if len(pairs) else pairs
     arms = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]
-    for _, group in arms.groupby([row_class(row) for _, row in arms.iterrows()]):
+    for _, group in arms.groupby([likelihood_group(row) for _, row in arms.iterrows()]):
         names = group["arm"].tolist()
         for name in names:
             above = sure[(sure["worse"] == name) & sure["better"].isin(names)]

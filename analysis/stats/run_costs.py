@@ -9,25 +9,25 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.stats.arms import PLACE
+from analysis.stats.arms import TASK_SCALE
 from analysis.stats.intervals import mean_interval
 
 FATES = ("complete", "diverged", "oom", "failed", "incomplete")
 COST_HEAD = [
-    "arm", "task", "complete", "diverged", "out of memory", "failed", "unfinished", "hours", "FLOPs",
-    "waiting for data", "compiling", "computing", "interruptions", "inexactly continued",
+    "model", "task", "complete", "diverged", "out of memory", "failed", "unfinished", "hours", "FLOPs",
+    "waiting for data", "compiling", "computing", "interruptions", "inexactly resumed",
 ]  # fmt: skip
 COST_NOTE = (
-    "hours: in training steps, over all sittings. computing: the share of steps and compiling that was "
-    "neither waiting for data nor compiling. interruptions: how often runs were continued. Evaluation, "
-    "saving, the time in a queue and what a killed run lost are not in the record."
+    "hours: in training steps, over all restart segments. computing: the fraction of training and compile "
+    "time that was neither waiting for data nor compiling. interruptions: how often runs were resumed. "
+    "Evaluation, checkpointing, time in a queue and work lost by killed runs are not recorded."
 )
 
 
 def cost_rows(frame: pd.DataFrame) -> list[list[str]]:
     """The cells of ``COST_HEAD`` for each arm; ``-`` where no record has a number."""
     rows = []
-    for (task, scale, arm), runs in frame.groupby([*PLACE, "arm"], sort=True):
+    for (task, scale, arm), runs in frame.groupby([*TASK_SCALE, "arm"], sort=True):
         counts = runs["status"].value_counts()
         seconds = runs["training_seconds"]
         records = [_record(path) for path in runs["path"]]
@@ -73,12 +73,12 @@ def _number(record: dict[str, Any], group: str, key: str) -> float:
 
 
 STABILITY_HEAD = [
-    "arm", "task", "gradient norm, median", "largest", "loss spikes", "spike score", "steps left out",
+    "model", "task", "gradient norm, median", "largest", "loss spikes", "spike score", "steps left out",
     "diverged",
 ]  # fmt: skip
 STABILITY_NOTE = (
     "Gradient norms are those of the logged steps, before clipping. A loss spike is a step whose loss lies "
-    "six standard deviations above the mean of the 128 before it; the spike score is their share of all "
+    "six standard deviations above the mean of the 128 before it; the spike score is their fraction of all "
     "steps. Steps are left out where loss or gradient is no finite number (trainer.non_finite=skip)."
 )
 
@@ -88,7 +88,7 @@ def stability_rows(frame: pd.DataFrame, history: pd.DataFrame) -> list[list[str]
     norms = history[history["kind"] == "train"]
     norms = norms if "grad_norm" in norms else norms.assign(grad_norm=math.nan)
     rows = []
-    for (task, scale, arm), runs in frame.groupby([*PLACE, "arm"], sort=True):
+    for (task, scale, arm), runs in frame.groupby([*TASK_SCALE, "arm"], sort=True):
         own = norms[norms["path"].isin(runs["path"])]["grad_norm"]
         own = own[own.map(math.isfinite)]
         known = runs[runs["loss_spikes"].notna() & (runs["training_steps"] > 0)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.stats.arms import PLACE, arm_table, asked
+from analysis.stats.arms import TASK_SCALE, arm_table, asked
 from analysis.stats.intervals import wilson_interval
 
 NOTE = (
@@ -27,7 +27,7 @@ def solve_rates(frame: pd.DataFrame) -> pd.DataFrame:
     Empty where a study asks for nothing.
     """
     rows: list[dict[str, Any]] = []
-    for (task, scale), group in frame.groupby(PLACE, sort=True):
+    for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
         threshold = asked(group, "solved")
         if threshold is None or not group["metric"].dropna().str.endswith("accuracy").any():
             continue

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from analysis.stats.arms import arm_table, usable
+from analysis.stats.arms import arm_table, finished
 from analysis.stats.intervals import mean_interval
 
 AXES = ("step", "tokens", "flops", "seconds")
@@ -45,7 +45,7 @@ def _run(run: pd.Series, frame: pd.DataFrame, curves: dict[str, pd.DataFrame]) -
     found = dict.fromkeys(names, math.nan)
     same = (frame["arm"] == run["steps_to"]) & (frame["seed"] == run["seed"])
     same &= (frame["task"] == run["task"]) & (frame["scale"] == run["scale"])
-    reference = frame[same & usable(frame)]
+    reference = frame[same & finished(frame)]
     if reference.empty or reference["path"].iloc[0] not in curves:
         return found
     end = validation_curve(curves[reference["path"].iloc[0]], run["metric"])
@@ -97,7 +97,7 @@ def steps_grid(frame: pd.DataFrame, task: str, scale: str) -> tuple[str, list[st
     if name not in order:
         return f"{title}: there is no such arm (arms: {', '.join(order)})", ["arm"], [[arm] for arm in order]
     head = [
-        "arm", "target", "steps, by seed", "times fewer tokens (n)", "times fewer FLOPs (n)",
+        "model", "target", "steps, by seed", "times fewer tokens (n)", "times fewer FLOPs (n)",
         "times less time (n)",
     ]  # fmt: skip
     rows = []

@@ -1,4 +1,4 @@
-"""What a reader of a study's numbers must know first. Every output of the analysis carries it.
+"""Warnings that a reader of a study's numbers must know first. Every output of the analysis has them.
 
 Everything here is a function of the frame that ``analysis.load.study.load_study`` returns.
 """
@@ -10,7 +10,14 @@ from itertools import product
 
 import pandas as pd
 
-from analysis.stats.arms import PLACE, mixed_classes, mixed_data, run_notes, usable, whole_arms
+from analysis.stats.arms import (
+    TASK_SCALE,
+    finished,
+    in_finished_arms,
+    mixed_data,
+    mixed_likelihoods,
+    run_notes,
+)
 from analysis.stats.intervals import MIN_SEEDS
 from analysis.stats.learning_rate_sensitivity import rate_warnings
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
@@ -20,9 +27,9 @@ RESIDUAL_LIMIT = 0.01
 
 
 def study_warnings(frame: pd.DataFrame) -> list[str]:
-    """All there is to know before the tables are read, the gravest first."""
-    places = [(f"{task}, {scale}", group) for (task, scale), group in frame.groupby(PLACE, sort=True)]
-    found = [line for place, group in places for line in _of_place(place, group)]
+    """Return all warnings of a study, the gravest first."""
+    tasks = [(f"{task}, {scale}", group) for (task, scale), group in frame.groupby(TASK_SCALE, sort=True)]
+    found = [line for where, group in tasks for line in _of_task(where, group)]
     return [
         *found,
         *_unlike(frame),
@@ -34,76 +41,76 @@ def study_warnings(frame: pd.DataFrame) -> list[str]:
 
 
 def condition_warnings(frame: pd.DataFrame) -> list[str]:
-    """Those that hold whatever is made of the runs: failures, other data, and other conditions."""
+    """Return warnings about failures, different data and different conditions."""
     found = []
-    for (task, scale), group in frame.groupby(PLACE, sort=True):
+    for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
         found += _missing(f"{task}, {scale}", group) + _other_data(f"{task}, {scale}", group)
     return [*found, *_mixed(frame), *_disturbed(frame)]
 
 
 def with_warnings(table: pd.DataFrame, warnings: list[str]) -> pd.DataFrame:
-    """A table to be written: the column ``warnings`` has them all in each row, empty where there are none."""
+    """Return a table with the column ``warnings``, which has them all in each row; empty without any."""
     return table.assign(warnings=" | ".join(warnings))
 
 
-def _of_place(place: str, group: pd.DataFrame) -> list[str]:
-    """What is wrong with one task at one scale."""
-    found = _missing(place, group)
+def _of_task(where: str, group: pd.DataFrame) -> list[str]:
+    """Return the warnings about one task at one scale."""
+    found = _missing(where, group)
     classes = sorted(group["likelihood"].dropna().unique(), key=list(LIKELIHOOD_TYPES).index)
-    if (mixed := mixed_classes(group)) is not None:
+    if (mixed := mixed_likelihoods(group)) is not None:
         found.append(
-            f"{place}: likelihood classes are ranked against each other ({mixed}), as --allow-mixed asks: "
-            "their numbers measure different things"
+            f"{where}: likelihood types are ranked against each other ({mixed}), as --allow-mixed asks: "
+            "their scores are not comparable"
         )
     elif len(classes) > 1:
         found.append(
-            f"{place}: likelihood classes stand in one table ({', '.join(classes)}), which are not the "
-            "same measure, so each is ranked by itself"
+            f"{where}: scores of several likelihood types ({', '.join(classes)}) are not comparable, so each "
+            "type is ranked separately"
         )
-    return found + _other_data(place, group) + _few_seeds(place, group) + _unequal(place, group)
+    return found + _other_data(where, group) + _few_seeds(where, group) + _unequal(where, group)
 
 
-def _missing(place: str, group: pd.DataFrame) -> list[str]:
+def _missing(where: str, group: pd.DataFrame) -> list[str]:
     """Arms with a run that did not finish, and those short of a seed that others have."""
     found = []
-    for _, runs in group[~usable(group)].groupby(["cell", "digest"]):
+    for _, runs in group[~finished(group)].groupby(["cell", "digest"]):
         notes = "; ".join(run_notes(runs))
-        found.append(f"{place}: {runs['arm'].iloc[0]} is not compared, as runs are missing ({notes})")
+        found.append(f"{where}: {runs['arm'].iloc[0]} is not compared, as runs are missing ({notes})")
     seeds = {str(arm): set(runs["seed"]) for arm, runs in group.groupby("arm", sort=True)}
     every = set.union(*seeds.values())
     lacking = [
         f"{arm} {', '.join(map(str, sorted(every - own)))}" for arm, own in seeds.items() if every - own
     ]
     if lacking:
-        found.append(f"{place}: seeds that other arms have are not there: {'; '.join(lacking)}")
+        found.append(f"{where}: seeds that other models have are missing: {'; '.join(lacking)}")
     return found
 
 
-def _other_data(place: str, group: pd.DataFrame) -> list[str]:
-    words = f"{place}: mixed fingerprints, the runs saw different data: no arms are compared"
+def _other_data(where: str, group: pd.DataFrame) -> list[str]:
+    words = f"{where}: mixed fingerprints, the runs saw different data: no models are compared"
     return [words] if mixed_data(group) else []
 
 
-def _few_seeds(place: str, group: pd.DataFrame) -> list[str]:
-    seeds = group[whole_arms(group)].groupby("arm")["seed"].nunique()
+def _few_seeds(where: str, group: pd.DataFrame) -> list[str]:
+    seeds = group[in_finished_arms(group)].groupby("arm")["seed"].nunique()
     few = seeds[seeds < MIN_SEEDS]
     if len(few) and len(few) == len(seeds):
         count = {1: "one seed", 2: "two seeds"}[int(seeds.max())]
-        return [f"{place}: {count}: nothing is called better (that takes {MIN_SEEDS})"]
+        return [f"{where}: {count}: no model is called better, which takes {MIN_SEEDS} seeds"]
     if len(few):
-        return [f"{place}: fewer than {MIN_SEEDS} seeds, so never called better: {', '.join(few.index)}"]
+        return [f"{where}: fewer than {MIN_SEEDS} seeds, so not called better: {', '.join(few.index)}"]
     return []
 
 
-def _unequal(place: str, group: pd.DataFrame) -> list[str]:
+def _unequal(where: str, group: pd.DataFrame) -> list[str]:
     """Arms of one size that were trained on neither equal tokens nor equal FLOPs."""
-    for _, runs in group[usable(group)].groupby("matched_target", dropna=False):
+    for _, runs in group[finished(group)].groupby("matched_target", dropna=False):
         means = runs.groupby("arm")[["training_tokens", "training_flops"]].mean()
         low, high = means.min(), means.max()
         if (high > low * (1 + RESIDUAL_LIMIT)).all():
             spans = [f"{low[c]:.3g} to {high[c]:.3g} {c.split('_')[1]}" for c in means]
             shown = " and ".join(spans).replace("flops", "FLOPs").replace("e+", "e")
-            return [f"{place}: unmatched budgets, the arms were trained on {shown}"]
+            return [f"{where}: unmatched budgets, the models were trained on {shown}"]
     return []
 
 
@@ -111,7 +118,9 @@ def _unlike(frame: pd.DataFrame) -> list[str]:
     """Scores of one table and class that are not the same measure, or not of as many items."""
     labels = {"unit": "units", "direction": "directions", "averaging": "averagings", "score_items": "items"}
     found = []
-    for (task, scale, likelihood), runs in frame[usable(frame)].groupby([*PLACE, "likelihood"], dropna=False):
+    for (task, scale, likelihood), runs in frame[finished(frame)].groupby(
+        [*TASK_SCALE, "likelihood"], dropna=False
+    ):
         of = "" if pd.isna(likelihood) else f" of {likelihood}"
         names = sorted(runs["metric"].dropna().unique())
         if len(names) > 1:
@@ -127,7 +136,7 @@ def _unlike(frame: pd.DataFrame) -> list[str]:
 
 
 def _disturbed(frame: pd.DataFrame) -> list[str]:
-    """Runs that went on under other code, libraries or machine, and those that left steps out."""
+    """Runs that resumed under other code, libraries or machine, and those that left steps out."""
     found = []
     if "changed" in frame:
         inexact = frame[~frame["changed"].isin(["[]"])]
@@ -170,12 +179,12 @@ def _mixed(frame: pd.DataFrame) -> list[str]:
 
 
 def _one_code(known: pd.DataFrame) -> bool:
-    """True if all runs used the same code: commits may differ in nothing that a result depends on."""
+    """Return True if all runs used the same code; commits may differ in what no result depends on."""
     return "git_code" in known and known["git_code"].notna().all() and known["git_code"].nunique() == 1
 
 
 def _kernels(known: pd.DataFrame) -> dict[str, list[str]]:
-    """The paths that each part of a model took in the runs that have it.
+    """Return the kernel paths that each part of a model took in the runs that have it.
 
     Decoding is each backbone's own part: some have no faster path there, and no training depends on it.
     """
@@ -195,7 +204,7 @@ def _unmatched(frame: pd.DataFrame) -> list[str]:
     axes = sorted(known["matched_axis"].dropna().unique())
     if len(axes) > 1:
         found.append(f"runs were matched on different axes: {', '.join(axes)}")
-    elif (known.groupby(PLACE)["matched_target"].nunique() > 1).any():
+    elif (known.groupby(TASK_SCALE)["matched_target"].nunique() > 1).any():
         found.append("runs of one task were matched to different targets")
     loose = sorted(known[known["matched_residual"].abs() > RESIDUAL_LIMIT]["arm"].unique())
     if loose:

@@ -6,13 +6,13 @@ import re
 
 import pandas as pd
 
-from analysis.stats.arms import PLACE, comparisons, matched_line, row_class
+from analysis.stats.arms import TASK_SCALE, comparisons, likelihood_group, matched_line
 from analysis.stats.versus_baseline import DIFFERENCES_NOTE, difference_cells, with_differences
 from analysis.stats.warnings import study_warnings
 from analysis.tables.text import cells, counts_line, how_compared, title
 
 HEAD = (
-    "arm", "score ($n$)", "class", "place", "gain over baseline ($n$)", "$p$", "verdict", "parameters",
+    "model", "score ($n$)", "likelihood", "rank", "gain over baseline ($n$)", "$p$", "verdict", "parameters",
     "FLOPs", "tokens", "tokens/s", "state",
 )  # fmt: skip
 SHOWN = (5, 6, 7, 9, 11)
@@ -32,13 +32,13 @@ def escape(text: str) -> str:
 
 
 def render_latex(frame: pd.DataFrame) -> str:
-    """A table for each task and scale. Bold: arms that may be the best of their class."""
+    """A table for each task and scale. Bold: models that may be the best of their likelihood type."""
     arms, pairs = with_differences(frame), comparisons(frame)
     parts = [r"% Needs \usepackage{booktabs} and, as the tables are wide, \usepackage{graphicx}."]
-    for (task, scale), rows in arms.groupby(PLACE, sort=True):
+    for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
         here = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
         notes = [f"Warning: {warning}." for warning in study_warnings(frame)]
-        notes += [*how_compared(here, DIFFERENCES_NOTE), "Bold: may be the best of its class."]
+        notes += [*how_compared(here, DIFFERENCES_NOTE), "Bold: may be the best of its likelihood type."]
         caption = f"{title(rows)}. {matched_line(frame)} {counts_line(frame)}"
         parts.append(_table(caption, f"tab:{task}-{scale}", _body(rows), notes))
     return "\n\n".join(parts) + "\n"
@@ -47,14 +47,14 @@ def render_latex(frame: pd.DataFrame) -> str:
 def _body(rows: pd.DataFrame) -> list[str]:
     lines, group = [], None
     for _, row in rows.iterrows():
-        if group is not None and row_class(row) != group:
+        if group is not None and likelihood_group(row) != group:
             lines.append(r"\midrule")
-        group, text = row_class(row), cells(row)
+        group, text = likelihood_group(row), cells(row)
         first, score, likelihood = (escape(cell) for cell in text[:3])
-        if isinstance(row["place"], str) and row["place"].split("-")[0] == "1":
+        if isinstance(row["rank"], str) and row["rank"].split("-")[0] == "1":
             first = rf"\textbf{{{first}}}"
-        place, *known = difference_cells(row)
-        values = [first, score, likelihood, place.replace("-", "--"), *map(escape, known)]
+        rank, *known = difference_cells(row)
+        values = [first, score, likelihood, rank.replace("-", "--"), *map(escape, known)]
         lines.append(" & ".join([*values, *(escape(text[i]) for i in SHOWN)]) + r" \\")
     return lines
 

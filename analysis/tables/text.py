@@ -18,7 +18,7 @@ from rich.text import Text
 from analysis.stats import against_variable as against
 from analysis.stats import likelihood_gap as gap
 from analysis.stats import solve_rates as solved
-from analysis.stats.arms import PLACE, arm_table, comparisons, matched_line, row_class
+from analysis.stats.arms import TASK_SCALE, arm_table, comparisons, likelihood_group, matched_line
 from analysis.stats.extra_tests import further_grid, further_scores, published
 from analysis.stats.intervals import CONFIDENCE, MIN_SEEDS
 from analysis.stats.performance_profile import NOTE, across_tasks, profile_grid
@@ -27,21 +27,21 @@ from analysis.stats.versus_baseline import DIFFERENCES, DIFFERENCES_NOTE, differ
 from analysis.stats.warnings import study_warnings
 from analysis.tables.format import flops, seconds, si, size
 
-WIDTH = 118
+WIDTH = 122
 """Columns of the plain text."""
 ARM = 24
 """Of these, columns that the names of arms are not denied, where a table is too wide."""
 
 HEADERS = (
-    "arm", "score (n)", "class", "body", "total", "active", "FLOPs", "tokens", "sec", "tok/s", "memory",
-    "state",
+    "model", "score (n)", "likelihood", "non-emb.", "total", "active", "FLOPs", "tokens", "sec", "tok/s",
+    "memory", "state",
 )  # fmt: skip
-"""Headers of a table: mean score over n seeds, likelihood class, parameters (three columns), training
+"""Headers of a table: mean score over n seeds, likelihood type, parameters (three columns), training
 FLOPs, tokens, seconds and tokens per second, peak memory, decoding state at 2048 tokens."""
 
 
 def render_tables(frame: pd.DataFrame) -> str:
-    """The tables of a study as plain text, 118 columns wide. A pure function of the frame."""
+    """The tables of a study as plain text, ``WIDTH`` columns wide. A pure function of the frame."""
     text = StringIO()
     # The height is given because Rich ignores a lone width on a dumb terminal.
     console = Console(file=text, width=WIDTH, height=1000, color_system=None, force_terminal=False)
@@ -54,12 +54,12 @@ def study_text(frame: pd.DataFrame) -> RenderableType:
     arms, pairs = with_differences(frame), comparisons(frame)
     parts: list[RenderableType] = [Text(f"Warning: {w}.", style="yellow") for w in study_warnings(frame)]
     parts += [Text(line) for line in (counts_line(frame), matched_line(frame))]
-    for (task, scale), rows in arms.groupby(PLACE, sort=True):
+    for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
         parts.append(Text(f"\n{title(rows)}", style="bold"))
         parts.append(_rich_table(rows))
         here = (pairs["task"] == task) & (pairs["scale"] == scale)
         if (body := [[row["arm"], *difference_cells(row)] for _, row in _compared(rows)]) and here.any():
-            parts.append(_rich_grid(["arm", *DIFFERENCES], body, left=("verdict",)))
+            parts.append(_rich_grid(["model", *DIFFERENCES], body, left=("verdict",)))
         parts += [Text(f"  {line}") for line in how_compared(pairs[here], DIFFERENCES_NOTE)]
         for name, head, body, note in more_tables(frame, task, scale):
             parts += [Text(f"\n{name}", style="bold"), _rich_grid(head, body)]
@@ -76,7 +76,7 @@ def render_markdown(frame: pd.DataFrame) -> str:
     head = [*HEADERS, *DIFFERENCES]
     lines = [f"- Warning: {w}." for w in study_warnings(frame)]
     lines += [f"- {line}" for line in (counts_line(frame), matched_line(frame))]
-    for (task, scale), rows in arms.groupby(PLACE, sort=True):
+    for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
         lines += ["", f"## {title(rows)}", "", _markdown_row(head), "|" + " --- |" * len(head)]
         lines += [_markdown_row(cells(row) + difference_cells(row)) for _, row in rows.iterrows()]
         here = (pairs["task"] == task) & (pairs["scale"] == scale)
@@ -101,7 +101,7 @@ def more_tables(
     here = frame[(frame["task"] == task) & (frame["scale"] == scale)]
     if not (tests := further_scores(here)).empty:
         name = title(arm_table(here))
-        found.append((f"Further tests, {name}", *further_grid(tests), ""))
+        found.append((f"Extra evaluations, {name}", *further_grid(tests), ""))
     if not (rows := gap.gaps(here)).empty:
         found.append((gap.gap_title(rows), *gap.gap_grid(rows), gap.NOTE))
     if not (rows := against.against_scores(here)).empty:
@@ -114,12 +114,14 @@ def more_tables(
 
 
 def counts_line(frame: pd.DataFrame) -> str:
-    """How many runs, arms and seeds."""
+    """Return how many runs, run configurations and seeds a study has."""
     arms = len(frame.groupby(["cell", "digest"]))
     seeds = ", ".join(str(s) for s in sorted(frame["seed"].unique()))
     complete = int((frame["status"] == "complete").sum())
     study = frame["study"].iloc[0]
-    return f"Study {study}: {complete} of {len(frame)} runs complete; {arms} arms; seeds {seeds}."
+    return (
+        f"Study {study}: {complete} of {len(frame)} runs complete; {arms} run configurations; seeds {seeds}."
+    )
 
 
 def title(rows: pd.DataFrame) -> str:
@@ -133,7 +135,7 @@ def title(rows: pd.DataFrame) -> str:
 
 
 def verdicts(rows: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
-    """For each likelihood class, its best arm against each of the others, in words.
+    """Return, for each likelihood type, its best model against each of the others, in words.
 
     Args:
         rows: the arms of one task and scale, in order, as from ``arm_table``.
@@ -147,7 +149,7 @@ def verdicts(rows: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
         if found.empty:
             continue
         order = [arm for arm in rows["arm"] if arm in {*found["better"], *found["worse"]}]
-        among = "" if pd.isna(likelihood) else f"Among {likelihood}: "
+        among = "" if pd.isna(likelihood) else f"{likelihood}: "
         for other in order[1:]:
             two = found["better"].isin([order[0], other]) & found["worse"].isin([order[0], other])
             lines.append(among + verdict(found[two].iloc[0]))
@@ -159,13 +161,13 @@ def how_compared(pairs: pd.DataFrame, *notes: str) -> list[str]:
     if pairs.empty:
         return []
     margin, unit = pairs.iloc[0][["margin", "unit"]]
-    how = "Paired by seed, 95% t-intervals; p after Holm over all pairs of a class"
-    return [f"{how}; margin {margin:g} {unit}.", *notes]
+    how = "Paired by seed, 95% t-intervals; p after Holm over all pairs of a likelihood type"
+    return [f"{how}; margin {margin:g}{'' if unit == 'share' else f' {unit}'}.", *notes]
 
 
 def _compared(rows: pd.DataFrame) -> Iterator[tuple[Hashable, pd.Series]]:
-    """The rows of ``with_differences`` that have a place."""
-    return rows[rows["place"].notna()].iterrows()
+    """Return the rows of ``with_differences`` that have a rank."""
+    return rows[rows["rank"].notna()].iterrows()
 
 
 def verdict(pair: pd.Series) -> str:
@@ -177,10 +179,11 @@ def verdict(pair: pd.Series) -> str:
     if pair["p"] < 1 - CONFIDENCE and pair["n"] >= MIN_SEEDS:
         reason = f"below the margin of {pair['margin']:g}"
     elif pair["n"] >= MIN_SEEDS:
-        reason = f"{pair['n']} seeds would show {pair['detectable']:.4f} or more"
+        reason = f"minimum detectable difference {pair['detectable']:.4f} with {pair['n']} seeds"
     elif pair["n"] >= 2:
-        seen = f"{pair['n']} would at best show {pair['detectable']:.4f}"
-        reason = f"a verdict takes {MIN_SEEDS} seeds, {seen}"
+        reason = f"a verdict takes {MIN_SEEDS} seeds"
+        if pd.notna(pair["detectable"]):
+            reason += f"; minimum detectable difference {pair['detectable']:.4f} with {pair['n']}"
     else:
         reason = f"seeds in common: {pair['n']}"
     reason += "; no two seeds in common, so unpaired" * (not pair["paired"])
@@ -217,7 +220,7 @@ def _rich_table(rows: pd.DataFrame) -> Table:
         table.add_column(name, justify=side, no_wrap=index > 0, overflow="fold")
     group = None
     for _, row in rows.iterrows():
-        here = row_class(row)
+        here = likelihood_group(row)
         if group is not None and here != group:
             table.add_section()
         group = here

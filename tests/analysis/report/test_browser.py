@@ -14,7 +14,7 @@ import pytest
 from analysis.figures.curves import AXES, learning_curves
 from analysis.load.study import load_history, load_study
 from analysis.report.__main__ import main
-from analysis.stats.arms import PLACE, arm_table, comparisons
+from analysis.stats.arms import TASK_SCALE, arm_table, comparisons
 from analysis.stats.ranks import ranks
 from analysis.tables.text import HEADERS, cells
 from tests import ROOT
@@ -34,7 +34,7 @@ const wait = setInterval(async () => {
   clearInterval(wait);
   const rows = table => [...table.rows].map(row => [...row.cells].map(cell => cell.textContent));
   const tables = [...document.querySelectorAll("h3 + .scroll > table.sortable")]
-    .filter(table => table.tHead.rows[0].cells[1].textContent === "place").map(rows);
+    .filter(table => table.tHead.rows[0].cells[1].textContent === "rank").map(rows);
   const curves = document.querySelector("#curves .js-plotly-plot");
   const seen = {};
   const note = what => seen[what] = {
@@ -94,10 +94,10 @@ def verdicts(frame: pd.DataFrame) -> list[list[list[str]]]:
     """The verdict tables as the page must show them: ``analysis.tables.text`` writes them from the frame."""
     arms, pairs = arm_table(frame), comparisons(frame)
     tables = []
-    for (task, scale), rows in arms.groupby(PLACE, sort=True):
+    for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
         place = ranks(rows, pairs[(pairs["task"] == task) & (pairs["scale"] == scale)])
         noted = bool(rows[rows["kind"] == "arm"]["message"].notna().any())
-        lines = [[HEADERS[0], "place", *HEADERS[1:], *["note"] * noted]]
+        lines = [[HEADERS[0], "rank", *HEADERS[1:], *["note"] * noted]]
         for _, row in rows.iterrows():
             arm, *rest = cells(row)
             note = [row["message"] if isinstance(row["message"], str) else ""]

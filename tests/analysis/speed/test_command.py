@@ -77,14 +77,14 @@ def test_ratios_are_of_the_same_context_and_batch(rows: Path) -> None:
         "| decoder | 8 | - | 80 |",
         "| s4 | 8 | - | 4 (20.00) |",
     ]
-    assert "Body parameters: decoder 3,000,000, s4 3,000,000." in lines[0]
+    assert "Non-embedding parameters: decoder 3,000,000, s4 3,000,000." in lines[0]
     assert any("60 times as fast" in line for line in lines)
-    assert "did not stand still" not in "\n".join(lines)
+    assert "had not settled" not in "\n".join(lines)
 
 
 def test_cells_that_did_not_settle_are_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.json", [*ROWS, row("s4", 512, 1, 0.002, stable=False)])
-    assert "In 1 of 6 cells the times of the warm-up did not stand still." in render(
+    assert "In 1 of 6 configurations the warm-up times had not settled." in render(
         load_speed(path, "decode"), "decoder"
     )
 

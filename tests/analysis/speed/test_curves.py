@@ -39,8 +39,8 @@ def test_a_roof_is_blank_where_unknown_and_never_below_what_was_reached() -> Non
     assert found["roof"].isna().tolist() == found["share"].isna().tolist() == [False, True, True]
     assert [row[-1] for row in share_rows(rows)] == ["-"]
     disturbed, unknown = roof_notes(rows)
-    assert disturbed.startswith("1 of 3 cells are faster than their roof")
-    assert unknown.startswith("1 of 3 cells lack a rate")
+    assert disturbed.startswith("1 of 3 measurements exceed their roofline")
+    assert unknown.startswith("1 of 3 measurements lack a memory bandwidth")
     older = rows.drop(columns=["least_bytes", "memory_bytes_per_second"])
     assert with_roof(older)["roof"].isna().all()
     assert len(speed_curves(older).data) == 1  # type: ignore[union-attr]
@@ -70,6 +70,6 @@ def test_panels_are_modes_by_one_and_the_most_sequences() -> None:
         ("s4", PALETTE[2], None), ("s4", PALETTE[2], "dot"),
     ]  # fmt: skip
     assert lines[1].y == (400.0, 400.0)
-    assert lines[0].customdata == (", 25.0% of its roof",) * 2
+    assert lines[0].customdata == (", 25.0% of its roofline",) * 2
     assert sum(t.showlegend is not False for t in figure.data) == 2
     assert share_rows(rows)[0] == ["decoder", "train, 8 at once", "2,048", "800", "1k", "80.0%"]

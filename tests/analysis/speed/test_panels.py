@@ -106,5 +106,10 @@ def test_the_report_shows_what_there_is(
         SPEED.assign(**settings).to_parquet(rows)
     assert main([f"runs={study}", f"speed={rows}", f"out={tmp_path}"]) == 0
     page = (tmp_path / "report.html").read_text()
-    heads = ("Against length", "Memory against length", "Filling in texts", "The largest batch that fits")
+    heads = (
+        "Against length",
+        "Memory against length",
+        "Sampling by unmasking",
+        "The largest batch that fits",
+    )
     assert [f"<h3>{head}</h3>" in page for head in heads] == [True, True, not old, not old]

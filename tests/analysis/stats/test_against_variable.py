@@ -62,7 +62,7 @@ def test_the_table_has_a_line_for_each_backbone_and_its_class(study: Path) -> No
     assert body[2][1].endswith("(+0.650 ± 0.215)")
     for text in (render_tables(frame), render_markdown(frame)):
         assert "(+0.650 ± 0.215)" in text
-        assert "not ranked against each other" in " ".join(text.split())
+        assert "likelihood types are not comparable" in " ".join(text.split())
     page = render_page(frame, load_history(study, "epochs"))
     assert "data:image/svg+xml;base64," in page
 

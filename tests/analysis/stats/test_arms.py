@@ -82,7 +82,7 @@ def test_a_clean_study_warns_of_nothing(write_run: Any, tmp_path: Path) -> None:
         write_run("mamba", seed)
     frame = load_study(tmp_path / "runs", "compare")
     assert study_warnings(frame) == []
-    assert matched_line(frame) == "Held equal: body parameters at 200,000; largest residual 0.30%."
+    assert matched_line(frame) == "Held equal: body parameters at 200,000; largest mismatch 0.30%."
 
 
 def test_failures_are_warned_of_with_their_messages(study: Path) -> None:
@@ -106,7 +106,7 @@ def test_an_arm_short_of_seeds_is_named(write_run: Any, tmp_path: Path) -> None:
     for seed in range(3):
         write_run("decoder", seed)
     write_run("mamba", 0)
-    assert "fewer than 3 seeds, so never called better: mamba" in warned(tmp_path / "runs")
+    assert "fewer than 3 seeds, so not called better: mamba" in warned(tmp_path / "runs")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_mixed_classes_are_ranked_as_one_where_that_is_allowed(study: Path) -> N
     }
     warnings = [w for w in study_warnings(frame) if "--allow-mixed" in w]
     assert len(warnings) == 1
-    assert "text, nano: likelihood classes are ranked against each other (exact, bound" in warnings[0]
+    assert "text, nano: likelihood types are ranked against each other (exact, bound" in warnings[0]
 
 
 def test_allowing_mixed_classes_changes_nothing_where_there_is_one(write_run: Any, tmp_path: Path) -> None:

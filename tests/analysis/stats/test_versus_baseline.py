@@ -31,14 +31,14 @@ def test_gains_are_paired_and_counted_towards_better(write_run: WriteRun, tmp_pa
     three(write_run)
     found = arms(tmp_path / "runs", baseline="decoder").loc["text"]
     mamba = found.loc["mamba"]
-    assert (mamba["baseline"], mamba["place"], mamba["separated"]) == ("decoder", "1", True)
+    assert (mamba["baseline"], mamba["rank"], mamba["separated"]) == ("decoder", "1", True)
     # Gains .100, .099, .098: mean .099, deviation .001, t(0.975, 2) = 4.3027.
     assert mamba["gain"] == pytest.approx(0.099)
     assert mamba["gain_half_width"] == pytest.approx(4.3027 * 0.001 / math.sqrt(3), rel=1e-4)
     assert difference_cells(mamba)[1:] == ["+0.0990 ± 0.0025 (3)", f"{mamba['gain_p']:.2g}", "better"]
     s4 = found.loc["s4"]
-    assert (s4["place"], s4["gain"] < 0, s4["separated"]) == ("2-3", True, False)
-    assert difference_cells(s4)[-1] == f"tie: {s4['detectable']:.4f} would show"
+    assert (s4["rank"], s4["gain"] < 0, s4["separated"]) == ("2-3", True, False)
+    assert difference_cells(s4)[-1] == f"tie: MDD {s4['detectable']:.4f}"
     assert difference_cells(found.loc["decoder"]) == ["2-3", "", "", "baseline"]
     assert difference_cells(found.loc["xz"]) == ["", "", "", ""]
 
@@ -50,7 +50,7 @@ def test_without_a_baseline_it_is_the_best_of_the_class(study: Path) -> None:
     assert set(text[text["likelihood"] == "exact"]["baseline"]) == {"decoder"}
     assert difference_cells(text.loc["moe"]) == ["1-4", "", "", "not compared"]
     assert text.loc["diffusion", "baseline"] == "diffusion"
-    assert pd.isna(found.loc[("recall", "s4"), "place"])
+    assert pd.isna(found.loc[("recall", "s4"), "rank"])
 
 
 @pytest.mark.parametrize(
