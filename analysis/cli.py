@@ -1,74 +1,141 @@
-"""What the commands of the analysis share: arguments, errors, exit codes and the files that they write."""
+"""Arguments, errors and exit codes of the commands of the analysis, and the files that they write.
+
+Arguments are ``key=value``, as in the commands that Hydra reads; the keys are the fields of a dataclass. A
+field of type bool is also a flag: ``allow_mixed=true`` or ``--allow-mixed``.
+"""
 
 from __future__ import annotations
 
+import argparse
+import ast
 import contextlib
 import difflib
+import inspect
 import io
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import pandas as pd
 
+Config = TypeVar("Config")
 Found = TypeVar("Found")
 
+HELP_WIDTH = 100
 
-def read_arguments(arguments: Sequence[str], config: type) -> dict[str, Any]:
-    """The value given to each field of a dataclass, as ``key=value``, or as ``--key`` where it is a bool.
+
+class _Parser(argparse.ArgumentParser):
+    """An argparse parser whose errors are raised, so that every command reports them alike."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def read_arguments(arguments: Sequence[str], config: type[Config], description: str = "") -> Config:
+    """Return a config dataclass from ``key=value`` arguments and flags; ``--help`` prints the keys and exits.
+
+    Args:
+        config: a dataclass whose fields are of type str, int, float or bool.
+        description: what the command does, for ``--help``.
 
     Raises:
-        ValueError: there is no such field, or an int field got no whole number.
+        ValueError: there is no such key, or a value is not of its type.
     """
-    types = {f.name: f.type for f in fields(config)}
-    flags = {f"--{name.replace('_', '-')}": name for name, kind in types.items() if kind == "bool"}
-    keys = [name for name in types if name not in flags.values()]
-    values: dict[str, Any] = {}
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if argument in flags:
-            values[flags[argument]] = True
-        elif key not in keys or not equals:
+    known = {f.name: f for f in fields(config)}  # type: ignore[arg-type]
+    flags = {f"--{name.replace('_', '-')}": name for name, f in known.items() if f.type == "bool"}
+    parser = _Parser(
+        usage=f"{_program()} [key=value ...]{''.join(f' [{flag}]' for flag in flags)}",
+        description=inspect.cleandoc(description),
+        epilog=_keys_help(config),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("settings", nargs="*", metavar="key=value", help=argparse.SUPPRESS)
+    for flag, name in flags.items():
+        parser.add_argument(flag, dest=name, action="store_true", help=argparse.SUPPRESS)
+    parsed, unknown = parser.parse_known_intermixed_args(list(arguments))
+    values: dict[str, Any] = {name: True for name in flags.values() if getattr(parsed, name)}
+    for word in [*parsed.settings, *unknown]:
+        key, equals, value = word.partition("=")
+        if key not in known or not equals:
+            keys = [name for name in known if name not in flags.values()]
             near = difflib.get_close_matches(key, [*keys, *flags], n=1)
             hint = f"did you mean '{near[0]}{'=' * (near[0] in keys)}'? " if near else ""
-            raise ValueError(f"'{argument}': {hint}the keys are {', '.join([*keys, *flags])}")
-        else:
-            values[key] = whole_number(key, value) if types[key] == "int" else value
-    return values
+            raise ValueError(f"'{word}': {hint}the keys are {', '.join([*keys, *flags])}")
+        values[key] = _typed(known[key], value)
+    return config(**values)
 
 
-def whole_number(key: str, value: str) -> int:
-    """The value of an int field. Raises ValueError."""
+def _program() -> str:
+    """Return the command as it is typed, for example ``python -m analysis.compare``."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return f"python -m {spec.name.removesuffix('.__main__')}" if spec else Path(sys.argv[0]).name
+
+
+def _typed(field: Field[Any], text: str) -> Any:
+    """Return the text of a value as the type of its field. Raises ValueError."""
     try:
-        return int(value)
-    except ValueError:
-        raise ValueError(f"{key}={value} is no whole number: write for example {key}=100") from None
+        if field.type == "bool":
+            return {"true": True, "false": False}[text.lower()]
+        return {"int": int, "float": float}.get(str(field.type), str)(text)
+    except (KeyError, ValueError):
+        remedy = {
+            "bool": "neither true nor false",
+            "int": f"no whole number: write for example {field.name}=100",
+            "float": f"no number: write for example {field.name}=0.5",
+        }[str(field.type)]
+        raise ValueError(f"{field.name}={text} is {remedy}") from None
+
+
+def _keys_help(config: type) -> str:
+    """Return a line for each field of a dataclass: its key, its docstring and its default."""
+    [tree] = ast.parse(textwrap.dedent(inspect.getsource(config))).body
+    assert isinstance(tree, ast.ClassDef)
+    docs: dict[str, str] = {}
+    for line, after in zip(tree.body, tree.body[1:], strict=False):
+        if (
+            isinstance(line, ast.AnnAssign)
+            and isinstance(line.target, ast.Name)
+            and isinstance(after, ast.Expr)
+        ):
+            docs[line.target.id] = " ".join(str(ast.literal_eval(after.value)).replace("``", "").split())
+    lines = ["keys:"]
+    for field in fields(config):
+        name = f"--{field.name.replace('_', '-')}" if field.type == "bool" else f"{field.name}="
+        default = "" if field.type == "bool" or field.default == "" else f" Default: {field.default}."
+        lines += textwrap.wrap(
+            f"{name:<14}  {docs.get(field.name, '')}{default}", HELP_WIDTH,
+            initial_indent="  ", subsequent_indent=" " * 18,
+        )  # fmt: skip
+    return "\n".join(lines)
 
 
 def run_command(
-    text: str,
+    description: str | None,
+    config: type[Config],
     arguments: Sequence[str],
-    prepare: Callable[[Sequence[str]], Found],
+    prepare: Callable[[Config], Found],
     publish: Callable[[Found], None],
 ) -> int:
-    """Runs a command. A mistake of the person who asked is one line on stderr, and nothing is written.
+    """Run a command. A mistake in its arguments is one line on stderr, and nothing is written.
 
     Args:
-        text: what ``--help`` prints.
-        prepare: reads the arguments and whatever they name.
+        description: what ``--help`` prints before the keys.
+        config: the dataclass of its arguments.
+        prepare: reads whatever the config names.
         publish: writes and prints what was prepared.
 
     Returns:
         The exit code: 0; that of the error where it has one; else 2.
     """
-    if any(a in ("--help", "-h") for a in arguments):
-        print(text.strip())
-        return 0
     try:
-        prepared = prepare(arguments)
+        prepared = prepare(read_arguments(arguments, config, description or ""))
+    except SystemExit as ended:  # --help
+        return int(ended.code or 0)
     except Exception as error:
         if isinstance(error, ValueError | OSError) or hasattr(error, "exit_code"):
             return _failed(error)
@@ -77,7 +144,7 @@ def run_command(
         publish(prepared)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader, say ``head``, has seen enough; Python would complain when it flushes the rest.
+        # The reader, such as ``head``, has closed the pipe; Python would complain when it flushes the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         return _failed(error)
@@ -90,7 +157,7 @@ def _failed(error: Exception) -> int:
 
 
 def write(path: Path, content: str | bytes) -> Path:
-    """Writes a file whole or not at all: a reader never sees half of it.
+    """Write a file whole or not at all, and return its path; a reader never sees half of it.
 
     Raises:
         OSError: it cannot be written; the message names the folder.
@@ -108,7 +175,7 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def parquet(frame: pd.DataFrame) -> bytes:
-    """A frame as the content of a Parquet file, without its index."""
+    """Return a frame as the content of a Parquet file, without its index."""
     buffer = io.BytesIO()
     frame.to_parquet(buffer, index=False)
     return buffer.getvalue()

@@ -1,6 +1,10 @@
 """Compare the models of a study: print its tables, write its frames and its report.
 
-python -m analysis.compare study=compare [runs=runs] [out=FOLDER] [--allow-mixed]
+    python -m analysis.compare study=compare [runs=runs] [out=FOLDER] [--allow-mixed]
+
+Prints one table for each task. Writes results.csv and results.parquet (a row for
+each run), table.csv, table.md and table.tex (a row for each model), pairs.csv (a row for each
+two models that are compared) and compare.html; against.svg too, where the study has study.against.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from analysis.cli import parquet, read_arguments, run_command, write
+from analysis.cli import parquet, run_command, write
 from analysis.figures.against import against_figure
 from analysis.load.study import load_history, load_study
 from analysis.report.page import Findings, find, render_page
@@ -23,22 +27,6 @@ from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings, with_warnings
 from analysis.tables.latex import render_latex
 from analysis.tables.text import WIDTH, render_markdown, render_tables, study_text
-
-HELP = """\
-Compares the models of a study.
-
-    python -m analysis.compare study=compare runs=runs out=runs/compare/analysis [--allow-mixed]
-
-study   the study to read; default compare
-runs    the folder of all studies; default runs
-out     where the results go; default RUNS/STUDY/analysis
---allow-mixed  rank models of different likelihood types against each other, and say so;
-        without it each type is ranked separately
-
-Prints one table for each task. Writes results.csv and results.parquet (a row for
-each run), table.csv, table.md and table.tex (a row for each model), pairs.csv (a row for each
-two models that are compared) and compare.html; against.svg too, where the study has study.against.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +76,8 @@ def publish(frame: pd.DataFrame, history: pd.DataFrame, found: Findings, folder:
     print("\n".join(f"wrote {path}" for path in paths), flush=True)
 
 
-def prepare(arguments: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame, Findings, Path]:
+def prepare(config: CompareConfig) -> tuple[pd.DataFrame, pd.DataFrame, Findings, Path]:
     """The frame and the history of a study, what its page shows, where results go. Raises ValueError."""
-    config = CompareConfig(**read_arguments(arguments, CompareConfig))
     frame = load_study(Path(config.runs), config.study)
     history = load_history(Path(config.runs), config.study)
     frame = with_steps(frame, history).assign(allow_mixed=config.allow_mixed)
@@ -99,7 +86,7 @@ def prepare(arguments: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame, Findi
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 0, or 2 where the person asked for something that is not there."""
-    return run_command(HELP, arguments, prepare, lambda found: publish(*found))
+    return run_command(__doc__, CompareConfig, arguments, prepare, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,15 @@
-"""Brings runs from Weights & Biases into run folders, which everything else reads.
+"""Download runs from Weights & Biases into run folders, which everything else reads.
 
     python -m analysis.fetch study=compare entity=me [project=NAME] [runs=runs]
 
 When a run ends, tracking saves its small files (``experiments.tracking.summary.FILES``) as files of the W&B
 run; ``slurm.sync`` does so for runs that were tracked otherwise. They come back to the folder that the
 record names, ``runs/STUDY/CELL-DIGEST/sSEED``, so the frame has the same columns. Checkpoints are not
-uploaded and do not come back.
+uploaded and do not come back. A run folder that is there already is never overwritten, unless it was fetched
+and W&B has another record now.
 
-A run folder that is there already is left as it is, unless it was fetched and W&B has another record now.
+Exit codes: 0; 1 W&B or the network failed, or a run's files cannot be used; 2 a mistake in the arguments, or
+no API key.
 """
 
 from __future__ import annotations
@@ -35,22 +37,6 @@ from experiments.tracking.wandb import NO_KEY, signed_in
 
 MARK = "wandb-fetched.json"
 NAME = re.compile(r"(?!\.)[\w.+-]+")
-
-HELP = """\
-Brings runs from Weights & Biases into run folders.
-
-    python -m analysis.fetch study=compare entity=me project=compare runs=runs
-
-study    the study; default compare
-entity   W&B user or team; default that of the account
-project  W&B project; default the name of the study
-runs     the folder of all studies; default runs
-
-A run folder that is there already is never overwritten, unless it came from W&B too.
-
-Exit codes: 0; 1 W&B or the network failed, or a run's files cannot be used; 2 a mistake in
-the words, or no API key.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,13 +149,12 @@ def fetch(found: Iterator[tuple[str, Download]], config: FetchConfig) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code; ``--help`` lists them."""
-    if any(a in ("--help", "-h") for a in arguments):
-        print(HELP, end="")
-        return 0
     try:
-        config = FetchConfig(**read_arguments(arguments, FetchConfig))
+        config = read_arguments(arguments, FetchConfig, __doc__ or "")
         if not signed_in():
             raise ValueError(NO_KEY)
+    except SystemExit as ended:  # --help
+        return int(ended.code or 0)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

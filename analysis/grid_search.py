@@ -19,7 +19,7 @@ import rich.box
 from rich.console import Console
 from rich.table import Table
 
-from analysis.cli import read_arguments, run_command
+from analysis.cli import run_command
 from analysis.load.study import load_history, load_study
 from analysis.stats.intervals import mean_interval
 from analysis.stats.warnings import condition_warnings
@@ -113,9 +113,8 @@ def _estimate(mean: float, half: float | None) -> str:
     return f"{mean:.4f}" if half is None or math.isnan(half) else f"{mean:.4f} ± {half:.4f}"
 
 
-def prepare(arguments: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
+def prepare(config: GridConfig) -> tuple[pd.DataFrame, list[str]]:
     """The table of a study, and what to be wary of. Raises ValueError."""
-    config = GridConfig(**read_arguments(arguments, GridConfig))
     runs = Path(config.runs)
     frame = load_study(runs, config.study)
     return grid_table(frame, load_history(runs, config.study)), condition_warnings(frame)
@@ -134,7 +133,7 @@ def publish(grid: pd.DataFrame, warnings: list[str]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 0, or 2 where the person asked for something that is not there."""
-    return run_command(__doc__, arguments, prepare, lambda found: publish(*found))
+    return run_command(__doc__, GridConfig, arguments, prepare, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

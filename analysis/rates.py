@@ -1,9 +1,10 @@
-"""Chooses each arm's learning rate from a study that swept it.
+"""Choose each model's learning rate from a study that swept it, on the validation split.
 
     python -m analysis.rates study=tune [runs=runs] [--extend]
 
-Selection is on the validation split, never on the test split. An optimum at the
-edge of its grid is flagged: the true one may lie beyond.
+The test split is never looked at. An optimum at the edge of its grid is flagged: the true one may lie
+beyond. Prints a table for each task and size, and the command that extends the grid of a model whose best
+learning rate is at its edge. Writes RUNS/STUDY/analysis/rates.yaml, which study=confirm reads.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from analysis.cli import read_arguments, run_command, write
+from analysis.cli import run_command, write
 from analysis.load.study import load_study
 from analysis.stats.learning_rate_choice import (
     ARM,
@@ -34,20 +35,6 @@ from analysis.stats.learning_rate_choice import (
     runs_of,
 )
 from analysis.stats.warnings import condition_warnings
-
-HELP = """\
-Chooses each arm's learning rate from a study that swept it, on the validation split.
-
-    python -m analysis.rates study=tune runs=runs [--extend]
-
-study     the study to read; default tune
-runs      the folder of all studies; default runs
---extend  train the rate beyond, as long as an arm's best rate is at the edge of its grid
-
-Prints a table for each task and size, and the command that extends the grid of an arm
-whose best rate is at its edge. Writes RUNS/STUDY/analysis/rates.yaml, which study=confirm
-reads.
-"""
 
 MAX_ROUNDS = 8
 """Rounds of extension: four decades. An optimum further out is a mistake somewhere else."""
@@ -163,12 +150,11 @@ def run_python(words: list[str]) -> int:
     return subprocess.run([sys.executable, *words], check=False).returncode
 
 
-def prepare(arguments: Sequence[str]) -> tuple[RatesConfig, pd.DataFrame, pd.DataFrame, list[str]]:
+def prepare(config: RatesConfig) -> tuple[RatesConfig, pd.DataFrame, pd.DataFrame, list[str]]:
     """The rates tried, extended first where that was asked for, the best of them, and what to be wary of.
 
     Raises ValueError.
     """
-    config = RatesConfig(**read_arguments(arguments, RatesConfig))
     if config.extend:
         extend(config)
     rates = rate_table(Path(config.runs), config.study)
@@ -196,7 +182,7 @@ def publish(config: RatesConfig, rates: pd.DataFrame, best: pd.DataFrame, warnin
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 0, or 2 where the person asked for something that is not there."""
-    return run_command(HELP, arguments, prepare, lambda found: publish(*found))
+    return run_command(__doc__, RatesConfig, arguments, prepare, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

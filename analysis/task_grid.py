@@ -21,7 +21,7 @@ import rich.box
 from rich.console import Console
 from rich.table import Table
 
-from analysis.cli import parquet, read_arguments, run_command, write
+from analysis.cli import parquet, run_command, write
 from analysis.load.study import load_study
 from analysis.stats.arms import TASK_SCALE, arm_table, finished, mixed_data
 from analysis.stats.performance_profile import lines
@@ -114,9 +114,8 @@ def note(table: pd.DataFrame) -> str:
     )
 
 
-def prepare(arguments: Sequence[str]) -> tuple[GridConfig, pd.DataFrame, pd.DataFrame]:
+def prepare(config: GridConfig) -> tuple[GridConfig, pd.DataFrame, pd.DataFrame]:
     """The runs of a study, and their table. Raises ValueError."""
-    config = GridConfig(**read_arguments(arguments, GridConfig))
     frame = load_study(Path(config.runs), config.study)
     table = task_grid(frame)
     if table.empty and any(mixed_data(group) for _, group in frame.groupby(TASK_SCALE)):
@@ -152,7 +151,7 @@ def publish(config: GridConfig, frame: pd.DataFrame, table: pd.DataFrame) -> Non
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 0, or 2 where the person asked for something that is not there."""
-    return run_command(__doc__, arguments, prepare, lambda found: publish(*found))
+    return run_command(__doc__, GridConfig, arguments, prepare, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Draw the verdict figure of a study: each model's difference from the baseline, with its 95% interval.
 
-python -m analysis.verdicts study=compare
-python -m analysis.verdicts frame=docs/results/compare.parquet out=docs/results
+    python -m analysis.verdicts study=compare
+    python -m analysis.verdicts frame=docs/results/compare.parquet out=docs/results
+
+Writes STUDY.svg and STUDY.png.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.cli import read_arguments, run_command, write
+from analysis.cli import run_command, write
 from analysis.figures.files import figure_bytes
 from analysis.figures.verdicts import verdict_figure
 from analysis.load.study import load_study
@@ -22,20 +24,6 @@ from analysis.load.study import load_study
 FORMATS = ("svg", "png")
 DPI = 200
 """Dots per inch of the PNG: twice those at which it is shown, for sharp screens."""
-
-HELP = """\
-Draws the verdict figure of a study.
-
-    python -m analysis.verdicts study=compare
-    python -m analysis.verdicts frame=docs/results/compare.parquet out=docs/results
-
-study   the study to read; default compare
-runs    the folder of all studies; default runs
-frame   results.parquet of analysis.compare, read instead of the run folders; default none
-out     where the figure goes; default RUNS/STUDY/analysis
-
-Writes STUDY.svg and STUDY.png.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +55,8 @@ def read_frame(path: Path) -> pd.DataFrame:
     return frame
 
 
-def prepare(arguments: Sequence[str]) -> tuple[VerdictsConfig, str, Figure]:
+def prepare(config: VerdictsConfig) -> tuple[VerdictsConfig, str, Figure]:
     """Return the config, the name of the study and its figure. Raises ValueError."""
-    config = VerdictsConfig(**read_arguments(arguments, VerdictsConfig))
     if config.frame:
         frame = read_frame(Path(config.frame))
     else:
@@ -88,7 +75,7 @@ def publish(config: VerdictsConfig, study: str, figure: Figure) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Return the exit code: 0, or 2 for a mistake in the arguments."""
-    return run_command(HELP, arguments, prepare, lambda found: publish(*found))
+    return run_command(__doc__, VerdictsConfig, arguments, prepare, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

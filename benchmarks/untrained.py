@@ -70,7 +70,7 @@ def support_vectors() -> Iterator[tuple[str, float]]:
 
 def main(arguments: list[str]) -> int:
     try:
-        config = UntrainedConfig(**read_arguments(arguments, UntrainedConfig))
+        config = read_arguments(arguments, UntrainedConfig, __doc__ or "")
         found = [("listops", *pair) for pair in shallow_listops()]
         found += [("images", *pair) for pair in support_vectors()]
         if config.points:

@@ -1,6 +1,12 @@
-"""Shows a study in Weights & Biases: its runs, its tables and figures, a Workspace and a Report.
+"""Show a study in Weights & Biases: its runs, its tables and figures, a Workspace and a Report.
 
-python -m analysis.dashboard study=compare [runs=runs] [project=NAME] [entity=NAME] [--dry-run]
+    python -m analysis.dashboard study=compare [runs=runs] [project=NAME] [entity=NAME] [--dry-run]
+
+Uploads the runs that are not there yet, then the tables and figures of the study as one run of the job type
+``analysis``, then a Workspace and a Report. The same command again sends only what is new.
+
+Exit codes: 0; 1 W&B or the network failed, try again; 2 a mistake in the arguments, no such study, or
+no API key.
 """
 
 from __future__ import annotations
@@ -30,26 +36,6 @@ from experiments.tracking.wandb import NO_KEY, signed_in
 
 MARK = "wandb-dashboard.json"
 
-HELP = """\
-Shows a study in Weights & Biases.
-
-    python -m analysis.dashboard study=compare runs=runs project=compare entity=me [--dry-run]
-
-study    the study; default compare
-runs     the folder of all studies; default runs
-project  W&B project; default the name of the study
-entity   W&B user or team; default that of the account
---dry-run, dry_run=true  uses no network and needs no key: writes what would be sent as JSON
-output   where --dry-run writes; default RUNS/STUDY/dashboard
-
-Uploads the runs that are not there yet, then the tables and figures of the study as one run
-of the job type `analysis`, then a Workspace and a Report. The same command again sends only
-what is new.
-
-Exit codes: 0; 1 W&B or the network failed, try again; 2 a mistake in the words, no such
-study, no API key.
-"""
-
 
 @dataclass(frozen=True, kw_only=True)
 class DashboardConfig:
@@ -63,8 +49,8 @@ class DashboardConfig:
     """W&B project; empty for the name of the study."""
     entity: str = ""
     """W&B user or team; empty for the default of the account."""
-    dry_run: str = "false"
-    """``true`` writes what would be sent, and sends nothing."""
+    dry_run: bool = False
+    """Write what would be sent as JSON, and send nothing: needs neither network nor key."""
     output: str = ""
     """Where a dry run writes; empty for ``RUNS/STUDY/dashboard``."""
 
@@ -72,9 +58,7 @@ class DashboardConfig:
         for name in ("study", "runs"):
             if not getattr(self, name):
                 raise ValueError(f"{name}= is empty: write for example study=compare runs=runs")
-        if self.dry_run not in ("true", "false"):
-            raise ValueError(f"dry_run={self.dry_run}: it is true or false")
-        if self.output and self.dry_run == "false":
+        if self.output and not self.dry_run:
             raise ValueError("output= is for a dry run: add --dry-run")
 
     @property
@@ -152,23 +136,20 @@ def _links(project: str, entity: str) -> dict[str, str]:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code; ``--help`` lists them."""
-    if any(a in ("--help", "-h") for a in arguments):
-        print(HELP, end="")
-        return 0
     try:
-        words = ["dry_run=true" if word == "--dry-run" else word for word in arguments]
-        config = DashboardConfig(**read_arguments(words, DashboardConfig))
-        dry = config.dry_run == "true"
-        if not dry and not signed_in():
+        config = read_arguments(arguments, DashboardConfig, __doc__ or "")
+        if not config.dry_run and not signed_in():
             raise ValueError(f"{NO_KEY}; or add --dry-run, which needs none")
         frame = load_study(Path(config.runs), config.study)
         history = load_history(Path(config.runs), config.study)
         frame = with_steps(frame, history)
         sent = contents(frame, find(frame, history))
+    except SystemExit as ended:  # --help
+        return int(ended.code or 0)
     except (ValueError, RunError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    if not dry:
+    if not config.dry_run:
         try:
             return int(send(frame, sent, config) > 0)
         except Exception as error:  # of W&B, its views and the network: many kinds, none of ours

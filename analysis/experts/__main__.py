@@ -1,11 +1,6 @@
-"""What the experts of a run do: load and routing over training, who works with whom, who reads what.
+"""Describe what the experts of a run do: load and routing over training, coactivation, specialization.
 
     python -m analysis.experts run=runs/single/moe-text-nano-1a2b3c4d/s0 [out=FOLDER] [examples=256]
-
-run       folder of a run whose model has experts, of any family
-out       where the results go; default RUN/analysis
-examples  examples of the validation split that the last checkpoint is followed on (of each domain as many)
-device    where to compute: auto, cpu or cuda
 
 Writes experts.md and, as CSV and Parquet, experts_training (load, entropy, violations, saturation at each
 evaluation), experts_load, experts_coactivation, experts_vocabulary and, for text, experts_domains and
@@ -22,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.cli import parquet, read_arguments, run_command, write
+from analysis.cli import parquet, run_command, write
 from analysis.experts.figures import coactivation_figure, share_figure, training_figure
 from analysis.experts.recordings import DOMAINS, domain_tasks, follow, load_recordings, open_run
 from analysis.experts.tables import (
@@ -155,9 +150,8 @@ ALWAYS = ("coactivation", "vocabulary")
 """Frames that are written even where they have no rows."""
 
 
-def prepare(arguments: Sequence[str]) -> tuple[Findings, Path]:
+def prepare(config: ExpertsAnalysisConfig) -> tuple[Findings, Path]:
     """What there is to say, and where it goes. Raises ValueError or RunError."""
-    config = ExpertsAnalysisConfig(**read_arguments(arguments, ExpertsAnalysisConfig))
     return find_out(config), config.folder
 
 
@@ -177,7 +171,7 @@ def publish(findings: Findings, folder: Path) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 0, 2 where the person asked for something that is not there, or that of the error."""
-    return run_command(__doc__, arguments, prepare, lambda found: publish(*found))
+    return run_command(__doc__, ExpertsAnalysisConfig, arguments, prepare, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

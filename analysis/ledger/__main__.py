@@ -1,13 +1,7 @@
-"""Prints published numbers beside ours, with a verdict on each that is computed from the frames.
+"""Print published numbers beside ours, with a verdict on each that is computed from the frames.
 
     python -m analysis.ledger [record=NAME] [runs=runs]
     python -m analysis.ledger out=docs/results/ledger.md
-
-record   only this record; default all
-records  the folder of records, one YAML each; default docs/results/ledger
-frames   the folder of our frames, FRAME.parquet each; default docs/results
-runs     read our numbers from the run folders in here instead, as studies run again leave them
-out      also write the page of all records as Markdown to this file
 
 Verdicts. A number with a tolerance is reproduced where our mean over seeds lies within it, else missed by the
 distance to the number (or to the nearer end of a range). An order holds where each gain, paired by seed, is
@@ -27,7 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.cli import read_arguments, run_command, write
+from analysis.cli import run_command, write
 from analysis.ledger.claims import Order, Record, Row, read_records
 from analysis.ledger.page import Line, Page, markdown, text
 from analysis.load.study import load_study
@@ -51,9 +45,9 @@ class LedgerConfig:
     record: str = ""
     """Name of the one record to print; empty for all."""
     records: str = "docs/results/ledger"
-    """The folder of records."""
+    """The folder of records, one YAML each."""
     frames: str = "docs/results"
-    """The folder of frames."""
+    """The folder of our frames, FRAME.parquet each."""
     runs: str = ""
     """A folder of studies to read instead of the frames; empty for none."""
     out: str = ""
@@ -184,9 +178,8 @@ def _when(record: Record, frame: pd.DataFrame | None) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def prepare(arguments: Sequence[str]) -> tuple[LedgerConfig, list[Page]]:
+def prepare(config: LedgerConfig) -> tuple[LedgerConfig, list[Page]]:
     """The records that were asked for, with their verdicts. Raises ValueError."""
-    config = LedgerConfig(**read_arguments(arguments, LedgerConfig))
     records = read_records(Path(config.records))
     if config.record and config.record not in records:
         raise ValueError(f"record={config.record}: there is none{nearest(config.record, records)}")
@@ -203,7 +196,7 @@ def publish(config: LedgerConfig, pages: list[Page]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 0; 2 for a bad argument, 3 where a record or a frame cannot be used."""
-    return run_command(__doc__, arguments, prepare, lambda found: publish(*found))
+    return run_command(__doc__, LedgerConfig, arguments, prepare, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
-"""Writes the report of a study: one HTML file that opens offline, and every figure for papers.
+"""Write the report of a study: one HTML file that opens offline, and every figure for papers.
 
-python -m analysis.report study=compare [runs=runs] [out=FOLDER] [speed=FILE.parquet]
+    python -m analysis.report study=compare [runs=runs] [out=FOLDER] [speed=FILE.parquet]
+
+Writes report.html, which opens from disk without a network, and each of its figures as
+figures/NAME.svg, .pdf and .png. Parts for which the study has no data say what to run.
 """
 
 from __future__ import annotations
@@ -12,27 +15,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.cli import read_arguments, run_command, write
+from analysis.cli import run_command, write
 from analysis.figures.files import FILE_FORMATS
 from analysis.figures.matplotlib_export import printed
 from analysis.load.study import load_history, load_study
 from analysis.report.page import Findings, find, render_page
 from analysis.speed.rows import MODES, load_speed
 from analysis.stats.steps_to_loss import with_steps
-
-HELP = """\
-Writes the report of a study.
-
-    python -m analysis.report study=compare runs=runs out=runs/compare/report
-
-study   the study to read; default compare
-runs    the folder of all studies; default runs
-out     where the report goes; default RUNS/STUDY/report
-speed   rows of experiments.benchmark, which fill the part on speed; default none
-
-Writes report.html, which opens from disk without a network, and each of its figures as
-figures/NAME.svg, .pdf and .png. Parts for which the study has no data say what to run.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +60,8 @@ def read_speed(path: Path) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True)
 
 
-def prepare(arguments: Sequence[str]) -> tuple[ReportConfig, pd.DataFrame, pd.DataFrame, Findings]:
+def prepare(config: ReportConfig) -> tuple[ReportConfig, pd.DataFrame, pd.DataFrame, Findings]:
     """The frame and the history of a study, and what its page shows. Raises ValueError."""
-    config = ReportConfig(**read_arguments(arguments, ReportConfig))
     frame = load_study(Path(config.runs), config.study)
     history = load_history(Path(config.runs), config.study)
     frame = with_steps(frame, history)
@@ -94,7 +82,7 @@ def publish(config: ReportConfig, frame: pd.DataFrame, history: pd.DataFrame, fo
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 0, or 2 where the person asked for something that is not there."""
-    return run_command(HELP, arguments, prepare, lambda found: publish(*found))
+    return run_command(__doc__, ReportConfig, arguments, prepare, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

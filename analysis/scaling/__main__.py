@@ -1,7 +1,10 @@
-"""Fits the scaling law loss = E + A N^-alpha + B D^-beta, to a CSV of points or to each backbone of a study.
+"""Fit the scaling law loss = E + A N^-alpha + B D^-beta, to a CSV of points or to each backbone of a study.
 
-python -m analysis.scaling study=ladder [runs=runs]
-python -m analysis.scaling points=FILE.csv [drop=5]
+    python -m analysis.scaling study=ladder [runs=runs]
+    python -m analysis.scaling points=FILE.csv [drop=5]
+
+A CSV file has the columns Model Size, Training FLOP, loss; tokens are Training FLOP / (6 Model Size). The
+size N is the active non-embedding parameters: those that a token uses, without embedding and LM head.
 """
 
 from __future__ import annotations
@@ -16,29 +19,12 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from analysis.cli import read_arguments, run_command
+from analysis.cli import run_command
 from analysis.load.study import load_history, load_study
 from analysis.scaling.points import study_points
 from analysis.scaling.tables import checks, fit, points_table, study_table
 from analysis.stats.warnings import condition_warnings
 from experiments.runtime.errors import ConfigError, DataError, nearest
-
-HELP = """\
-Fits the scaling law loss = E + A N^-alpha + B D^-beta.
-
-    python -m analysis.scaling study=ladder runs=runs
-    python -m analysis.scaling points=FILE.csv drop=5
-
-study       fit each backbone of this study; default ladder, unless points is given
-runs        the folder of all studies; default runs
-points      fit a CSV file instead, with the columns Model Size, Training FLOP, loss;
-            tokens are Training FLOP / (6 Model Size)
-drop        leave out this many of the highest losses; default 0
-bootstraps  samples for the 95% bands; default 200
-seed        of the samples; default 0
-
-The size N is the active body: parameters that a token uses, without embedding and head.
-"""
 
 CSV_COLUMNS = {"Model Size": "size", "Training FLOP": "flops", "loss": "loss"}
 """Columns of Epoch's reconstruction of the Chinchilla runs (Besiroglu et al. 2024), and ours for them."""
@@ -130,9 +116,8 @@ def fit_study(config: ScalingConfig) -> list[Shown]:
     return shown
 
 
-def prepare(arguments: Sequence[str]) -> list[Shown]:
+def prepare(config: ScalingConfig) -> list[Shown]:
     """What there is to print. Raises ValueError."""
-    config = ScalingConfig(**read_arguments(arguments, ScalingConfig))
     return fit_points(config) if config.points else fit_study(config)
 
 
@@ -145,7 +130,7 @@ def publish(shown: list[Shown]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 0, 2 for a bad argument, 3 for points that cannot be fitted."""
-    return run_command(HELP, arguments, prepare, publish)
+    return run_command(__doc__, ScalingConfig, arguments, prepare, publish)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Draws speed and memory against length from the rows of ``experiments.benchmark``.
+"""Draw speed and memory against length from the rows of ``experiments.benchmark``.
 
     python -m analysis.speed rows=rows.parquet out=FOLDER [mode=decode] [baseline=decoder]
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.cli import read_arguments, run_command, write
+from analysis.cli import run_command, write
 from analysis.figures.files import figure_bytes
 from analysis.speed.matplotlib_figure import draw
 from analysis.speed.rows import MODES, load_speed, milliseconds, mixtures
@@ -51,13 +51,6 @@ class SpeedConfig:
     @property
     def folder(self) -> Path:
         return Path(self.out) if self.out else Path(self.rows).parent
-
-
-def parse(arguments: Sequence[str]) -> SpeedConfig:
-    """The config from ``key=value`` arguments; the first may be the file alone. Raises ValueError."""
-    if arguments and "=" not in arguments[0] and not arguments[0].startswith("-"):
-        arguments = [f"rows={arguments[0]}", *arguments[1:]]
-    return SpeedConfig(**read_arguments(arguments, SpeedConfig))
 
 
 def render(frame: pd.DataFrame, baseline: str) -> str:
@@ -139,9 +132,8 @@ def _cell(row: pd.Series | None, baseline: pd.Series | None) -> str:
     )
 
 
-def prepare(arguments: Sequence[str]) -> tuple[SpeedConfig, pd.DataFrame]:
+def prepare(config: SpeedConfig) -> tuple[SpeedConfig, pd.DataFrame]:
     """The rows to draw. Raises ValueError."""
-    config = parse(arguments)
     return config, load_speed(Path(config.rows), config.mode)
 
 
@@ -156,7 +148,9 @@ def publish(config: SpeedConfig, frame: pd.DataFrame) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 0, or 2 where the person asked for something that is not there."""
-    return run_command(__doc__, arguments, prepare, lambda found: publish(*found))
+    if arguments and "=" not in arguments[0] and not arguments[0].startswith("-"):
+        arguments = [f"rows={arguments[0]}", *arguments[1:]]  # the file alone
+    return run_command(__doc__, SpeedConfig, arguments, prepare, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

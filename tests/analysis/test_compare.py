@@ -19,10 +19,8 @@ from analysis.tables.text import render_markdown, render_tables
 def test_results_go_beside_the_runs_or_where_they_are_sent() -> None:
     assert CompareConfig(study="lr").folder == Path("runs/lr/analysis")
     assert CompareConfig(out="there").folder == Path("there")
-    assert read_arguments(["--allow-mixed", "runs=a=b"], CompareConfig) == {
-        "allow_mixed": True,
-        "runs": "a=b",
-    }
+    read = read_arguments(["--allow-mixed", "runs=a=b"], CompareConfig)
+    assert read == CompareConfig(allow_mixed=True, runs="a=b")
 
 
 @pytest.mark.parametrize(

@@ -110,4 +110,4 @@ def test_mistakes_are_one_line(
 def test_help_names_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     printed = capsys.readouterr().out
-    assert all(word in printed for word in ("study ", "runs ", "--extend", "rates.yaml"))
+    assert all(word in printed for word in ("study=", "runs=", "--extend", "rates.yaml"))

@@ -188,7 +188,7 @@ def test_views_are_replaced_and_not_doubled(tmp_path: Path) -> None:
         (["study=compare"], "no API key: set WANDB_API_KEY or run `wandb login`; or add --dry-run"),
         (["--dry-run", "study=compar"], "did you mean 'compare'?"),
         (["--dry-run", "ouput=x"], "did you mean 'output="),
-        (["dry_run=maybe"], "dry_run=maybe: it is true or false"),
+        (["dry_run=maybe"], "dry_run=maybe is neither true nor false"),
         (["output=x"], "add --dry-run"),
         (["--dry-run", "study="], "study= is empty"),
     ],
