@@ -42,6 +42,7 @@ COMMANDS = {
     },
     "Analyse studies": {
         "compare": ("analysis.compare", "print the tables of a study and write its report and results"),
+        "verdicts": ("analysis.verdicts", "draw the verdict figure of a study as SVG and PNG"),
         "report": ("analysis.report", "write the report of a study, with every figure as SVG, PDF and PNG"),
         "rates": ("analysis.rates", "choose the learning rate of each model from a sweep"),
         "grid-search": ("analysis.grid_search", "choose the settings of each backbone from a grid"),
