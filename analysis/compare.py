@@ -31,7 +31,7 @@ from analysis.tables.text import WIDTH, render_markdown, render_tables, study_te
 
 @dataclass(frozen=True, kw_only=True)
 class CompareConfig:
-    """What to compare, and where the results go."""
+    """The study to compare, and where the results go."""
 
     study: str = "compare"
     """The study to read, a folder inside ``runs``."""
@@ -54,7 +54,7 @@ class CompareConfig:
 
 
 def publish(frame: pd.DataFrame, history: pd.DataFrame, found: Findings, folder: Path) -> None:
-    """Writes the files of a study into ``folder``, then prints its tables."""
+    """Write the files of a study into ``folder``, then print its tables."""
     warnings = study_warnings(frame)
     results, arms = with_warnings(frame, warnings), with_warnings(with_differences(frame), warnings)
     contents: dict[str, str | bytes] = {
@@ -77,7 +77,7 @@ def publish(frame: pd.DataFrame, history: pd.DataFrame, found: Findings, folder:
 
 
 def prepare(config: CompareConfig) -> tuple[pd.DataFrame, pd.DataFrame, Findings, Path]:
-    """The frame and the history of a study, what its page shows, where results go. Raises ValueError."""
+    """Return frame and history of a study, what its page shows, and where results go. Raises ValueError."""
     frame = load_study(Path(config.runs), config.study)
     history = load_history(Path(config.runs), config.study)
     frame = with_steps(frame, history).assign(allow_mixed=config.allow_mixed)

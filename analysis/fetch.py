@@ -41,7 +41,7 @@ NAME = re.compile(r"(?!\.)[\w.+-]+")
 
 @dataclass(frozen=True, kw_only=True)
 class FetchConfig:
-    """What to bring, and from where."""
+    """The runs to download, and from where."""
 
     study: str = "compare"
     """The study; runs of others in the same project are left."""
@@ -59,7 +59,7 @@ class FetchConfig:
 
 
 def place(record: Path, runs: Path, study: str) -> str:
-    """Makes a run folder of the files of a record; ``fetched``, ``already there`` or ``of another study``.
+    """Make a run folder of the files of a record; ``fetched``, ``already there`` or ``of another study``.
 
     Args:
         record: a folder with some of ``FILES``, among them config.yaml and result.json.
@@ -133,7 +133,7 @@ def _download(run: Any, folder: Path) -> None:
 
 
 def fetch(found: Iterator[tuple[str, Download]], config: FetchConfig) -> int:
-    """Brings every run, printing what became of each; the number of those whose files cannot be used."""
+    """Download every run, printing the outcome of each; return how many have files that cannot be used."""
     unusable = 0
     for run_id, download in found:
         with tempfile.TemporaryDirectory() as kept:

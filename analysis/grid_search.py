@@ -1,4 +1,4 @@
-"""Chooses each backbone's settings from a grid by the validation split, and says what they reach on test.
+"""Choose each backbone's settings from a grid by the validation split, and print what they reach on test.
 
     python -m analysis.grid_search study=fine_tuning [runs=runs]
 
@@ -30,7 +30,7 @@ GROUP = ["task", "scale", "backbone", "objective"]
 
 @dataclass(frozen=True, kw_only=True)
 class GridConfig:
-    """Which grid."""
+    """The grid to read."""
 
     study: str = "fine_tuning"
     """The study to read, a folder inside ``runs``."""
@@ -39,7 +39,7 @@ class GridConfig:
 
 
 def grid_table(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
-    """One row for each point of each group's grid, the best first.
+    """Return one row for each point of each group's grid, the best first.
 
     Columns: those of ``GROUP``, ``arm``, ``metric``, ``direction``, ``seeds`` (complete ones), ``missing``
     (seeds that other points have), ``validation`` and ``validation_half`` (mean over seeds and half of its
@@ -121,7 +121,7 @@ def prepare(config: GridConfig) -> tuple[pd.DataFrame, list[str]]:
 
 
 def publish(grid: pd.DataFrame, warnings: list[str]) -> None:
-    """Prints the table."""
+    """Print the table."""
     print("".join(f"Warning: {warning}.\n" for warning in warnings), end="")
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     for table in render(grid):

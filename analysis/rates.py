@@ -59,7 +59,7 @@ class RatesConfig:
 
 
 def render(rates: pd.DataFrame, best: pd.DataFrame) -> list[Table]:
-    """One table for each task and scale: arms by learning rates, the chosen one in brackets."""
+    """Return one table for each task and scale: arms by learning rates, the chosen one in brackets."""
     tables = []
     for (task, scale), arms in best.groupby(["task", "scale"], sort=True):
         here = rates[(rates["task"] == task) & (rates["scale"] == scale)]
@@ -84,7 +84,7 @@ def render(rates: pd.DataFrame, best: pd.DataFrame) -> list[Table]:
 
 
 def note(arm: pd.Series) -> str:
-    """What to be wary of."""
+    """Warnings about the runs."""
     if pd.isna(arm["learning_rate"]):
         return "every rate diverged: extend it downwards"
     found = [f"at the {arm['edge']} edge of the grid: extend it"] * bool(arm["edge"])
@@ -126,7 +126,7 @@ def by_task(best: pd.DataFrame) -> dict[str, dict[str, float]]:
 
 
 def extend(config: RatesConfig) -> None:
-    """Trains the next rate of every arm whose best is at an edge, until there is none.
+    """Train the next rate of every arm whose best is at an edge, until there is none.
 
     Raises ValueError where a command fails, or an optimum stays at the edge for ``MAX_ROUNDS`` rounds.
     """
@@ -163,7 +163,7 @@ def prepare(config: RatesConfig) -> tuple[RatesConfig, pd.DataFrame, pd.DataFram
 
 
 def publish(config: RatesConfig, rates: pd.DataFrame, best: pd.DataFrame, warnings: list[str]) -> None:
-    """Writes the choice and prints the tables."""
+    """Write the choice and print the tables."""
     path = Path(config.runs) / config.study / "analysis" / "rates.yaml"
     comments = "".join(f"# Warning: {warning}.\n" for warning in warnings)
     write(path, comments + yaml.safe_dump(chosen(config.study, best), sort_keys=False))

@@ -1,4 +1,4 @@
-"""All arms on all tasks of a study in one table: a row for each task, a column for each arm.
+"""Print all models on all tasks of a study in one table: a row for each task, a column for each model.
 
     python -m analysis.task_grid study=probes [runs=runs] [out=FOLDER]
 
@@ -36,7 +36,7 @@ WIDTH = 220
 
 @dataclass(frozen=True, kw_only=True)
 class GridConfig:
-    """What to read, and where the table goes."""
+    """The study to read, and where the table goes."""
 
     study: str = "probes"
     """The study to read, a folder inside ``runs``."""
@@ -51,7 +51,7 @@ class GridConfig:
 
 
 def task_grid(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row for each scale, task and arm: its mean ``score``, the columns of ``solve_rates``, ``shallow``.
+    """Return a row for each scale, task and arm: mean ``score``, the columns of ``solve_rates``, ``shallow``.
 
     ``shallow`` names the best line that needs no learning, with its ``shallow_score``. A run that diverged
     counts as a score of 0. Tasks are left out that are not scored by an accuracy, and those whose runs saw
@@ -106,7 +106,7 @@ def render_markdown(table: pd.DataFrame, warnings: list[str]) -> str:
 
 
 def note(table: pd.DataFrame) -> str:
-    """What the cells say."""
+    """Return the note that explains the cells."""
     levels = " or ".join(f"{level:g}" for level in sorted(table["threshold"].unique()))
     return (
         f"Mean score on the test split, then how many of the seeds reached {levels}. In brackets: not above "
@@ -128,7 +128,7 @@ def prepare(config: GridConfig) -> tuple[GridConfig, pd.DataFrame, pd.DataFrame]
 
 
 def publish(config: GridConfig, frame: pd.DataFrame, table: pd.DataFrame) -> None:
-    """Prints the tables and writes the files."""
+    """Print the tables and write the files."""
     warnings = study_warnings(frame)
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     for warning in warnings:

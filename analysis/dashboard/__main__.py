@@ -39,7 +39,7 @@ MARK = "wandb-dashboard.json"
 
 @dataclass(frozen=True, kw_only=True)
 class DashboardConfig:
-    """What to show, and where."""
+    """The study to show, and where."""
 
     study: str = "compare"
     """The study, a folder inside ``runs``."""
@@ -71,7 +71,7 @@ class DashboardConfig:
 
 
 def specs(frame: pd.DataFrame, sent: Contents, config: DashboardConfig) -> dict[str, Any]:
-    """What a dry run writes, by file name."""
+    """Return what a dry run writes, by file name."""
     from analysis.dashboard import workspace as wandb_views  # takes most of a second
 
     figures = [f"figures/{name}" for name in sent.figures]
@@ -96,7 +96,7 @@ def specs(frame: pd.DataFrame, sent: Contents, config: DashboardConfig) -> dict[
 
 
 def send(frame: pd.DataFrame, sent: Contents, config: DashboardConfig) -> int:
-    """Uploads and saves everything; the number of runs that failed. Raises whatever W&B raises."""
+    """Upload and save everything; return the number of runs that failed. Raises whatever W&B raises."""
     import wandb
 
     from analysis.dashboard import workspace as wandb_views
@@ -117,7 +117,7 @@ def send(frame: pd.DataFrame, sent: Contents, config: DashboardConfig) -> int:
 
 
 def save_views(mark: Path, workspace: Any, report: Any, place: str) -> str:
-    """Saves both under the ids that the mark remembers, so that they are replaced and not doubled."""
+    """Save both under the ids that the mark remembers, so that they are replaced and not doubled."""
     known = json.loads(mark.read_text()) if mark.exists() else {}
     if known.get("place") == place:
         workspace._internal_name, workspace._internal_id = known["workspace"]

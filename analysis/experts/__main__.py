@@ -41,7 +41,7 @@ SPLIT = "validation"
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertsAnalysisConfig:
-    """What is looked at, and where the results go."""
+    """The run to describe, and where the results go."""
 
     run: str = ""
     """Folder of a run whose model has experts."""
@@ -66,13 +66,13 @@ class ExpertsAnalysisConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """All that is found out about a run."""
+    """The results about a run."""
 
     description: str
     frames: dict[str, pd.DataFrame]
     """By the name of the file, without ``experts_``; a frame that has nothing to say is left out."""
     notes: list[str]
-    """What could not be found out, and why."""
+    """Results that are missing, and why."""
 
     def grids(self) -> list[Grid]:
         """The tables that are printed."""
@@ -151,7 +151,7 @@ ALWAYS = ("coactivation", "vocabulary")
 
 
 def prepare(config: ExpertsAnalysisConfig) -> tuple[Findings, Path]:
-    """What there is to say, and where it goes. Raises ValueError or RunError."""
+    """Return the results, and where they go. Raises ValueError or RunError."""
     return find_out(config), config.folder
 
 

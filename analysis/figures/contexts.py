@@ -19,13 +19,13 @@ from analysis.stats.extra_tests import TRAINED, further_scores, settings, shared
 from analysis.stats.intervals import mean_interval
 
 EVALUATED = "evaluate.json"
-"""What a run's evaluation by position is called, in its folder."""
+"""Name of a run's evaluation by position, in its folder."""
 MAP_AXES = ("depth", "sequence_length")
 """The two settings of tests that make a map: up and across."""
 
 
 def is_map(tests: list[str]) -> bool:
-    """Whether the further tests among these all set a length and a depth, and nothing else."""
+    """Return True if all extra evaluations among these set a length and a depth, and nothing else."""
     asked = [settings(test) for test in tests if test != TRAINED]
     return bool(asked) and all(tuple(found) == MAP_AXES for found in asked)
 
@@ -98,7 +98,7 @@ def recall_maps(frame: pd.DataFrame) -> go.Figure | None:
 
 
 def read_positions(frame: pd.DataFrame) -> pd.DataFrame:
-    """What the finished runs' ``evaluate.json`` say of loss by position.
+    """Read loss by position from the finished runs' ``evaluate.json``.
 
     Columns: ``task scale arm seed begin end nats``, a row for each stretch of each run. Raises ValueError
     where a file is no such record.

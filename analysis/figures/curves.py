@@ -14,7 +14,7 @@ AXES = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "seco
 """Horizontal axes of the learning curves, in the order the curves carry them in ``customdata``."""
 
 SEED = "seed"
-"""What the lines of single seeds are marked with, in ``meta``: a switch of the page shows them."""
+"""Mark of the lines of single seeds, in ``meta``: a switch of the page shows them."""
 
 
 def learning_curves(frame: pd.DataFrame, history: pd.DataFrame) -> go.Figure | None:
@@ -54,7 +54,7 @@ def _metric(rows: pd.DataFrame) -> str | None:
 def _arm_curves(
     arm: str, runs: pd.DataFrame, metric: str, style: dict[str, str], *, legend: bool
 ) -> list[go.Scatter]:
-    """Of several seeds the band from lowest to highest and thin hidden lines; a thick line, their mean.
+    """Return the lines of one arm: the mean, and of several seeds the band and thin hidden lines.
 
     Band and mean end where the first seed ends.
     """
@@ -89,7 +89,7 @@ def _arm_curves(
 
 
 def _curve(points: pd.DataFrame, arm: str, line: dict[str, object], **settings: object) -> go.Scatter:
-    """One line; the last column of ``points`` is its height."""
+    """Return one line; the last column of ``points`` is its height."""
     return go.Scatter(
         x=points["tokens"].tolist(), y=points.iloc[:, -1].tolist(),
         customdata=points[[*AXES]].to_numpy().tolist(), name=arm, legendgroup=arm, line=line,

@@ -77,7 +77,7 @@ def _number(name: str) -> int:
 
 
 def _draw(panel: Any, trace: go.Scatter) -> None:
-    """One trace: a line, markers, error bars, or the area down to the trace before."""
+    """Draw one trace: a line, markers, error bars, or the area down to the trace before."""
     x = [v.replace("<br>", "\n") if isinstance(v, str) else v for v in trace.x]
     y = [v.replace("<br>", "\n") if isinstance(v, str) else v for v in trace.y]
     mode, marker = trace.mode or "lines", trace.marker

@@ -36,7 +36,7 @@ MOST_PANELS = 8
 
 
 def places(backbones: list[str]) -> dict[str, int]:
-    """Where in ``PALETTE`` and ``SYMBOLS`` each backbone of a study has its colour and marker."""
+    """Return the index in ``PALETTE`` and ``SYMBOLS`` of each backbone of a study."""
     current = {name: FORMER_NAMES.get(name, name) for name in backbones}
     found = {name: FAMILIES.index(now) for name, now in current.items() if now in FAMILIES}
     free = [i for i in range(len(PALETTE)) if i not in found.values()] or list(range(len(PALETTE)))
@@ -45,7 +45,7 @@ def places(backbones: list[str]) -> dict[str, int]:
 
 
 def styles(frame: pd.DataFrame) -> dict[str, dict[str, str]]:
-    """Colour, marker symbol and dash for each arm."""
+    """Return colour, marker symbol and dash of each arm."""
     found, place = {}, places([str(name) for name in frame["backbone"].unique()])
     for backbone, runs in frame.groupby("backbone"):
         index = place[str(backbone)]

@@ -16,7 +16,7 @@ COSTS = {
     "training_peak_memory_bytes": ("peak memory in training, MiB", 2.0**20, "lower"),
     "state_bytes_2k": ("decoding state at 2048 tokens, KiB", 2.0**10, "lower"),
 }
-"""What quality is set against: column, label, unit, and whether more of it is better."""
+"""Costs on the horizontal axes: column, label, unit, and whether more of it is better."""
 
 
 def decoding_context(speed: pd.DataFrame) -> int | None:
@@ -102,7 +102,7 @@ def dominated(rows: pd.DataFrame, cost: str, better: str) -> set[str]:
 
 
 def decoding_note(frame: pd.DataFrame, speed: pd.DataFrame | None) -> str:
-    """Of which models the speed of decoding is, in words; empty where none is shown."""
+    """Return of which models decoding speed was measured, in words; empty where none is shown."""
     if speed is None or (context := decoding_context(speed)) is None:
         return ""
     rows = speed[(speed["mode"] == "decode") & speed["backbone"].isin(frame["backbone"])]

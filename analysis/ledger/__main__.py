@@ -32,7 +32,7 @@ from experiments.runtime.errors import DataError, nearest
 NOT_RUN = "not run"
 
 COLUMNS = {"status", "score", "seed", "git_commit", "git_dirty", "device_processor", "device_threads"}
-"""Of a frame, what every record needs."""
+"""Columns of a frame that every record needs."""
 
 Values = dict[int, float]
 """Our number by seed."""
@@ -40,7 +40,7 @@ Values = dict[int, float]
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerConfig:
-    """What to read, and where the page goes."""
+    """The records to read, and where the page goes."""
 
     record: str = ""
     """Name of the one record to print; empty for all."""
@@ -188,7 +188,7 @@ def prepare(config: LedgerConfig) -> tuple[LedgerConfig, list[Page]]:
 
 
 def publish(config: LedgerConfig, pages: list[Page]) -> None:
-    """Prints the pages and writes them where that was asked for."""
+    """Print the pages, and write them where that was asked for."""
     print(text(pages), end="")
     if config.out:
         print(f"wrote {write(Path(config.out), markdown(pages))}")

@@ -1,4 +1,4 @@
-"""Keeps what was read of a study's run folders, so that only new and changed ones are read again.
+"""Keep what was read of a study's run folders, so that only new and changed ones are read again.
 
 The cache is ``runs/STUDY/.frame.parquet``, one row for each run:
 
@@ -34,7 +34,7 @@ NAME = ".frame.parquet"
 CURVE = "curve_"
 SOURCES = (__file__, run_record.__file__, run_config.__file__, legacy.__file__)
 CODE = hashlib.sha256(b"".join(Path(source).read_bytes() for source in SOURCES)).hexdigest()
-"""What the code is known by that made the rows."""
+"""Hash of the code that made the rows."""
 SETTLED = 2 * 10**9
 """Nanoseconds. A file changed later than so long ago may change again without a change of its times, as those
 of some file systems are this coarse; a run with such a file is not kept."""
@@ -73,7 +73,7 @@ def read_runs(root: Path, names: list[str], *, curves: bool) -> pa.Table:
 
 
 def _files(folder: Path) -> tuple[str, int]:
-    """What tells the files of a run from what they were, and the nanosecond at which the last changed."""
+    """Return a fingerprint of the files of a run, and the nanosecond at which the last changed."""
     found, latest = [], 0
     for name in FILES:
         try:
@@ -117,7 +117,7 @@ def _read(root: Path, names: list[str], files: dict[str, tuple[str, int]]) -> pa
 
 
 def _keep(path: Path, table: pa.Table) -> None:
-    """Writes the cache, where that can be done."""
+    """Write the cache, where that can be done."""
     buffer = io.BytesIO()
     table = table.replace_schema_metadata({"code": CODE})
     pq.write_table(table, buffer, write_page_checksum=True)

@@ -1,4 +1,4 @@
-"""Reads the configuration that a run left."""
+"""Read the configuration that a run left."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _sections(text: str) -> dict[str, str]:
 
 @lru_cache(maxsize=4096)
 def _flat(section: str) -> dict[str, Any]:
-    """One section as dotted keys; the caller must leave it as it is."""
+    """Return one section as dotted keys; the caller must not change it."""
     flat: dict[str, Any] = {}
 
     def collect(prefix: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Reads one run folder: its row of the frame, and its curves.
+"""Read one run folder: its row of the frame, and its curves.
 
 ``analysis.load.cache`` keeps what this module made of a folder until the folder, or this file, changes.
 """
@@ -44,18 +44,18 @@ FILES = ("result.json", "provenance.json", "config.yaml", "metrics.jsonl")
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """What a run folder says."""
+    """The contents of a run folder."""
 
     row: dict[str, Any]
     """Columns of ``analysis.load.study``; all can be written as JSON."""
     kinds: list[str]
-    """Of each point of the curves, one of ``CURVES``; points stand in order of kind, then step."""
+    """Kind of each point of the curves, one of ``CURVES``; points are in order of kind, then step."""
     points: dict[str, npt.NDArray[np.float64]]
     """By key of metrics.jsonl, a number for each point; NaN where it has none."""
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Reads a run folder. Raises ValueError where a record cannot be read."""
+    """Read a run folder. Raises ValueError where a record cannot be read."""
     lines, corrupt = _lines(folder / "metrics.jsonl")
     # A step that a resumed run went through twice counts as it was the last time.
     last = {_place(line): line for line in lines if line.get("kind") in CURVES}
@@ -75,7 +75,7 @@ def _place(line: dict[str, Any]) -> tuple[str, float]:
 
 
 def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[str, Any]:
-    """One run as flat columns, without those that name the study and the path."""
+    """Return one run as flat columns, without those that name the study and the path."""
     cell, digest = folder.parent.name.rsplit("-", 1)
     result = _json(folder / "result.json") or {"status": "incomplete"}
     provenance = _json(folder / "provenance.json") or {}

@@ -1,4 +1,4 @@
-"""Reads run folders into pandas: one tidy row for each run, failures included.
+"""Read run folders into pandas: one tidy row for each run, failures included.
 
 Columns of the frame that ``load_study`` returns. A group of the record and a
 key inside it are joined with an underscore, so ``training.flops`` is
@@ -18,7 +18,7 @@ rest is text (None where the record has none).
     published                          what the study quotes from others (``study.published``), JSON text
     baseline against                   what more the tables show: ``study.baseline``, ``study.against``
     solved                             the accuracy from which on a task counts as solved (``study.solved``)
-    decay_ends                         shares of the steps at which the learning rate had decayed, JSON text
+    decay_ends                         fractions of the steps at which the learning rate decayed, JSON text
     learning_rate                      its peak
     steps_to                           the arm whose final score the others are timed to (``study.steps_to``)
     parameters_*  flops_per_token  state_bytes_2k  training_*
@@ -27,7 +27,7 @@ rest is text (None where the record has none).
                                        ``git_code`` is a hash of the code that a result depends on
     finished_at                        when the result was written, UTC
     references versions kernels        JSON text
-    changed                            what of code, libraries, machine changed between sittings, JSON text;
+    changed                            what of code, libraries, machine changed between restarts, JSON text;
                                        where it is not empty, the result is not exact to the last bit
     loss_spikes skipped_steps          jumps of the training loss; steps left out as it was no number
     corrupt_lines                      lines of metrics.jsonl that are no JSON object
@@ -54,7 +54,7 @@ LEADING = ("step", "tokens", "flops", "seconds")
 
 
 def load_study(runs: Path, study: str) -> pd.DataFrame:
-    """Every run of a study as one row; see the module's docstring for the columns.
+    """Return every run of a study as one row; see the module's docstring for the columns.
 
     Args:
         runs: the folder of all studies.

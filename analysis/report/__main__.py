@@ -26,7 +26,7 @@ from analysis.stats.steps_to_loss import with_steps
 
 @dataclass(frozen=True, kw_only=True)
 class ReportConfig:
-    """What to report, and where it goes."""
+    """The study to report, and where the report goes."""
 
     study: str = "compare"
     """The study to read, a folder inside ``runs``."""
@@ -70,7 +70,7 @@ def prepare(config: ReportConfig) -> tuple[ReportConfig, pd.DataFrame, pd.DataFr
 
 
 def publish(config: ReportConfig, frame: pd.DataFrame, history: pd.DataFrame, found: Findings) -> None:
-    """Writes the page and its figures."""
+    """Write the page and its figures."""
     path = write(config.folder / "report.html", render_page(frame, history, found))
     print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)")
     for name, figure in found.figures.items():

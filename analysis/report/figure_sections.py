@@ -166,7 +166,7 @@ def speeds(figures: Figures, frame: pd.DataFrame, speed: pd.DataFrame | None, st
 
 
 def measured(study: str) -> str:
-    """How speed is measured and given to the report."""
+    """Return the commands that measure speed and give it to the report."""
     report = f"python -m analysis.report study={study} speed=FILE.parquet"
     rows = "python -m experiments.benchmark -m backbone=decoder,mamba output=FILE.parquet"
     return f"{code(rows)}, then {code(report)}"

@@ -57,7 +57,7 @@ BOOTSTRAPS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What the report draws, and the laws it fitted for it."""
+    """The figures of the report, and the scaling laws fitted for it."""
 
     figures: dict[str, go.Figure | None]
     """By name; None where the study has nothing for a figure."""
@@ -67,7 +67,7 @@ class Findings:
 
 
 def find(frame: pd.DataFrame, history: pd.DataFrame, speed: pd.DataFrame | None = None) -> Findings:
-    """Every figure of the report.
+    """Return every figure of the report.
 
     Args:
         frame: from ``load_study``.
@@ -111,7 +111,7 @@ def scaling_fits(frame: pd.DataFrame, history: pd.DataFrame) -> dict[str, Fit]:
 
 
 def render_page(frame: pd.DataFrame, history: pd.DataFrame, found: Findings | None = None) -> str:
-    """The report of a study as HTML text; ``found`` is what ``find`` gives, for whom has it already."""
+    """Return the report of a study as HTML text; ``found`` is the result of ``find``, if it is known."""
     study = str(frame["study"].iloc[0])
     found = found or find(frame, history)
     name, figures, rates = escape(study), found.figures, rate_optima(rate_runs(frame))
@@ -158,7 +158,7 @@ def _packed_plotly() -> str:
 
 
 def _arms(frame: pd.DataFrame) -> str:
-    """A switch for each arm, which shows or hides it in all figures."""
+    """Return a switch for each model, which shows or hides it in all figures."""
     boxes = "".join(
         f'<label><input type="checkbox" value="{escape(arm)}" checked>{dot(look["color"])}'
         f"{escape(arm)}</label>"

@@ -113,7 +113,7 @@ def provenance(frame: pd.DataFrame) -> str:
 
 
 def differences(frame: pd.DataFrame) -> str:
-    """The settings in which arms of one table differ: a table for each task, an arm a column."""
+    """Return the settings in which models of one table differ: a table for each task, a model a column."""
     found = config_differences(frame)
     if found.empty:
         return '<p class="soft">The runs left no configurations, or all models have the same.</p>'
@@ -130,7 +130,7 @@ def differences(frame: pd.DataFrame) -> str:
 
 
 def over_tasks(frame: pd.DataFrame) -> str:
-    """Interquartile means over tasks; empty below three tasks of shares."""
+    """Return interquartile means over tasks; empty below three tasks scored by fractions."""
     parts = []
     for _, rows in across_tasks(frame).groupby("scale", sort=True):
         name, head, body = profile_grid(rows)
@@ -140,6 +140,6 @@ def over_tasks(frame: pd.DataFrame) -> str:
 
 
 def costs(frame: pd.DataFrame) -> str:
-    """What became of the runs and what they took."""
+    """Return the table of outcomes and costs of the runs."""
     table = grid(COST_HEAD, [text_row(row) for row in cost_rows(frame)], "sortable")
     return f"{table}<p>{escape(COST_NOTE)}</p>"

@@ -37,7 +37,7 @@ Shown = Table | str
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingConfig:
-    """What to fit."""
+    """The points to fit."""
 
     study: str = ""
     """Fit each backbone of this study; ``ladder`` where neither this nor ``points`` is given."""
@@ -46,11 +46,11 @@ class ScalingConfig:
     points: str = ""
     """A CSV file to fit instead of a study."""
     drop: int = 0
-    """How many of the highest losses are left out."""
+    """Number of the highest losses that are left out."""
     bootstraps: int = 200
     """Samples of the points from which the bands come."""
     seed: int = 0
-    """Of the samples."""
+    """Seed of the samples."""
 
     def __post_init__(self) -> None:
         if self.points and self.study:
@@ -84,7 +84,7 @@ def read_points(path: Path) -> pd.DataFrame:
 
 
 def fit_points(config: ScalingConfig) -> list[Shown]:
-    """Fits a CSV file: its table, and what it was checked against. Raises DataError."""
+    """Fit a CSV file: its table, and what it was checked against. Raises DataError."""
     points = read_points(Path(config.points))
     try:
         found = fit(points, drop=config.drop, bootstraps=config.bootstraps, seed=config.seed)
@@ -94,7 +94,7 @@ def fit_points(config: ScalingConfig) -> list[Shown]:
 
 
 def fit_study(config: ScalingConfig) -> list[Shown]:
-    """Fits every backbone of a study: a table for each task and likelihood class. Raises ValueError."""
+    """Fit every backbone of a study: a table for each task and likelihood type. Raises ValueError."""
     runs, study = Path(config.runs), config.study or "ladder"
     frame = load_study(runs, study)
     points = study_points(frame, load_history(runs, study))
@@ -117,12 +117,12 @@ def fit_study(config: ScalingConfig) -> list[Shown]:
 
 
 def prepare(config: ScalingConfig) -> list[Shown]:
-    """What there is to print. Raises ValueError."""
+    """Return the tables to print. Raises ValueError."""
     return fit_points(config) if config.points else fit_study(config)
 
 
 def publish(shown: list[Shown]) -> None:
-    """Prints it."""
+    """Print the tables."""
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, soft_wrap=True)
     for part in shown:
         console.print(part, markup=False)

@@ -31,7 +31,7 @@ S4_CLAIM = (
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedConfig:
-    """What to draw, and where it goes."""
+    """The rows to draw, and where the figure goes."""
 
     rows: str = ""
     """Parquet or JSON file of rows."""
@@ -118,7 +118,7 @@ def _named(row: pd.Series) -> str:
 
 
 def _cell(row: pd.Series | None, baseline: pd.Series | None) -> str:
-    """What was measured, and the ratio to the baseline where there is one."""
+    """Return what was measured, and the ratio to the baseline where there is one."""
     if row is None:
         return "-"
     if row["mode"] == "sample":
@@ -138,7 +138,7 @@ def prepare(config: SpeedConfig) -> tuple[SpeedConfig, pd.DataFrame]:
 
 
 def publish(config: SpeedConfig, frame: pd.DataFrame) -> None:
-    """Prints the table, and writes it and the figure."""
+    """Print the table, and write it and the figure."""
     table = render(frame, config.baseline)
     print(table)
     contents: dict[str, str | bytes] = {"svg": figure_bytes(draw(frame), "svg"), "md": table}

@@ -62,7 +62,7 @@ def speed_curves(speed: pd.DataFrame) -> go.Figure | None:
 
 
 def _lines(backbone: str, own: pd.DataFrame, index: int, *, legend: bool) -> list[go.Scatter]:
-    """What a backbone reached and, where it is known anywhere, its roof."""
+    """Return what a backbone reached and, where it is known, its roofline."""
     colour, common = PALETTE[index], {"name": backbone, "legendgroup": backbone}
     reached = ["" if np.isnan(share) else f", {share:.1%} of its roofline" for share in own["share"]]
     measured = go.Scatter(
@@ -98,7 +98,7 @@ def share_rows(speed: pd.DataFrame) -> list[list[str]]:
 
 
 def roof_notes(speed: pd.DataFrame) -> list[str]:
-    """Why cells have no roof, in words."""
+    """Return why measurements have no roofline, in words."""
     rows = extremes(with_roof(speed))
     over, unknown = int(rows["over"].sum()), int((rows["roof"].isna() & ~rows["over"]).sum())
     notes = []

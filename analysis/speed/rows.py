@@ -14,9 +14,9 @@ import pandas as pd
 
 MODES = ("train", "prefill", "decode", "sample")
 SETTINGS = ("device", "processor", "threads", "precision", "vocab_size", "torch")
-"""What all rows of a figure must have in common; where texts are filled in, how as well."""
+"""Columns that all rows of a figure must share; for mode=sample ``filling`` as well."""
 KEYS = ("backbone", "mode", "context", "group", "steps")
-"""What a cell is, settings aside."""
+"""Columns that identify a measurement, settings aside."""
 
 
 def load_speed(path: Path, mode: str) -> pd.DataFrame:
@@ -106,7 +106,7 @@ def model_memory(speed: pd.DataFrame) -> pd.Series:
 
 
 def milliseconds(mode: str) -> str:
-    """What the milliseconds of a mode are of."""
+    """Return the label of the milliseconds of a mode."""
     unit = {"decode": "token", "prefill": "prompt", "train": "training step", "sample": "batch of texts"}
     return f"milliseconds per {unit[mode]}"
 

@@ -27,7 +27,7 @@ COLUMNS = [
 
 
 def against_scores(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row for each arm, in order of class, backbone and ``x``; the columns are ``COLUMNS``.
+    """Return one row for each arm, in order of likelihood type, backbone and ``x``; columns: ``COLUMNS``.
 
     ``x`` is the arm's mean of the column that ``study.against`` names. ``change`` is the mean paired
     difference from the arm of the same backbone with the smallest ``x`` (NaN in that one's row); half-widths
@@ -56,7 +56,7 @@ def against_scores(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _place(line: tuple[Any, pd.DataFrame]) -> tuple[int, str]:
-    """The order of the lines: by class, then by name."""
+    """Return the order of a line: by likelihood type, then by name."""
     classes, own = list(LIKELIHOOD_TYPES), line[1]["likelihood"].iloc[0]
     return classes.index(own) if own in classes else len(classes), str(line[0])
 
@@ -86,7 +86,7 @@ def against_grid(rows: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
 
 
 def named(backbone: str, line: pd.DataFrame) -> str:
-    """The backbone with its likelihood class, where there is one."""
+    """Return the backbone with its likelihood type, where it has one."""
     kind = line["likelihood"].iloc[0]
     return f"{backbone} ({kind})" if isinstance(kind, str) else backbone
 

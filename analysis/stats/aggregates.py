@@ -1,7 +1,7 @@
 """One number over many tasks: interquartile mean, performance profile, probability of improvement.
 
-After Agarwal et al. 2021 (arXiv 2108.13264). Scores are shares (an accuracy, 1 is best), given as one list of
-seeds for each task. Intervals are bias-corrected and accelerated bootstraps, stratified: seeds are drawn
+After Agarwal et al. 2021 (arXiv 2108.13264). Scores are fractions (an accuracy, 1 is best), given as one list
+of seeds for each task. Intervals are bias-corrected and accelerated bootstraps, stratified: seeds are drawn
 within their task, so that the tasks themselves are taken as given.
 
 With few seeds such an interval is too narrow. Of 1,500 simulated intervals for the interquartile mean over
@@ -45,7 +45,7 @@ def interquartile_mean(tasks: Sequence[Sequence[float]], *, resamples: int = RES
 def probability_of_improvement(
     tasks: Sequence[Sequence[float]], others: Sequence[Sequence[float]], *, resamples: int = RESAMPLES
 ) -> Interval:
-    """How likely a run of the first beats one of the others on a task drawn at random; ties count half.
+    """Return the probability that a run of the first arm beats one of the other; ties count half.
 
     Args:
         tasks: for each task, its scores under the first arm.
@@ -65,7 +65,7 @@ def probability_of_improvement(
 
 
 def performance_profile(tasks: Sequence[Sequence[float]], thresholds: Sequence[float]) -> np.ndarray:
-    """For each threshold the share of runs that score more, as the mean over tasks."""
+    """Return for each threshold the fraction of runs that score more, as the mean over tasks."""
     above = [np.mean(np.array(scores)[:, None] > np.array(thresholds), axis=0) for scores in tasks]
     return np.asarray(np.mean(above, axis=0))
 

@@ -39,7 +39,7 @@ def finished(frame: pd.DataFrame) -> pd.Series:
 
 
 def arm_table(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row for each arm, then one for each reference line, for each task and scale.
+    """Return one row for each arm, then one for each reference line, for each task and scale.
 
     Columns: ``task scale kind`` (``arm`` or ``reference``) ``arm cell digest
     backbone objective likelihood metric unit direction``; ``score`` (mean over
@@ -109,7 +109,7 @@ def _first(column: pd.Series) -> Any:
 
 
 def asked(frame: pd.DataFrame, key: str) -> str | None:
-    """What a study's YAML says under ``study.KEY``; None where it says nothing."""
+    """Return the value of ``study.KEY``; None where a study does not set it."""
     return None if key not in frame else _first(frame[key])
 
 

@@ -1,4 +1,4 @@
-"""Further tests of the arms of a study: the same models on the task with other settings.
+"""Extra evaluations of the arms of a study: the same models on the task with other settings.
 
 A study asks for them with ``trainer.extra_evaluations``, such as ``sequence_length=256``;
 the score on the task as it was trained on stands first.
@@ -19,7 +19,7 @@ TRAINED = "as trained"
 
 
 def further_scores(frame: pd.DataFrame) -> pd.DataFrame:
-    """Mean score of each arm on each further test, in the order of ``arm_table`` and of the study.
+    """Return the mean score of each arm on each extra evaluation, in the order of ``arm_table``.
 
     Columns: ``task scale arm test score half_width seeds``; ``half_width`` (of the 95% t-interval over
     seeds) is NaN below two seeds. Empty where a study has no further tests.
@@ -74,5 +74,5 @@ def settings(test: str) -> dict[str, str]:
 
 
 def published(frame: pd.DataFrame) -> list[str]:
-    """What others published on the same question, as the study's YAML quotes it."""
+    """Return what others published on the same question, as the study's YAML quotes it."""
     return list(dict.fromkeys(line for text in frame["published"].dropna() for line in json.loads(text)))

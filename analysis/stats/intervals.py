@@ -1,4 +1,4 @@
-"""How sure we are: intervals over seeds, paired differences, what could have been seen.
+"""Statistics over seeds: intervals, paired differences, minimum detectable differences.
 
 Everything is built on Student's t. A percentile bootstrap covers 77% instead of
 95% at three seeds; the t-interval covers 95% at every number of seeds.
@@ -102,7 +102,7 @@ def compare_arms(
     """Every pair of arms, Holm-corrected over all these pairs.
 
     Paired by seed; arms without two seeds in common, by Welch's t-test. The arms must share one
-    likelihood class and the same data; that is the caller's to see to.
+    likelihood type and the same data, which the caller ensures.
 
     Args:
         scores: for each arm, its score by seed; NaN for a run that has none.
@@ -162,6 +162,6 @@ def welch_error(firsts: Sequence[float], seconds: Sequence[float]) -> tuple[floa
 
 
 def wilson_interval(successes: int, n: int) -> tuple[float, float]:
-    """The two-sided 95% interval of a share, ``successes`` of ``n`` (Wilson 1927)."""
+    """The two-sided 95% interval of a fraction, ``successes`` of ``n`` (Wilson 1927)."""
     interval = stats.binomtest(successes, n).proportion_ci(CONFIDENCE, method="wilson")
     return float(interval.low), float(interval.high)

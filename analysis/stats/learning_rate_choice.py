@@ -1,4 +1,4 @@
-"""Which learning rate of a study that swept them is an arm's best, and how sure that is.
+"""The best learning rate of each arm of a study that swept them, and its sensitivity.
 
 An arm is a backbone at one size on one task. Only the validation split is looked at.
 """
@@ -16,18 +16,18 @@ import yaml
 from analysis.load.study import load_history, load_study
 
 ARM = ["task", "scale", "target", "backbone"]
-"""What an arm is known by; ``target`` is ``scale.target``, NaN where widths are given."""
+"""Columns that identify an arm; ``target`` is ``scale.target``, NaN where widths are given."""
 MIN_RATES = 5
 """A grid has at least so many rates."""
 NEAR = 0.05
-"""A rate is forgiven a result worse than the best by this share of it."""
+"""Fraction of the best result by which a learning rate counts as equally good."""
 ENDED = ("complete", "diverged")
 """Runs that say something of their rate: one that ran out of memory or was stopped does not."""
 
 
 def rate_table(runs: Path, study: str) -> pd.DataFrame:
-    """One row for each run that has ended: the columns of ``ARM``, then learning_rate, seed, status, metric,
-    direction, validation and words (of the command that trained it).
+    """Return one row for each run that has ended: the columns of ``ARM``, then learning_rate, seed, status,
+    metric, direction, validation and words (of the command that trained it).
 
     ``validation`` is the last value on the validation split; NaN where the run diverged.
 
@@ -120,7 +120,7 @@ def best_rate(mean: pd.Series, *, higher: bool) -> tuple[float, str]:
 
 
 def robust_decades(mean: pd.Series, best: float, *, higher: bool) -> tuple[float, bool]:
-    """Decades of learning rate around the best one whose result is within 5% of the best.
+    """Return the orders of magnitude of learning rate around the best whose result is within 5% of it.
 
     Between two rates the result is taken to change linearly with the logarithm of the rate. A side ends at
     the last rate before one that diverged. Also, whether a side ends only because the grid does.

@@ -1,4 +1,4 @@
-"""How much the learning rate matters in a study that tried several, and where its best is not bracketed."""
+"""Learning-rate sensitivity of a study that tried several, and optima that are not bracketed."""
 
 from __future__ import annotations
 

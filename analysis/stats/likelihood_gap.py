@@ -1,6 +1,6 @@
-"""How far the bounds of a study lie above the exact likelihood of one of its arms.
+"""Gaps between the bounds of a study and the exact likelihood of one of its arms.
 
-A study asks for it with ``study.baseline``, the name of an exact arm. The classes are not ranked against
+A study asks for it with ``study.baseline``, the name of an exact arm. The types are not ranked against
 each other: a bound lies above the true value, so bound - exact is an upper limit of the true gap, and says
 so wherever it is printed.
 """

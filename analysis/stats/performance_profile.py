@@ -51,13 +51,13 @@ def task_scores(frame: pd.DataFrame) -> dict[str, dict[str, dict[str, list[float
 
 
 def lines(frame: pd.DataFrame) -> pd.Series:
-    """What stands for an arm across tasks: its backbone, with the objective where it has several."""
+    """Return the name of each run's arm over tasks: the backbone, with the objective if it has several."""
     several = frame.groupby("backbone")["objective"].transform("nunique") > 1
     return frame["backbone"].where(~several, frame["backbone"] + " " + frame["objective"])
 
 
 def across_tasks(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row for each scale and line, best interquartile mean first; the columns are ``COLUMNS``.
+    """Return one row for each scale and line, best interquartile mean first; the columns are ``COLUMNS``.
 
     ``improvement`` is the probability that a run of the line beats one of ``baseline``, which is
     ``study.baseline`` where that is a line, and else the line with the best interquartile mean.

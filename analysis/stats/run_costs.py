@@ -1,4 +1,4 @@
-"""What became of the runs of each arm, what they took, and how steadily they trained: rows of text."""
+"""Outcomes, costs and training stability of the runs of each arm, as rows of text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COST_NOTE = (
 
 
 def cost_rows(frame: pd.DataFrame) -> list[list[str]]:
-    """The cells of ``COST_HEAD`` for each arm; ``-`` where no record has a number."""
+    """Return the cells of ``COST_HEAD`` for each arm; ``-`` where no record has a number."""
     rows = []
     for (task, scale, arm), runs in frame.groupby([*TASK_SCALE, "arm"], sort=True):
         counts = runs["status"].value_counts()
@@ -54,7 +54,7 @@ def cost_rows(frame: pd.DataFrame) -> list[list[str]]:
 
 
 def _share(values: list[float]) -> str:
-    """The mean of the known ones as a percentage."""
+    """Return the mean of the finite values as a percentage."""
     mean = mean_interval([value for value in values if math.isfinite(value)]).mean
     return "-" if math.isnan(mean) else f"{mean:.1%}"
 

@@ -1,4 +1,4 @@
-"""How many seeds of an arm solve a task: training on probes often jumps, and a mean hides that.
+"""Solve rates: how many seeds of an arm solve a task. Training on probes often jumps, which a mean hides.
 
 A study asks for it with ``study.solved``, the accuracy on test from which on a task counts as solved.
 """
@@ -21,7 +21,7 @@ COLUMNS = ["task", "scale", "arm", "threshold", "solved", "runs", "rate", "low",
 
 
 def solve_rates(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row for each arm of a task with an accuracy, in the order of its table; columns: ``COLUMNS``.
+    """Return a row for each arm of a task with an accuracy, in the order of its table; columns: ``COLUMNS``.
 
     ``rate`` is the share ``solved`` / ``runs`` of the runs that have ended, ``low`` to ``high`` its interval.
     Empty where a study asks for nothing.

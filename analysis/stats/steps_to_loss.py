@@ -1,4 +1,4 @@
-"""How soon each arm reaches the final validation score of another one.
+"""Steps, tokens, FLOPs and seconds that each arm takes to the final validation score of another.
 
 A study asks for it by ``study.steps_to``, the name of the arm that gives the
 score. For each seed, an arm's step, tokens, FLOPs and seconds are those at which

@@ -136,7 +136,7 @@ def _unlike(frame: pd.DataFrame) -> list[str]:
 
 
 def _disturbed(frame: pd.DataFrame) -> list[str]:
-    """Runs that resumed under other code, libraries or machine, and those that left steps out."""
+    """Return warnings about runs that resumed under other code, libraries or machine, or skipped steps."""
     found = []
     if "changed" in frame:
         inexact = frame[~frame["changed"].isin(["[]"])]

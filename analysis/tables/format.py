@@ -6,12 +6,12 @@ import math
 
 
 def si(value: float) -> str:
-    """A count with three digits and k, M, G or T; ``-`` where there is none."""
+    """Return a count with three digits and k, M, G or T; ``-`` where there is none."""
     return _scaled(value, 1000.0, ("", "k", "M", "G", "T"))
 
 
 def size(value: float) -> str:
-    """Bytes with three digits, in KiB, MiB or GiB; ``-`` where there is none."""
+    """Return bytes with three digits, in KiB, MiB or GiB; ``-`` where there is none."""
     return _scaled(value, 1024.0, (" B", " KiB", " MiB", " GiB", " TiB"))
 
 
@@ -26,10 +26,10 @@ def _scaled(value: float, base: float, units: tuple[str, ...]) -> str:
 
 
 def flops(value: float) -> str:
-    """Floating-point operations as 1.23e15; ``-`` where there is none."""
+    """Return floating-point operations as 1.23e15; ``-`` where there is none."""
     return f"{value:.2e}".replace("e+", "e") if math.isfinite(value) else "-"
 
 
 def seconds(value: float) -> str:
-    """Seconds with one digit after the point below 100; ``-`` where there is none."""
+    """Return seconds with one digit after the point below 100; ``-`` where there is none."""
     return f"{value:.{0 if value >= 99.95 else 1}f}" if math.isfinite(value) else "-"

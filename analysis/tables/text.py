@@ -30,7 +30,7 @@ from analysis.tables.format import flops, seconds, si, size
 WIDTH = 122
 """Columns of the plain text."""
 ARM = 24
-"""Of these, columns that the names of arms are not denied, where a table is too wide."""
+"""Least width of the column of models, where a table is too wide."""
 
 HEADERS = (
     "model", "score (n)", "likelihood", "non-emb.", "total", "active", "FLOPs", "tokens", "sec", "tok/s",
@@ -41,7 +41,7 @@ FLOPs, tokens, seconds and tokens per second, peak memory, decoding state at 204
 
 
 def render_tables(frame: pd.DataFrame) -> str:
-    """The tables of a study as plain text, ``WIDTH`` columns wide. A pure function of the frame."""
+    """Return the tables of a study as plain text, ``WIDTH`` columns wide. A pure function of the frame."""
     text = StringIO()
     # The height is given because Rich ignores a lone width on a dumb terminal.
     console = Console(file=text, width=WIDTH, height=1000, color_system=None, force_terminal=False)
@@ -50,7 +50,7 @@ def render_tables(frame: pd.DataFrame) -> str:
 
 
 def study_text(frame: pd.DataFrame) -> RenderableType:
-    """The tables of a study for a Rich console."""
+    """Return the tables of a study for a Rich console."""
     arms, pairs = with_differences(frame), comparisons(frame)
     parts: list[RenderableType] = [Text(f"Warning: {w}.", style="yellow") for w in study_warnings(frame)]
     parts += [Text(line) for line in (counts_line(frame), matched_line(frame))]
@@ -71,7 +71,7 @@ def study_text(frame: pd.DataFrame) -> RenderableType:
 
 
 def render_markdown(frame: pd.DataFrame) -> str:
-    """The same tables as Markdown."""
+    """Return the same tables as Markdown."""
     arms, pairs = with_differences(frame), comparisons(frame)
     head = [*HEADERS, *DIFFERENCES]
     lines = [f"- Warning: {w}." for w in study_warnings(frame)]
@@ -96,7 +96,7 @@ def render_markdown(frame: pd.DataFrame) -> str:
 def more_tables(
     frame: pd.DataFrame, task: str, scale: str
 ) -> list[tuple[str, list[str], list[list[str]], str]]:
-    """What else a study asks for about one task: title, header, rows and note of each table."""
+    """Return title, header, rows and note of each further table that a study asks for about one task."""
     found = []
     here = frame[(frame["task"] == task) & (frame["scale"] == scale)]
     if not (tests := further_scores(here)).empty:
@@ -125,7 +125,7 @@ def counts_line(frame: pd.DataFrame) -> str:
 
 
 def title(rows: pd.DataFrame) -> str:
-    """The heading of one table."""
+    """Return the heading of one table."""
     first = rows.iloc[0]
     if not isinstance(first["metric"], str):
         return f"{first['task']}, {first['scale']}: no scores yet"
@@ -157,7 +157,7 @@ def verdicts(rows: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
 
 
 def how_compared(pairs: pd.DataFrame, *notes: str) -> list[str]:
-    """How the pairs of one task and scale were compared, then the notes; nothing where there are no pairs."""
+    """Return how the pairs of one task and scale were compared, then the notes; empty without pairs."""
     if pairs.empty:
         return []
     margin, unit = pairs.iloc[0][["margin", "unit"]]
@@ -171,7 +171,7 @@ def _compared(rows: pd.DataFrame) -> Iterator[tuple[Hashable, pd.Series]]:
 
 
 def verdict(pair: pd.Series) -> str:
-    """One comparison in words."""
+    """Return one comparison in words."""
     size = f"{pair['gain']:.4f}" + ("" if pd.isna(pair["half_width"]) else f" ± {pair['half_width']:.4f}")
     if pair["separated"]:
         sure = f"p = {pair['p']:.2g}, {pair['n']} seeds" + ", unpaired" * (not pair["paired"])
@@ -191,7 +191,7 @@ def verdict(pair: pd.Series) -> str:
 
 
 def cells(row: pd.Series) -> list[str]:
-    """One row of ``arm_table`` as text, a cell for each header."""
+    """Return one row of ``arm_table`` as text, a cell for each header."""
     if row["kind"] == "reference":
         return [row["arm"], f"{row['score']:.3f}", "reference", *[""] * (len(HEADERS) - 3)]
     likelihood = row["likelihood"] if isinstance(row["likelihood"], str) else "-"
