@@ -119,7 +119,7 @@ FAULTS = (
     Fault(
         name="digest",
         about="the digest of a run ignores the size of the model",
-        file="experiments/run/settings.py",
+        file="experiments/config/digest.py",
         old='beside = ("seed", "runs",',
         new='beside = ("scale", "seed", "runs",',
         tests="tests/experiments/run/test_settings.py",
