@@ -130,8 +130,6 @@ class DecodingState:
     layers: list[Any]
     """One entry for each layer, made and read by that layer alone: tensors with the batch first, dicts
     and lists of them, or objects with ``select`` and ``num_bytes``."""
-    native: list[Any] | None = None
-    """The step of each layer by C++ kernels, for one token of a few rows; None where it has none."""
 
     @property
     def length(self) -> int:
@@ -283,13 +281,6 @@ class Backbone(nn.Module, ABC):
         """
         raise ValueError(f"{type(self).__name__} keeps no decoding state: it cannot decode step by step")
 
-    def step_at(self, tokens_B1: Tensor, state: DecodingState, slot_1: Tensor) -> Tensor:
-        """``step`` for one token of every row, at a position (1,) in a tensor; ``state.lengths`` stays.
-
-        No shape depends on the position: see ``architectures.layers.fixed_step``, which alone calls it.
-        """
-        raise ValueError(f"{type(self).__name__} keeps no decoding state: it cannot decode step by step")
-
     def denoise(self, tokens_BT: Tensor, state: DecodingState) -> Tensor:
         """Logits (B, T, V) of the next block of each row, still noisy; the state stays where it is."""
         raise ValueError(f"{type(self).__name__} does not work block by block")
@@ -355,14 +346,14 @@ class Backbone(nn.Module, ABC):
         return next(self.parameters()).element_size()
 
 
-def at_scored(x_BTD: Tensor, scored_BT: Tensor | None) -> Tensor:
+def gather_scored(x_BTD: Tensor, scored_BT: Tensor | None) -> Tensor:
     """The positions where logits are wanted, in one row (1, N, D); all where that is None."""
     if scored_BT is None:
         return x_BTD
-    return x_BTD.flatten(0, 1).index_select(0, places(scored_BT, x_BTD.device))[None]
+    return x_BTD.flatten(0, 1).index_select(0, flat_indices(scored_BT, x_BTD.device))[None]
 
 
-def places(scored_BT: Tensor, device: torch.device) -> Tensor:
+def flat_indices(scored_BT: Tensor, device: torch.device) -> Tensor:
     """Where ``scored_BT``, laid out as one row, is True: (N,), on ``device``.
 
     Their number decides a shape, so that the host must know it: it does where ``scored_BT`` is in CPU

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from cuda_graph_decode import StaticDecoder
 from gpu_train import SIZES, TINY, Size, maker
 from torch import Tensor
 
 from architectures.backbone import Backbone, DecodingState
-from architectures.layers.fixed_step import FixedStep
 from experiments.benchmark.timing import Stopwatch
 
 FAMILIES = ("decoder", "mamba", "mamba2")
@@ -58,7 +58,7 @@ def measure(
             def step() -> Tensor:
                 return model.step(token_B1, state)
         else:
-            fixed = FixedStep(model, state, room)
+            fixed = StaticDecoder(model, state, room)
             if device.type == "cuda":
                 fixed.capture()
             found["difference"] = differs(model, fixed, prepared(model, prompt_1T, batch, room), token_B1)
@@ -88,7 +88,7 @@ def prepared(model: Backbone, prompt_1T: Tensor, batch: int, room: int) -> Decod
     return state
 
 
-def differs(model: Backbone, fixed: FixedStep, state: DecodingState, token_B1: Tensor) -> float:
+def differs(model: Backbone, fixed: StaticDecoder, state: DecodingState, token_B1: Tensor) -> float:
     """How far the logits of fixed shapes are from the others. Raises ValueError where that is too far."""
     worst = 0.0
     for _ in range(CHECKED):

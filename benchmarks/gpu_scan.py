@@ -20,7 +20,7 @@ from architectures.layers.ssm.mamba2 import SSD, SSDConfig
 from experiments.benchmark.timing import Stopwatch
 
 LAYERS = ("mamba", "mamba2")
-PATHS = ("portable", "fused")
+PATHS = ("torch", "mamba_ssm")
 LIMIT = 1e-3
 """Largest difference from the plain loop, as a share of the largest value."""
 
@@ -36,9 +36,9 @@ def scan_cells(device: torch.device, tiny: bool) -> Iterator[Any]:
 
 def measure(kind: str, path: str, length: int, device: torch.device, tiny: bool) -> dict[str, Any]:
     """How far a path is from the plain loop, and its seconds for forward and backward in bfloat16."""
-    if path == "fused" and not installed():
+    if path == "mamba_ssm" and not installed():
         return {"note": f"{PACKAGES[0]} or {PACKAGES[1]} not installed"}
-    if path == "fused" and device.type != "cuda":
+    if path == "mamba_ssm" and device.type != "cuda":
         return {"note": f"{PACKAGES[0]} is for cuda"}
     d_model, batch = (32, 2) if tiny else (1024, 8)
     difference = differs(kind, path, d_model, device, 24 if tiny else 192)

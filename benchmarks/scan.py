@@ -27,7 +27,7 @@ from growth import CONTEXTS, FAMILIES, GROWTH_LENGTHS, report_growth
 from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
 from torch import Tensor, nn
 
-from architectures.kernels.backend import SCAN_PATHS, SSD_PATHS
+from architectures.kernels.backend import SCAN_PATHS
 from architectures.layers.context import Context
 from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
 from architectures.layers.ssm.mamba2 import SSD, SSDConfig
@@ -54,8 +54,7 @@ class Candidate:
 def ours(kind: str, d_model: int, length: int) -> Iterator[Candidate]:
     """Our layer on each path that can run here."""
     context = Context(positions_BT=torch.arange(length)[None])
-    paths = SCAN_PATHS if kind == "mamba" else SSD_PATHS
-    for path in (path for path in paths if path not in ("auto", "fused")):
+    for path in (path for path in SCAN_PATHS if path not in ("auto", "mamba_ssm")):
         layer: SelectiveSSM | SSD
         if kind == "mamba":
             layer = SelectiveSSM(d_model, SelectiveConfig(scan=path))

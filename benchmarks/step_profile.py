@@ -8,7 +8,7 @@ same size; the step is the same too: forward, cross entropy at every position, b
 AdamW, on random tokens. Two steps come first; those that count run under PyTorch's profiler. Counted is the
 time that the main thread spends in an operator itself, not in those that it calls; with several threads
 that is time by the clock. What no operator accounts for is Python's, and so is part of the time of
-operators that are written in it: our native kernels are called from Python, and the optimizer is.
+operators that are written in it: our C++ kernels are called from Python, and the optimizer is.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from architectures.kernels.cpu import build as native
+from architectures.kernels.cpu import build
 
 READING = {Tensor.tolist, Tensor.numpy, Tensor.cpu}
 """Ways to read a tensor that on a CPU are no operation, and so are seen as they are called."""
@@ -31,9 +31,9 @@ INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
 """These make ``nonzero`` of an index of True and False."""
 
 
-def without_native_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_cpp_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on nothing runs in C++ kernels, which there are on a CPU only: PyTorch's operations remain."""
-    monkeypatch.setattr(native, "problem", lambda: "a test wants to see every operation")
+    monkeypatch.setattr(build, "problem", lambda: "a test wants to see every operation")
 
 
 class Recorded(TorchDispatchMode):

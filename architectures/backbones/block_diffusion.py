@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from architectures.backbone import Capabilities, DecodingState, Flops, Output, at_scored, no_source
+from architectures.backbone import Capabilities, DecodingState, Flops, Output, gather_scored, no_source
 from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from architectures.layers.context import Context
 from architectures.layers.layer_pattern import format_pattern
@@ -87,7 +87,7 @@ class BlockDiffusion(MaskedDiffusion):
         )
         x_BTD, auxiliary = self.run_blocks(self.embed(read_BT, context, segments_BT), context)
         hidden_BTD = self.final(x_BTD[:, :T])
-        logits_BTV = self.predict(at_scored(hidden_BTD, scored_BT))
+        logits_BTV = self.predict(gather_scored(hidden_BTD, scored_BT))
         return Output(logits_BTV=logits_BTV, hidden_BTD=hidden_BTD, auxiliary=auxiliary)
 
     def sequence_flops(self, length: int, source_length: int = 0) -> Flops:

@@ -23,7 +23,7 @@ from architectures.backbone import (
     DecodingState,
     Flops,
     Output,
-    at_scored,
+    gather_scored,
     init_normal,
     linear_flops,
 )
@@ -37,11 +37,16 @@ from architectures.backbones.transformer import (
     score_bias,
     shared_kernels,
 )
-from architectures.kernels.cpu.decode.dispatch import decoding_path, native_steps, steps
-from architectures.kernels.cpu.decode.layer_spec import Description, Step
+from architectures.kernels.cpu.decode.dispatch import (
+    CompiledDecodingState,
+    compile_decode_steps,
+    decoding_path,
+    select_decode_steps,
+)
 from architectures.layers.attention.multi_head import CrossAttention
-from architectures.layers.block import Auxiliary, Block, Residual, add_losses, feedforwards
+from architectures.layers.block import Auxiliary, Block, add_losses, feedforwards
 from architectures.layers.context import Context
+from architectures.layers.cross_attention_block import CrossAttentionBlock
 from architectures.layers.embedding import Embedding
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.layer_pattern import check_pattern, expand_pattern
@@ -86,72 +91,6 @@ class EncoderDecoderConfig(TransformerConfig):
         return expand_pattern(self.encoder_feedforwards or self.feedforwards, self.encoder_layers)
 
 
-class DecoderBlock(Block):
-    """A block with cross-attention between mixer and feed-forward."""
-
-    cross: CrossAttention
-    cross_residual: Residual
-
-    def __init__(self, config: EncoderDecoderConfig, layer: int) -> None:
-        def norm() -> nn.Module:
-            return make_norm(config.block.norm, config.width, config.norm_eps)
-
-        mixer = make_attention(config, layer, causal=True)
-        cross = CrossAttention(
-            config.width, config.attention, norm=config.block.norm, norm_eps=config.norm_eps
-        )
-        skip = config.block.stochastic_depth * layer / max(config.num_layers - 1, 1)
-        super().__init__(
-            mixer,
-            make_feedforward(config, config.feedforward_types[layer], causal=True),
-            norm,
-            config.block,
-            skip=skip,
-            first=layer == 0,
-            cross=cross,
-        )
-
-    def forward(  # type: ignore[override]
-        self, x_BTD: Tensor, context: Context, source_BSD: Tensor, source_valid_BS: Tensor | None
-    ) -> tuple[Tensor, Auxiliary]:
-        """The block over whole targets, and its losses."""
-        source = self.cross.read(source_BSD, source_valid_BS)
-        mixed_BTD = self.mixer(self.mixer_residual.enter(x_BTD, rounds=True), context)
-        return self._after(x_BTD, mixed_BTD, source, context.valid_BT)
-
-    def step(self, x_BTD: Tensor, state: dict[str, Any], context: Context) -> Tensor:
-        mixed_BTD = self.mixer.step(self.mixer_residual.enter(x_BTD, rounds=True), state["self"], context)
-        return self._after(x_BTD, mixed_BTD, state["source"], None)[0]
-
-    def native_step(self, about: Description) -> Step:
-        residuals = (self.mixer_residual, self.cross_residual, self.feedforward_residual)
-        parts = (self.mixer, self.cross, self.feedforward)
-        mixer, cross, feedforward = (
-            part.native_branch(about, residual.described(about, residual.before))  # type: ignore[union-attr]
-            for part, residual in zip(parts, residuals, strict=True)
-        )
-
-        def step(x_B1D: Tensor, state: dict[str, Any], context: Context) -> Tensor:
-            stream_BD = x_B1D[:, 0].clone(memory_format=torch.contiguous_format)
-            mixer(stream_BD, stream_BD, state["self"], context)
-            cross(stream_BD, stream_BD, state["source"], context)
-            feedforward(stream_BD, stream_BD, None, context)
-            return stream_BD[:, None]
-
-        return step
-
-    def _after(
-        self, x_BTD: Tensor, mixed_BTD: Tensor, source: dict[str, Any], valid_BT: Tensor | None
-    ) -> tuple[Tensor, Auxiliary]:
-        x_BTD = self.mixer_residual.leave(x_BTD, mixed_BTD)
-        entered_BTD = self.cross_residual.enter(x_BTD, rounds=True)
-        x_BTD = self.cross_residual.leave(x_BTD, self.cross.cross(entered_BTD, source))
-        assert self.feedforward is not None
-        assert self.feedforward_residual is not None
-        z_BTD, auxiliary = self.feedforward(self.feedforward_residual.enter(x_BTD, rounds=True), valid_BT)
-        return self.feedforward_residual.leave(x_BTD, z_BTD), auxiliary
-
-
 class TwoSidedEmbedding(nn.Module):
     """One token table; positions and norms of their own for source and target."""
 
@@ -192,7 +131,7 @@ class EncoderDecoder(Backbone):
         self.encoder_bias = score_bias(config, bidirectional=True)
         self.decoder_bias = score_bias(config, bidirectional=False)
         self.encoder = nn.ModuleList(_encoder_block(config, layer) for layer in range(config.encoder_layers))
-        self.decoder = nn.ModuleList(DecoderBlock(config, layer) for layer in range(config.num_layers))
+        self.decoder = nn.ModuleList(_decoder_block(config, layer) for layer in range(config.num_layers))
         post = config.block.placement == "post"
         self.encoder_norm = (
             nn.Identity() if post else make_norm(config.block.norm, config.width, config.norm_eps)
@@ -214,7 +153,7 @@ class EncoderDecoder(Backbone):
             (b, decoder) for b in self._decoder()
         ]:
             block.mixer.initialise(branches)
-            if isinstance(block, DecoderBlock):
+            if isinstance(block, CrossAttentionBlock):
                 block.cross.initialise(branches)
             assert block.feedforward is not None
             block.feedforward.initialise(branches)
@@ -222,8 +161,8 @@ class EncoderDecoder(Backbone):
     def _encoder(self) -> list[Block]:
         return [block for block in self.encoder if isinstance(block, Block)]
 
-    def _decoder(self) -> list[DecoderBlock]:
-        return [block for block in self.decoder if isinstance(block, DecoderBlock)]
+    def _decoder(self) -> list[CrossAttentionBlock]:
+        return [block for block in self.decoder if isinstance(block, CrossAttentionBlock)]
 
     def encode(self, source_BS: Tensor, valid_BS: Tensor | None) -> tuple[Tensor, Auxiliary]:
         """The encoder's last hidden states (B, S, D), and its losses."""
@@ -257,7 +196,7 @@ class EncoderDecoder(Backbone):
             x_BTD, extra = block(x_BTD, context, source_BSD, source_valid_BS)
             add_losses(auxiliary, extra)
         x_BTD = self.decoder_norm(x_BTD)
-        logits_BTV = finish_logits(self.head, at_scored(x_BTD, scored_BT), self.config)
+        logits_BTV = finish_logits(self.head, gather_scored(x_BTD, scored_BT), self.config)
         return Output(logits_BTV=logits_BTV, hidden_BTD=x_BTD, auxiliary=auxiliary)
 
     @torch.no_grad()
@@ -279,23 +218,24 @@ class EncoderDecoder(Backbone):
             }
             for block in self._decoder()
         ]
-        native = None if self.training else native_steps(self._decoder(), max_length, self.decoder_bias)
-        return DecodingState(lengths=[0] * batch_size, layers=layers, native=native)
+        lengths = [0] * batch_size
+        if self.training:
+            return DecodingState(lengths=lengths, layers=layers)
+        steps = compile_decode_steps(self._decoder(), max_length, self.decoder_bias)
+        return CompiledDecodingState(lengths=lengths, layers=layers, steps=steps)
 
     @torch.no_grad()
     def step(self, tokens_BT: Tensor, state: DecodingState, valid_BT: Tensor | None = None) -> Tensor:
         context = Context.next(tokens_BT, state.lengths, valid_BT, self.decoder_bias)
-        logits_BTV = self._step(tokens_BT, state, context)
+        logits_BTV = self.step_with_context(context, tokens_BT, state)
         state.lengths = advance(state.lengths, tokens_BT, valid_BT)
         return logits_BTV
 
-    @torch.no_grad()
-    def step_at(self, tokens_B1: Tensor, state: DecodingState, slot_1: Tensor) -> Tensor:
-        return self._step(tokens_B1, state, Context.at(slot_1, self.decoder_bias))
-
-    def _step(self, tokens_BT: Tensor, state: DecodingState, context: Context) -> Tensor:
+    def step_with_context(self, context: Context, tokens_BT: Tensor, state: DecodingState) -> Tensor:
+        """Return the logits of ``step`` for tokens at the positions of a context; ``state.lengths`` stays."""
         x_BTD = self.embedding(tokens_BT, context.positions_BT, source=False)
-        for step, layer in zip(steps(self._decoder(), state, x_BTD, context), state.layers, strict=True):
+        steps = select_decode_steps(self._decoder(), state, x_BTD, context)
+        for step, layer in zip(steps, state.layers, strict=True):
             x_BTD = step(x_BTD, layer, context)
         return finish_logits(self.head, self.decoder_norm(x_BTD), self.config)
 
@@ -317,7 +257,7 @@ class EncoderDecoder(Backbone):
     def kernels(self) -> dict[str, str]:
         cuda = next(self.parameters()).is_cuda
         attention = self._decoder()[0].cross.kernel(masked=False, cuda=cuda)
-        decoding = decoding_path(native_steps(self._decoder(), 1, self.decoder_bias))
+        decoding = decoding_path(self._decoder(), self.decoder_bias)
         return {"attention": attention, "decoding": decoding} | shared_kernels(self)
 
     def after_step(self) -> None:
@@ -336,5 +276,19 @@ def _encoder_block(config: EncoderDecoderConfig, layer: int) -> Block:
         lambda: make_norm(config.block.norm, config.width, config.norm_eps),
         config.block,
         skip=skip,
+        first=layer == 0,
+    )
+
+
+def _decoder_block(config: EncoderDecoderConfig, layer: int) -> CrossAttentionBlock:
+    feedforward = make_feedforward(config, config.feedforward_types[layer], causal=True)
+    assert feedforward is not None
+    return CrossAttentionBlock(
+        make_attention(config, layer, causal=True),
+        CrossAttention(config.width, config.attention, norm=config.block.norm, norm_eps=config.norm_eps),
+        feedforward,
+        lambda: make_norm(config.block.norm, config.width, config.norm_eps),
+        config.block,
+        skip=config.block.stochastic_depth * layer / max(config.num_layers - 1, 1),
         first=layer == 0,
     )

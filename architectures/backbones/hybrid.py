@@ -26,7 +26,7 @@ from architectures.layers.linear_attention.mixers import (
     GatedLinearAttention,
     GatedLinearConfig,
 )
-from architectures.layers.parallel_mixer import SideBySide
+from architectures.layers.parallel_mixer import ParallelMixer
 from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
 from architectures.layers.ssm.mamba2 import SSD, SSDConfig
 from architectures.layers.ssm.s4_config import S4LayerConfig
@@ -126,7 +126,7 @@ class Hybrid(Transformer):
 
     def make_mixer(self, layer: int) -> Mixer:
         mixers = [self.make_one(kind, layer) for kind in self.config.layer_types[layer].split("+")]
-        return mixers[0] if len(mixers) == 1 else SideBySide(mixers)
+        return mixers[0] if len(mixers) == 1 else ParallelMixer(mixers)
 
     def make_one(self, kind: str, layer: int) -> Mixer:
         """Return a mixer of a type."""

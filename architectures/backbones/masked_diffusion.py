@@ -20,7 +20,7 @@ from architectures.backbone import (
     Capabilities,
     Flops,
     Output,
-    at_scored,
+    gather_scored,
     init_normal,
     linear_flops,
     no_source,
@@ -101,7 +101,7 @@ class MaskedDiffusion(Decoder):
             before_BTV = torch.cat([output.logits_BTV[:, :1], output.logits_BTV[:, :-1]], dim=1)
             first_BT1 = (context.positions_BT == 0)[..., None]
             shifted_BTV = torch.where(first_BT1, output.logits_BTV, before_BTV)
-            output.logits_BTV = at_scored(shifted_BTV, scored_BT)
+            output.logits_BTV = gather_scored(shifted_BTV, scored_BT)
         return output
 
     def _with_time(self, x_BTD: Tensor, time_B: Tensor | None) -> Tensor:

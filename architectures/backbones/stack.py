@@ -22,13 +22,17 @@ from architectures.backbone import (
     DecodingState,
     Flops,
     Output,
-    at_scored,
+    gather_scored,
     init_normal,
     linear_flops,
     no_source,
 )
-from architectures.kernels.cpu.decode.dispatch import decoding_path, native_steps, steps
-from architectures.kernels.cpu.decode.layer_spec import Step
+from architectures.kernels.cpu.decode.dispatch import (
+    CompiledDecodingState,
+    compile_decode_steps,
+    decoding_path,
+    select_decode_steps,
+)
 from architectures.layers.block import Block, FeedForward, Mixer, add_losses, feedforwards
 from architectures.layers.context import Context
 from architectures.layers.normalization import RMSNorm
@@ -144,7 +148,7 @@ class Stack(Backbone):
         """The blocks, and what is predicted after the last."""
         x_BTD, auxiliary = self.run_blocks(x_BTD, context)
         hidden_BTD = self.final(x_BTD)
-        logits_BTV = self.predict(at_scored(hidden_BTD, scored_BT))
+        logits_BTV = self.predict(gather_scored(hidden_BTD, scored_BT))
         return Output(logits_BTV=logits_BTV, hidden_BTD=hidden_BTD, auxiliary=auxiliary)
 
     def run_blocks(self, x_BTD: Tensor, context: Context) -> tuple[Tensor, dict[str, Tensor]]:
@@ -186,32 +190,29 @@ class Stack(Backbone):
         if not self.capabilities.decodes:
             return super().start(batch_size, max_length)
         layers: list[Any] = [block.mixer.start(batch_size, max_length) for block in self._blocks()]
-        native = None if self.training else self.native_steps(max_length)
-        return DecodingState(lengths=[0] * batch_size, layers=layers, native=native)
-
-    def native_steps(self, room: int) -> list[Step | None]:
-        """The step of each block by the C++ kernels, in evaluation; None where it has none."""
-        if self.capabilities.blockwise:
-            return [None for _ in self._blocks()]
-        return native_steps(self._blocks(), room, self.score_bias)
+        lengths = [0] * batch_size
+        if self.training:
+            return DecodingState(lengths=lengths, layers=layers)
+        steps = compile_decode_steps(self._blocks(), max_length, self.score_bias)
+        return CompiledDecodingState(lengths=lengths, layers=layers, steps=steps)
 
     def kernels(self) -> dict[str, str]:
-        return {"decoding": decoding_path(self.native_steps(1))} if self.capabilities.decodes else {}
+        return (
+            {"decoding": decoding_path(self._blocks(), self.score_bias)} if self.capabilities.decodes else {}
+        )
 
     @torch.no_grad()
     def step(self, tokens_BT: Tensor, state: DecodingState, valid_BT: Tensor | None = None) -> Tensor:
         context = self.next_context(tokens_BT, state.lengths, valid_BT)
-        logits_BTV = self._step(tokens_BT, state, context)
+        logits_BTV = self.step_with_context(context, tokens_BT, state)
         state.lengths = advance(state.lengths, tokens_BT, valid_BT)
         return logits_BTV
 
-    @torch.no_grad()
-    def step_at(self, tokens_B1: Tensor, state: DecodingState, slot_1: Tensor) -> Tensor:
-        return self._step(tokens_B1, state, Context.at(slot_1, self.score_bias))
-
-    def _step(self, tokens_BT: Tensor, state: DecodingState, context: Context) -> Tensor:
+    def step_with_context(self, context: Context, tokens_BT: Tensor, state: DecodingState) -> Tensor:
+        """Return the logits of ``step`` for tokens at the positions of a context; ``state.lengths`` stays."""
         x_BTD = self.embed(tokens_BT, context, None)
-        for step, layer in zip(steps(self._blocks(), state, x_BTD, context), state.layers, strict=True):
+        steps = select_decode_steps(self._blocks(), state, x_BTD, context)
+        for step, layer in zip(steps, state.layers, strict=True):
             x_BTD = step(x_BTD, layer, context)
         return self.predict(self.final(x_BTD))
 

@@ -1,4 +1,4 @@
-"""Which implementation of a scan and what surrounds it runs; the kernels of mamba-ssm and causal-conv1d.
+"""Choose the implementation of a scan and of what surrounds it; call mamba-ssm and causal-conv1d.
 
 Shapes: B batch, T length, C channels, N state size; H heads, P head_dim, G groups of heads.
 """
@@ -13,79 +13,78 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from architectures.kernels.cpu import build as native
+from architectures.kernels.cpu import build
 
-SCAN_PATHS = ("auto", "reference", "portable", "compiled", "native", "fused")
-SSD_PATHS = ("auto", "reference", "portable", "native", "fused")
+SCAN_PATHS = ("auto", "mamba_ssm", "cpp", "torch", "reference")
 PACKAGES = ("mamba_ssm", "causal_conv1d")
-FUSED_WIDTHS = range(2, 5)
+CONVOLUTION_WIDTHS = range(2, 5)
 """Taps that causal-conv1d has kernels for."""
-FUSED_CHANNELS = 8
+CONVOLUTION_CHANNELS = 8
 """Its channels-last layout takes multiples of this."""
 INSTALL = "pip install --no-build-isolation mamba-ssm causal-conv1d"
 
 
 def check_path(path: str, known: tuple[str, ...] = SCAN_PATHS) -> None:
-    """Raises ValueError for a path that does not exist."""
+    """Raise ValueError for a path that does not exist."""
     if path not in known:
         raise ValueError(f"scan={path!r} must be one of {', '.join(known)}")
 
 
 def check_installed(path: str) -> None:
-    """Raises ValueError where kernels are asked for that this machine does not have."""
-    if path == "fused" and not installed():
+    """Raise ValueError for kernels that this machine does not have."""
+    if path == "mamba_ssm" and not installed():
         raise ValueError(
-            f"scan=fused needs the CUDA kernels of mamba-ssm and causal-conv1d, which are not installed: "
+            f"scan=mamba_ssm needs the CUDA kernels of mamba-ssm and causal-conv1d, which are not installed: "
             f"{INSTALL}, or set scan=auto"
         )
-    if path == "native" and native.problem():
+    if path == "cpp" and build.problem():
         raise ValueError(
-            f"scan=native cannot be built here ({native.problem()}): install a C++ compiler such as g++, "
+            f"scan=cpp cannot be built here ({build.problem()}): install a C++ compiler such as g++, "
             "or set scan=auto"
         )
 
 
 @functools.cache
 def installed() -> bool:
-    """Whether mamba-ssm and causal-conv1d are there."""
+    """Return True where mamba-ssm and causal-conv1d are installed."""
     return all(importlib.util.find_spec(package) is not None for package in PACKAGES)
 
 
-def settle_path(path: str, operand: Tensor, unable: str = "") -> str:
-    """The path that runs.
+def resolve_path(path: str, operand: Tensor, unable: str = "") -> str:
+    """Return the path that runs.
 
     Args:
-        path: the one asked for. ``auto`` is ``fused`` where it is installed and can do what is asked of
-            it, else ``native`` on a CPU with a C++ compiler, else ``portable``.
+        path: the one asked for. ``auto`` is ``mamba_ssm`` where it is installed and can do what is asked of
+            it, else ``cpp`` on a CPU with a C++ compiler, else ``torch``.
         operand: a tensor on the device of the others, in their precision.
-        unable: what the fused kernel cannot do and this call needs; empty where there is nothing.
+        unable: what mamba-ssm cannot do and this call needs; empty where there is nothing.
 
     Raises:
-        ValueError: ``fused`` or ``native`` is asked for and cannot run.
+        ValueError: ``mamba_ssm`` or ``cpp`` is asked for and cannot run.
     """
     check_installed(path)
-    place = f"{operand.dtype} on {operand.device.type}"
+    kind = f"{operand.dtype} on {operand.device.type}"
     single = operand.dtype != torch.float64
     if not (operand.is_cuda and single):
-        unable = unable or f"{place} (only float32 or less on cuda)"
+        unable = unable or f"{kind} (only float32 or less on cuda)"
     on_cpu = operand.device.type == "cpu" and single
-    if path == "fused" and unable:
-        raise ValueError(f"scan=fused cannot do {unable}: set scan=auto or scan=portable")
-    if path == "native" and not on_cpu:
+    if path == "mamba_ssm" and unable:
+        raise ValueError(f"scan=mamba_ssm cannot do {unable}: set scan=auto or scan=torch")
+    if path == "cpp" and not on_cpu:
         raise ValueError(
-            f"scan=native cannot do {place} (only float32 or less on cpu): set scan=auto or scan=portable"
+            f"scan=cpp cannot do {kind} (only float32 or less on cpu): set scan=auto or scan=torch"
         )
     if path != "auto":
         return path
     if not unable and installed():
-        return "fused"
-    return "native" if on_cpu and not native.problem() else "portable"
+        return "mamba_ssm"
+    return "cpp" if on_cpu and not build.problem() else "torch"
 
 
-def fused_selective_scan(
+def mamba_ssm_selective_scan(
     u_BTC: Tensor, delta_BTC: Tensor, A_CN: Tensor, B_BTN: Tensor, C_BTN: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """``selective_scan`` from the zero state by the kernel of Mamba; the last state has no gradient."""
+    """Run ``selective_scan`` from the zero state by the kernel of Mamba; the last state has no gradient."""
     u, delta, B, C = (x.transpose(1, 2).contiguous() for x in (u_BTC, delta_BTC, B_BTN, C_BTN))
     y_BCT, last_BCN = _function("mamba_ssm.ops.selective_scan_interface", "selective_scan_fn")(
         u, delta, A_CN, B, C, return_last_state=True
@@ -93,7 +92,7 @@ def fused_selective_scan(
     return y_BCT.transpose(1, 2), last_BCN
 
 
-def fused_ssd(
+def mamba_ssm_ssd(
     x_BTHP: Tensor,
     delta_BTH: Tensor,
     A_H: Tensor,
@@ -103,7 +102,7 @@ def fused_ssd(
     reset_BT: Tensor | None,
     chunk: int,
 ) -> tuple[Tensor, Tensor]:
-    """``ssd`` by the kernel of Mamba-2."""
+    """Run ``ssd`` by the kernel of Mamba-2."""
     return _function("mamba_ssm.ops.triton.ssd_combined", "mamba_chunk_scan_combined")(
         x_BTHP,
         delta_BTH,
@@ -117,10 +116,10 @@ def fused_ssd(
     )
 
 
-def fused_convolution(
+def causal_conv1d(
     x_BTC: Tensor, weight_CK: Tensor, bias_C: Tensor | None, positions_BT: Tensor | None
 ) -> Tensor:
-    """SiLU of the causal depthwise convolution by the kernel of causal-conv1d.
+    """Return SiLU of the causal depthwise convolution, by the kernel of causal-conv1d.
 
     Where documents are kept apart, that kernel wants channels last and eight of them at a time.
     """
@@ -128,7 +127,7 @@ def fused_convolution(
     if positions_BT is not None:
         documents_BT = (positions_BT == 0).expand(x_BTC.shape[:2]).cumsum(1, dtype=torch.int32)
     x_BCT = x_BTC.contiguous().transpose(1, 2)
-    if x_BTC.shape[2] % FUSED_CHANNELS:
+    if x_BTC.shape[2] % CONVOLUTION_CHANNELS:
         assert documents_BT is None
         x_BCT = x_BCT.contiguous()
     y_BCT = _function("causal_conv1d", "causal_conv1d_fn")(
@@ -138,11 +137,11 @@ def fused_convolution(
 
 
 def convolution_unable(channels: int, width: int, *, packed: bool = False) -> str:
-    """What the kernel of causal-conv1d cannot do of this; empty where it can."""
-    if width not in FUSED_WIDTHS:
-        return f"conv_width={width} (only {FUSED_WIDTHS.start} to {FUSED_WIDTHS.stop - 1})"
-    if packed and channels % FUSED_CHANNELS:
-        return f"packed documents with {channels} channels (only multiples of {FUSED_CHANNELS})"
+    """Return the reason why causal-conv1d cannot run this convolution; empty where it can."""
+    if width not in CONVOLUTION_WIDTHS:
+        return f"conv_width={width} (only {CONVOLUTION_WIDTHS.start} to {CONVOLUTION_WIDTHS.stop - 1})"
+    if packed and channels % CONVOLUTION_CHANNELS:
+        return f"packed documents with {channels} channels (only multiples of {CONVOLUTION_CHANNELS})"
     return ""
 
 

@@ -1,10 +1,11 @@
 """What stands between matrix products, and which path it takes: PyTorch's own operations, or one pass in C++.
 
 On a CPU PyTorch takes several passes over memory for RMSNorm, for an activation times a gate, for rotary
-positions and for cross-entropy, and autograd keeps what stands between them. ``native_transformer`` takes
-one each way. It runs for plain tensors on a CPU, in float32 or bfloat16, where a C++ compiler is found; all
-else (other devices and precisions, torch.compile, torch.export, torch.func, sharded tensors) is PyTorch's.
-In float32 both give the same numbers up to rounding; in bfloat16 the kernels round once, at the end.
+positions and for cross-entropy, and autograd keeps what stands between them. The kernels of
+``cpu.transformer_ops`` take one each way. They run for plain tensors on a CPU, in float32 or bfloat16, where
+a C++ compiler is found; all else (other devices and precisions, torch.compile, torch.export, torch.func,
+sharded tensors) is PyTorch's. In float32 both give the same numbers up to rounding; in bfloat16 the kernels
+round once, at the end.
 
 There is one switch for the whole process, ``choose`` (``device.kernels`` of a run), as there is one for the
 number of threads: it changes how something is computed and not what, so that it belongs to no model's
@@ -23,43 +24,43 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.kernels.cpu import build as native
+from architectures.kernels.cpu import build
 from architectures.kernels.cpu.transformer_ops import (
-    native_activation,
-    native_cross_entropy,
-    native_rms_norm,
+    cpp_activation,
+    cpp_cross_entropy,
+    cpp_rms_norm,
 )
 
-CHOICES = ("auto", "portable", "native")
+CHOICES = ("auto", "torch", "cpp")
 PRECISIONS = (torch.float32, torch.bfloat16)
 
 _chosen = "auto"
 
 
 def choose(choice: str) -> None:
-    """Sets the implementation for the whole process: ``auto``, ``portable`` (PyTorch's) or ``native``.
+    """Sets the implementation for the whole process: ``auto``, ``torch`` (PyTorch's) or ``cpp``.
 
     Raises:
-        ValueError: there is no such choice, or ``native`` cannot be built here.
+        ValueError: there is no such choice, or ``cpp`` cannot be built here.
     """
     global _chosen
     if choice not in CHOICES:
         raise ValueError(f"kernels={choice!r} must be one of {', '.join(CHOICES)}")
-    if choice == "native" and (problem := native.problem()):
+    if choice == "cpp" and (problem := build.problem()):
         raise ValueError(
-            f"kernels=native cannot be built here ({problem}): install a C++ compiler such as g++, "
+            f"kernels=cpp cannot be built here ({problem}): install a C++ compiler such as g++, "
             "or set kernels=auto"
         )
     _chosen = choice
 
 
 def path(*operands: Tensor) -> str:
-    """What runs for such operands: ``native`` or ``portable``."""
-    if _chosen == "portable" or torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return "portable"
+    """What runs for such operands: ``cpp`` or ``torch``."""
+    if _chosen == "torch" or torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return "torch"
     if torch._C._are_functorch_transforms_active() or not all(map(_plain, operands)):
-        return "portable"
-    return "portable" if native.problem() else "native"
+        return "torch"
+    return "torch" if build.problem() else "cpp"
 
 
 def _plain(x: Tensor) -> bool:
@@ -73,8 +74,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = 
     ``dtype`` is that of the result; None for that of x.
     """
     dtype = dtype or x.dtype
-    if dtype in PRECISIONS and path(x, weight) == "native":
-        return native_rms_norm(x, weight, eps, dtype)
+    if dtype in PRECISIONS and path(x, weight) == "cpp":
+        return cpp_rms_norm(x, weight, eps, dtype)
     return F.rms_norm(x, weight.shape, weight, eps).to(dtype)
 
 
@@ -83,23 +84,23 @@ class Activation:
     """An elementwise function, alone or times a gate."""
 
     name: str
-    portable: Callable[[Tensor], Tensor]
+    by_torch: Callable[[Tensor], Tensor]
     alone: bool = False
     """Whether there is a kernel without a gate too: PyTorch's tanh is slow, its others take one pass."""
     gated: bool = True
     """Whether there is a kernel that multiplies by a gate."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.alone and path(x) == "native":
-            return native_activation(self.name, x)
-        return self.portable(x)
+        if self.alone and path(x) == "cpp":
+            return cpp_activation(self.name, x)
+        return self.by_torch(x)
 
     def times(self, x: Tensor, other: Tensor) -> Tensor:
         """``activation(x) * other``."""
         same = x.dtype == other.dtype and x.shape == other.shape
-        if self.gated and same and path(x, other) == "native":
-            return native_activation(self.name, x, other)
-        return self.portable(x) * other
+        if self.gated and same and path(x, other) == "cpp":
+            return cpp_activation(self.name, x, other)
+        return self.by_torch(x) * other
 
 
 ACTIVATIONS = {
@@ -119,8 +120,8 @@ def cross_entropy(logits_NV: Tensor, target_N: Tensor, never: int | None = None)
 
     ``never`` is a token that can never be right: its logit counts as minus infinity.
     """
-    if path(logits_NV) == "native":
-        return native_cross_entropy(logits_NV, target_N, never)
+    if path(logits_NV) == "cpp":
+        return cpp_cross_entropy(logits_NV, target_N, never)
     logits_NV = logits_NV.float()
     if never is not None:
         never_V = torch.arange(logits_NV.shape[-1], device=logits_NV.device) == never

@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
-from architectures.kernels.cpu.decode import layer_spec as native_decode
-from architectures.kernels.cpu.decode.layer_spec import Branch, Description, Step, UnableError
 from architectures.layers.context import Context
 from architectures.layers.normalization import NORMS, MakeNorm, for_products
 
@@ -65,8 +63,8 @@ class BlockConfig:
 class Mixer(nn.Module, ABC):
     """Mixes information across positions: attention, a state-space model, ..."""
 
-    rounds: ClassVar[bool] = False
-    """Whether only matrix products read the input, so that under autocast it may come rounded."""
+    accepts_low_precision_input: ClassVar[bool] = False
+    """True where only matrix products read the input: under autocast it may come in their precision."""
 
     @abstractmethod
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
@@ -88,10 +86,6 @@ class Mixer(nn.Module, ABC):
         """The next T positions, which ``context`` places; advances ``state`` in place."""
         raise ValueError(f"{type(self).__name__} cannot decode step by step")
 
-    def native_branch(self, about: Description, residual: native_decode.Residual) -> Branch:
-        """The next position of each row, by C++ kernels. Raises UnableError where there are none."""
-        raise UnableError(type(self).__name__)
-
     def state_bytes(self, length: int, bytes_per_element: int) -> int:
         """Bytes of this layer's state for one sequence after ``length`` tokens."""
         return 0
@@ -104,16 +98,12 @@ class Mixer(nn.Module, ABC):
 class FeedForward(nn.Module, ABC):
     """Works on each position alone. Returns auxiliary losses, empty where there are none."""
 
-    rounds: ClassVar[bool] = False
-    """As of a mixer."""
+    accepts_low_precision_input: ClassVar[bool] = False
+    """True where only matrix products read the input: under autocast it may come in their precision."""
 
     @abstractmethod
     def forward(self, x_BTD: Tensor, valid_BT: Tensor | None = None) -> tuple[Tensor, Auxiliary]:
         """The transformed positions, same shape, and losses summed over sequences."""
-
-    def native_branch(self, about: Description, residual: native_decode.Residual) -> Branch:
-        """One position of each row, by C++ kernels. Raises UnableError where there are none."""
-        raise UnableError(type(self).__name__)
 
     def flops(self, length: int) -> Flops:
         """Forward FLOPs of one sequence."""
@@ -154,23 +144,18 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.skip = skip
 
-    def enter(self, x_BTD: Tensor, *, rounds: bool = False) -> Tensor:
-        """What the sublayer reads; ``rounds`` is the sublayer's."""
+    def pre(self, x_BTD: Tensor, *, low_precision: bool = False) -> Tensor:
+        """Return the input of the sublayer, in the precision of matrix products if ``low_precision``."""
         if self.before is None:
             return x_BTD
-        return for_products(self.before, x_BTD) if rounds else self.before(x_BTD)
+        return for_products(self.before, x_BTD) if low_precision else self.before(x_BTD)
 
-    def leave(self, x_BTD: Tensor, y_BTD: Tensor) -> Tensor:
-        """The stream after the sublayer's output is added."""
+    def add(self, x_BTD: Tensor, y_BTD: Tensor) -> Tensor:
+        """Return the residual stream after the sublayer's output is added to it."""
         y_BTD = self._skipped(self.dropout(y_BTD))
         if self.after is None:
             return x_BTD + y_BTD
         return self.after(x_BTD + y_BTD) if self.placement == "post" else x_BTD + self.after(y_BTD)
-
-    def described(self, about: Description, before: nn.Module | None) -> native_decode.Residual:
-        """What the C++ kernels know of it in evaluation, entered by the norm ``before``."""
-        post = self.placement == "post"
-        return native_decode.Residual(about.norm(before), about.norm(self.after), post)
 
     def _skipped(self, y_BTD: Tensor) -> Tensor:
         """Stochastic depth: whole sequences lose this branch; the others make up for it."""
@@ -218,45 +203,27 @@ class Block(nn.Module):
             self.shared_norm = False
 
     def forward(self, x_BTD: Tensor, context: Context) -> tuple[Tensor, Auxiliary]:
-        entered_BTD = self.mixer_residual.enter(x_BTD, rounds=self.mixer.rounds)
-        return self._rest(x_BTD, entered_BTD, self.mixer(entered_BTD, context), context.valid_BT)
+        input_BTD = self.mixer_residual.pre(x_BTD, low_precision=self.mixer.accepts_low_precision_input)
+        return self._rest(x_BTD, input_BTD, self.mixer(input_BTD, context), context.valid_BT)
 
     def step(self, x_BTD: Tensor, state: Any, context: Context) -> Tensor:
-        entered_BTD = self.mixer_residual.enter(x_BTD, rounds=self.mixer.rounds)
-        return self._rest(x_BTD, entered_BTD, self.mixer.step(entered_BTD, state, context), None)[0]
-
-    def native_step(self, about: Description) -> Step:
-        """``step`` for one token of each row by C++ kernels, in evaluation. Raises UnableError."""
-        before = self.mixer_residual.before
-        branches = [self.mixer.native_branch(about, self.mixer_residual.described(about, before))]
-        if self.feedforward is not None and self.feedforward_residual is not None:
-            before = before if self.shared_norm else self.feedforward_residual.before
-            residual = self.feedforward_residual.described(about, before)
-            branches.append(self.feedforward.native_branch(about, residual))
-
-        def step(x_B1D: Tensor, state: Any, context: Context) -> Tensor:
-            read_BD = x_B1D[:, 0].contiguous()
-            stream_BD = read_BD.clone()
-            for branch in branches:
-                branch(read_BD if self.parallel else stream_BD, stream_BD, state, context)
-            return stream_BD[:, None]
-
-        return step
+        input_BTD = self.mixer_residual.pre(x_BTD, low_precision=self.mixer.accepts_low_precision_input)
+        return self._rest(x_BTD, input_BTD, self.mixer.step(input_BTD, state, context), None)[0]
 
     def _rest(
-        self, x_BTD: Tensor, entered_BTD: Tensor, mixed_BTD: Tensor, valid_BT: Tensor | None
+        self, x_BTD: Tensor, input_BTD: Tensor, mixed_BTD: Tensor, valid_BT: Tensor | None
     ) -> tuple[Tensor, Auxiliary]:
         """Everything after the mixer."""
-        y_BTD = self.mixer_residual.leave(x_BTD, mixed_BTD)
+        y_BTD = self.mixer_residual.add(x_BTD, mixed_BTD)
         if self.feedforward is None or self.feedforward_residual is None:
             return y_BTD, {}
-        read_BTD = entered_BTD
+        read_BTD = input_BTD
         if not self.shared_norm:
-            read_BTD = self.feedforward_residual.enter(
-                x_BTD if self.parallel else y_BTD, rounds=self.feedforward.rounds
+            read_BTD = self.feedforward_residual.pre(
+                x_BTD if self.parallel else y_BTD, low_precision=self.feedforward.accepts_low_precision_input
             )
         z_BTD, auxiliary = self.feedforward(read_BTD, valid_BT)
-        return self.feedforward_residual.leave(y_BTD, z_BTD), auxiliary
+        return self.feedforward_residual.add(y_BTD, z_BTD), auxiliary
 
     def flops(self, length: int) -> Flops:
         mixer = self.mixer.flops(length)

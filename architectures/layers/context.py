@@ -27,9 +27,6 @@ class Context:
     """The document of each token; None where a row is one document."""
     start: int | None = 0
     """Position of the first token, where all rows begin at the same one; None where they differ."""
-    slot: Tensor | None = None
-    """For one more token of every row, its position (1,) as a tensor: then no shape depends on it, as a
-    CUDA graph wants; ``start`` is None."""
     lengths: list[int] | None = None
     """For an unpadded batch, one row of documents laid end to end: their lengths."""
     score_bias: nn.Module | None = None
@@ -76,11 +73,6 @@ class Context:
             return cls(positions_BT=lengths[0] + index_1T, start=lengths[0], score_bias=score_bias)
         read_B1 = torch.tensor(lengths, device=tokens_BT.device)[:, None]
         return cls(positions_BT=read_B1 + index_1T, valid_BT=valid_BT, start=None, score_bias=score_bias)
-
-    @classmethod
-    def at(cls, slot: Tensor, score_bias: nn.Module | None = None) -> Context:
-        """The context of one more token of every row, at the position (1,) that is in a tensor."""
-        return cls(positions_BT=slot[None], start=None, slot=slot, score_bias=score_bias)
 
     @property
     def plain(self) -> bool:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from architectures.kernels.cpu.decode.layer_spec import Branch, Description, Residual
-from architectures.kernels.cpu.decode.transformer import DenseBranch
 from architectures.kernels.pointwise import ACTIVATIONS
 from architectures.layers.block import Auxiliary, FeedForward
 
@@ -50,7 +48,7 @@ def swiglu_width(d_model: int, multiple_of: int = 8) -> int:
 class DenseFeedForward(FeedForward):
     """``down(activation(up(x)))``, or with a gate (Shazeer 2020, arXiv 2002.05202)."""
 
-    rounds = True
+    accepts_low_precision_input = True
 
     def __init__(self, d_model: int, d_ff: int, config: FeedForwardConfig | None = None) -> None:
         super().__init__()
@@ -65,16 +63,6 @@ class DenseFeedForward(FeedForward):
         if self.gate is None:
             return self.down(self.activation(self.up(x_BTD))), {}
         return self.down(self.activation.times(self.gate(x_BTD), self.up(x_BTD))), {}
-
-    def native_branch(self, about: Description, residual: Residual) -> Branch:
-        return DenseBranch(
-            about,
-            residual,
-            gate=self.gate,
-            up=self.up,
-            down=self.down,
-            activation=self.config.activation,
-        )
 
     @torch.no_grad()
     def initialise(self, num_branches: int) -> None:

@@ -16,7 +16,7 @@ from architectures.layers.block import Mixer
 from architectures.layers.context import Context
 
 
-class SideBySide(Mixer):
+class ParallelMixer(Mixer):
     """Several mixers that read the same input; their outputs are added."""
 
     def __init__(self, mixers: list[Mixer]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from architectures.kernels.cpu.transformer_ops import native_rotate
+from architectures.kernels.cpu.transformer_ops import cpp_rotate
 from architectures.kernels.pointwise import path
 from architectures.layers.layer_pattern import check_pattern, format_pattern, layer_type, pattern_types
 
@@ -128,9 +128,9 @@ class Rotary:
     def rotate(self, x_BHTE: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
         """Turns the first R dimensions of queries or keys; the rest passes."""
         x_BTHE = x_BHTE.transpose(1, 2)  # as a projection leaves it
-        if path(x_BHTE, *tables) == "native" and x_BTHE.is_contiguous():
+        if path(x_BHTE, *tables) == "cpp" and x_BTHE.is_contiguous():
             cos_PR, sin_PR = (table.flatten(0, 2) for table in tables)
-            return native_rotate(x_BTHE, cos_PR, sin_PR, interleaved=self.interleaved).transpose(1, 2)
+            return cpp_rotate(x_BTHE, cos_PR, sin_PR, interleaved=self.interleaved).transpose(1, 2)
         cos, sin = (table.to(x_BHTE.dtype) for table in tables)
         turned, rest = x_BHTE.split([self.dim, x_BHTE.shape[-1] - self.dim], dim=-1)
         if self.interleaved:

@@ -79,7 +79,7 @@ def output_settings(config: BackboneConfig) -> dict[str, Any]:
     if isinstance(config, HybridConfig):
         config = _resolve_mixers(config)
     if isinstance(config, SelectiveConfig | SSDConfig):
-        config = config.settled(config.width)
+        config = config.resolved(config.width)
     values = _flat(dataclasses.asdict(config), "")
     unused = {*TRAINING, *EXECUTION}
     # A mixer of a hybrid has its settings under its own name.
@@ -138,7 +138,7 @@ def _resolve_mixers(config: HybridConfig) -> HybridConfig:
         if name not in config.mixer_types:
             own = type(own)()
         elif isinstance(own, SelectiveConfig | SSDConfig):
-            own = own.settled(config.width)
+            own = own.resolved(config.width)
         changes[name] = own
     return dataclasses.replace(config, layers=config.layer_types, **changes)
 

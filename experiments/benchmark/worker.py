@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from architectures.backbone import Backbone
-from architectures.kernels.cpu import build as native
+from architectures.kernels.cpu import build
 from experiments.benchmark.infilling import Blanks, Sampler
 from experiments.benchmark.memory_limit import limited
 from experiments.benchmark.timing import matmul_rate, memory_rate, quartiles
@@ -34,7 +34,7 @@ def measure(tree: dict[str, Any]) -> dict[str, Any]:
     chosen, cell = typed(DeviceConfig, tree["device"], "device"), typed(CellConfig, tree["cell"], "")
     device = torch_device(chosen.name)
     configure_process(threads=chosen.threads, kernels=chosen.kernels)
-    native.problem()  # builds the kernels where that is due: a compiler needs memory of its own
+    build.problem()  # builds the kernels where that is due: a compiler needs memory of its own
     base = peak_memory(device)
     with limited(device, cell.memory_limit):
         torch.manual_seed(0)

@@ -188,7 +188,7 @@ class Cell:
         """Which implementations ran; one token of many sequences, or in bf16, is decoded by PyTorch."""
         found = self.model.kernels()
         if "decoding" in found and (self.cell.batch_size > ROWS or self.precision != "fp32"):
-            found["decoding"] = "portable"
+            found["decoding"] = "torch"
         return found
 
     def _read(self, tokens_BT: Tensor, room: int) -> DecodingState:

@@ -129,7 +129,7 @@ class OptimizerConfig:
                 raise ValueError(f"{name}={getattr(self, name)} is a share: it must lie in [0, 1]")
 
 
-KERNELS = ("auto", "portable", "native")
+KERNELS = ("auto", "torch", "cpp")
 """Ways to compute what stands between matrix products; see ``architectures.kernels.pointwise``."""
 
 
@@ -144,8 +144,8 @@ class DeviceConfig:
     threads: int | None = None
     """CPU threads; null leaves PyTorch's choice."""
     kernels: str = "auto"
-    """Norms, activations, rotary positions and cross-entropy on a CPU: ``native`` (C++, one pass each),
-    ``portable`` (PyTorch's own), ``auto`` for native where there is a compiler."""
+    """Norms, activations, rotary positions and cross-entropy on a CPU: ``cpp`` (C++, one pass each),
+    ``torch`` (PyTorch's own), ``auto`` for cpp where there is a compiler."""
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:

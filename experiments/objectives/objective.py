@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Backbone, Capabilities, Output, places, to_device
+from architectures.backbone import Backbone, Capabilities, Output, flat_indices, to_device
 from architectures.kernels.pointwise import cross_entropy
 from experiments.data.vocabulary import Vocabulary
 from experiments.objectives.decoding.sampling import PrefillState, SamplingConfig, generate
@@ -90,8 +90,8 @@ class View:
         """Targets and weights in one row (1, N), as the logits are where ``scored_BT`` asks for N."""
         if self.scored_BT is None:
             return self
-        place_N = places(self.scored_BT, self.target_BT.device)
-        target_1N, weight_1N = (x.flatten()[place_N][None] for x in (self.target_BT, self.weight_BT))
+        index_N = flat_indices(self.scored_BT, self.target_BT.device)
+        target_1N, weight_1N = (x.flatten()[index_N][None] for x in (self.target_BT, self.weight_BT))
         return replace(self, target_BT=target_1N, weight_BT=weight_1N)
 
     def run(self, model: Backbone) -> Output:

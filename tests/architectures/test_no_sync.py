@@ -31,7 +31,7 @@ from architectures.layers.moe.config import ExpertsConfig
 from experiments.config.schema import OptimizerConfig
 from experiments.training.optimizer import make_optimizer
 from experiments.training.parallel.dtensors import clip_gradients, gradient_norm
-from tests.recorded import Recorded, without_native_kernels
+from tests.recorded import Recorded, without_cpp_kernels
 
 BATCH, LENGTH, VOCABULARY, WIDTH = 2, 24, 32, 16
 GROUPED: dict[str, Any] = {"d_ff": 32, "experts": ExpertsConfig(dispatch="grouped", bias_rate=0.001)}
@@ -52,7 +52,7 @@ MODELS = {
 
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_native_kernels(monkeypatch)
+    without_cpp_kernels(monkeypatch)
     monkeypatch.setattr(Embedding, "_check_length", lambda *_: None)  # reads positions, on a CPU alone
 
 

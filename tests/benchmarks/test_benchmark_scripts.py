@@ -89,11 +89,11 @@ def test_ratios_are_how_many_times_as_fast_as_the_peer() -> None:
 
     idle = nn.Identity()
     candidates = [
-        Candidate(name="portable", module=idle, run=idle, seconds=[0.1, 0.2, 0.3]),
+        Candidate(name="torch", module=idle, run=idle, seconds=[0.1, 0.2, 0.3]),
         Candidate(name="theirs", module=idle, run=idle, seconds=[0.5], peer=True),
     ]
     assert rows("mamba", 64, candidates) == [
-        ["mamba", "64", "portable", "200.0", "150.0 to 250.0", "2.50 theirs"],
+        ["mamba", "64", "torch", "200.0", "150.0 to 250.0", "2.50 theirs"],
         ["mamba", "64", "theirs", "500.0", "500.0 to 500.0", ""],
     ]
 

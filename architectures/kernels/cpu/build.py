@@ -54,7 +54,7 @@ def library() -> ctypes.CDLL:
     digest = hashlib.sha256(repr((compiler, FLAGS, processor())).encode() + version)
     for source in (*sources, *headers):
         digest.update(repr((source.name, source.read_bytes())).encode())
-    built = _folder() / f"native-{digest.hexdigest()[:24]}.so"
+    built = _folder() / f"kernels-{digest.hexdigest()[:24]}.so"
     if not built.exists():
         _build(compiler, sources, built)
     kernels = ctypes.CDLL(str(built))

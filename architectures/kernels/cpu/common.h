@@ -1,4 +1,4 @@
-// What the native kernels share: vectors of 16 channels, their exponential, threads.
+// What the C++ kernels share: vectors of 16 channels, their exponential, threads.
 #pragma once
 #include <algorithm>
 #include <atomic>

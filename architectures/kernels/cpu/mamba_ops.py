@@ -18,7 +18,7 @@ NORMS = ("none", "after_gate", "before_gate")
 """In the order in which the kernel numbers them."""
 
 
-def native_convolution(
+def cpp_convolution(
     x_BTC: Tensor, weight_CK: Tensor, bias_C: Tensor | None, positions_BT: Tensor | None
 ) -> Tensor:
     """SiLU of the causal depthwise convolution; see ``CausalConvolution``."""
@@ -48,7 +48,7 @@ class _Convolution(torch.autograd.Function):
         return dx, d_weight, None if bias is None else d_bias, None
 
 
-def native_finish(
+def cpp_finish(
     y_BTC: Tensor,
     x_BTC: Tensor,
     gate_BTC: Tensor,

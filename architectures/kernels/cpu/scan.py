@@ -15,7 +15,7 @@ from torch import Tensor
 from architectures.kernels.cpu.build import call, rows
 
 
-def native_selective_scan(
+def cpp_selective_scan(
     u_BTC: Tensor,
     delta_BTC: Tensor,
     A_CN: Tensor,
@@ -55,7 +55,7 @@ class _SelectiveScan(torch.autograd.Function):
         return None, *found, None, None
 
 
-def native_ssd(
+def cpp_ssd(
     x_BTHP: Tensor,
     delta_BTH: Tensor,
     decay_BTH: Tensor,

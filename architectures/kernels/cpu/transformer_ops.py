@@ -21,7 +21,7 @@ ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
 """In the order in which the kernel numbers them."""
 
 
-def native_rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+def cpp_rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension, rounded once, to ``dtype``."""
     return _Norm.apply(x, weight.float(), eps, dtype)
 
@@ -46,7 +46,7 @@ class _Norm(torch.autograd.Function):
         return dx, d_weight, None, None
 
 
-def native_activation(kind: str, x: Tensor, other: Tensor | None = None) -> Tensor:
+def cpp_activation(kind: str, x: Tensor, other: Tensor | None = None) -> Tensor:
     """``activation(x)``, times ``other`` where there is one; of one shape and precision."""
     return _Activation.apply(x, other, ACTIVATIONS.index(kind))
 
@@ -70,7 +70,7 @@ class _Activation(torch.autograd.Function):
         return dx, d_other, None
 
 
-def native_cross_entropy(logits_NV: Tensor, target_N: Tensor, never: int | None = None) -> Tensor:
+def cpp_cross_entropy(logits_NV: Tensor, target_N: Tensor, never: int | None = None) -> Tensor:
     """Cross-entropy of each row (N,), in float32; column ``never`` counts as a logit of minus infinity.
 
     Raises:
@@ -101,7 +101,7 @@ class _Entropy(torch.autograd.Function):
         return d_logits, None, None
 
 
-def native_rotate(x_BTHE: Tensor, cos_PR: Tensor, sin_PR: Tensor, *, interleaved: bool) -> Tensor:
+def cpp_rotate(x_BTHE: Tensor, cos_PR: Tensor, sin_PR: Tensor, *, interleaved: bool) -> Tensor:
     """Turns pairs of the first dimensions of each head; see ``Rotary``.
 
     The tables (T, R/2) or (B T, R/2) are float32 whatever the precision of x.

@@ -22,7 +22,7 @@ from architectures.layers.context import Context
 class SoftmaxAttention(Mixer):
     """What every kind of attention shares: masks, kernels, caches."""
 
-    rounds = True
+    accepts_low_precision_input = True
     causal: bool
     window: int | None
     head_dim: int

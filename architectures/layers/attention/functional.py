@@ -135,9 +135,9 @@ def _by_products(q_BHTE: Tensor, k_BGSE: Tensor, scores: Scores, mask: Tensor | 
     """Whether a bias learns on a CPU. No fused kernel of PyTorch can do that there.
 
     What it does instead allows for queries that may look nowhere, by more passes over all scores. Where there
-    are none, plain products are faster. ``device.kernels=portable`` goes without, as other devices do.
+    are none, plain products are faster. ``device.kernels=torch`` goes without, as other devices do.
     """
-    if q_BHTE.dtype != torch.float32 or path(q_BHTE, k_BGSE, bias) == "portable":
+    if q_BHTE.dtype != torch.float32 or path(q_BHTE, k_BGSE, bias) == "torch":
         return False
     if not bias.requires_grad or scores.dropout or q_BHTE.shape[1] != k_BGSE.shape[1]:
         return False

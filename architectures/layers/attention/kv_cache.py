@@ -48,9 +48,6 @@ class ContiguousCache(Cache):
         self.streams = [like.new_zeros(batch_size, heads, capacity, width) for width in widths]
 
     def append(self, streams_BGTE: list[Tensor], context: Context) -> tuple[list[Tensor], Tensor]:
-        if context.slot is not None:
-            put(self.streams, streams_BGTE, context.slot)
-            return self.streams, torch.arange(self.capacity, device=context.slot.device)[None]
         end = self.write(streams_BGTE, context)
         positions_1S = torch.arange(end, device=streams_BGTE[0].device)[None]
         return [stream[:, :, :end] for stream in self.streams], positions_1S
@@ -114,11 +111,6 @@ class RingCache(Cache):
 
     def append(self, streams_BGTE: list[Tensor], context: Context) -> tuple[list[Tensor], Tensor]:
         T = streams_BGTE[0].shape[2]
-        if context.slot is not None:
-            slot_1 = context.slot % self.window
-            self.positions_BS.index_copy_(1, slot_1, context.slot.int().expand(len(self.positions_BS), 1))
-            put(self.streams, streams_BGTE, slot_1)
-            return self.streams, self.positions_BS[:1]
         if T == 1 and context.start is not None:
             slot, used = context.start % self.window, min(context.start + 1, self.window)
             self.positions_BS[:, slot] = context.start
@@ -161,12 +153,6 @@ def placed(context: Context, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
         valid_BT = context.valid_BT
     rows_N, tokens_N = valid_BT.nonzero(as_tuple=True)
     return rows_N, tokens_N, positions_BT[rows_N, tokens_N]
-
-
-def put(streams_BGSE: list[Tensor], new_BG1E: list[Tensor], slot_1: Tensor) -> None:
-    """Writes one token of every row to the slot whose number is in a tensor."""
-    for stored, new in zip(streams_BGSE, new_BG1E, strict=True):
-        stored.index_copy_(2, slot_1, new.to(stored.dtype))
 
 
 def check_room(capacity: int, end: int) -> None:

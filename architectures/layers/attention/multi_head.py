@@ -12,8 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
-from architectures.kernels.cpu.decode.layer_spec import Branch, Description, Residual, UnableError
-from architectures.kernels.cpu.decode.transformer import AttentionBranch, SourceBranch
 from architectures.layers.attention.base import SoftmaxAttention
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.attention.kv_cache import Cache
@@ -100,30 +98,6 @@ class Attention(SoftmaxAttention):
         widths = [self.head_dim, self.head_dim]
         return self.make_cache(batch_size, max_length, self.num_kv_heads, widths, self.k.weight)
 
-    def native_branch(self, about: Description, residual: Residual) -> Branch:
-        if self.config.cache != "contiguous" or not self.causal or self.window is not None:
-            raise UnableError("what the cache keeps")
-        k, v = self.k, self.v
-        return AttentionBranch(
-            about,
-            residual,
-            k=k,
-            v=v,
-            k_norm=getattr(self, "k_norm", None),
-            rotary=self.rotary,
-            biased=self.positional,
-            **self._natively(),
-        )
-
-    def _natively(self) -> dict[str, Any]:
-        """What attention to a cache and to a source share. Raises UnableError for what is not plain."""
-        c = self.config
-        if c.kernel != "auto" or c.softcap is not None or c.sinks:
-            raise UnableError("what is done to the scores")
-        heads = {"heads": self.num_heads, "kv_heads": self.num_kv_heads, "head_dim": self.head_dim}
-        norm = {"q_norm": getattr(self, "q_norm", None), "norm_by_head": c.qk_norm == "head"}
-        return {"q": self.q, "out": self.out, "scale": self.scale(), **heads, **norm}
-
     def state_bytes(self, length: int, bytes_per_element: int) -> int:
         return self.cache_bytes(length, self.num_kv_heads, [self.head_dim] * 2, bytes_per_element)
 
@@ -159,9 +133,6 @@ class CrossAttention(Attention):
         mask = None if valid_BS is None else valid_BS[:, None, None, :]
         q_BHTE = self._project(x_BTD, self.q, "q_norm")
         return self.out(self._attend(q_BHTE, k_BGSE, v_BGSE, mask=mask).transpose(1, 2).flatten(2))
-
-    def native_branch(self, about: Description, residual: Residual) -> Branch:
-        return SourceBranch(about, residual, k=None, v=None, **self._natively())
 
     def cross_flops(self, length: int, source_length: int) -> Flops:
         """Queries and outputs for each target token, keys and values for each source token."""

@@ -23,7 +23,7 @@ from architectures.layers.context import Context
 from architectures.layers.ssm.causal_conv1d import CausalConvolution
 from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts
 
-LINEAR_PATHS = ("auto", "reference", "portable")
+LINEAR_PATHS = ("auto", "torch", "reference")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class LinearMixerConfig:
     output_gate: bool = True
     """Multiply the normalised output by SiLU of a projection of the input."""
     scan: str = "auto"
-    """Path of the recurrence: ``reference`` (plain loop), ``portable`` (chunked matrix form), ``auto``."""
+    """Path of the recurrence: ``torch`` (chunked matrix form), ``reference`` (plain loop), ``auto``."""
 
     def __post_init__(self) -> None:
         if self.scan not in LINEAR_PATHS:
@@ -63,7 +63,7 @@ class LinearMixer(RecurrentMixer):
         self.heads = config.num_heads
         self.key_width = max(1, round(config.expand_k * d_model / self.heads))
         self.value_width = max(1, round(config.expand_v * d_model / self.heads))
-        self.path = "portable" if config.scan == "auto" else config.scan
+        self.path = "torch" if config.scan == "auto" else config.scan
         keys, values = self.heads * self.key_width, self.heads * self.value_width
         self.sizes = [keys, keys, values]
         self.qkv = nn.Linear(d_model, sum(self.sizes), bias=False)

@@ -28,7 +28,7 @@ def delta_rule(
     log_decay_BTH: Tensor | None = None,
     initial_BHKV: Tensor | None = None,
     *,
-    path: str = "portable",
+    path: str = "torch",
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
     """The gated delta rule (arXiv 2412.06464, section 3), with the memory written key by value.
@@ -41,7 +41,7 @@ def delta_rule(
         log_decay_BTH: not positive; minus infinity forgets everything before. None does not decay,
             which is DeltaNet.
         initial_BHKV: the memory before the first token; zeros if None.
-        path: ``reference`` for the plain recurrence, ``portable`` for chunks of matrix products.
+        path: ``reference`` for the plain recurrence, ``torch`` for chunks of matrix products.
         chunk: positions of a chunk.
 
     Returns:

@@ -22,7 +22,7 @@ def gated_linear_attention(
     log_decay_BTHK: Tensor,
     initial_BHKV: Tensor | None = None,
     *,
-    path: str = "portable",
+    path: str = "torch",
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
     """Gated linear attention (Yang et al. 2023, arXiv 2312.06635, section 4).
@@ -33,7 +33,7 @@ def gated_linear_attention(
     Args:
         log_decay_BTHK: not positive; minus infinity forgets everything before.
         initial_BHKV: the memory before the first token; zeros if None.
-        path: ``reference`` for the plain recurrence, ``portable`` for chunks of matrix products.
+        path: ``reference`` for the plain recurrence, ``torch`` for chunks of matrix products.
         chunk: positions of a chunk, a power of two.
 
     Returns:

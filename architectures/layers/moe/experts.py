@@ -13,8 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
-from architectures.kernels.cpu.decode.layer_spec import Branch, Description, Residual, UnableError
-from architectures.kernels.cpu.decode.moe import ExpertsBranch
 from architectures.kernels.pointwise import ACTIVATIONS
 from architectures.layers.block import Auxiliary, FeedForward
 from architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
@@ -53,7 +51,9 @@ class Experts(FeedForward):
     reproduce: each then has its own, and the mean of those is what is trained.
     """
 
-    rounds = True  # the router reads what is rounded, and goes on in float32, as in Switch (section 2.4)
+    accepts_low_precision_input = (
+        True  # the router reads what is rounded, and goes on in float32, as in Switch (section 2.4)
+    )
     gate_XFD: nn.Parameter | None
 
     def __init__(
@@ -63,7 +63,6 @@ class Experts(FeedForward):
         feedforward = feedforward or FeedForwardConfig()
         X = config.num_experts
         self.config = config
-        self.activation_name = feedforward.activation
         self.activation = ACTIVATIONS[feedforward.activation]
         self.router = Router(d_model, config)
         gate_XFD = nn.Parameter(torch.empty(X, d_ff, d_model)) if feedforward.gated else None
@@ -91,27 +90,6 @@ class Experts(FeedForward):
                 shared_BTD = self.shared_gate(x_BTD).sigmoid() * shared_BTD
             y_BTD = y_BTD + shared_BTD
         return y_BTD, self._losses(routing, valid_BT)
-
-    def native_branch(self, about: Description, residual: Residual) -> Branch:
-        c = self.config
-        limited = c.choice == "expert" or c.capacity is not None or c.num_groups > 1
-        if limited or c.dispatch != "auto" or self.exchange is not None or self.watcher is not None:
-            raise UnableError("the choice of experts")
-        shared = self.shared
-        matrices = (None,) * 3 if shared is None else (shared.gate, shared.up, shared.down)
-        return ExpertsBranch(
-            about,
-            residual,
-            router_XD=self.router.weight,
-            selection_X=None if c.bias_rate is None else self.router.selection_X,
-            choices=c.experts_per_token,
-            sigmoid=c.score == "sigmoid",
-            renormalise=c.renormalise,
-            scaling=c.scaling,
-            stacks=(self.gate_XFD, self.up_XFD, self.down_XDF),
-            shared=(*matrices, self.shared_gate),
-            activation=self.activation_name,
-        )
 
     def _routed(self, x_BTD: Tensor, routing: Routing) -> Tensor:
         x_ND = x_BTD.flatten(0, 1)

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from architectures.kernels.backend import fused_convolution
-from architectures.kernels.cpu.mamba_ops import native_convolution
+from architectures.kernels.backend import causal_conv1d
+from architectures.kernels.cpu.mamba_ops import cpp_convolution
 
 
 class CausalConvolution(nn.Module):
@@ -48,17 +48,17 @@ class CausalConvolution(nn.Module):
         window_BKC: Tensor | None = None,
         *,
         positions_BT: Tensor | None = None,
-        path: str = "portable",
+        path: str = "torch",
     ) -> Tensor:
         """SiLU of the filtered sequence; the arguments are those of ``forward``.
 
-        ``path`` is that of the scan which follows: ``native`` is one pass in C++ on a CPU, ``fused`` the
+        ``path`` is that of the scan which follows: ``cpp`` is one pass in C++ on a CPU, ``mamba_ssm`` the
         kernel of causal-conv1d. What continues a window is filtered by PyTorch on every path.
         """
-        if window_BKC is None and path == "native":
-            return native_convolution(x_BTC, self.weight_CK, self.bias_C, positions_BT)
-        if window_BKC is None and path == "fused":
-            return fused_convolution(x_BTC, self.weight_CK, self.bias_C, positions_BT)
+        if window_BKC is None and path == "cpp":
+            return cpp_convolution(x_BTC, self.weight_CK, self.bias_C, positions_BT)
+        if window_BKC is None and path == "mamba_ssm":
+            return causal_conv1d(x_BTC, self.weight_CK, self.bias_C, positions_BT)
         return F.silu(self.forward(x_BTC, window_BKC, positions_BT=positions_BT))
 
     def _packed(self, x_BTC: Tensor, positions_BT: Tensor) -> Tensor:

@@ -18,10 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
-from architectures.kernels.backend import check_installed, check_path, convolution_unable, settle_path
-from architectures.kernels.cpu.decode.layer_spec import Branch, Description, Residual, UnableError
-from architectures.kernels.cpu.decode.ssm import mamba_branch
-from architectures.kernels.cpu.mamba_ops import native_finish
+from architectures.kernels.backend import check_installed, check_path, convolution_unable, resolve_path
+from architectures.kernels.cpu.mamba_ops import cpp_finish
 from architectures.layers.context import Context
 from architectures.layers.ssm.causal_conv1d import CausalConvolution
 from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts, draw_time_steps
@@ -53,11 +51,10 @@ class SelectiveConfig:
     negative_eigenvalues: bool = False
     """Decays in [-1, 1] instead of [0, 1], which can track states (Grazzi et al. 2024, arXiv 2411.12537)."""
     scan: str = "auto"
-    """Path of the scan: ``reference`` (plain loop), ``portable`` (chunks, gradient written out),
-    ``compiled`` (torch.compile: 20 seconds at first), ``native`` (C++, float32 on a CPU), ``fused``
-    (mamba-ssm and causal-conv1d, CUDA; no packed documents), ``auto``: fused where it can be, else native
-    where it can be, else portable. Decoding takes the portable one instead of the compiled or the fused.
-    The convolution and the gate follow."""
+    """Path of the scan: ``mamba_ssm`` (mamba-ssm and causal-conv1d, CUDA; no packed documents), ``cpp`` (C++,
+    float32 on a CPU), ``torch`` (chunks in PyTorch with an explicit gradient), ``reference`` (plain loop), or
+    ``auto``: the first of mamba_ssm, cpp and torch that can run. Decoding with ``mamba_ssm`` takes the torch
+    path. The convolution and the gate take the same path."""
 
     def __post_init__(self) -> None:
         check_path(self.scan)
@@ -70,7 +67,7 @@ class SelectiveConfig:
                 f"dt_min={self.dt_min} and dt_max={self.dt_max} must satisfy 0 < dt_min <= dt_max"
             )
 
-    def settled(self, d_model: int) -> Self:
+    def resolved(self, d_model: int) -> Self:
         """The same with every null replaced by what it stands for."""
         return replace(
             self, d_inner=self.d_inner or 2 * d_model, dt_rank=self.dt_rank or math.ceil(d_model / 16)
@@ -85,7 +82,7 @@ class SelectiveSSM(RecurrentMixer):
     def __init__(self, d_model: int, config: SelectiveConfig, *, norm_eps: float = 1e-5) -> None:
         super().__init__()
         check_installed(config.scan)
-        config = config.settled(d_model)
+        config = config.resolved(d_model)
         assert config.d_inner is not None
         assert config.dt_rank is not None
         self.config = config
@@ -156,34 +153,21 @@ class SelectiveSSM(RecurrentMixer):
                 negative=self.config.negative_eigenvalues,
                 path=path,
             )
-            if path == "native":
-                return native_finish(y_BTC, u_wide, gate_BTC, self.D_C).to(u_BTC.dtype), last_BCN
+            if path == "cpp":
+                return cpp_finish(y_BTC, u_wide, gate_BTC, self.D_C).to(u_BTC.dtype), last_BCN
             y_BTC = y_BTC + self.D_C * u_wide
         return y_BTC.to(u_BTC.dtype) * F.silu(gate_BTC), last_BCN
 
     def path(self, operand: Tensor, *, continued: bool = False, packed: bool = False) -> str:
-        """The path of the scan for such an operand; neither ``compiled`` nor ``fused`` continues a state."""
-        if continued and self.config.scan in ("compiled", "fused"):
-            return "portable"
+        """Return the path of the scan for such an operand; ``mamba_ssm`` cannot continue a state."""
+        if continued and self.config.scan == "mamba_ssm":
+            return "torch"
         unable = convolution_unable(self.D_C.shape[0], self.config.conv_width)
         if self.config.negative_eigenvalues:
             unable = "eigenvalues below zero"
         if packed or continued:
             unable = "packed documents" if packed else "a state to continue"
-        return settle_path(self.config.scan, operand, unable)
-
-    def native_branch(self, about: Description, residual: Residual) -> Branch:
-        if self.config.scan not in ("auto", "native") or self.config.negative_eigenvalues:
-            raise UnableError("the path of the scan")
-        return mamba_branch(
-            about,
-            residual,
-            linears=(self.input, self.select, self.dt, self.out),
-            convolution=self.convolution,
-            norms=[None] * 3 if self.norms is None else list(self.norms),
-            A_CN=-self.A_log_CN.detach().exp(),
-            D_C=self.D_C,
-        )
+        return resolve_path(self.config.scan, operand, unable)
 
     def start(self, batch_size: int, max_length: int) -> State:
         wide = torch.promote_types(self.A_log_CN.dtype, torch.float32)

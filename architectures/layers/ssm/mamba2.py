@@ -18,15 +18,12 @@ from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
 from architectures.kernels.backend import (
-    SSD_PATHS,
     check_installed,
     check_path,
     convolution_unable,
-    settle_path,
+    resolve_path,
 )
-from architectures.kernels.cpu.decode.layer_spec import Branch, Description, Residual, UnableError
-from architectures.kernels.cpu.decode.ssm import mamba2_branch
-from architectures.kernels.cpu.mamba_ops import native_finish
+from architectures.kernels.cpu.mamba_ops import cpp_finish
 from architectures.layers.context import Context
 from architectures.layers.ssm.causal_conv1d import CausalConvolution
 from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts, draw_time_steps
@@ -73,12 +70,12 @@ class SSDConfig:
     chunk: int = 64
     """Steps that become one matrix product; it changes the speed, not the result."""
     scan: str = "auto"
-    """Path of the scan: ``reference`` (plain loop), ``portable`` (chunks), ``native`` (C++, float32 on a
-    CPU), ``fused`` (mamba-ssm and causal-conv1d, CUDA), ``auto``: fused where it can be, else native where
-    it can be, else portable. The convolution, the gate and the norm follow."""
+    """Path of the scan: ``mamba_ssm`` (mamba-ssm and causal-conv1d, CUDA), ``cpp`` (C++, float32 on a CPU),
+    ``torch`` (chunks in PyTorch), ``reference`` (plain loop), or ``auto``: the first of mamba_ssm, cpp and
+    torch that can run. The convolution, the gate and the norm take the same path."""
 
     def __post_init__(self) -> None:
-        check_path(self.scan, SSD_PATHS)
+        check_path(self.scan)
         if self.norm not in NORMS:
             raise ValueError(f"norm={self.norm!r} must be one of {', '.join(NORMS)}")
         for name in ("num_heads", "head_dim", "d_state", "num_groups", "conv_width", "chunk"):
@@ -98,7 +95,7 @@ class SSDConfig:
                 f"dt_floor={self.dt_floor} must not be negative, nor above dt_ceiling={self.dt_ceiling}"
             )
 
-    def settled(self, d_model: int) -> Self:
+    def resolved(self, d_model: int) -> Self:
         """The same with every null replaced by what it stands for."""
         if self.head_dim is None and 2 * d_model % self.num_heads:
             raise ValueError(
@@ -136,7 +133,7 @@ class SSD(RecurrentMixer):
     def __init__(self, d_model: int, config: SSDConfig, *, norm_eps: float = 1e-5) -> None:
         super().__init__()
         check_installed(config.scan)
-        config = config.settled(d_model)
+        config = config.resolved(d_model)
         assert config.head_dim is not None
         assert config.d_state is not None
         self.config = config
@@ -213,12 +210,12 @@ class SSD(RecurrentMixer):
 
     def _finish(self, y_BTHP: Tensor, x_BTHP: Tensor, gate_BTI: Tensor, path: str) -> Tensor:
         """Skip, gate and norm."""
-        if path == "native":
+        if path == "cpp":
             D_I = self.D_H.repeat_interleave(y_BTHP.shape[-1])
             y_BTI, x_BTI = y_BTHP.flatten(-2), x_BTHP.flatten(-2)
             if self.norm is None:
-                return native_finish(y_BTI, x_BTI, gate_BTI, D_I)
-            return native_finish(
+                return cpp_finish(y_BTI, x_BTI, gate_BTI, D_I)
+            return cpp_finish(
                 y_BTI,
                 x_BTI,
                 gate_BTI,
@@ -236,23 +233,7 @@ class SSD(RecurrentMixer):
         unable = convolution_unable(sum(self.convolved), self.config.conv_width, packed=packed)
         if self.config.negative_eigenvalues:
             unable = "eigenvalues below zero"
-        return settle_path(self.config.scan, operand, unable)
-
-    def native_branch(self, about: Description, residual: Residual) -> Branch:
-        c = self.config
-        if c.scan not in ("auto", "native") or c.negative_eigenvalues:
-            raise UnableError("the path of the scan")
-        return mamba2_branch(
-            about,
-            residual,
-            linears=(self.input, self.out),
-            convolution=self.convolution,
-            norm=None if self.norm is None else (self.norm.weight, self.norm.eps),
-            before_gate=c.norm == "before_gate",
-            numbers_H=(-self.A_log_H.detach().exp(), self.D_H, self.dt_bias_H),
-            sizes=(c.num_heads, self.channels // c.num_heads, c.num_groups, self.d_state),
-            steps=(c.dt_floor, c.dt_ceiling),
-        )
+        return resolve_path(self.config.scan, operand, unable)
 
     def start(self, batch_size: int, max_length: int) -> State:
         wide = torch.promote_types(self.A_log_H.dtype, torch.float32)

@@ -51,7 +51,7 @@ class RecurrentMixer(Mixer):
         """The mixed piece (B, T, D), and the state after the valid tokens of each row.
 
         ``state`` is that after the pieces before, or of ``start``. It is left as it is, and gradients
-        flow through it. None is for a whole sequence: a fused kernel may read it, and give the state
+        flow through it. None is for a whole sequence: the mamba_ssm kernel may read it, and give the state
         after it no gradient. Documents of a packed batch begin in the zero state.
         """
         y_BTC, after = self.mix(self.project(x_BTD), state, context)

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from architectures.kernels.backend import fused_selective_scan
-from architectures.kernels.cpu.scan import native_selective_scan
-from architectures.layers.ssm.selective_scan_compiled import scan_compiled
+from architectures.kernels.backend import mamba_ssm_selective_scan
+from architectures.kernels.cpu.scan import cpp_selective_scan
 
 CHUNK_NUMBERS = 2**20
 """Numbers (4 MiB in float32) of a chunk's states: what fits in a cache is not fetched from memory."""
@@ -29,7 +28,7 @@ def selective_scan(
     *,
     reset_BT: Tensor | None = None,
     negative: bool = False,
-    path: str = "portable",
+    path: str = "torch",
 ) -> tuple[Tensor, Tensor]:
     """The selective state-space recurrence of Mamba (Gu and Dao 2023, arXiv 2312.00752, eq. 2-4).
 
@@ -42,23 +41,20 @@ def selective_scan(
         reset_BT: True where the state before the step is forgotten: a new document begins.
         negative: the decay is ``2 exp(delta_t A) - 1``, in [-1, 1] instead of [0, 1]
             (Grazzi et al. 2024, arXiv 2411.12537, section 4).
-        path: ``reference`` for the plain loop under autograd, ``portable`` for
-            chunks with the gradient written out, ``compiled`` for unrolled steps
-            through torch.compile, ``native`` for C++ (float32 on a CPU), ``fused`` for
-            mamba-ssm. Same meaning, same shapes.
+        path: ``mamba_ssm``, ``cpp`` for C++ (float32 on a CPU), ``torch`` for chunks
+            with an explicit gradient, or ``reference`` for the plain loop under
+            autograd. Same meaning, same shapes.
 
     Returns:
         y (B, T, C) and the last state (B, C, N).
     """
-    if path == "fused":
-        return fused_selective_scan(u_BTC, delta_BTC, A_CN, B_BTN, C_BTN)
+    if path == "mamba_ssm":
+        return mamba_ssm_selective_scan(u_BTC, delta_BTC, A_CN, B_BTN, C_BTN)
     if initial_BCN is None:
         initial_BCN = u_BTC.new_zeros(u_BTC.shape[0], *A_CN.shape)
     keep_BT = None if reset_BT is None else (~reset_BT).to(u_BTC.dtype)
-    if path == "native":
-        return native_selective_scan(u_BTC, delta_BTC, A_CN, B_BTN, C_BTN, initial_BCN, keep_BT, negative)
-    if path == "compiled":
-        return scan_compiled(u_BTC, delta_BTC, A_CN, B_BTN, C_BTN, initial_BCN, keep_BT, negative)
+    if path == "cpp":
+        return cpp_selective_scan(u_BTC, delta_BTC, A_CN, B_BTN, C_BTN, initial_BCN, keep_BT, negative)
     u, delta, B, C = (x.transpose(0, 1) for x in (u_BTC, delta_BTC, B_BTN, C_BTN))
     keep = None if keep_BT is None else keep_BT.T
     run = _scan_reference if path == "reference" else _Scan.apply

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.kernels.backend import fused_ssd
-from architectures.kernels.cpu.scan import native_ssd
+from architectures.kernels.backend import mamba_ssm_ssd
+from architectures.kernels.cpu.scan import cpp_ssd
 
 SMALLEST = 1e-30
 """Decays nearer to zero are taken for this: their logarithm must be finite."""
@@ -30,7 +30,7 @@ def ssd(
     reset_BT: Tensor | None = None,
     negative: bool = False,
     chunk: int = 64,
-    path: str = "portable",
+    path: str = "torch",
 ) -> tuple[Tensor, Tensor]:
     """The recurrence of Mamba-2 (Dao and Gu 2024, arXiv 2405.21060, eq. 1 with scalar A, section 6).
 
@@ -42,22 +42,22 @@ def ssd(
         reset_BT: True where the state before the step is forgotten: a new document begins.
         negative: the decay is ``2 exp(delta_t A) - 1``, in [-1, 1] instead of [0, 1]
             (Grazzi et al. 2024, arXiv 2411.12537, section 4).
-        chunk: steps that the portable and the fused path turn into one matrix product.
-        path: ``reference`` for the plain loop, ``portable`` for chunks in PyTorch, ``native`` for the
-            loop in C++ (float32 on a CPU), ``fused`` for mamba-ssm. Same meaning, same shapes.
+        chunk: steps that ``torch`` and ``mamba_ssm`` turn into one matrix product.
+        path: ``reference`` for the plain loop, ``torch`` for chunks in PyTorch, ``cpp`` for the
+            loop in C++ (float32 on a CPU), ``mamba_ssm`` for mamba-ssm. Same meaning, same shapes.
 
     Returns:
         y (B, T, H, P) and the last state (B, H, P, N).
     """
-    if path == "fused" and x_BTHP.shape[1] > 1:  # a single step is quicker without
+    if path == "mamba_ssm" and x_BTHP.shape[1] > 1:  # a single step is quicker without
         assert not negative
-        return fused_ssd(x_BTHP, delta_BTH, A_H, B_BTGN, C_BTGN, initial_BHPN, reset_BT, chunk)
+        return mamba_ssm_ssd(x_BTHP, delta_BTH, A_H, B_BTGN, C_BTGN, initial_BHPN, reset_BT, chunk)
     if initial_BHPN is None:
         initial_BHPN = x_BTHP.new_zeros(x_BTHP.shape[0], *x_BTHP.shape[2:], B_BTGN.shape[-1])
     exponent_BTH = delta_BTH * A_H
-    if path == "native" and x_BTHP.shape[1] > 1:
+    if path == "cpp" and x_BTHP.shape[1] > 1:
         decay_BTH = _decay(exponent_BTH, reset_BT, negative)
-        return native_ssd(x_BTHP, delta_BTH, decay_BTH, B_BTGN, C_BTGN, initial_BHPN)
+        return cpp_ssd(x_BTHP, delta_BTH, decay_BTH, B_BTGN, C_BTGN, initial_BHPN)
     x_BTHP = x_BTHP * delta_BTH[..., None]
     if path == "reference" or x_BTHP.shape[1] == 1:
         return _recurrence(x_BTHP, exponent_BTH, B_BTGN, C_BTGN, initial_BHPN, reset_BT, negative)

@@ -126,7 +126,7 @@ def write_mamba2_hybrid(model: Backbone, architecture: str, model_type: str) -> 
     """Return the content of config.json that ``read_mamba2_hybrid`` reads."""
     c = hybrid_config(model)
     hf = common_keys(model, architecture, model_type)
-    mamba2 = c.mamba2.settled(c.width)
+    mamba2 = c.mamba2.resolved(c.width)
     return hf | {
         "attention_bias": c.attention.bias,
         "mlp_bias": c.feedforward.bias,

@@ -103,7 +103,7 @@ class Jamba(Checkpoint):
     @classmethod
     def write_config(cls, model: Backbone) -> dict[str, Any]:
         c = hybrid_config(model)
-        mamba = c.mamba.settled(c.width)
+        mamba = c.mamba.resolved(c.width)
         assert mamba.d_inner is not None
         experts = "experts" in c.feedforward_types
         return {

@@ -79,7 +79,7 @@ class MambaCheckpoint(Checkpoint):
     @classmethod
     def write_config(cls, model: Backbone) -> dict[str, Any]:
         assert isinstance(model, Mamba)
-        c = model.config.settled(model.config.width)
+        c = model.config.resolved(model.config.width)
         assert c.d_inner is not None
         return {
             "architectures": ["MambaForCausalLM"],

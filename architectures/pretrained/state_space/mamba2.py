@@ -69,7 +69,7 @@ class Mamba2Checkpoint(Checkpoint):
     @classmethod
     def write_config(cls, model: Backbone) -> dict[str, Any]:
         assert isinstance(model, Mamba2)
-        c = model.config.settled(model.config.width)
+        c = model.config.resolved(model.config.width)
         assert c.head_dim is not None
         return {
             "architectures": ["Mamba2ForCausalLM"],

@@ -68,7 +68,7 @@ def draw(seed: int) -> HybridConfig:
     )
     kinds = ["rope", "none"] if latent else ["rope", "none", "alibi", "learned"]
     placement = rng.choice(["pre", "pre", "post", "sandwich", "output"])
-    scan = rng.choice(["portable", "reference"])
+    scan = rng.choice(["torch", "reference"])
     return HybridConfig(
         d_model=rng.choice([8, 12]),
         num_layers=len(joined) + rng.choice([0, 1]),
@@ -290,7 +290,7 @@ def test_mixers_side_by_side_are_added() -> None:
 
 
 def test_kernels_name_every_kind_of_layer() -> None:
-    mamba2, mamba = SSDConfig(scan="reference"), SelectiveConfig(scan="portable")
+    mamba2, mamba = SSDConfig(scan="reference"), SelectiveConfig(scan="torch")
     model = hybrid(
         layers=["attention+mamba2", "mamba", "gated_deltanet"],
         feedforwards=["experts"],
@@ -301,16 +301,16 @@ def test_kernels_name_every_kind_of_layer() -> None:
     assert model.kernels() == {
         "attention": "sdpa",
         "mamba2 scan": "reference",
-        "mamba scan": "portable",
-        "gated_deltanet scan": "portable",
+        "mamba scan": "torch",
+        "gated_deltanet scan": "torch",
         "pointwise": path(model.head.weight),
         "experts": "sorted loop",
-        "decoding": "portable",
+        "decoding": "torch",
     }
     assert hybrid(layers=["local_attention", "gla"], attention=AttentionConfig(window=3)).kernels() == {
         "local attention": "sdpa",
-        "gla scan": "portable",
-        "decoding": "portable",
+        "gla scan": "torch",
+        "decoding": "torch",
         "pointwise": path(model.head.weight),
     }
 

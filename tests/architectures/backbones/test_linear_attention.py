@@ -56,7 +56,7 @@ def whole(x_BTD: torch.Tensor, **masks: torch.Tensor) -> Context:
     return Context.whole(x_BTD[..., 0], masks.get("valid"), masks.get("documents"))
 
 
-@pytest.mark.parametrize("scan", ["portable", "reference"])
+@pytest.mark.parametrize("scan", ["torch", "reference"])
 def test_gated_deltanet_is_that_of_the_transformers_library(scan):
     """The layer of Qwen3-Next, whose projections are ordered by head; in float32, as it computes there.
 
@@ -103,7 +103,7 @@ def test_gated_deltanet_is_that_of_the_transformers_library(scan):
 def test_both_paths_are_one_function(name):
     """Outputs, last state and gradients, from a given state."""
     results = []
-    for scan in ("portable", "reference"):
+    for scan in ("torch", "reference"):
         made = mixer(name, scan=scan)
         generator = torch.Generator().manual_seed(1)
         x_BTD = torch.randn(2, 70, 24, generator=generator, dtype=torch.float64)
@@ -253,14 +253,14 @@ def test_the_state_does_not_grow(cls):
 
 @pytest.mark.parametrize("cls", FAMILIES)
 def test_kernels_say_which_path_runs(cls):
-    for scan, expected in {"auto": "portable", "portable": "portable", "reference": "reference"}.items():
-        assert model(cls, scan=scan).kernels() == {"scan": expected, "decoding": "portable"}
+    for scan, expected in {"auto": "torch", "torch": "torch", "reference": "reference"}.items():
+        assert model(cls, scan=scan).kernels() == {"scan": expected, "decoding": "torch"}
 
 
 @pytest.mark.parametrize(
     ("cls", "settings", "message"),
     [
-        (GLA, {"scan": "chunked"}, "scan='chunked' must be one of auto, reference, portable"),
+        (GLA, {"scan": "chunked"}, "scan='chunked' must be one of auto, torch, reference"),
         (DeltaNet, {"num_heads": 0}, "num_heads=0 must be positive"),
         (GatedDeltaNet, {"expand_v": -1.0}, "expand_v=-1.0 must be positive"),
         (DeltaNet, {"conv_width": -1}, "conv_width=-1 must be positive, or 0"),

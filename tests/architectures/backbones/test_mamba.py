@@ -5,7 +5,7 @@ from transformers import MambaConfig as OracleConfig
 from transformers import MambaForCausalLM
 
 from architectures.backbones.mamba import Mamba, MambaConfig
-from architectures.kernels.cpu import build as native
+from architectures.kernels.cpu import build
 from architectures.layers.context import Context
 from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
 from tests.architectures.conformance import enliven
@@ -59,7 +59,7 @@ def copy_weights(ours: Mamba, oracle: MambaForCausalLM) -> None:
     ours.load_state_dict(state)
 
 
-@pytest.mark.parametrize("scan", ["portable", "reference"])
+@pytest.mark.parametrize("scan", ["torch", "reference"])
 def test_logits_are_those_of_the_transformers_library(scan):
     oracle, ours = oracle_model(), model(scan=scan).double()
     copy_weights(ours, oracle)
@@ -74,7 +74,7 @@ def test_logits_are_those_of_the_transformers_library(scan):
 
 def test_both_scans_give_the_same_gradients():
     gradients = []
-    for scan in ("portable", "reference"):
+    for scan in ("torch", "reference"):
         torch.manual_seed(0)
         ours = enliven(model(scan=scan).double())
         tokens = torch.randint(61, (2, 17), generator=torch.Generator().manual_seed(0))
@@ -139,7 +139,7 @@ def test_every_setting_reads_in_pieces_as_in_one(changes):
     """The same outputs, last state and gradients, by the plain loop or not, whole or in pieces."""
     x_BTD = torch.randn(2, 17, 24, dtype=torch.float64, requires_grad=True)
     found = []
-    for scan, sizes in (("reference", [17]), ("portable", [17]), ("portable", [5, 1, 9, 2])):
+    for scan, sizes in (("reference", [17]), ("torch", [17]), ("torch", [5, 1, 9, 2])):
         torch.manual_seed(0)
         mixer = SelectiveSSM(24, SelectiveConfig(d_state=5, conv_width=3, scan=scan, **changes))
         mixer.initialise(1)
@@ -162,16 +162,16 @@ PADDED = Context(
 PACKED = Context.whole(torch.zeros(2, 17), None, torch.tensor([[0] * 5 + [1] * 12, [0] * 16 + [1]]))
 
 
-@pytest.mark.skipif(bool(native.problem()), reason=native.problem())
+@pytest.mark.skipif(bool(build.problem()), reason=build.problem())
 @pytest.mark.parametrize("context", [ONE_DOCUMENT, PADDED, PACKED], ids=["whole", "padded", "packed"])
 @pytest.mark.parametrize(
     "changes",
     [{}, {"negative_eigenvalues": True}, {"selection_norm": True}, {"bias": True, "conv_bias": False}],
 )
-def test_the_native_layer_is_the_plain_one(changes, context):
+def test_the_cpp_layer_is_the_plain_one(changes, context):
     """Output, last state and gradients in float32, against the plain loop in float64."""
     x_BTD, found = torch.randn(2, 17, 24), []
-    for scan, dtype in (("reference", torch.float64), ("native", torch.float32)):
+    for scan, dtype in (("reference", torch.float64), ("cpp", torch.float32)):
         torch.manual_seed(0)
         made = SelectiveSSM(24, SelectiveConfig(d_state=5, conv_width=3, scan=scan, **changes))
         made.initialise(1)
@@ -204,7 +204,7 @@ def test_a_vocabulary_too_small_is_named():
 
 
 def test_kernels_say_which_scan_runs():
-    auto = "portable" if native.problem() else "native"
-    for scan, expected in {"auto": auto, "portable": "portable", "reference": "reference"}.items():
-        decoding = auto if scan == "auto" else "portable"
+    auto = "torch" if build.problem() else "cpp"
+    for scan, expected in {"auto": auto, "torch": "torch", "reference": "reference"}.items():
+        decoding = auto if scan == "auto" else "torch"
         assert model(scan=scan).kernels() == {"scan": expected, "decoding": decoding}

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from architectures.backbones.mamba2 import Mamba2, Mamba2Config
-from architectures.kernels.cpu import build as native
+from architectures.kernels.cpu import build
 from architectures.layers.context import Context
 from architectures.layers.ssm.mamba2 import SSD, GatedNorm, SSDConfig
 from tests.architectures.conformance import enliven
@@ -44,7 +44,7 @@ def test_every_setting_reads_in_pieces_as_in_one(changes):
     """The same outputs, last state and gradients, chunked or step by step, whole or in pieces."""
     x_BTD = torch.randn(2, 17, 24, dtype=torch.float64, requires_grad=True)
     found = []
-    for scan, sizes in (("reference", [17]), ("portable", [17]), ("portable", [5, 1, 9, 2])):
+    for scan, sizes in (("reference", [17]), ("torch", [17]), ("torch", [5, 1, 9, 2])):
         made = mixer(replace(BASE, scan=scan, **changes))
         state, pieces = made.start(2, 17), []
         for piece in x_BTD.split(sizes, dim=1):
@@ -64,7 +64,7 @@ PADDED = Context(
 PACKED = Context.whole(torch.zeros(2, 17), None, torch.tensor([[0] * 5 + [1] * 12, [0] * 16 + [1]]))
 
 
-@pytest.mark.skipif(bool(native.problem()), reason=native.problem())
+@pytest.mark.skipif(bool(build.problem()), reason=build.problem())
 @pytest.mark.parametrize("context", [WHOLE, PADDED, PACKED], ids=["whole", "padded", "packed"])
 @pytest.mark.parametrize(
     "changes",
@@ -77,10 +77,10 @@ PACKED = Context.whole(torch.zeros(2, 17), None, torch.tensor([[0] * 5 + [1] * 1
         {"head_dim": 3, "bias": True, "conv_bias": False},
     ],
 )
-def test_the_native_layer_is_the_plain_one(changes, context):
+def test_the_cpp_layer_is_the_plain_one(changes, context):
     """Output, last state and gradients in float32, against the plain loop in float64."""
     x_BTD, found = torch.randn(2, 17, 24), []
-    for scan, dtype in (("reference", torch.float64), ("native", torch.float32)):
+    for scan, dtype in (("reference", torch.float64), ("cpp", torch.float32)):
         made = mixer(replace(BASE, scan=scan, **changes)).to(dtype)
         x = x_BTD.to(dtype).requires_grad_()
         y_BTD, state = made.read(x, None, context)

@@ -1,5 +1,5 @@
-"""The paths to the fused kernels. The kernels themselves need a GPU: here others stand in for them, which
-have their arguments and layouts (mamba-ssm 2.3: selective_scan_interface.py, ssd_combined.py).
+"""The paths to the kernels of mamba-ssm, which need a GPU: here others stand in for them, which have their
+arguments and layouts (mamba-ssm 2.3: selective_scan_interface.py, ssd_combined.py).
 
 Shapes: B batch, T length, C channels, N state size; H heads, P head_dim, G groups.
 """
@@ -12,9 +12,9 @@ import torch
 
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.mamba2 import Mamba2, Mamba2Config
-from architectures.kernels import backend as fused
-from architectures.kernels.backend import INSTALL, PACKAGES, convolution_unable, settle_path
-from architectures.kernels.cpu import build as native
+from architectures.kernels import backend
+from architectures.kernels.backend import INSTALL, PACKAGES, convolution_unable, resolve_path
+from architectures.kernels.cpu import build
 from architectures.layers.ssm.causal_conv1d import CausalConvolution
 from architectures.layers.ssm.selective_scan import selective_scan
 from architectures.layers.ssm.ssd import ssd
@@ -103,12 +103,12 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def present(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "installed", lambda: True)
+    monkeypatch.setattr(backend, "installed", lambda: True)
 
 
 @pytest.fixture
 def absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "installed", lambda: False)
+    monkeypatch.setattr(backend, "installed", lambda: False)
 
 
 @pytest.mark.usefixtures("kernels")
@@ -116,7 +116,7 @@ def test_the_kernel_of_mamba_is_given_what_it_takes():
     B, T, C, N = 2, 9, 3, 4
     u, delta, b, c = (torch.randn(B, T, width, dtype=torch.float64) for width in (C, C, N, N))
     A = -torch.rand(C, N, dtype=torch.float64)
-    found = selective_scan(u, delta.abs(), A, b, c, path="fused")
+    found = selective_scan(u, delta.abs(), A, b, c, path="mamba_ssm")
     expected = selective_scan(u, delta.abs(), A, b, c, path="reference")
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
@@ -131,7 +131,7 @@ def test_the_kernel_of_mamba2_is_given_what_it_takes(packed, begun):
     delta, A = torch.rand(B, T, H, dtype=torch.float64), -torch.rand(H, dtype=torch.float64)
     initial = torch.randn(B, H, P, N, dtype=torch.float64) if begun else None
     reset_BT = torch.rand(B, T) < 0.3 if packed else None
-    found = ssd(x, delta, A, b, c, initial, reset_BT=reset_BT, path="fused")
+    found = ssd(x, delta, A, b, c, initial, reset_BT=reset_BT, path="mamba_ssm")
     expected = ssd(x, delta, A, b, c, initial, reset_BT=reset_BT, path="reference")
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
@@ -148,12 +148,12 @@ def test_the_kernel_of_the_convolution_is_given_what_it_takes(channels, width, p
         torch.tensor([[0, 1, 2, 3, 0, 0, 1, 2, 3], [0, 1, 0, 1, 2, 3, 4, 5, 0]]) if packed else None
     )
     assert not convolution_unable(channels, width, packed=packed)
-    found = layer.activated(x_BTC, positions_BT=positions_BT, path="fused")
-    expected = layer.activated(x_BTC, positions_BT=positions_BT, path="portable")
+    found = layer.activated(x_BTC, positions_BT=positions_BT, path="mamba_ssm")
+    expected = layer.activated(x_BTC, positions_BT=positions_BT, path="torch")
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
     window = layer.start(2)
-    continued = layer.activated(x_BTC, window, path="fused")
-    torch.testing.assert_close(continued, layer.activated(x_BTC, path="portable"), atol=1e-12, rtol=0)
+    continued = layer.activated(x_BTC, window, path="mamba_ssm")
+    torch.testing.assert_close(continued, layer.activated(x_BTC, path="torch"), atol=1e-12, rtol=0)
 
 
 def test_what_the_kernel_of_the_convolution_cannot_do_is_named():
@@ -174,68 +174,68 @@ class OnCuda:
 
 
 @pytest.mark.usefixtures("present")
-def test_fused_is_taken_where_it_can_be():
-    assert settle_path("auto", OnCuda()) == "fused"
-    assert settle_path("fused", OnCuda()) == "fused"
-    assert settle_path("portable", OnCuda()) == "portable"
+def test_mamba_ssm_is_taken_where_it_can_be():
+    assert resolve_path("auto", OnCuda()) == "mamba_ssm"
+    assert resolve_path("mamba_ssm", OnCuda()) == "mamba_ssm"
+    assert resolve_path("torch", OnCuda()) == "torch"
     for operand, unable in ((OnCuda(torch.float64), ""), (torch.ones(1), ""), (OnCuda(), "packed documents")):
-        assert settle_path("auto", operand, unable) != "fused"
-        with pytest.raises(ValueError, match=r"scan=fused cannot do .*: set scan=auto"):
-            settle_path("fused", operand, unable)
+        assert resolve_path("auto", operand, unable) != "mamba_ssm"
+        with pytest.raises(ValueError, match=r"scan=mamba_ssm cannot do .*: set scan=auto"):
+            resolve_path("mamba_ssm", operand, unable)
 
 
 @pytest.mark.usefixtures("absent")
 @pytest.mark.parametrize("name", MODELS)
 def test_kernels_asked_for_and_absent_are_an_error_with_the_remedy(name):
-    assert settle_path("auto", OnCuda()) == "portable"
+    assert resolve_path("auto", OnCuda()) == "torch"
     with pytest.raises(ValueError, match=f"not installed: {INSTALL}, or set scan=auto"):
-        MODELS[name](scan="fused")
+        MODELS[name](scan="mamba_ssm")
 
 
 @pytest.mark.parametrize("missing", PACKAGES)
-def test_both_packages_make_the_fused_path(missing, monkeypatch):
+def test_both_packages_make_the_mamba_ssm_path(missing, monkeypatch):
     there = types.SimpleNamespace(find_spec=lambda package: None if package == missing else package)
-    monkeypatch.setattr(fused.importlib, "util", there)
-    fused.installed.cache_clear()
-    assert not fused.installed()
+    monkeypatch.setattr(backend.importlib, "util", there)
+    backend.installed.cache_clear()
+    assert not backend.installed()
     monkeypatch.setattr(there, "find_spec", lambda package: package)
-    fused.installed.cache_clear()
-    assert fused.installed()
-    fused.installed.cache_clear()
+    backend.installed.cache_clear()
+    assert backend.installed()
+    backend.installed.cache_clear()
 
 
 @pytest.mark.usefixtures("present")
 @pytest.mark.parametrize("name", MODELS)
 def test_kernels_asked_for_do_not_run_on_a_cpu(name):
-    model, tokens = MODELS[name](scan="fused"), torch.zeros(1, 4, dtype=torch.int64)
+    model, tokens = MODELS[name](scan="mamba_ssm"), torch.zeros(1, 4, dtype=torch.int64)
     for run in (model.kernels, lambda: model(tokens)):
         with pytest.raises(ValueError, match=r"cannot do torch.float32 on cpu"):
             run()
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_auto_is_native_where_that_can_be_built(name, monkeypatch):
-    monkeypatch.setattr(native, "problem", lambda: "")
-    assert MODELS[name](scan="auto").kernels()["scan"] == "native"
-    assert MODELS[name](scan="auto").bfloat16().kernels()["scan"] == "native"  # the scan is in float32
-    assert MODELS[name](scan="auto").double().kernels()["scan"] == "portable"
-    assert MODELS[name](scan="auto").to("meta").kernels()["scan"] == "portable"
-    monkeypatch.setattr(native, "problem", lambda: "no C++ compiler")
-    assert MODELS[name](scan="auto").kernels()["scan"] == "portable"
+def test_auto_is_cpp_where_that_can_be_built(name, monkeypatch):
+    monkeypatch.setattr(build, "problem", lambda: "")
+    assert MODELS[name](scan="auto").kernels()["scan"] == "cpp"
+    assert MODELS[name](scan="auto").bfloat16().kernels()["scan"] == "cpp"  # the scan is in float32
+    assert MODELS[name](scan="auto").double().kernels()["scan"] == "torch"
+    assert MODELS[name](scan="auto").to("meta").kernels()["scan"] == "torch"
+    monkeypatch.setattr(build, "problem", lambda: "no C++ compiler")
+    assert MODELS[name](scan="auto").kernels()["scan"] == "torch"
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_native_asked_for_and_not_there_is_an_error_with_the_remedy(name, monkeypatch):
-    monkeypatch.setattr(native, "problem", lambda: "no C++ compiler")
+def test_cpp_asked_for_and_not_there_is_an_error_with_the_remedy(name, monkeypatch):
+    monkeypatch.setattr(build, "problem", lambda: "no C++ compiler")
     with pytest.raises(ValueError, match=r"cannot be built here \(no C\+\+ compiler\): install a C\+\+ comp"):
-        MODELS[name](scan="native")
-    monkeypatch.setattr(native, "problem", lambda: "")
-    model = MODELS[name](scan="native").double()
-    with pytest.raises(ValueError, match=r"scan=native cannot do torch.float64 on cpu .*: set scan=auto"):
+        MODELS[name](scan="cpp")
+    monkeypatch.setattr(build, "problem", lambda: "")
+    model = MODELS[name](scan="cpp").double()
+    with pytest.raises(ValueError, match=r"scan=cpp cannot do torch.float64 on cpu .*: set scan=auto"):
         model(torch.zeros(1, 4, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_unknown_paths_are_named(name):
-    with pytest.raises(ValueError, match="scan='fast' must be one of auto, reference, portable"):
+    with pytest.raises(ValueError, match="scan='fast' must be one of auto, mamba_ssm, cpp, torch, reference"):
         MODELS[name](scan="fast")

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.kernels import pointwise
-from architectures.kernels.cpu import build as native
+from architectures.kernels.cpu import build
 from architectures.kernels.pointwise import ACTIVATIONS, cross_entropy, rms_norm
 from architectures.layers.normalization import OffsetRMSNorm, RMSNorm, for_products
 from architectures.layers.positions import Rotary
@@ -16,7 +16,7 @@ from architectures.layers.positions import Rotary
 TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 1e-2}
 SHAPES = [(1, 3), (3, 5), (0, 7), (70, 37), (2, 33, 256), (130, 130)]
 DTYPES = [torch.float32, torch.bfloat16]
-pytestmark = pytest.mark.skipif(bool(native.problem()), reason=native.problem())
+pytestmark = pytest.mark.skipif(bool(build.problem()), reason=build.problem())
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +28,9 @@ def chosen():
 
 def compare(run, operands: list[Tensor], exact=None) -> None:
     """Values and gradients of ``run`` against those of ``exact`` (or itself) in float64."""
-    assert pointwise.path(*operands) == "native"
+    assert pointwise.path(*operands) == "cpp"
     wide = [x.detach().double().requires_grad_() for x in operands]
-    assert pointwise.path(*wide) == "portable"
+    assert pointwise.path(*wide) == "torch"
     y, expected = run(*operands), (exact or run)(*wide)
     weights = torch.randn(y.shape).to(y.dtype)
     found = [y, *torch.autograd.grad(y, operands, weights)]
@@ -57,7 +57,7 @@ def test_rms_norm(shape, dtype):
 def test_the_offset_norm_multiplies_by_one_more():
     norm, x = OffsetRMSNorm(24, 1e-5), torch.randn(2, 3, 24, requires_grad=True)
     torch.nn.init.normal_(norm.weight)
-    assert pointwise.path(x, norm.weight) == "native"
+    assert pointwise.path(x, norm.weight) == "cpp"
     compare(lambda x, w: rms_norm(x, 1 + w, 1e-5), [x, norm.weight])
     assert torch.equal(norm(x), rms_norm(x, 1 + norm.weight, 1e-5))
 
@@ -149,15 +149,15 @@ def gradients(decoder: Decoder, tokens_BT: Tensor) -> list[Tensor]:
 def test_a_model_is_the_same_on_both_paths_and_says_which_it_takes():
     decoder, tokens_BT = model(), torch.randint(19, (3, 33))
     found = {}
-    for choice, taken in (("portable", "portable"), ("native", "native"), ("auto", "native")):
+    for choice, taken in (("torch", "torch"), ("cpp", "cpp"), ("auto", "cpp")):
         pointwise.choose(choice)
         assert decoder.kernels()["pointwise"] == taken
         found[choice] = gradients(decoder, tokens_BT)
-    for one, other in zip(found["native"], found["portable"], strict=True):
+    for one, other in zip(found["cpp"], found["torch"], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-    assert all(map(torch.equal, found["native"], found["auto"]))
-    assert decoder.double().kernels()["pointwise"] == "portable"
-    assert decoder.to("meta").kernels()["pointwise"] == "portable"
+    assert all(map(torch.equal, found["cpp"], found["auto"]))
+    assert decoder.double().kernels()["pointwise"] == "torch"
+    assert decoder.to("meta").kernels()["pointwise"] == "torch"
 
 
 def test_the_number_of_threads_changes_no_bit():
@@ -182,7 +182,7 @@ def test_autocast_rounds_once_what_matrix_products_read():
     with torch.autocast("cpu", torch.bfloat16):
         assert norm(x).dtype == torch.float32
         found = for_products(norm, x)
-        pointwise.choose("portable")
+        pointwise.choose("torch")
         assert torch.equal(found, norm(x).bfloat16())
         assert for_products(norm, x).dtype == torch.bfloat16
         assert for_products(torch.nn.LayerNorm(20), x).dtype == torch.bfloat16
@@ -212,9 +212,9 @@ def test_transforms_take_the_portable_path():
 
 
 def test_a_choice_must_exist_and_be_possible(monkeypatch):
-    with pytest.raises(ValueError, match="auto, portable, native"):
+    with pytest.raises(ValueError, match="auto, torch, cpp"):
         pointwise.choose("fast")
-    monkeypatch.setattr(native, "problem", lambda: "no C++ compiler")
+    monkeypatch.setattr(build, "problem", lambda: "no C++ compiler")
     with pytest.raises(ValueError, match="install a C\\+\\+ compiler"):
-        pointwise.choose("native")
-    assert pointwise.path(torch.ones(1)) == "portable"
+        pointwise.choose("cpp")
+    assert pointwise.path(torch.ones(1)) == "torch"

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.kernels.cpu.decode import transformer as native_branches
+from architectures.kernels.cpu.decode import transformer as decode_transformer
 from experiments.benchmark import timing
 from experiments.benchmark.__main__ import read
 from experiments.benchmark.grid import BYTES, Benchmark
@@ -52,20 +52,20 @@ def test_a_share_above_one_is_blank() -> None:
 def test_the_decoding_path_is_the_one_that_ran(
     rows: int, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LayerNorm, so that there are native steps wherever there is a compiler."""
+    """LayerNorm, so that there are steps in C++ wherever there is a compiler."""
     ran: list[int] = []
-    real = native_branches.call
+    real = decode_transformer.call
 
     def spy(name: str, fields: Any, read_BD: Tensor, *more: Any) -> None:
         ran.append(len(read_BD))
         real(name, fields, read_BD, *more)
 
-    monkeypatch.setattr(native_branches, "call", spy)
+    monkeypatch.setattr(decode_transformer, "call", spy)
     words = ("mode=[decode]", f"batch_size={rows}", f"device.precision={precision}")
     asked = chosen(*words, "backbone.block.norm=layernorm")
     row = measure(trees(asked)[-1])
     assert row["tokens"] == rows
-    assert (json.loads(row["kernels"])["decoding"] == "native") == (rows in ran)
+    assert (json.loads(row["kernels"])["decoding"] == "cpp") == (rows in ran)
 
 
 @pytest.mark.usefixtures("small_matrices")

@@ -14,7 +14,7 @@ def row(**changes: Any) -> dict[str, Any]:
     measured = {
         "backbone": "mamba", "mode": "decode", "context": 2048, "batch_size": 8, "status": "complete",
         "message": None, "precision": "fp32", "vocab_size": 256, "parameters_body": 100_000, "threads": 2,
-        "processor": "a processor", "torch": "2", "kernels": '{"scan": "portable"}', "stable": True,
+        "processor": "a processor", "torch": "2", "kernels": '{"scan": "torch"}', "stable": True,
         "seconds_median": 0.004, "seconds_first_quartile": 0.003, "seconds_third_quartile": 0.005,
         "tokens_per_second": 2000.0, "flops": 4e6, "matmul_share": 0.125, "matmul_flops_per_second": 8e9,
         "state_bytes": 2048, "peak_memory_bytes": 3 * 2**20, "base_memory_bytes": 2 * 2**20,
@@ -50,7 +50,7 @@ def test_the_table_shows_times_shares_and_failures() -> None:
     lines = [" ".join(line.split()) for line in text([row(), FAILED]).splitlines()]
     assert "decode 2,048 8 4 3 to 5 2k 4M 12.5% 2 KiB 3 MiB 1 MiB" in lines
     assert "train 64 8 oom - - - - - - -" in lines
-    assert "kernels: scan: portable; matrix products reach 8GFLOP/s" in lines
+    assert "kernels: scan: torch; matrix products reach 8GFLOP/s" in lines
     assert "*" not in text([row()])
     assert "4 *" in text([row(stable=False)])
     assert "nothing was measured" in text([FAILED])
@@ -78,8 +78,8 @@ def test_the_table_says_which_rows_are_of_the_largest_batch() -> None:
 
 
 def test_the_heading_names_the_kernels_of_all_rows() -> None:
-    other = row(kernels='{"scan": "native"}')
-    assert "kernels: scan: portable or native;" in text([row(), other])
+    other = row(kernels='{"scan": "cpp"}')
+    assert "kernels: scan: torch or cpp;" in text([row(), other])
 
 
 def test_files_that_cannot_take_rows_are_refused(tmp_path: Path) -> None:

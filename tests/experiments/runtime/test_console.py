@@ -8,7 +8,7 @@ import sys
 import pytest
 import rich.console
 
-from architectures.kernels.cpu import build as native
+from architectures.kernels.cpu import build
 from experiments.runtime.console import Console, clock, count
 from tests import ROOT
 from tests.experiments import commands
@@ -77,7 +77,7 @@ def test_a_run_prints_its_steps(tmp_path, capsys: pytest.CaptureFixture[str]) ->
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("[decoder-recall-nano s0] ") for line in lines)
     assert "19,936 body parameters (-0.32% of the target)" in lines[0]
-    way = "portable" if native.problem() else "native"
+    way = "torch" if build.problem() else "cpp"
     assert lines[1].endswith(f"kernels: decoding: {way}, attention: sdpa, pointwise: {way}")
     pattern = (
         r"step (\d+)/31 \(\d+%\) \| loss [\d.]+ \| lr [\d.e+-]+ \| grad [\d.]+ \| "

@@ -29,19 +29,19 @@ def test_a_command_takes_the_threads_it_is_told(name: str, monkeypatch: pytest.M
         asked.append((threads, kernels))
         raise AppliedError
 
-    words = ("run=nowhere", "device.threads=3", "device.kernels=portable", *WORDS[name])
+    words = ("run=nowhere", "device.threads=3", "device.kernels=torch", *WORDS[name])
     command = getattr(importlib.import_module(f"experiments.{name}"), name)
     monkeypatch.setitem(command.__globals__, "configure_process", configure_process)
     with pytest.raises(AppliedError):
         command(commands.compose(*words, root=name))
-    assert asked == [(3, "portable")]
+    assert asked == [(3, "torch")]
 
 
 def test_threads_and_kernels_hold_for_the_process() -> None:
     before = torch.get_num_threads()
     try:
-        configure_process(threads=before + 1, kernels="portable")
+        configure_process(threads=before + 1, kernels="torch")
         assert torch.get_num_threads() == before + 1
-        assert pointwise.path(torch.zeros(2)) == "portable"
+        assert pointwise.path(torch.zeros(2)) == "torch"
     finally:
         configure_process(threads=before, kernels="auto")

@@ -103,7 +103,7 @@ def test_no_secret_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_provenance_names_code_versions_device_and_kernels() -> None:
-    found = provenance(torch.device("cpu"), "bf16", {"task": "text"}, {"scan": "portable"})
+    found = provenance(torch.device("cpu"), "bf16", {"task": "text"}, {"scan": "torch"})
     assert found["versions"]["torch"] == torch.__version__
     assert set(PACKAGES) < set(found["versions"])
     assert found["device"]["name"] == "cpu"
@@ -111,7 +111,7 @@ def test_provenance_names_code_versions_device_and_kernels() -> None:
     assert found["device"]["precision"] == "bf16"
     assert found["device"]["threads"] == torch.get_num_threads()
     assert found["data"] == {"task": "text"}
-    assert found["kernels"] == {"scan": "portable"}
+    assert found["kernels"] == {"scan": "torch"}
 
 
 def test_provenance_without_git(monkeypatch: pytest.MonkeyPatch) -> None:

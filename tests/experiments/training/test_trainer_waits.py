@@ -15,7 +15,7 @@ from experiments.run.plan import build_model, plan
 from experiments.training.parallel.device_mesh import ParallelDims
 from experiments.training.trainer import Trainer
 from tests.experiments import commands
-from tests.recorded import Recorded, without_native_kernels
+from tests.recorded import Recorded, without_cpp_kernels
 
 
 def trainer_of(folder: Path, *words: str) -> Trainer:
@@ -51,7 +51,7 @@ def trainer_of(folder: Path, *words: str) -> Trainer:
     ids=lambda words: "-".join(word.rpartition("=")[2] for word in words[:2]),
 )
 def test_a_step_waits_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
-    without_native_kernels(monkeypatch)
+    without_cpp_kernels(monkeypatch)
     monkeypatch.setattr(Embedding, "_check_length", lambda *_: None)  # reads positions, on a CPU alone
     trainer = trainer_of(tmp_path, *words)
     recorded, to = Recorded(), View.to

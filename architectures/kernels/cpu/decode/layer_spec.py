@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from architectures.kernels.cpu import build as native
+from architectures.kernels.cpu.build import library
 from architectures.layers.context import Context
 from architectures.layers.normalization import OffsetRMSNorm
 
@@ -31,7 +31,7 @@ Step = Callable[[Tensor, Any, Context], Tensor]
 """The stream (B, T, D) after a block, given that before it, the state of the layer and the context."""
 
 
-class UnableError(Exception):
+class UnsupportedError(Exception):
     """A layer cannot be decoded by these kernels; the reason."""
 
 
@@ -41,7 +41,7 @@ class Branch(Protocol):
     def __call__(self, read_BD: Tensor, stream_BD: Tensor, state: Any, context: Context) -> None: ...
 
 
-class Norm(ctypes.Structure):
+class NormSpec(ctypes.Structure):
     """As in decode.h."""
 
     _fields_ = (
@@ -52,7 +52,7 @@ class Norm(ctypes.Structure):
     )
 
 
-class Linear(ctypes.Structure):
+class LinearSpec(ctypes.Structure):
     """As in decode.h."""
 
     _fields_ = (
@@ -63,13 +63,13 @@ class Linear(ctypes.Structure):
     )
 
 
-class Residual(ctypes.Structure):
+class ResidualSpec(ctypes.Structure):
     """As in decode.h."""
 
-    _fields_ = (("before", Norm), ("after", Norm), ("post", ctypes.c_int64))
+    _fields_ = (("before", NormSpec), ("after", NormSpec), ("post", ctypes.c_int64))
 
 
-class Description:
+class DecodeSpec:
     """What the layers of one decoding state tell the kernels, and the tensors whose addresses they hold.
 
     Weights may change in place; a model that is moved or cast needs a new state.
@@ -93,34 +93,34 @@ class Description:
             return None
         plain = type(tensor) in (Tensor, nn.Parameter) and tensor.device.type == "cpu"
         if not plain or tensor.dtype != torch.float32 or not tensor.is_contiguous():
-            raise UnableError("weights that are not plain float32 on a CPU")
+            raise UnsupportedError("weights that are not plain float32 on a CPU")
         self._kept.append(tensor.detach())
         return tensor.data_ptr()
 
-    def norm(self, module: nn.Module | None) -> Norm:
+    def norm(self, module: nn.Module | None) -> NormSpec:
         """A norm; none for None."""
         if module is None or type(module) is nn.Identity:
-            return Norm()
+            return NormSpec()
         if type(module) is nn.LayerNorm:
-            return Norm(self.address(module.weight), self.address(module.bias), module.eps, 2)
+            return NormSpec(self.address(module.weight), self.address(module.bias), module.eps, 2)
         if type(module) is OffsetRMSNorm:
-            return Norm(self.address(1 + module.weight.detach()), None, module.eps, 1)
+            return NormSpec(self.address(1 + module.weight.detach()), None, module.eps, 1)
         if not isinstance(module, nn.RMSNorm) or module.eps is None:
-            raise UnableError(f"the norm {type(module).__name__}")
-        return Norm(self.address(module.weight), None, module.eps, 1)
+            raise UnsupportedError(f"the norm {type(module).__name__}")
+        return NormSpec(self.address(module.weight), None, module.eps, 1)
 
-    def linear(self, module: nn.Module | None) -> Linear:
+    def linear(self, module: nn.Module | None) -> LinearSpec:
         """A linear layer; one of no outputs for None."""
         if module is None:
-            return Linear()
+            return LinearSpec()
         if type(module) is not nn.Linear:
-            raise UnableError(f"the layer {type(module).__name__}")
+            raise UnsupportedError(f"the layer {type(module).__name__}")
         weight, bias = self.address(module.weight), self.address(module.bias)
-        return Linear(weight, bias, module.out_features, module.in_features)
+        return LinearSpec(weight, bias, module.out_features, module.in_features)
 
-    def matrix(self, weight: Tensor) -> Linear:
+    def matrix(self, weight: Tensor) -> LinearSpec:
         """A product with a matrix (outputs, inputs)."""
-        return Linear(self.address(weight), None, *weight.shape)
+        return LinearSpec(self.address(weight), None, *weight.shape)
 
 
 def call(name: str, fields: ctypes.Structure, read_BD: Tensor, stream_BD: Tensor, *more: Any) -> None:
@@ -135,6 +135,6 @@ def call(name: str, fields: ctypes.Structure, read_BD: Tensor, stream_BD: Tensor
 @functools.cache
 def _kernel(name: str, arguments: int) -> Callable[..., Any]:
     """A kernel whose arguments are all addresses or integers of 64 bits, which ctypes need not be told."""
-    kernel = getattr(native.library(), name)
+    kernel = getattr(library(), name)
     kernel.argtypes = [ctypes.c_void_p] * arguments
     return kernel

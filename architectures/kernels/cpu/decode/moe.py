@@ -8,31 +8,38 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from architectures.kernels.cpu.decode.layer_spec import Description, Linear, Residual, call
+from architectures.kernels.cpu.decode.layer_spec import (
+    DecodeSpec,
+    LinearSpec,
+    ResidualSpec,
+    UnsupportedError,
+    call,
+)
 from architectures.kernels.cpu.decode.transformer import ACTIVATIONS
 from architectures.layers.context import Context
+from architectures.layers.moe.experts import Experts
 
 
 class _Experts(ctypes.Structure):
     """As in moe.cpp."""
 
     _fields_ = (
-        ("residual", Residual),
-        ("router", Linear),
+        ("residual", ResidualSpec),
+        ("router", LinearSpec),
         ("selection", ctypes.c_void_p),
         ("choices", ctypes.c_int64),
         ("sigmoid", ctypes.c_int64),
         ("renormalise", ctypes.c_int64),
         ("scaling", ctypes.c_double),
-        ("gate", Linear),
-        ("up", Linear),
-        ("down", Linear),
-        ("shared_gate", Linear),
-        ("shared_up", Linear),
-        ("shared_down", Linear),
-        ("shared_share", Linear),
+        ("gate", LinearSpec),
+        ("up", LinearSpec),
+        ("down", LinearSpec),
+        ("shared_gate", LinearSpec),
+        ("shared_up", LinearSpec),
+        ("shared_down", LinearSpec),
+        ("shared_share", LinearSpec),
         ("activation", ctypes.c_int64),
     )
 
@@ -40,33 +47,41 @@ class _Experts(ctypes.Structure):
 class ExpertsBranch:
     """Routed experts, and shared ones beside them."""
 
-    def __init__(
-        self,
-        about: Description,
-        residual: Residual,
-        *,
-        router_XD: Tensor,
-        selection_X: Tensor | None,
-        choices: int,
-        sigmoid: bool,
-        renormalise: bool,
-        scaling: float,
-        stacks: tuple[Tensor | None, Tensor, Tensor],
-        shared: tuple[nn.Linear | None, ...],
-        activation: str,
-    ) -> None:
-        """``stacks`` are the matrices of all experts: gate, up, down. ``shared`` are those of the shared ones
-        and what says how much these count."""
-        self.about = about
-        routing = (about.address(selection_X), choices, sigmoid, renormalise, scaling)
-        linears = (*(_first(about, stack) for stack in stacks), *map(about.linear, shared))
-        number = ACTIVATIONS.index(activation)
-        self.fields = _Experts(residual, about.matrix(router_XD), *routing, *linears, number)
+    def __init__(self, spec: DecodeSpec, fields: _Experts) -> None:
+        self.spec, self.fields = spec, fields
 
     def __call__(self, read_BD: Tensor, stream_BD: Tensor, state: Any, context: Context) -> None:
         call("decode_experts", self.fields, read_BD, stream_BD)
 
 
-def _first(about: Description, stack: Tensor | None) -> Linear:
-    """The matrix of the first expert; the others lie behind it."""
-    return Linear() if stack is None else Linear(about.address(stack), None, *stack.shape[1:])
+def experts_branch(layer: Experts, spec: DecodeSpec, residual: ResidualSpec) -> ExpertsBranch:
+    """Return the branch of routed experts.
+
+    Raises:
+        UnsupportedError: the routing depends on other tokens, is observed, or leaves this process.
+    """
+    c, router, shared = layer.config, layer.router, layer.shared
+    limited = c.choice == "expert" or c.capacity is not None or c.num_groups > 1
+    if limited or c.dispatch != "auto" or layer.exchange is not None or layer.watcher is not None:
+        raise UnsupportedError("the choice of experts")
+    selection_X = None if c.bias_rate is None else router.selection_X
+    stacks = (layer.gate_XFD, layer.up_XFD, layer.down_XDF)
+    linears = (None,) * 3 if shared is None else (shared.gate, shared.up, shared.down)
+    fields = _Experts(
+        residual,
+        spec.matrix(router.weight),
+        spec.address(selection_X),
+        c.experts_per_token,
+        c.score == "sigmoid",
+        c.renormalise,
+        c.scaling,
+        *(_first(spec, stack) for stack in stacks),
+        *map(spec.linear, (*linears, layer.shared_gate)),
+        ACTIVATIONS.index(layer.activation.name),
+    )
+    return ExpertsBranch(spec, fields)
+
+
+def _first(spec: DecodeSpec, stack: Tensor | None) -> LinearSpec:
+    """Return the matrix of the first expert; those of the others follow it in memory."""
+    return LinearSpec() if stack is None else LinearSpec(spec.address(stack), None, *stack.shape[1:])

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from architectures.kernels.cpu.decode.layer_spec import Description, Linear, Norm, Residual, call
+from architectures.kernels.cpu.decode.layer_spec import (
+    DecodeSpec,
+    LinearSpec,
+    NormSpec,
+    ResidualSpec,
+    UnsupportedError,
+    call,
+)
 from architectures.layers.context import Context
 from architectures.layers.ssm.causal_conv1d import CausalConvolution
+from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
+from architectures.layers.ssm.mamba2 import SSD, SSDConfig
 
 
 class _Convolution(ctypes.Structure):
@@ -32,13 +40,13 @@ class _Mamba(ctypes.Structure):
     """As in ssm.cpp."""
 
     _fields_ = (
-        ("residual", Residual),
-        ("input", Linear),
-        ("select", Linear),
-        ("dt", Linear),
-        ("out", Linear),
+        ("residual", ResidualSpec),
+        ("input", LinearSpec),
+        ("select", LinearSpec),
+        ("dt", LinearSpec),
+        ("out", LinearSpec),
         ("convolution", _Convolution),
-        ("norms", Norm * 3),
+        ("norms", NormSpec * 3),
         ("A", ctypes.c_void_p),
         ("D", ctypes.c_void_p),
         ("state", ctypes.c_int64),
@@ -49,11 +57,11 @@ class _Mamba2(ctypes.Structure):
     """As in ssm.cpp."""
 
     _fields_ = (
-        ("residual", Residual),
-        ("input", Linear),
-        ("out", Linear),
+        ("residual", ResidualSpec),
+        ("input", LinearSpec),
+        ("out", LinearSpec),
         ("convolution", _Convolution),
-        ("norm", Norm),
+        ("norm", NormSpec),
         ("A", ctypes.c_void_p),
         ("D", ctypes.c_void_p),
         ("dt_bias", ctypes.c_void_p),
@@ -68,56 +76,51 @@ class _Mamba2(ctypes.Structure):
 
 
 class RecurrentBranch:
-    """A mixer whose state is a window of the convolution and the state of the recurrence."""
+    """A mixer whose state is the window of a convolution and the state of a recurrence."""
 
-    def __init__(self, about: Description, kernel: str, fields: ctypes.Structure) -> None:
-        self.about, self.kernel, self.fields = about, kernel, fields
+    def __init__(self, spec: DecodeSpec, kernel: str, fields: ctypes.Structure) -> None:
+        self.spec, self.kernel, self.fields = spec, kernel, fields
 
     def __call__(self, read_BD: Tensor, stream_BD: Tensor, state: Any, context: Context) -> None:
         call(self.kernel, self.fields, read_BD, stream_BD, state["window"], state["ssm"])
 
 
-def mamba_branch(
-    about: Description,
-    residual: Residual,
-    *,
-    linears: Sequence[nn.Linear],
-    convolution: CausalConvolution,
-    norms: Sequence[nn.Module | None],
-    A_CN: Tensor,
-    D_C: Tensor,
-) -> RecurrentBranch:
-    """``linears`` project in, select, make the time step, project out; ``norms`` are of what is selected."""
-    fields = _Mamba(residual, *map(about.linear, linears), _described(about, convolution))
-    fields.norms = (Norm * 3)(*map(about.norm, norms))
-    fields.A, fields.D, fields.state = about.address(A_CN), about.address(D_C), A_CN.shape[1]
-    return RecurrentBranch(about, "decode_mamba", fields)
+def mamba_branch(layer: SelectiveSSM, spec: DecodeSpec, residual: ResidualSpec) -> RecurrentBranch:
+    """Return the branch of a Mamba mixer. Raises UnsupportedError for the settings without a kernel."""
+    check_scan(layer.config)
+    linears = (layer.input, layer.select, layer.dt, layer.out)
+    norms = [None] * 3 if layer.norms is None else layer.norms
+    fields = _Mamba(residual, *map(spec.linear, linears), _convolution(spec, layer.convolution))
+    fields.norms = (NormSpec * 3)(*map(spec.norm, norms))
+    fields.A, fields.D = spec.address(-layer.A_log_CN.detach().exp()), spec.address(layer.D_C)
+    fields.state = layer.A_log_CN.shape[1]
+    return RecurrentBranch(spec, "decode_mamba", fields)
 
 
-def mamba2_branch(
-    about: Description,
-    residual: Residual,
-    *,
-    linears: Sequence[nn.Linear],
-    convolution: CausalConvolution,
-    norm: tuple[Tensor, float] | None,
-    before_gate: bool,
-    numbers_H: Sequence[Tensor],
-    sizes: tuple[int, int, int, int],
-    steps: tuple[float, float | None],
-) -> RecurrentBranch:
-    """``linears`` project in and out; ``norm`` is weight and eps; ``numbers_H`` are A, D and the bias of the
-    time step, ``sizes`` heads, head_dim, groups and state, ``steps`` the least and largest time step."""
-    fields = _Mamba2(residual, *map(about.linear, linears), _described(about, convolution))
-    if norm is not None:
-        fields.norm = Norm(about.address(norm[0]), None, norm[1], 1)
-    fields.A, fields.D, fields.dt_bias = map(about.address, numbers_H)
-    fields.heads, fields.head_dim, fields.groups, fields.state = sizes
-    fields.before_gate, fields.floor = before_gate, steps[0]
-    fields.ceiling = math.inf if steps[1] is None else steps[1]
-    return RecurrentBranch(about, "decode_mamba2", fields)
+def mamba2_branch(layer: SSD, spec: DecodeSpec, residual: ResidualSpec) -> RecurrentBranch:
+    """Return the branch of a Mamba-2 mixer. Raises UnsupportedError for the settings without a kernel."""
+    c = layer.config
+    check_scan(c)
+    fields = _Mamba2(
+        residual, *map(spec.linear, (layer.input, layer.out)), _convolution(spec, layer.convolution)
+    )
+    if layer.norm is not None:
+        fields.norm = NormSpec(spec.address(layer.norm.weight), None, layer.norm.eps, 1)
+    fields.A, fields.D = spec.address(-layer.A_log_H.detach().exp()), spec.address(layer.D_H)
+    fields.dt_bias = spec.address(layer.dt_bias_H)
+    fields.heads, fields.head_dim = c.num_heads, layer.channels // c.num_heads
+    fields.groups, fields.state = c.num_groups, layer.d_state
+    fields.before_gate, fields.floor = c.norm == "before_gate", c.dt_floor
+    fields.ceiling = math.inf if c.dt_ceiling is None else c.dt_ceiling
+    return RecurrentBranch(spec, "decode_mamba2", fields)
 
 
-def _described(about: Description, convolution: CausalConvolution) -> _Convolution:
+def check_scan(config: SelectiveConfig | SSDConfig) -> None:
+    """Raises UnsupportedError where another scan is asked for, or decays that the kernels do not have."""
+    if config.scan not in ("auto", "cpp") or config.negative_eigenvalues:
+        raise UnsupportedError("the path of the scan")
+
+
+def _convolution(spec: DecodeSpec, convolution: CausalConvolution) -> _Convolution:
     weight_CK, bias_C = convolution.weight_CK, convolution.bias_C
-    return _Convolution(about.address(weight_CK), about.address(bias_C), *weight_CK.shape)
+    return _Convolution(spec.address(weight_CK), spec.address(bias_C), *weight_CK.shape)

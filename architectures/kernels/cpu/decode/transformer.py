@@ -11,10 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from architectures.kernels.cpu.decode.layer_spec import Description, Linear, Norm, Residual, call
+from architectures.kernels.cpu.decode.layer_spec import (
+    DecodeSpec,
+    LinearSpec,
+    NormSpec,
+    ResidualSpec,
+    UnsupportedError,
+    call,
+)
 from architectures.layers.attention.kv_cache import ContiguousCache, check_room
+from architectures.layers.attention.multi_head import Attention, CrossAttention
 from architectures.layers.context import Context
-from architectures.layers.positions import Rotary
+from architectures.layers.feedforward import DenseFeedForward
 
 ACTIVATIONS = ("relu", "relu_squared", "gelu", "gelu_tanh", "silu")
 """In the order in which the kernels number them."""
@@ -24,13 +32,13 @@ class _Attention(ctypes.Structure):
     """As in transformer.cpp."""
 
     _fields_ = (
-        ("residual", Residual),
-        ("q", Linear),
-        ("k", Linear),
-        ("v", Linear),
-        ("out", Linear),
-        ("q_norm", Norm),
-        ("k_norm", Norm),
+        ("residual", ResidualSpec),
+        ("q", LinearSpec),
+        ("k", LinearSpec),
+        ("v", LinearSpec),
+        ("out", LinearSpec),
+        ("q_norm", NormSpec),
+        ("k_norm", NormSpec),
         ("by_head", ctypes.c_int64),
         ("heads", ctypes.c_int64),
         ("kv_heads", ctypes.c_int64),
@@ -49,10 +57,10 @@ class _Dense(ctypes.Structure):
     """As in transformer.cpp."""
 
     _fields_ = (
-        ("residual", Residual),
-        ("gate", Linear),
-        ("up", Linear),
-        ("down", Linear),
+        ("residual", ResidualSpec),
+        ("gate", LinearSpec),
+        ("up", LinearSpec),
+        ("down", LinearSpec),
         ("activation", ctypes.c_int64),
     )
 
@@ -60,47 +68,18 @@ class _Dense(ctypes.Structure):
 class AttentionBranch:
     """Softmax attention of the new token to a cache and itself, or to a source."""
 
-    def __init__(
-        self,
-        about: Description,
-        residual: Residual,
-        *,
-        q: nn.Linear,
-        k: nn.Linear | None,
-        v: nn.Linear | None,
-        out: nn.Linear,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        scale: float,
-        q_norm: nn.Module | None = None,
-        k_norm: nn.Module | None = None,
-        norm_by_head: bool = False,
-        rotary: Rotary | None = None,
-        biased: bool = False,
-    ) -> None:
-        """Without ``k`` and ``v`` nothing is added to what is read; ``biased`` takes the score bias."""
-        self.about = about
-        fields = self.fields = _Attention(residual, *map(about.linear, (q, k, v, out)))
-        fields.q_norm, fields.k_norm, fields.by_head = about.norm(q_norm), about.norm(k_norm), norm_by_head
-        fields.heads, fields.kv_heads, fields.head_dim = heads, kv_heads, head_dim
-        fields.room, fields.scale = about.room, scale
-        if rotary is not None:
-            cos_SR, sin_SR = about.once(rotary, lambda: rotary.tables(torch.arange(about.room)[None]))
-            fields.rotated, fields.interleaved = rotary.dim, rotary.interleaved
-            fields.cos, fields.sin = map(about.address, (cos_SR, sin_SR))
-        if biased and about.score_bias is not None:
-            fields.bias = about.address(about.once("bias", lambda: bias_by_distance(about)))
+    def __init__(self, spec: DecodeSpec, fields: _Attention) -> None:
+        self.spec, self.fields = spec, fields
 
     def __call__(self, read_BD: Tensor, stream_BD: Tensor, state: Any, context: Context) -> None:
         assert type(state) is ContiguousCache
         rows = read_BD.shape[0]
 
         def new_positions() -> Tensor:
-            check_room(self.about.room, int(context.positions_BT.max()) + 1)
+            check_room(self.spec.room, int(context.positions_BT.max()) + 1)
             return context.positions_BT[:, 0].expand(rows).contiguous()
 
-        positions_B = context.once("native positions", new_positions)
+        positions_B = context.once("decode positions", new_positions)
         k_BGSE, v_BGSE = state.streams
         self.attend(read_BD, stream_BD, k_BGSE, v_BGSE, positions_B, None)
 
@@ -135,36 +114,74 @@ class SourceBranch(AttentionBranch):
     def __call__(self, read_BD: Tensor, stream_BD: Tensor, state: Any, context: Context) -> None:
         k_BGSE, valid_BS = state["k"], state["valid"]
         rows, length = read_BD.shape[0], k_BGSE.shape[2]
-        last_B = context.once("native source", lambda: torch.full((rows,), length - 1))
+        last_B = context.once("decode source", lambda: torch.full((rows,), length - 1))
         visible_BS = None
         if valid_BS is not None:
-            visible_BS = context.once("native visible", lambda: valid_BS.contiguous())
+            visible_BS = context.once("decode visible", lambda: valid_BS.contiguous())
         self.attend(read_BD, stream_BD, k_BGSE, state["v"], last_B, visible_BS)
 
 
 class DenseBranch:
     """A dense feed-forward."""
 
-    def __init__(
-        self,
-        about: Description,
-        residual: Residual,
-        *,
-        gate: nn.Linear | None,
-        up: nn.Linear,
-        down: nn.Linear,
-        activation: str,
-    ) -> None:
-        self.about = about
-        self.fields = _Dense(residual, *map(about.linear, (gate, up, down)), ACTIVATIONS.index(activation))
+    def __init__(self, spec: DecodeSpec, fields: _Dense) -> None:
+        self.spec, self.fields = spec, fields
 
     def __call__(self, read_BD: Tensor, stream_BD: Tensor, state: Any, context: Context) -> None:
         call("decode_dense", self.fields, read_BD, stream_BD)
 
 
-def bias_by_distance(about: Description) -> Tensor:
+def attention_branch(layer: Attention, spec: DecodeSpec, residual: ResidualSpec) -> AttentionBranch:
+    """Return the branch of self-attention.
+
+    Raises:
+        UnsupportedError: the layer has another cache or mask than the kernel, or treats scores otherwise.
+    """
+    if layer.config.cache != "contiguous" or not layer.causal or layer.window is not None:
+        raise UnsupportedError("what the cache keeps")
+    fields = _attention_fields(layer, spec, residual, layer.k, layer.v)
+    fields.k_norm = spec.norm(getattr(layer, "k_norm", None))
+    rotary = layer.rotary
+    if rotary is not None:
+        cos_SR, sin_SR = spec.once(rotary, lambda: rotary.tables(torch.arange(spec.room)[None]))
+        fields.rotated, fields.interleaved = rotary.dim, rotary.interleaved
+        fields.cos, fields.sin = map(spec.address, (cos_SR, sin_SR))
+    if layer.positional and spec.score_bias is not None:
+        fields.bias = spec.address(spec.once("bias", lambda: bias_by_distance(spec)))
+    return AttentionBranch(spec, fields)
+
+
+def cross_attention_branch(layer: CrossAttention, spec: DecodeSpec, residual: ResidualSpec) -> SourceBranch:
+    """Return the branch of attention to a source, which adds nothing to what is read.
+
+    Raises:
+        UnsupportedError: the layer treats scores otherwise than the kernel.
+    """
+    return SourceBranch(spec, _attention_fields(layer, spec, residual, None, None))
+
+
+def _attention_fields(
+    layer: Attention, spec: DecodeSpec, residual: ResidualSpec, k: nn.Linear | None, v: nn.Linear | None
+) -> _Attention:
+    c = layer.config
+    if c.kernel != "auto" or c.softcap is not None or c.sinks:
+        raise UnsupportedError("what is done to the scores")
+    fields = _Attention(residual, *map(spec.linear, (layer.q, k, v, layer.out)))
+    fields.q_norm, fields.by_head = spec.norm(getattr(layer, "q_norm", None)), c.qk_norm == "head"
+    fields.heads, fields.kv_heads, fields.head_dim = layer.num_heads, layer.num_kv_heads, layer.head_dim
+    fields.room, fields.scale = spec.room, layer.scale()
+    return fields
+
+
+def dense_branch(layer: DenseFeedForward, spec: DecodeSpec, residual: ResidualSpec) -> DenseBranch:
+    """Return the branch of a dense feed-forward."""
+    linears = map(spec.linear, (layer.gate, layer.up, layer.down))
+    return DenseBranch(spec, _Dense(residual, *linears, ACTIVATIONS.index(layer.activation.name)))
+
+
+def bias_by_distance(spec: DecodeSpec) -> Tensor:
     """The bias (H, room) of the scores of the last position's query; it depends on the distance alone."""
-    assert about.score_bias is not None
-    every_1S = torch.arange(about.room)[None]
-    bias_1HTS = about.score_bias(every_1S[:, -1:], every_1S)
+    assert spec.score_bias is not None
+    every_1S = torch.arange(spec.room)[None]
+    bias_1HTS = spec.score_bias(every_1S[:, -1:], every_1S)
     return bias_1HTS[0, :, 0].float().contiguous()

@@ -8,21 +8,21 @@ import threading
 import pytest
 import torch
 
-from architectures.kernels.cpu import build as native
+from architectures.kernels.cpu import build
 from architectures.layers.ssm.selective_scan import selective_scan
 
 SOURCE = 'extern "C" long answer() { return 42; }'
-needs_compiler = pytest.mark.skipif(not any(map(shutil.which, native.COMPILERS)), reason="no C++ compiler")
+needs_compiler = pytest.mark.skipif(not any(map(shutil.which, build.COMPILERS)), reason="no C++ compiler")
 
 
 @pytest.fixture
 def forgotten(monkeypatch: pytest.MonkeyPatch, tmp_path):
     """As in a new process, with an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for function in (native.library, native.problem):
+    for function in (build.library, build.problem):
         function.cache_clear()
     yield tmp_path
-    for function in (native.library, native.problem):
+    for function in (build.library, build.problem):
         function.cache_clear()
 
 
@@ -32,16 +32,16 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     folder = tmp_path / "sources"
     folder.mkdir()
     text = 'extern "C" { long scan_starts() { return 1; } long ssd_starts() { return 2; } }'
-    (folder / "native_one.cpp").write_text(text)
-    monkeypatch.setattr(native, "__file__", str(folder / "native.py"))
+    (folder / "one.cpp").write_text(text)
+    monkeypatch.setattr(build, "__file__", str(folder / "build.py"))
 
 
 @needs_compiler
 @pytest.mark.usefixtures("small")
 def test_it_is_built_once_and_anew_when_something_changed(forgotten, monkeypatch):
     def built() -> set[str]:
-        native.library.cache_clear()
-        assert native.library().ssd_starts() == 2
+        build.library.cache_clear()
+        assert build.library().ssd_starts() == 2
         return {path.name for path in (forgotten / "archbench").iterdir()}
 
     first = built()
@@ -49,31 +49,31 @@ def test_it_is_built_once_and_anew_when_something_changed(forgotten, monkeypatch
     before = next((forgotten / "archbench").iterdir()).stat().st_mtime_ns
     assert built() == first
     assert next((forgotten / "archbench").iterdir()).stat().st_mtime_ns == before
-    monkeypatch.setattr(native, "processor", lambda: "another")
+    monkeypatch.setattr(build, "processor", lambda: "another")
     assert len(built()) == 2
-    source = forgotten / "sources" / "native_one.cpp"
+    source = forgotten / "sources" / "one.cpp"
     source.write_text(source.read_text() + "\n")
     assert len(built()) == 3
-    (forgotten / "sources" / "native.h").write_text("")
+    (forgotten / "sources" / "common.h").write_text("")
     assert len(built()) == 4
 
 
 @needs_compiler
 @pytest.mark.usefixtures("small")
 def test_several_may_build_at_once(forgotten):
-    compiler = next(path for name in native.COMPILERS if (path := shutil.which(name)))
+    compiler = next(path for name in build.COMPILERS if (path := shutil.which(name)))
     source, built = forgotten / "answer.cpp", forgotten / "answer.so"
     source.write_text(SOURCE)
     failures = []
 
-    def build() -> None:
+    def compile_once() -> None:
         try:
-            native._build(compiler, [source], built)
+            build._build(compiler, [source], built)
             assert ctypes.CDLL(str(built)).answer() == 42
         except Exception as error:
             failures.append(error)
 
-    builders = [threading.Thread(target=build) for _ in range(3)]
+    builders = [threading.Thread(target=compile_once) for _ in range(3)]
     for builder in builders:
         builder.start()
     for builder in builders:
@@ -85,14 +85,14 @@ def test_several_may_build_at_once(forgotten):
 @pytest.mark.usefixtures("forgotten")
 def test_without_a_compiler_the_problem_is_named(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert native.problem() == "no C++ compiler (c++, g++, clang++) on the path"
+    assert build.problem() == "no C++ compiler (c++, g++, clang++) on the path"
 
 
 @needs_compiler
 @pytest.mark.usefixtures("small")
 def test_what_the_compiler_says_is_the_problem(forgotten):
-    (forgotten / "sources" / "native_one.cpp").write_text("this is not C++")
-    assert re.match("the C.. compiler fails: .*this", native.problem())
+    (forgotten / "sources" / "one.cpp").write_text("this is not C++")
+    assert re.match("the C.. compiler fails: .*this", build.problem())
     assert not list((forgotten / "archbench").iterdir())
 
 
@@ -100,24 +100,24 @@ def test_what_the_compiler_says_is_the_problem(forgotten):
 @pytest.mark.usefixtures("small")
 def test_a_cache_that_cannot_be_written_is_the_problem(forgotten):
     (forgotten / "archbench").write_text("a file where the folder should be")
-    assert "archbench" in native.problem()
+    assert "archbench" in build.problem()
 
 
-@pytest.mark.skipif(bool(native.problem()), reason=native.problem())
+@pytest.mark.skipif(bool(build.problem()), reason=build.problem())
 def test_denormal_numbers_stay_on():
     """-ffast-math on the command that links would switch them off in the thread that loads the library."""
-    native.library()
+    build.library()
     assert torch.tensor(1e-40).mul(1.0).item() > 0
 
 
-@pytest.mark.skipif(bool(native.problem()), reason=native.problem())
+@pytest.mark.skipif(bool(build.problem()), reason=build.problem())
 def test_the_exponential_over_its_whole_range():
     """One step of the scan from state 1 without input is the exponential of delta A."""
     exponents = torch.cat([torch.linspace(-90, 88, 4001), torch.tensor([-1e30, -torch.inf, 0.0, -1e-30])])
     one, zero = torch.ones(1, 1, 1), torch.zeros(1, 1, len(exponents))
     initial = torch.ones(1, len(exponents), 1)
     decayed, _ = selective_scan(
-        zero, torch.ones_like(zero), exponents[:, None], one, one, initial, path="native"
+        zero, torch.ones_like(zero), exponents[:, None], one, one, initial, path="cpp"
     )
     expected = exponents.double().exp()
     expected[expected < torch.finfo(torch.float32).tiny * 1.1] = 0.0
@@ -125,5 +125,5 @@ def test_the_exponential_over_its_whole_range():
     assert error.max() < 2.5e-7
     for exponent, found in ((torch.nan, "nan"), (200.0, "inf"), (torch.inf, "inf")):
         A = torch.full((1, 1), exponent)
-        decayed, _ = selective_scan(zero[..., :1], one, A, one, one, initial[:, :1], path="native")
+        decayed, _ = selective_scan(zero[..., :1], one, A, one, one, initial[:, :1], path="cpp")
         assert str(decayed.item()) == found

@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from architectures.kernels.cpu import build as native
-from architectures.kernels.cpu.mamba_ops import NORMS, native_finish
+from architectures.kernels.cpu import build
+from architectures.kernels.cpu.mamba_ops import NORMS, cpp_finish
 from architectures.layers.ssm.causal_conv1d import CausalConvolution
 
-pytestmark = pytest.mark.skipif(bool(native.problem()), reason=native.problem())
+pytestmark = pytest.mark.skipif(bool(build.problem()), reason=build.problem())
 
 
 def check(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
@@ -48,7 +48,7 @@ def test_the_convolution_is_that_of_pytorch(B, T, C, K, bias, packed):
         [torch.arange(T) - (row * torch.arange(T)).cummax(0).values for row in starts_BT]
     )
     found = []
-    for path, dtype in (("native", torch.float32), ("portable", torch.float64)):
+    for path, dtype in (("cpp", torch.float32), ("torch", torch.float64)):
         layer, x_BTC = layer.to(dtype), wide.to(dtype)[..., C : 2 * C].requires_grad_()
         y_BTC = layer.activated(x_BTC, positions_BT=positions_BT if packed else None, path=path)
         found.append(gradients(y_BTC, [x_BTC, *layer.parameters()]))
@@ -72,7 +72,7 @@ def test_skip_gate_and_norm_by_their_formulas(B, T, groups, width, norm):
 
     ours, exact = operands(torch.float32), operands(torch.float64)
     weight = None if norm == "none" else ours[4]
-    found = native_finish(*ours[:4], norm=norm, weight_C=weight, groups=groups, eps=eps)
+    found = cpp_finish(*ours[:4], norm=norm, weight_C=weight, groups=groups, eps=eps)
     y, x, gate, D, *rest = exact
     s, q = y + D * x, F.silu(gate)
 
@@ -95,8 +95,8 @@ def test_the_number_of_threads_changes_no_bit():
     try:
         for count in (1, 2, 3):
             torch.set_num_threads(count)
-            y = layer.activated(x, path="native")
-            out = native_finish(y, x, gate, D, norm="after_gate", weight_C=weight, eps=1e-5)
+            y = layer.activated(x, path="cpp")
+            out = cpp_finish(y, x, gate, D, norm="after_gate", weight_C=weight, eps=1e-5)
             found.append(gradients(out, [x, D, weight, *layer.parameters()]))
     finally:
         torch.set_num_threads(before)
@@ -108,6 +108,6 @@ def test_half_precision_goes_through_float32_and_back():
     layer = CausalConvolution(20, 4)
     layer.initialise()
     x_BTC = torch.randn(2, 9, 20).bfloat16()
-    y_BTC = layer.activated(x_BTC, path="native")
+    y_BTC = layer.activated(x_BTC, path="cpp")
     assert y_BTC.dtype == torch.bfloat16
-    assert torch.equal(y_BTC, layer.activated(x_BTC.float(), path="native").bfloat16())
+    assert torch.equal(y_BTC, layer.activated(x_BTC.float(), path="cpp").bfloat16())

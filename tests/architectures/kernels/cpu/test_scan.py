@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from architectures.kernels.cpu import build as native
-from architectures.kernels.cpu.scan import native_selective_scan
+from architectures.kernels.cpu import build
+from architectures.kernels.cpu.scan import cpp_selective_scan
 from architectures.layers.ssm.selective_scan import selective_scan
 from architectures.layers.ssm.ssd import ssd
 
-pytestmark = pytest.mark.skipif(bool(native.problem()), reason=native.problem())
+pytestmark = pytest.mark.skipif(bool(build.problem()), reason=build.problem())
 
 SCANS = [(1, 1, 1, 1), (2, 5, 3, 1), (3, 70, 37, 5), (2, 64, 16, 4), (1, 131, 300, 16)]
 SSDS = [
@@ -56,7 +56,7 @@ def check_against_float64(scan: Scan, operands: list[Tensor], **settings: object
     ours, plain, exact = (
         results(scan, operands, dtype, path=path, **settings)
         for path, dtype in (
-            ("native", torch.float32),
+            ("cpp", torch.float32),
             ("reference", torch.float32),
             ("reference", torch.float64),
         )
@@ -90,8 +90,8 @@ def test_slices_of_wider_tensors_are_read_in_place():
     x_slice, b_slice, c_slice = (
         part.unflatten(-1, (n, -1)) for part, n in zip(parts, (4, 2, 2), strict=True)
     )
-    found = ssd(x_slice, delta, A, b_slice, c_slice, h, path="native")
-    for one, other in zip(found, ssd(x, delta, A, b, c, h, path="native"), strict=True):
+    found = ssd(x_slice, delta, A, b_slice, c_slice, h, path="cpp")
+    for one, other in zip(found, ssd(x, delta, A, b, c, h, path="cpp"), strict=True):
         assert torch.equal(one, other)
 
 
@@ -119,7 +119,7 @@ def test_the_number_of_threads_changes_no_bit(scan, operands, threads):
     found = []
     for count in (1, 2, 3, 2):
         threads(count)
-        found.append(results(scan, operands, torch.float32, path="native"))
+        found.append(results(scan, operands, torch.float32, path="cpp"))
     for other in found[1:]:
         for one, two in zip(found[0], other, strict=True):
             assert torch.equal(one, two)
@@ -130,10 +130,10 @@ def test_the_number_of_threads_changes_no_bit(scan, operands, threads):
     [(selective_scan, scan_operands(3, 67, 20, 5)), (ssd, ssd_operands(3, 67, 6, 20, 2, 6))],
 )
 def test_a_sequence_is_not_touched_by_its_neighbours(scan, operands):
-    whole = scan(*operands, path="native")
+    whole = scan(*operands, path="cpp")
     shared = 2  # A belongs to no sequence
     one = [x if i == shared else x[1:2] for i, x in enumerate(operands)]
-    for part, found in zip(whole, scan(*one, path="native"), strict=True):
+    for part, found in zip(whole, scan(*one, path="cpp"), strict=True):
         assert torch.equal(part[1:2], found)
 
 
@@ -141,11 +141,11 @@ def test_states_are_kept_only_for_training(monkeypatch):
     asked = []
     monkeypatch.setattr(
         "architectures.kernels.cpu.scan.call",
-        lambda name, *rest: asked.append(name) or native.call(name, *rest),
+        lambda name, *rest: asked.append(name) or build.call(name, *rest),
     )
     operands = [x.requires_grad_() for x in scan_operands(1, 4, 3, 2)]
     with torch.no_grad():
-        native_selective_scan(*operands, None, False)  # type: ignore[call-arg]
+        cpp_selective_scan(*operands, None, False)  # type: ignore[call-arg]
     assert asked == ["scan_forward"]
-    native_selective_scan(*operands, None, False)  # type: ignore[call-arg]
+    cpp_selective_scan(*operands, None, False)  # type: ignore[call-arg]
     assert "scan_starts" in asked

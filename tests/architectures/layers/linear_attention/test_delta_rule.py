@@ -27,7 +27,7 @@ def operands(
 SHAPES = [(1, 1, 1, 1, 1), (2, 2, 1, 3, 1), (3, 17, 2, 5, 4), (1, 40, 3, 2, 7), (1, 129, 1, 4, 3)]
 
 
-@pytest.mark.parametrize("path", ["reference", "portable"])
+@pytest.mark.parametrize("path", ["reference", "torch"])
 def test_by_hand(path):
     """K = 4, so that queries are halved. The second write meets half of the first under the same key."""
     key = [1.0, 0.0, 0.0, 0.0]
@@ -49,17 +49,17 @@ def test_chunks_are_the_recurrence(shape, decays, chunk):
     tensors = operands(*shape, strongest=2.0)
     asked = tensors if decays else [*tensors[:4], tensors[5]]
     results = {}
-    for path in ("portable", "reference"):
+    for path in ("torch", "reference"):
         log_decay = tensors[4] if decays else None
         y, last = delta_rule(*tensors[:4], log_decay, tensors[5], path=path, chunk=chunk)
         loss = (y * y.detach().cos()).sum() + last.square().sum()
         results[path] = [y, last, *torch.autograd.grad(loss, asked)]
-    for found, expected in zip(results["portable"], results["reference"], strict=True):
+    for found, expected in zip(results["torch"], results["reference"], strict=True):
         torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule"])
-@pytest.mark.parametrize("path", ["reference", "portable"])
+@pytest.mark.parametrize("path", ["reference", "torch"])
 @pytest.mark.parametrize("shape", SHAPES[1:])
 def test_outputs_are_those_of_the_transformers_library(shape, path, name):
     q, k, v, beta, decay, memory = (tensor.detach().float() for tensor in operands(*shape))
@@ -71,7 +71,7 @@ def test_outputs_are_those_of_the_transformers_library(shape, path, name):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("path", ["reference", "portable"])
+@pytest.mark.parametrize("path", ["reference", "torch"])
 def test_gradient_is_numerically_right(path):
     def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return delta_rule(*tensors, path=path, chunk=2)
@@ -79,7 +79,7 @@ def test_gradient_is_numerically_right(path):
     assert torch.autograd.gradcheck(run, operands(2, 5, 1, 2, 2))
 
 
-@pytest.mark.parametrize("path", ["portable", "reference"])
+@pytest.mark.parametrize("path", ["torch", "reference"])
 @pytest.mark.parametrize("cut", [1, 7, 16])
 def test_pieces_make_the_whole(path, cut):
     *tensors, initial = operands(3, 17, 2, 5, 4)
@@ -90,7 +90,7 @@ def test_pieces_make_the_whole(path, cut):
     torch.testing.assert_close(end, last, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("path", ["portable", "reference"])
+@pytest.mark.parametrize("path", ["torch", "reference"])
 def test_minus_infinity_forgets_everything(path):
     tensors = operands(2, 20, 2, 3, 4)
     q, k, v, beta, decay, memory = (tensor.detach() for tensor in tensors)

@@ -22,7 +22,7 @@ def operands(B: int, T: int, H: int, K: int, V: int, *, rate: float = 1.0) -> li
 SHAPES = [(1, 1, 1, 1, 1), (2, 2, 1, 3, 1), (3, 17, 2, 5, 4), (1, 40, 3, 2, 7), (1, 129, 1, 4, 3)]
 
 
-@pytest.mark.parametrize("path", ["reference", "portable"])
+@pytest.mark.parametrize("path", ["reference", "torch"])
 def test_by_hand(path):
     """K = 4, so that queries are halved; the first channel halves at each step, the second is kept."""
     k = torch.tensor([[1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]).view(1, 3, 1, 4)
@@ -39,15 +39,15 @@ def test_chunks_are_the_recurrence(shape, chunk):
     """Outputs, last memory, and the gradient of both with respect to every operand."""
     tensors = operands(*shape)
     results = {}
-    for path in ("portable", "reference"):
+    for path in ("torch", "reference"):
         y, last = gated_linear_attention(*tensors, path=path, chunk=chunk)
         loss = (y * y.detach().cos()).sum() + last.square().sum()
         results[path] = [y, last, *torch.autograd.grad(loss, tensors)]
-    for found, expected in zip(results["portable"], results["reference"], strict=True):
+    for found, expected in zip(results["torch"], results["reference"], strict=True):
         torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
 
 
-@pytest.mark.parametrize("path", ["reference", "portable"])
+@pytest.mark.parametrize("path", ["reference", "torch"])
 def test_a_constant_decay_is_a_state_space_model(path):
     """One head, and the scan of Mamba with steps of one: keys are its B, queries its C, values its inputs."""
     q, k, v, decay, memory = operands(2, 37, 1, 5, 3)
@@ -60,7 +60,7 @@ def test_a_constant_decay_is_a_state_space_model(path):
     torch.testing.assert_close(last[:, 0], state_BVK.mT, atol=1e-10, rtol=1e-10)
 
 
-@pytest.mark.parametrize("path", ["reference", "portable"])
+@pytest.mark.parametrize("path", ["reference", "torch"])
 def test_gradient_is_numerically_right(path):
     def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return gated_linear_attention(*tensors, path=path, chunk=4)
@@ -68,7 +68,7 @@ def test_gradient_is_numerically_right(path):
     assert torch.autograd.gradcheck(run, operands(2, 6, 1, 2, 2))
 
 
-@pytest.mark.parametrize("path", ["portable", "reference"])
+@pytest.mark.parametrize("path", ["torch", "reference"])
 @pytest.mark.parametrize("cut", [1, 7, 16])
 def test_pieces_make_the_whole(path, cut):
     *tensors, initial = operands(3, 17, 2, 5, 4)
@@ -79,7 +79,7 @@ def test_pieces_make_the_whole(path, cut):
     torch.testing.assert_close(end, last, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("path", ["portable", "reference"])
+@pytest.mark.parametrize("path", ["torch", "reference"])
 def test_minus_infinity_forgets_everything(path):
     q, k, v, decay, memory = (tensor.detach() for tensor in operands(2, 20, 2, 3, 4))
     starts = [7, 8, 16]

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from architectures.layers.ssm import selective_scan as scan
-from architectures.layers.ssm import selective_scan_compiled as compiled_scan
 from architectures.layers.ssm.selective_scan import selective_scan, selective_scan_flops
 from tests.architectures.authors import authors
 from tests.architectures.costs import arithmetic_of_one_sequence
@@ -28,7 +27,7 @@ def test_scan_by_hand():
     u, delta, b, c = (
         torch.tensor(v).view(1, 2, 1) for v in ([2.0, 3.0], [0.5, 1.0], [1.0, -1.0], [10.0, 1.0])
     )
-    for path in ("reference", "portable"):
+    for path in ("reference", "torch"):
         y, last = selective_scan(u, delta, torch.tensor([[-1.0]]), b, c, path=path)
         second = torch.tensor(-1.0).exp().item() * 1.0 - 3.0
         assert y.flatten().tolist() == pytest.approx([10.0, second])
@@ -53,11 +52,11 @@ def test_portable_is_the_reference(shape):
     """Outputs, last state, and the gradient of both with respect to every operand."""
     tensors = operands(*shape)
     results = {}
-    for path in ("portable", "reference"):
+    for path in ("torch", "reference"):
         y, last = selective_scan(*tensors, path=path)
         loss = (y * y.detach().cos()).sum() + last.square().sum()
         results[path] = [y, last, *torch.autograd.grad(loss, tensors)]
-    for found, expected in zip(results["portable"], results["reference"], strict=True):
+    for found, expected in zip(results["torch"], results["reference"], strict=True):
         torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
 
 
@@ -66,7 +65,7 @@ def test_gradient_of_the_last_state_alone():
     tensors = operands(2, 7, 3, 2)
     gradients = [
         torch.autograd.grad(selective_scan(*tensors, path=path)[1].sum(), tensors, materialize_grads=True)
-        for path in ("portable", "reference")
+        for path in ("torch", "reference")
     ]
     for found, expected in zip(*gradients, strict=True):
         torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
@@ -89,7 +88,7 @@ def resets(B: int, T: int) -> torch.Tensor:
 def test_portable_is_the_reference_with_documents(shape, negative):
     settings = {"reset_BT": resets(*shape[:2]), "negative": negative}
     tensors = operands(*shape)
-    pairs = zip(*(results(path, tensors, **settings) for path in ("portable", "reference")), strict=True)
+    pairs = zip(*(results(path, tensors, **settings) for path in ("torch", "reference")), strict=True)
     for found, expected in pairs:
         torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
 
@@ -104,7 +103,7 @@ def test_gradients_with_documents_and_negative_decays_are_numerically_right():
     assert torch.autograd.gradcheck(run, operands(2, 5, 2, 2))
 
 
-@pytest.mark.parametrize("path", ["portable", "reference"])
+@pytest.mark.parametrize("path", ["torch", "reference"])
 def test_a_document_begins_in_the_zero_state(path):
     u, delta, A, B, C, initial = operands(2, 11, 3, 2)
     reset_BT = torch.zeros(2, 11, dtype=torch.bool)
@@ -118,39 +117,12 @@ def test_a_document_begins_in_the_zero_state(path):
 def test_negative_decays_by_hand():
     """exp(ln 1/4) = 1/4 becomes 2/4 - 1 = -1/2."""
     one, A = torch.ones(1, 2, 1), torch.tensor([[0.25]]).log()
-    for path in ("reference", "portable"):
+    for path in ("reference", "torch"):
         y, _ = selective_scan(one, one, A, one, one, negative=True, path=path)
         assert y.flatten().tolist() == pytest.approx([1.0, 0.5])
 
 
-@pytest.fixture
-def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code that would be compiled, in pieces of a few steps."""
-    monkeypatch.setattr(compiled_scan, "_kernel", lambda: compiled_scan._steps)
-    monkeypatch.setattr(compiled_scan, "STEPS", 4)
-
-
-@pytest.mark.usefixtures("uncompiled")
-@pytest.mark.parametrize("negative", [False, True])
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_unrolled_steps_are_the_reference(shape, packed, negative):
-    settings = {"reset_BT": resets(*shape[:2]) if packed else None, "negative": negative}
-    tensors = operands(*shape)
-    pairs = zip(*(results(path, tensors, **settings) for path in ("compiled", "reference")), strict=True)
-    for found, expected in pairs:
-        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
-
-
-def test_compiled_is_the_reference(monkeypatch):
-    monkeypatch.setattr(compiled_scan, "STEPS", 2)
-    tensors = operands(2, 5, 3, 4)
-    pairs = zip(*(results(path, tensors) for path in ("compiled", "reference")), strict=True)
-    for found, expected in pairs:
-        torch.testing.assert_close(found, expected, atol=1e-10, rtol=1e-10)
-
-
-@pytest.mark.parametrize("path", ["portable", "reference"])
+@pytest.mark.parametrize("path", ["torch", "reference"])
 @pytest.mark.parametrize("cut", [1, 7, 16])
 def test_pieces_make_the_whole(path, cut):
     u, delta, A, B, C, initial = operands(3, 17, 5, 4)

@@ -35,7 +35,7 @@ def results(tensors: list[torch.Tensor], **settings: object) -> list[torch.Tenso
     return [y, last, *torch.autograd.grad(loss, tensors)]
 
 
-@pytest.mark.parametrize("path", ["reference", "portable"])
+@pytest.mark.parametrize("path", ["reference", "torch"])
 def test_by_hand(path):
     """One head, one channel, one state, two steps: h = exp(delta A) h + delta x B, y = h C."""
     x, delta, B, C = (torch.tensor(v) for v in ([2.0, 3.0], [0.5, 1.0], [1.0, -1.0], [10.0, 1.0]))
@@ -91,7 +91,7 @@ def test_gradients_are_numerically_right(negative):
     assert torch.autograd.gradcheck(run, operands(2, 5, 2, 2, 1, 2))
 
 
-@pytest.mark.parametrize("path", ["reference", "portable"])
+@pytest.mark.parametrize("path", ["reference", "torch"])
 @pytest.mark.parametrize("cut", [1, 7, 16])
 def test_pieces_make_the_whole(path, cut):
     x, delta, A, B, C, initial = operands(2, 17, 4, 3, 2, 5)
@@ -124,7 +124,7 @@ def test_large_steps_lose_nothing_in_float32():
         tensors[2].copy_(torch.tensor([-16.0, -0.01]))
     weight = torch.randn(1, 200, 2, 3)
     gradients = []
-    for path, dtype in (("portable", torch.float32), ("reference", torch.float64)):
+    for path, dtype in (("torch", torch.float32), ("reference", torch.float64)):
         own = [tensor.detach().to(dtype).requires_grad_() for tensor in tensors]
         y, last = ssd(*own, path=path)
         loss = (y * weight).sum() + last.sum()

@@ -18,7 +18,8 @@ from architectures.backbones.mamba import Mamba
 from architectures.backbones.mamba2 import Mamba2
 from architectures.backbones.moe import MoE
 from architectures.backbones.stack import Stack
-from architectures.kernels.cpu import build as native
+from architectures.kernels.cpu import build
+from architectures.kernels.cpu.decode.dispatch import CompiledDecodingState
 from architectures.kernels.cpu.decode.layer_spec import ROWS
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.block import BlockConfig
@@ -27,7 +28,7 @@ from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig, RotaryScaling
 from tests.architectures.conformance import enliven
 
-pytestmark = pytest.mark.skipif(bool(native.problem()), reason=native.problem())
+pytestmark = pytest.mark.skipif(bool(build.problem()), reason=build.problem())
 
 VOCABULARY = 23
 ROOM = 45
@@ -35,7 +36,7 @@ READ = 5
 """Tokens read in one piece before the others, one at a time."""
 
 
-def build(cls: type[Backbone], **settings: Any) -> Backbone:
+def make_model(cls: type[Backbone], **settings: Any) -> Backbone:
     config = cls.Config(**{"d_model": 36, "num_layers": 2} | settings)  # type: ignore[arg-type]
     torch.manual_seed(0)
     model = enliven(cls(config, vocab_size=VOCABULARY, max_length=ROOM)).eval()
@@ -56,83 +57,89 @@ def positions(kind: str = "rope", **settings: Any) -> PositionsConfig:
 EXPERTS = {"num_experts": 5, "experts_per_token": 3}
 SCALING = RotaryScaling(kind="yarn", factor=3.0, original_length=8)
 MODELS = {
-    "llama": lambda: build(Decoder, attention=attention()),
-    "grouped, biases": lambda: build(
+    "llama": lambda: make_model(Decoder, attention=attention()),
+    "grouped, biases": lambda: make_model(
         Decoder,
         attention=attention(num_heads=6, num_kv_heads=2, bias=True, out_bias=True, scale=0.3),
         feedforward=FeedForwardConfig(bias=True, activation="gelu", gated=False),
         block=BlockConfig(norm="layernorm"),
         d_ff=50,
     ),
-    "multi-query, partly rotated": lambda: build(
+    "multi-query, partly rotated": lambda: make_model(
         Decoder,
         attention=attention(num_heads=2, num_kv_heads=1, head_dim=70),
         positions=positions(fraction=0.6, interleaved=True, scaling=SCALING),
         feedforward=FeedForwardConfig(activation="gelu_tanh"),
         block=BlockConfig(norm="rmsnorm_offset", placement="sandwich"),
     ),
-    "norms of heads": lambda: build(
+    "norms of heads": lambda: make_model(
         Decoder, attention=attention(num_heads=6, num_kv_heads=2, qk_norm="head"), positions=positions()
     ),
-    "norms of queries and keys": lambda: build(
+    "norms of queries and keys": lambda: make_model(
         Decoder,
         attention=attention(num_heads=6, num_kv_heads=3, qk_norm="full"),
         block=BlockConfig(norm="layernorm"),
     ),
-    "learned positions": lambda: build(
+    "learned positions": lambda: make_model(
         Decoder,
         attention=attention(),
         positions=positions("learned"),
         feedforward=FeedForwardConfig(activation="relu_squared", gated=False),
         block=BlockConfig(norm="layernorm_no_bias", placement="post"),
     ),
-    "parallel": lambda: build(
+    "parallel": lambda: make_model(
         Decoder,
         attention=attention(),
         positions=positions("alibi"),
         block=BlockConfig(norm="layernorm", parallel=True, shared_norm=True),
     ),
-    "parallel, two norms": lambda: build(
+    "parallel, two norms": lambda: make_model(
         Decoder,
         attention=attention(),
         positions=positions(layers=["positional", "none"]),
         block=BlockConfig(parallel=True),
     ),
-    "buckets": lambda: build(
+    "buckets": lambda: make_model(
         Decoder,
         attention=attention(),
         positions=positions("relative", num_buckets=8, max_distance=20),
         feedforward=FeedForwardConfig(activation="relu", gated=False),
         block=BlockConfig(placement="output"),
     ),
-    "experts": lambda: build(MoE, attention=attention(), experts=ExpertsConfig(**EXPERTS)),
-    "shared experts": lambda: build(
+    "experts": lambda: make_model(MoE, attention=attention(), experts=ExpertsConfig(**EXPERTS)),
+    "shared experts": lambda: make_model(
         MoE,
         attention=attention(),
         experts=ExpertsConfig(
             **EXPERTS, num_shared_experts=2, shared_gate=True, score="sigmoid", scaling=1.7, bias_rate=0.1
         ),
     ),
-    "experts as they are": lambda: build(
+    "experts as they are": lambda: make_model(
         MoE,
         attention=attention(),
         experts=ExpertsConfig(**EXPERTS, renormalise=False, num_shared_experts=1),
         feedforward=FeedForwardConfig(gated=False),
     ),
-    "mamba": lambda: build(Mamba, d_model=40),
-    "mamba, norms": lambda: build(Mamba, d_model=24, selection_norm=True, d_state=7, conv_width=2, bias=True),
-    "mamba2": lambda: build(Mamba2, num_heads=3, num_groups=3, d_state=18, dt_ceiling=0.9, dt_floor=0.01),
-    "mamba2, norm first": lambda: build(Mamba2, num_heads=4, num_groups=2, norm="before_gate", conv_width=1),
-    "mamba2, no norm": lambda: build(Mamba2, num_heads=2, norm="none", conv_bias=False),
-    "source": lambda: build(
+    "mamba": lambda: make_model(Mamba, d_model=40),
+    "mamba, norms": lambda: make_model(
+        Mamba, d_model=24, selection_norm=True, d_state=7, conv_width=2, bias=True
+    ),
+    "mamba2": lambda: make_model(
+        Mamba2, num_heads=3, num_groups=3, d_state=18, dt_ceiling=0.9, dt_floor=0.01
+    ),
+    "mamba2, norm first": lambda: make_model(
+        Mamba2, num_heads=4, num_groups=2, norm="before_gate", conv_width=1
+    ),
+    "mamba2, no norm": lambda: make_model(Mamba2, num_heads=2, norm="none", conv_bias=False),
+    "source": lambda: make_model(
         EncoderDecoder, attention=attention(), positions=positions("relative"), block=BlockConfig()
     ),
-    "grouped source": lambda: build(
+    "grouped source": lambda: make_model(
         EncoderDecoder,
         attention=attention(num_heads=6, num_kv_heads=3, bias=True, qk_norm="head"),
         block=BlockConfig(norm="layernorm", placement="post"),
     ),
-    "mixed": lambda: build(Hybrid, layers=["attention", "gla"], attention=attention()),
+    "mixed": lambda: make_model(Hybrid, layers=["attention", "gla"], attention=attention()),
 }
 
 
@@ -167,7 +174,7 @@ def check(found: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_steps_are_those_of_pytorch(name):
     model = MODELS[name]()
-    assert model.kernels()["decoding"] == ("native in 1 of 2 blocks" if name == "mixed" else "native")
+    assert model.kernels()["decoding"] == ("cpp in 1 of 2 blocks" if name == "mixed" else "cpp")
     for batch in (1, 3, 9):
         tokens_BT = torch.randint(VOCABULARY, (batch, 18), generator=torch.Generator().manual_seed(batch))
         # Prompts of different lengths, but for a batch of three.
@@ -195,7 +202,7 @@ def test_neither_threads_nor_other_rows_change_a_bit(name):
     """Wide enough that the work is shared out."""
     small = MODELS[name]()
     same = {field.name: getattr(small.config, field.name) for field in dataclasses.fields(small.config)}
-    model = build(type(small), **same | {"d_model": 240, "num_layers": 1})
+    model = make_model(type(small), **same | {"d_model": 240, "num_layers": 1})
     assert isinstance(model, Stack)
     x_B1D = torch.randn(ROWS, 1, 240)
     before, found = torch.get_num_threads(), []
@@ -204,11 +211,13 @@ def test_neither_threads_nor_other_rows_change_a_bit(name):
             torch.set_num_threads(threads)
             state = model.start(ROWS, ROOM)
             state.select([*range(rows)])
-            assert state.native is not None
+            assert isinstance(state, CompiledDecodingState)
+            step = state.steps[0]
+            assert step is not None
             x_BTD = x_B1D[:rows]
             for _ in range(2):
                 context = model.next_context(torch.zeros(rows, 1), state.lengths, None)
-                x_BTD = state.native[0](x_BTD, state.layers[0], context)
+                x_BTD = step(x_BTD, state.layers[0], context)
             found.append(x_BTD)
     finally:
         torch.set_num_threads(before)
@@ -218,7 +227,7 @@ def test_neither_threads_nor_other_rows_change_a_bit(name):
 
 def test_what_is_not_plain_keeps_to_pytorch(monkeypatch):
     plain = {"attention": attention()}
-    assert build(Decoder, **plain).kernels()["decoding"] == "native"
+    assert make_model(Decoder, **plain).kernels()["decoding"] == "cpp"
     others = [
         {"attention": attention(sinks=True)},
         {"attention": attention(softcap=3.0)},
@@ -232,27 +241,28 @@ def test_what_is_not_plain_keeps_to_pytorch(monkeypatch):
         plain | {"feedforwards": ["experts"], "experts": ExpertsConfig(dispatch="loop")},
     ]
     for settings in others:
-        assert build(Decoder, **settings).kernels()["decoding"] == "portable", settings
-    assert build(Mamba, d_model=40, scan="portable").kernels()["decoding"] == "portable"
-    assert build(Mamba2, num_heads=2, scan="portable").kernels()["decoding"] == "portable"
+        assert make_model(Decoder, **settings).kernels()["decoding"] == "torch", settings
+    assert make_model(Mamba, d_model=40, scan="torch").kernels()["decoding"] == "torch"
+    assert make_model(Mamba2, num_heads=2, scan="torch").kernels()["decoding"] == "torch"
     for dtype in (torch.bfloat16, torch.float64):
-        assert build(Decoder, **plain).to(dtype).kernels()["decoding"] == "portable"
-    assert build(Decoder, **plain).to("meta").kernels()["decoding"] == "portable"
-    monkeypatch.setattr(native, "problem", lambda: "no C++ compiler")
-    assert build(Decoder, **plain).kernels()["decoding"] == "portable"
+        assert make_model(Decoder, **plain).to(dtype).kernels()["decoding"] == "torch"
+    assert make_model(Decoder, **plain).to("meta").kernels()["decoding"] == "torch"
+    monkeypatch.setattr(build, "problem", lambda: "no C++ compiler")
+    assert make_model(Decoder, **plain).kernels()["decoding"] == "torch"
 
 
 @torch.no_grad()
 def test_pieces_padding_autocast_training_and_many_rows_keep_to_pytorch():
-    model = build(Decoder, attention=attention())
+    model = make_model(Decoder, attention=attention())
 
     def refuse(*arguments: object) -> Tensor:
         raise AssertionError("a step by the C++ kernels")
 
     def state_of(rows: int) -> DecodingState:
         state = model.start(rows, ROOM)
-        assert (state.native is None) == model.training
-        state.native = state.native and [refuse for _ in state.native]
+        assert isinstance(state, CompiledDecodingState) != model.training
+        if isinstance(state, CompiledDecodingState):
+            state.steps = [refuse for _ in state.steps]
         return state
 
     one_BT = torch.zeros(2, 1, dtype=torch.long)
@@ -269,7 +279,7 @@ def test_pieces_padding_autocast_training_and_many_rows_keep_to_pytorch():
 
 @torch.no_grad()
 def test_a_full_cache_is_an_error():
-    model = build(Decoder, attention=attention())
+    model = make_model(Decoder, attention=attention())
     state, token_BT = model.start(1, 2), torch.zeros(1, 1, dtype=torch.long)
     for _ in range(2):
         model.step(token_BT, state)
@@ -279,7 +289,7 @@ def test_a_full_cache_is_an_error():
 
 @torch.no_grad()
 def test_weights_may_change_in_place_between_steps():
-    model = build(Decoder, attention=attention())
+    model = make_model(Decoder, attention=attention())
     state, token_BT = model.start(1, ROOM), torch.zeros(1, 1, dtype=torch.long)
     for parameter in model.parameters():
         parameter.mul_(1.1)

@@ -15,11 +15,11 @@ from architectures.backbones.mamba2 import Mamba2, Mamba2Config
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
 from architectures.layers.attention.config import AttentionConfig, LatentConfig
-from architectures.layers.fixed_step import FixedStep
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
+from tests import ROOT
 from tests.architectures.conformance import check_close, enliven, random_inputs
-from tests.recorded import Recorded, without_native_kernels
+from tests.recorded import Recorded, without_cpp_kernels
 
 WIDTH, VOCABULARY, ROOM, PROMPT, TOKENS = 16, 23, 14, 5, 8
 GROUPED = ExpertsConfig(num_experts=4, experts_per_token=2, dispatch="grouped")
@@ -45,7 +45,8 @@ MODELS = {
 
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_native_kernels(monkeypatch)
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    without_cpp_kernels(monkeypatch)
 
 
 def make(name: str) -> Backbone:
@@ -55,12 +56,14 @@ def make(name: str) -> Backbone:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_of_fixed_shapes_is_the_step_and_always_the_same_kernels(name: str) -> None:
+    from cuda_graph_decode import StaticDecoder
+
     model = make(name)
     inputs = random_inputs(model, 3, PROMPT + TOKENS)
     plain, fixed = (model.start(3, ROOM, source_BS=inputs.source_BS) for _ in range(2))
     for state in (plain, fixed):
         model.step(inputs.tokens_BT[:, :PROMPT], state)
-    step = FixedStep(model, fixed, ROOM)
+    step = StaticDecoder(model, fixed, ROOM)
     runs = []
     for token_B1 in inputs.tokens_BT[:, PROMPT:].split(1, dim=1):
         expected_B1V = model.step(token_B1, plain)
@@ -69,7 +72,7 @@ def test_a_step_of_fixed_shapes_is_the_step_and_always_the_same_kernels(name: st
         check_close(found_B1V, expected_B1V, f"logits after {plain.length} tokens")
         assert not recorded.waits
         runs.append(recorded.kernels)
-    assert fixed.lengths == plain.lengths
+    assert step.state.lengths == plain.lengths
     assert all(run == runs[0] for run in runs)
 
 
@@ -86,20 +89,22 @@ def test_plain_steps_of_a_transformer_have_shapes_that_grow() -> None:
 
 
 def test_what_has_no_fixed_shapes_is_refused() -> None:
+    from cuda_graph_decode import StaticDecoder
+
     model = make("decoder")
     state = model.start(2, ROOM)
     state.lengths = [1, 2]
     with pytest.raises(ValueError, match="rows of one length"):
-        FixedStep(model, state, ROOM)
+        StaticDecoder(model, state, ROOM)
     paged = Decoder(
         DecoderConfig(d_model=WIDTH, attention=AttentionConfig(cache="paged")),
         vocab_size=VOCABULARY,
         max_length=ROOM,
     )
     with pytest.raises(ValueError, match=r"attention\.cache=contiguous"):
-        FixedStep(paged, paged.start(1, ROOM), ROOM)
+        StaticDecoder(paged, paged.start(1, ROOM), ROOM)
     full = model.start(1, 1)
-    step = FixedStep(model, full, 1)
+    step = StaticDecoder(model, full, 1)
     step(torch.zeros(1, 1, dtype=torch.int64))
     with pytest.raises(ValueError, match="room for 1 tokens, not for 2"):
         step(torch.zeros(1, 1, dtype=torch.int64))

@@ -1,0 +1,62 @@
+"""The block of a decoder that also attends to a source.
+
+Shapes: B batch, T target length, S source length, D d_model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from architectures.layers.attention.multi_head import CrossAttention
+from architectures.layers.block import Auxiliary, Block, BlockConfig, FeedForward, Mixer, Residual
+from architectures.layers.context import Context
+from architectures.layers.normalization import MakeNorm
+
+
+class CrossAttentionBlock(Block):
+    """A block with cross-attention between mixer and feed-forward."""
+
+    cross: CrossAttention
+    cross_residual: Residual
+    feedforward: FeedForward
+    feedforward_residual: Residual
+
+    def __init__(
+        self,
+        mixer: Mixer,
+        cross: CrossAttention,
+        feedforward: FeedForward,
+        make_norm: MakeNorm,
+        config: BlockConfig,
+        *,
+        skip: float = 0.0,
+        first: bool = False,
+    ) -> None:
+        super().__init__(mixer, feedforward, make_norm, config, skip=skip, first=first, cross=cross)
+
+    def forward(  # type: ignore[override]
+        self, x_BTD: Tensor, context: Context, source_BSD: Tensor, source_valid_BS: Tensor | None
+    ) -> tuple[Tensor, Auxiliary]:
+        """Return the output of the block for whole targets, and its auxiliary losses."""
+        source = self.cross.read(source_BSD, source_valid_BS)
+        mixed_BTD = self.mixer(self.mixer_residual.pre(x_BTD, low_precision=True), context)
+        return self._after(x_BTD, mixed_BTD, source, context.valid_BT)
+
+    def step(self, x_BTD: Tensor, state: dict[str, Any], context: Context) -> Tensor:
+        mixed_BTD = self.mixer.step(
+            self.mixer_residual.pre(x_BTD, low_precision=True), state["self"], context
+        )
+        return self._after(x_BTD, mixed_BTD, state["source"], None)[0]
+
+    def _after(
+        self, x_BTD: Tensor, mixed_BTD: Tensor, source: dict[str, Any], valid_BT: Tensor | None
+    ) -> tuple[Tensor, Auxiliary]:
+        x_BTD = self.mixer_residual.add(x_BTD, mixed_BTD)
+        input_BTD = self.cross_residual.pre(x_BTD, low_precision=True)
+        x_BTD = self.cross_residual.add(x_BTD, self.cross.cross(input_BTD, source))
+        z_BTD, auxiliary = self.feedforward(
+            self.feedforward_residual.pre(x_BTD, low_precision=True), valid_BT
+        )
+        return self.feedforward_residual.add(x_BTD, z_BTD), auxiliary

@@ -1,0 +1,155 @@
+"""Decode one token after another by operations of fixed shapes, as a CUDA graph must repeat them.
+
+``Backbone.step`` reads as much of a cache as is filled, so that its shapes grow with the text. Here the
+position is a number in a tensor: every slot of a cache is read, and those behind the position are masked. The
+token is the same; it costs a pass over all the room there is, and saves a GPU some hundred launches.
+
+Nothing in the models is made for this: the caches of a decoding state are replaced by static ones.
+
+Shapes: B batch, G key/value heads, S slots, E width of a stream, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from architectures.backbone import Backbone, DecodingState
+from architectures.backbones.encoder_decoder import EncoderDecoder
+from architectures.backbones.stack import Stack
+from architectures.layers.attention.kv_cache import (
+    Cache,
+    ContiguousCache,
+    Int8Cache,
+    RingCache,
+    check_room,
+    quantise,
+)
+from architectures.layers.context import Context
+
+WARMUP = 3
+"""Steps before one is recorded, in which libraries choose their kernels; PyTorch advises as many."""
+
+
+class StaticCache(Cache):
+    """A cache that stores one token of every row at the position (1, 1) in ``context.positions_BT``."""
+
+    def __init__(self, cache: ContiguousCache | RingCache) -> None:
+        self.cache = cache
+
+    def append(self, streams_BGTE: list[Tensor], context: Context) -> tuple[list[Tensor], Tensor]:
+        cache, position_1 = self.cache, context.positions_BT[0]
+        if isinstance(cache, RingCache):
+            slot_1 = position_1 % cache.window
+            cache.positions_BS.index_copy_(1, slot_1, position_1.int().expand(len(cache.positions_BS), 1))
+            put(cache.streams, streams_BGTE, slot_1)
+            return cache.streams, cache.positions_BS[:1]
+        slots_1S = torch.arange(cache.capacity, device=position_1.device)[None]
+        if not isinstance(cache, Int8Cache):
+            put(cache.streams, streams_BGTE, position_1)
+            return cache.streams, slots_1S
+        dtype, count = streams_BGTE[0].dtype, len(streams_BGTE)
+        wholes, scales = zip(*(quantise(stream) for stream in streams_BGTE), strict=True)
+        put(cache.streams, [*wholes, *scales], position_1)
+        stored = zip(cache.streams[:count], cache.streams[count:], strict=True)
+        return [whole.to(dtype) * scale.to(dtype) for whole, scale in stored], slots_1S
+
+    def select(self, rows: list[int]) -> Cache:
+        self.cache.select(rows)
+        return self
+
+    def num_bytes(self) -> int:
+        return self.cache.num_bytes()
+
+
+def put(streams_BGSE: list[Tensor], new_BG1E: list[Tensor], slot_1: Tensor) -> None:
+    """Write one token of every row to the slot whose number is in a tensor."""
+    for stored, new in zip(streams_BGSE, new_BG1E, strict=True):
+        stored.index_copy_(2, slot_1, new.to(stored.dtype))
+
+
+def static(value: Any) -> Any:
+    """Return the state of a layer with static caches. Raises ValueError for a cache that grows."""
+    if isinstance(value, ContiguousCache | RingCache):
+        return StaticCache(value)
+    if isinstance(value, Cache):
+        raise ValueError("a paged cache grows: set attention.cache=contiguous for steps of fixed shapes")
+    if isinstance(value, dict):
+        return {name: static(each) for name, each in value.items()}
+    return [static(each) for each in value] if isinstance(value, list) else value
+
+
+class StaticDecoder:
+    """Continues a decoding state, all rows of which have read as many tokens."""
+
+    def __init__(self, model: Backbone, state: DecodingState, room: int) -> None:
+        """``room`` is what the state was started with. Raises ValueError for what has no fixed shapes."""
+        if model.capabilities.blockwise or len(set(state.lengths)) != 1:
+            raise ValueError("a step of fixed shapes takes rows of one length, one token at a time")
+        assert isinstance(model, Stack | EncoderDecoder)
+        device = next(model.parameters()).device
+        self.model, self.room = model, room
+        self.score_bias = model.score_bias if isinstance(model, Stack) else model.decoder_bias
+        self.state = DecodingState(lengths=state.lengths, layers=[static(layer) for layer in state.layers])
+        self.position_1 = torch.tensor([state.length], device=device)
+        self.token_B1 = torch.zeros(len(state.lengths), 1, dtype=torch.int64, device=device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.logits_B1V: Tensor | None = None
+
+    def __call__(self, token_B1: Tensor) -> Tensor:
+        """Logits (B, 1, V) of the next token. After ``capture`` the next call overwrites them."""
+        check_room(self.room, self.state.length + 1)
+        self.token_B1.copy_(token_B1)
+        if self.graph is None:
+            self.logits_B1V = self._run()
+        else:
+            self.graph.replay()
+        self.state.lengths = [length + 1 for length in self.state.lengths]
+        assert self.logits_B1V is not None
+        return self.logits_B1V
+
+    @torch.no_grad()
+    def _run(self) -> Tensor:
+        context = Context(positions_BT=self.position_1[None], start=None, score_bias=self.score_bias)
+        logits_B1V = self.model.step_with_context(context, self.token_B1, self.state)
+        self.position_1.add_(1)
+        return logits_B1V
+
+    @torch.no_grad()
+    def capture(self) -> None:
+        """Record a step as a CUDA graph, which ``__call__`` repeats; the state stays as it is.
+
+        Autocast must be off, or without its cache. The keys and values that a trial leaves in a slot are
+        overwritten before they are read; recurrent states are restored.
+        """
+        check_room(self.room, self.state.length + 1)
+        recurrent = list(tensors(self.state.layers))
+        kept = [(each, each.clone()) for each in (self.position_1, *recurrent)]
+
+        def restore() -> None:
+            for each, before in kept:
+                each.copy_(before)
+
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARMUP):
+                self._run()
+                restore()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.logits_B1V = self._run()
+        self.graph = graph
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in the state of layers, without those of caches."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from tensors(each)
