@@ -51,9 +51,17 @@ CLASSES: dict[str, dict[str, str]] = {
 NESTED: dict[str, dict[str, str]] = {"s4": {"rate": "dt_scale"}}
 """Renamed keys in the sections of a hybrid."""
 
+_SCANS = {"portable": "torch", "compiled": "torch", "native": "cpp", "fused": "mamba_ssm"}
 VALUES: dict[str, dict[str, str]] = {
     "names.backbone": {"diffusion": "masked_diffusion", "diffusion_moe": "masked_diffusion_moe"},
     "scale.axis": {"body": "non_embedding", "active_body": "active_non_embedding"},
+    "device.kernels": {"portable": "torch", "native": "cpp"},
+    "backbone.scan": _SCANS,
+    "backbone.mamba.scan": _SCANS,
+    "backbone.mamba2.scan": _SCANS,
+    "backbone.gla.scan": _SCANS,
+    "backbone.deltanet.scan": _SCANS,
+    "backbone.gated_deltanet.scan": _SCANS,
 }
 """Renamed values, by key."""
 
@@ -162,10 +170,7 @@ def upgrade(tree: dict[str, Any]) -> dict[str, Any]:
     if isinstance(new.get("backbone"), dict):
         new["backbone"] = _named_layers(new["backbone"])
     for key, values in VALUES.items():
-        section, _, leaf = key.partition(".")
-        held = new.get(section)
-        if isinstance(held, dict) and isinstance(held.get(leaf), str):
-            new[section] = {**held, leaf: values.get(held[leaf], held[leaf])}
+        new = _revalued(new, key, values)
     if isinstance(new.get("name"), str):  # a model.json
         new["name"] = VALUES["names.backbone"].get(new["name"], new["name"])
     return new
@@ -174,6 +179,15 @@ def upgrade(tree: dict[str, Any]) -> dict[str, Any]:
 def _renamed(section: dict[str, Any], keys: dict[str, str]) -> dict[str, Any]:
     """Return a section with its keys renamed, in the same order. A key whose new name is there too stays."""
     return {key if keys.get(key, key) in section else keys[key]: value for key, value in section.items()}
+
+
+def _revalued(section: dict[str, Any], key: str, values: dict[str, str]) -> dict[str, Any]:
+    """Return a section with the value at a dotted key renamed, where there is one."""
+    name, _, rest = key.partition(".")
+    held = section.get(name)
+    if rest:
+        return {**section, name: _revalued(held, rest, values)} if isinstance(held, dict) else section
+    return {**section, name: values.get(held, held)} if isinstance(held, str) else section
 
 
 def _part(section: dict[str, Any], keys: dict[str, str]) -> dict[str, Any]:

@@ -95,6 +95,17 @@ def test_letters_of_layer_patterns_become_names(key: str, letters: str, names: l
     assert upgrade(tree("XYZ")) == tree("XYZ")
 
 
+def test_paths_of_kernels() -> None:
+    stored = {
+        "device": {"name": "cpu", "kernels": "portable"},
+        "backbone": {"scan": "fused", "mamba": {"scan": "compiled"}, "mamba2": {"scan": "native"}},
+    }
+    assert upgrade(stored) == {
+        "device": {"name": "cpu", "kernels": "torch"},
+        "backbone": {"scan": "mamba_ssm", "mamba": {"scan": "torch"}, "mamba2": {"scan": "cpp"}},
+    }
+
+
 def test_keys_of_other_peoples_classes_stay() -> None:
     own = {"backbone": {"_target_": "mine.Own", "rate": 1}, "objective": {"_target_": "mine.Loss", "rate": 1}}
     assert upgrade(own) == own
