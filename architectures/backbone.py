@@ -106,6 +106,41 @@ class Flops:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelInputs:
+    """What a forward pass reads. All but the tokens may be None, and not every backbone takes each."""
+
+    tokens_BT: Tensor
+    """Token ids, int64."""
+    valid_BT: Tensor | None = None
+    """True where a token is real, False at padding on the right; None when all are real. Padding changes
+    nothing at the valid positions."""
+    documents_BT: Tensor | None = None
+    """A number for the document each token belongs to, for packed documents that follow one another: they do
+    not see each other, and positions begin anew in each."""
+    segments_BT: Tensor | None = None
+    """The segment (0, 1, ...) of each token, for backbones with segment tables."""
+    source_BS: Tensor | None = None
+    """Token ids that the encoder of an encoder-decoder reads."""
+    source_valid_BS: Tensor | None = None
+    """The validity of ``source_BS``, as ``valid_BT`` is that of ``tokens_BT``."""
+    scored_BT: Tensor | None = None
+    """True where logits are wanted, at N valid positions; None for all. The others are not computed: the
+    logits are one row (1, N, V) then, in the order of the positions. It may be in CPU memory whatever the
+    device, which saves a GPU a wait."""
+    time_B: Tensor | None = None
+    """Fraction of each sequence's tokens that is masked, for backbones with a time embedding."""
+    clean_BT: Tensor | None = None
+    """The clean tokens of which a ``blockwise`` backbone reads the blocks before each noisy one; None to read
+    them from ``tokens_BT``."""
+
+    def refuse(self, model: str, *names: str) -> None:
+        """Raise ValueError where one of these inputs is given to a model that does not take it."""
+        for name in names:
+            if getattr(self, name) is not None:
+                raise ValueError(f"{model} does not take {name}")
+
+
 @dataclass(kw_only=True)
 class Output:
     """What a forward pass returns."""
@@ -224,32 +259,17 @@ class Backbone(nn.Module, ABC):
         self.vocab_size = vocab_size
         self.max_length = max_length
 
-    @abstractmethod
-    def forward(
-        self,
-        tokens_BT: Tensor,
-        *,
-        valid_BT: Tensor | None = None,
-        documents_BT: Tensor | None = None,
-        segments_BT: Tensor | None = None,
-        source_BS: Tensor | None = None,
-        source_valid_BS: Tensor | None = None,
-        scored_BT: Tensor | None = None,
-    ) -> Output:
-        """Logits for every position of ``tokens_BT``, or for those of ``scored_BT`` alone.
+    def forward(self, tokens_BT: Tensor, **others: Tensor | None) -> Output:
+        """Return the output for ``ModelInputs(tokens_BT=tokens_BT, **others)``, whose fields are documented.
 
-        Args:
-            tokens_BT: token ids, int64.
-            valid_BT: True where a token is real, False at padding on the right;
-                None when all are real. Padding changes nothing at the valid positions.
-            documents_BT: a number for the document each token belongs to, documents standing one
-                after another: they do not see each other, and positions begin anew in each.
-            segments_BT: the segment (0, 1, ...) of each token, for backbones with segment tables.
-            source_BS, source_valid_BS: the encoder's side; only for encoder-decoders.
-            scored_BT: True where logits are wanted, at N valid positions; None for all. The others are not
-                computed: the logits are one row (1, N, V) then, in the order of the positions. It may be in
-                CPU memory whatever the device, which spares a GPU a wait.
+        Raises:
+            ValueError: the model does not take one of the inputs, or needs one that is missing.
         """
+        return self.compute(ModelInputs(tokens_BT=tokens_BT, **others))
+
+    @abstractmethod
+    def compute(self, inputs: ModelInputs) -> Output:
+        """Return the output for these inputs; what ``forward`` calls."""
 
     @abstractmethod
     def sequence_flops(self, length: int, source_length: int = 0) -> Flops:

@@ -16,7 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from architectures.backbone import Capabilities, DecodingState, Flops, Output, gather_scored, no_source
+from architectures.backbone import (
+    Capabilities,
+    DecodingState,
+    Flops,
+    ModelInputs,
+    Output,
+    gather_scored,
+    no_source,
+)
 from architectures.backbones.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from architectures.layers.context import Context
 from architectures.layers.layer_pattern import format_pattern
@@ -49,34 +57,18 @@ class BlockDiffusion(MaskedDiffusion):
     capabilities = Capabilities(blockwise=True)
     config: BlockDiffusionConfig
 
-    def forward(
-        self,
-        tokens_BT: Tensor,
-        *,
-        valid_BT: Tensor | None = None,
-        documents_BT: Tensor | None = None,
-        segments_BT: Tensor | None = None,
-        source_BS: Tensor | None = None,
-        source_valid_BS: Tensor | None = None,
-        scored_BT: Tensor | None = None,
-        time_B: Tensor | None = None,
-        clean_BT: Tensor | None = None,
-    ) -> Output:
-        """Logits for every position of ``tokens_BT``.
-
-        Args:
-            clean_BT: what the blocks before a token are read from; None reads them from ``tokens_BT``.
-        """
-        no_source(source_BS, type(self).__name__)
-        if documents_BT is not None:
+    def compute(self, inputs: ModelInputs) -> Output:
+        tokens_BT, valid_BT, clean_BT = inputs.tokens_BT, inputs.valid_BT, inputs.clean_BT
+        no_source(inputs.source_BS, type(self).__name__)
+        if inputs.documents_BT is not None:
             raise ValueError("block diffusion cannot keep packed documents apart")
         T = tokens_BT.shape[1]
-        place_T = torch.arange(T, device=tokens_BT.device)
-        block_T = place_T // self.config.block_length
+        index_T = torch.arange(T, device=tokens_BT.device)
+        block_T = index_T // self.config.block_length
         if clean_BT is None:
-            read_BT, positions_1T, visible = tokens_BT, place_T[None], block_T[None, :] <= block_T[:, None]
+            read_BT, positions_1T, visible = tokens_BT, index_T[None], block_T[None, :] <= block_T[:, None]
         else:
-            read_BT, positions_1T = torch.cat([tokens_BT, clean_BT], dim=1), place_T.repeat(2)[None]
+            read_BT, positions_1T = torch.cat([tokens_BT, clean_BT], dim=1), index_T.repeat(2)[None]
             visible = two_copies(block_T)
             valid_BT = None if valid_BT is None else valid_BT.repeat(1, 2)
         context = Context(
@@ -85,9 +77,9 @@ class BlockDiffusion(MaskedDiffusion):
             visible=visible[None, None],
             score_bias=self.score_bias,
         )
-        x_BTD, auxiliary = self.run_blocks(self.embed(read_BT, context, segments_BT), context)
+        x_BTD, auxiliary = self.run_blocks(self.embed(read_BT, context, inputs.segments_BT), context)
         hidden_BTD = self.final(x_BTD[:, :T])
-        logits_BTV = self.predict(gather_scored(hidden_BTD, scored_BT))
+        logits_BTV = self.predict(gather_scored(hidden_BTD, inputs.scored_BT))
         return Output(logits_BTV=logits_BTV, hidden_BTD=hidden_BTD, auxiliary=auxiliary)
 
     def sequence_flops(self, length: int, source_length: int = 0) -> Flops:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Capabilities, Output, linear_flops, no_source
+from architectures.backbone import Capabilities, ModelInputs, Output, linear_flops, no_source
 from architectures.backbones.transformer import Transformer, TransformerConfig, finish_logits
 from architectures.kernels.pointwise import ACTIVATIONS
 from architectures.layers.attention.config import AttentionConfig
@@ -97,30 +97,14 @@ class Encoder(Transformer):
     def prediction_flops(self, length: int) -> int:
         return super().prediction_flops(length) + linear_flops(self.transform, length)
 
-    def forward(
-        self,
-        tokens_BT: Tensor,
-        *,
-        valid_BT: Tensor | None = None,
-        documents_BT: Tensor | None = None,
-        segments_BT: Tensor | None = None,
-        source_BS: Tensor | None = None,
-        source_valid_BS: Tensor | None = None,
-        scored_BT: Tensor | None = None,
-    ) -> Output:
-        if not self.config.unpad or valid_BT is None:
-            return super().forward(
-                tokens_BT,
-                valid_BT=valid_BT,
-                documents_BT=documents_BT,
-                segments_BT=segments_BT,
-                source_BS=source_BS,
-                scored_BT=scored_BT,
-            )
-        no_source(source_BS, type(self).__name__)
-        if documents_BT is not None:
+    def compute(self, inputs: ModelInputs) -> Output:
+        if not self.config.unpad or inputs.valid_BT is None:
+            return super().compute(inputs)
+        no_source(inputs.source_BS, type(self).__name__)
+        inputs.refuse(type(self).__name__, "time_B", "clean_BT")
+        if inputs.documents_BT is not None:
             raise ValueError("unpad=true takes padded sequences of one document each, not packed ones")
-        return self._unpadded(tokens_BT, valid_BT, segments_BT, scored_BT)
+        return self._unpadded(inputs.tokens_BT, inputs.valid_BT, inputs.segments_BT, inputs.scored_BT)
 
     def _unpadded(
         self, tokens_BT: Tensor, valid_BT: Tensor, segments_BT: Tensor | None, scored_BT: Tensor | None

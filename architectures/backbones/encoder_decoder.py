@@ -22,6 +22,7 @@ from architectures.backbone import (
     Capabilities,
     DecodingState,
     Flops,
+    ModelInputs,
     Output,
     gather_scored,
     init_normal,
@@ -174,29 +175,21 @@ class EncoderDecoder(Backbone):
             add_losses(auxiliary, extra)
         return for_products(self.encoder_norm, x_BSD), auxiliary  # keys and values of every layer read it
 
-    def forward(
-        self,
-        tokens_BT: Tensor,
-        *,
-        valid_BT: Tensor | None = None,
-        documents_BT: Tensor | None = None,
-        segments_BT: Tensor | None = None,
-        source_BS: Tensor | None = None,
-        source_valid_BS: Tensor | None = None,
-        scored_BT: Tensor | None = None,
-    ) -> Output:
+    def compute(self, inputs: ModelInputs) -> Output:
+        tokens_BT, source_BS, source_valid_BS = inputs.tokens_BT, inputs.source_BS, inputs.source_valid_BS
         if source_BS is None:
             raise ValueError("an encoder-decoder needs source_BS, the tokens its encoder reads")
-        if documents_BT is not None or segments_BT is not None:
+        if inputs.documents_BT is not None or inputs.segments_BT is not None:
             raise ValueError("an encoder-decoder takes neither packed documents nor segments")
+        inputs.refuse(type(self).__name__, "time_B", "clean_BT")
         source_BSD, auxiliary = self.encode(source_BS, source_valid_BS)
-        context = Context.whole(tokens_BT, valid_BT, None, self.decoder_bias)
+        context = Context.whole(tokens_BT, inputs.valid_BT, None, self.decoder_bias)
         x_BTD = self.embedding(tokens_BT, context.positions_BT, source=False)
         for block in self._decoder():
             x_BTD, extra = block(x_BTD, context, source_BSD, source_valid_BS)
             add_losses(auxiliary, extra)
         x_BTD = self.decoder_norm(x_BTD)
-        logits_BTV = finish_logits(self.head, gather_scored(x_BTD, scored_BT), self.config)
+        logits_BTV = finish_logits(self.head, gather_scored(x_BTD, inputs.scored_BT), self.config)
         return Output(logits_BTV=logits_BTV, hidden_BTD=x_BTD, auxiliary=auxiliary)
 
     @torch.no_grad()

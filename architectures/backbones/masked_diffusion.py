@@ -19,14 +19,13 @@ from torch import Tensor, nn
 from architectures.backbone import (
     Capabilities,
     Flops,
+    ModelInputs,
     Output,
     gather_scored,
     init_normal,
     linear_flops,
-    no_source,
 )
 from architectures.backbones.decoder import Decoder, DecoderConfig
-from architectures.layers.context import Context
 
 FREQUENCIES = 64
 """Sinusoids that a time is written in, sines and cosines together."""
@@ -77,25 +76,10 @@ class MaskedDiffusion(Decoder):
     def takes_time(self) -> bool:
         return self.time is not None
 
-    def forward(
-        self,
-        tokens_BT: Tensor,
-        *,
-        valid_BT: Tensor | None = None,
-        documents_BT: Tensor | None = None,
-        segments_BT: Tensor | None = None,
-        source_BS: Tensor | None = None,
-        source_valid_BS: Tensor | None = None,
-        scored_BT: Tensor | None = None,
-        time_B: Tensor | None = None,
-    ) -> Output:
-        """As every backbone; ``time_B`` is the share of each sequence's tokens that is masked.
-
-        Raises ValueError where a time is missing, or given to a model without ``time_embedding``.
-        """
-        no_source(source_BS, type(self).__name__)
-        context = Context.whole(tokens_BT, valid_BT, documents_BT, self.score_bias)
-        x_BTD = self._with_time(self.embed(tokens_BT, context, segments_BT), time_B)
+    def compute(self, inputs: ModelInputs) -> Output:
+        inputs.refuse(type(self).__name__, "clean_BT")
+        scored_BT, context = inputs.scored_BT, self.whole_context(inputs)
+        x_BTD = self._with_time(self.embed(inputs.tokens_BT, context, inputs.segments_BT), inputs.time_B)
         output = self.run(x_BTD, context, None if self.config.shifted else scored_BT)
         if self.config.shifted:
             before_BTV = torch.cat([output.logits_BTV[:, :1], output.logits_BTV[:, :-1]], dim=1)

@@ -21,6 +21,7 @@ from architectures.backbone import (
     Capabilities,
     DecodingState,
     Flops,
+    ModelInputs,
     Output,
     gather_scored,
     init_normal,
@@ -127,22 +128,19 @@ class Stack(Backbone):
     def _blocks(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]
 
-    def forward(
-        self,
-        tokens_BT: Tensor,
-        *,
-        valid_BT: Tensor | None = None,
-        documents_BT: Tensor | None = None,
-        segments_BT: Tensor | None = None,
-        source_BS: Tensor | None = None,
-        source_valid_BS: Tensor | None = None,
-        scored_BT: Tensor | None = None,
-    ) -> Output:
-        no_source(source_BS, type(self).__name__)
-        if documents_BT is not None and not self.capabilities.packs:
+    def compute(self, inputs: ModelInputs) -> Output:
+        inputs.refuse(type(self).__name__, "time_B", "clean_BT")
+        context = self.whole_context(inputs)
+        x_BTD = self.embed(inputs.tokens_BT, context, inputs.segments_BT)
+        return self.run(x_BTD, context, inputs.scored_BT)
+
+    def whole_context(self, inputs: ModelInputs) -> Context:
+        """Return the context of whole sequences. Raises ValueError for a source, or for packed documents
+        that the model cannot keep apart."""
+        no_source(inputs.source_BS, type(self).__name__)
+        if inputs.documents_BT is not None and not self.capabilities.packs:
             raise ValueError(f"{type(self).__name__} cannot keep packed documents apart")
-        context = Context.whole(tokens_BT, valid_BT, documents_BT, self.score_bias)
-        return self.run(self.embed(tokens_BT, context, segments_BT), context, scored_BT)
+        return Context.whole(inputs.tokens_BT, inputs.valid_BT, inputs.documents_BT, self.score_bias)
 
     def run(self, x_BTD: Tensor, context: Context, scored_BT: Tensor | None = None) -> Output:
         """The blocks, and what is predicted after the last."""

@@ -75,8 +75,8 @@ class Table(Backbone):
         self.embedding = torch.nn.Embedding(9, 6)
         self.head = torch.nn.Linear(6, 9, bias=False)
 
-    def forward(self, tokens_BT, *, valid_BT=None):  # type: ignore[override]
-        hidden_BTD = self.embedding(tokens_BT)
+    def compute(self, inputs):
+        hidden_BTD = self.embedding(inputs.tokens_BT)
         return Output(logits_BTV=self.head(hidden_BTD), hidden_BTD=hidden_BTD)
 
     def sequence_flops(self, length, source_length=0):

@@ -68,10 +68,10 @@ class Uniform(Backbone):
         self.scale = torch.nn.Parameter(torch.zeros(()))
         self.modes, self.shown = [], []
 
-    def forward(self, tokens_BT, **source):
+    def compute(self, inputs):
         self.modes.append((self.training, torch.is_grad_enabled()))
-        self.shown.append(tokens_BT)
-        logits_BTV = self.scale * torch.ones(*tokens_BT.shape, self.vocab_size)
+        self.shown.append(inputs.tokens_BT)
+        logits_BTV = self.scale * torch.ones(*inputs.tokens_BT.shape, self.vocab_size)
         return Output(logits_BTV=logits_BTV, hidden_BTD=logits_BTV)
 
     def sequence_flops(self, length, source_length=0):
@@ -228,7 +228,8 @@ def test_recall_is_solved_by_looking_up_and_not_by_guessing(knows, expected):
     rng = torch.Generator().manual_seed(0)
 
     class Reader(Uniform):
-        def forward(self, tokens_BT, **source):
+        def compute(self, inputs):
+            tokens_BT = inputs.tokens_BT
             keys_BK, values_BK = tokens_BT[:, 1:9:2], tokens_BT[:, 2:10:2]  # behind the begin token
             found_BT = (tokens_BT[:, :, None] == keys_BK[:, None]).int().argmax(-1)
             if not knows:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import Backbone, BackboneConfig, Flops, Output
+from architectures.backbone import Backbone, BackboneConfig, Flops, ModelInputs, Output
 from architectures.backbones.bidirectional_ssm import (
     BidirectionalHybrid,
     BidirectionalHybridConfig,
@@ -85,16 +85,9 @@ class Rule(Backbone):
         self.unused = nn.Parameter(torch.zeros(()))
         self.shown: list[Tensor] = []
 
-    def forward(  # type: ignore[override]
-        self,
-        tokens_BT: Tensor,
-        *,
-        valid_BT: Tensor | None = None,
-        source_BS: Tensor | None = None,
-        source_valid_BS: Tensor | None = None,
-    ) -> Output:
-        self.shown.append(tokens_BT)
-        logits_BTV = self.rule(tokens_BT)
+    def compute(self, inputs: ModelInputs) -> Output:
+        self.shown.append(inputs.tokens_BT)
+        logits_BTV = self.rule(inputs.tokens_BT)
         return Output(logits_BTV=logits_BTV, hidden_BTD=logits_BTV)
 
     def sequence_flops(self, length: int, source_length: int = 0) -> Flops:

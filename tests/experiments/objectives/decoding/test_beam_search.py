@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
-from architectures.backbone import Backbone, BackboneConfig, DecodingState, Flops, Output
+from architectures.backbone import Backbone, BackboneConfig, DecodingState, Flops, ModelInputs, Output
 from experiments.data.vocabulary import Vocabulary
 from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
 from experiments.objectives.decoding.sampling import PrefillState, pad_right
@@ -33,7 +33,7 @@ class Borrowed(Backbone):
         super().__init__(BackboneConfig(), vocab_size=model.config.vocab_size, max_length=100)
         self.model = model
 
-    def forward(self, tokens_BT: Tensor, **others: Any) -> Output:
+    def compute(self, inputs: ModelInputs) -> Output:
         raise AssertionError("decoding uses step")
 
     def sequence_flops(self, length: int, source_length: int = 0) -> Flops:

@@ -15,7 +15,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from architectures.backbone import Backbone, BackboneConfig, DecodingState, Flops, Output
+from architectures.backbone import Backbone, BackboneConfig, DecodingState, Flops, ModelInputs, Output
 from experiments.data.vocabulary import Vocabulary
 from experiments.objectives.decoding.sampling import (
     GREEDY,
@@ -117,7 +117,7 @@ class Counting(Backbone):
         self.cycle = cycle
         self.widths: list[int] = []
 
-    def forward(self, tokens_BT: Tensor, **others: Any) -> Output:
+    def compute(self, inputs: ModelInputs) -> Output:
         raise AssertionError("decoding uses step")
 
     def sequence_flops(self, length: int, source_length: int = 0) -> Flops:

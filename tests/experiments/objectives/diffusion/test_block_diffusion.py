@@ -56,7 +56,8 @@ class Oracle(toys.Rule):
     def block_length(self):
         return self.length
 
-    def forward(self, tokens_BT, *, valid_BT=None, clean_BT=None, **_):
+    def compute(self, inputs):
+        tokens_BT, clean_BT = inputs.tokens_BT, inputs.clean_BT
         mask, T = JOINT.task.vocabulary.mask, tokens_BT.shape[1]
         logits = []
         for start in range(0, T, self.length):

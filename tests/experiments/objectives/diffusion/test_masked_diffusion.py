@@ -258,9 +258,9 @@ def test_a_model_that_takes_a_time_is_told_the_share_that_is_masked():
     class Timed(toys.Rule):
         takes_time = True
 
-        def forward(self, tokens_BT, *, time_B, **given):  # type: ignore[override]
-            told.append(((tokens_BT == task.vocabulary.mask).float().mean(1), time_B))
-            return super().forward(tokens_BT, **given)
+        def compute(self, inputs):
+            told.append(((inputs.tokens_BT == task.vocabulary.mask).float().mean(1), inputs.time_B))
+            return super().compute(inputs)
 
     model = Timed(task.vocabulary.size, toys.uniform_model(task.vocabulary).rule)
     batch = toys.random_text(5, 12, 20)

@@ -38,9 +38,9 @@ class Translator(Backbone):
                     logits[row, step, answer[begin + step]] = 50.0
         return logits
 
-    def forward(self, tokens_BT, *, valid_BT=None, source_BS=None, source_valid_BS=None):  # type: ignore[override]
-        answers = self._answers(source_BS)
-        logits = self._logits(answers, [0] * len(answers), tokens_BT.shape[1])
+    def compute(self, inputs):
+        answers = self._answers(inputs.source_BS)
+        logits = self._logits(answers, [0] * len(answers), inputs.tokens_BT.shape[1])
         return Output(logits_BTV=logits, hidden_BTD=logits)
 
     def start(self, batch_size, max_length, *, source_BS=None, source_valid_BS=None):
