@@ -25,14 +25,14 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What a backbone can be asked to do. Objectives choose partners by this, never by name."""
+    """Abilities of a backbone. Objectives choose backbones by these, never by name."""
 
     causal: bool = False
     """Position i depends on positions <= i only: next-token likelihoods are exact."""
     bidirectional: bool = False
-    """Every position sees every other: blanks can be filled in."""
+    """Every position depends on every other, so that masked tokens can be predicted."""
     encoder_decoder: bool = False
-    """Reads a source bidirectionally, writes a target causally."""
+    """Encodes a source bidirectionally and decodes a target causally."""
     decodes: bool = False
     """Has ``start`` and ``step``: one more token costs one step, not a whole forward pass."""
     packs: bool = False
@@ -45,7 +45,7 @@ class Capabilities:
     """Made to fill in any share of blanks, all tokens of a text included."""
 
     def describe(self) -> str:
-        """The abilities in words, for error messages."""
+        """Return the abilities in words, for error messages."""
         names = ("causal", "bidirectional", "encoder_decoder", "blockwise")
         return ", ".join(name for name in names if getattr(self, name)) or "nothing"
 
@@ -108,7 +108,7 @@ class Flops:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInputs:
-    """What a forward pass reads. All but the tokens may be None, and not every backbone takes each."""
+    """Inputs of a forward pass. All but the tokens may be None, and not every backbone takes each."""
 
     tokens_BT: Tensor
     """Token ids, int64."""
@@ -143,14 +143,14 @@ class ModelInputs:
 
 @dataclass(kw_only=True)
 class Output:
-    """What a forward pass returns."""
+    """Outputs of a forward pass."""
 
     logits_BTV: Tensor
     """At every position, or (1, N, V) at the N that ``scored_BT`` asked for."""
     hidden_BTD: Tensor
     """The last hidden states, after the final norm and before whatever predicts tokens from them."""
     readout: Tensor | None = None
-    """What the attached readout makes of the hidden states; None where none is attached."""
+    """Output of the attached readout for the hidden states; None where none is attached."""
     auxiliary: dict[str, Tensor] = field(default_factory=dict)
     """Extra losses by name, already weighted, each *summed over the sequences* of the batch: the
     trainer divides by the number of sequences, so that micro-batches add up exactly."""
@@ -158,12 +158,12 @@ class Output:
 
 @dataclass(kw_only=True)
 class DecodingState:
-    """All that decoding remembers, whatever the layers are: caches, windows, recurrent states."""
+    """State of incremental decoding: KV caches, convolution windows, recurrent states."""
 
     lengths: list[int]
     """Tokens read so far, for each sequence of the batch."""
     layers: list[Any]
-    """One entry for each layer, made and read by that layer alone: tensors with the batch first, dicts
+    """The state of each layer, made and read by that layer alone: tensors with the batch first, dicts
     and lists of them, or objects with ``select`` and ``num_bytes``."""
 
     @property
@@ -172,13 +172,13 @@ class DecodingState:
         return max(self.lengths, default=0)
 
     def num_bytes(self) -> int:
-        """Bytes of the tensors in memory, measured, not predicted."""
+        """Return the bytes of the tensors in memory."""
         return _tensor_bytes(self.layers)
 
     def select(self, rows: list[int]) -> None:
-        """Makes row i continue what was row ``rows[i]``: rows may be dropped, repeated or reordered.
+        """Make row i continue what was row ``rows[i]``: rows may be dropped, repeated or reordered.
 
-        Beam search moves its beams with it, and one prompt read once can be continued many ways.
+        Beam search reorders its beams so, and a prompt that is prefilled once can be continued many times.
         """
         self.lengths = [self.lengths[row] for row in rows]
         self.layers = [_select(layer, rows) for layer in self.layers]
@@ -273,10 +273,11 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def sequence_flops(self, length: int, source_length: int = 0) -> Flops:
-        """Forward FLOPs of one sequence of ``length`` tokens (and a source, for encoder-decoders)."""
+        """Return the forward FLOPs of one sequence of ``length`` tokens (and a source, for
+        encoder-decoders)."""
 
     def step_flops(self, length: int, source_length: int = 0) -> Flops:
-        """FLOPs of one more token after ``length`` others, through ``step``.
+        """Return the FLOPs of one more token after ``length`` others, through ``step``.
 
         What a causal model spends on one more position, unless a layer decodes by other means than it trains.
         """
@@ -290,11 +291,11 @@ class Backbone(nn.Module, ABC):
         source_BS: Tensor | None = None,
         source_valid_BS: Tensor | None = None,
     ) -> DecodingState:
-        """An empty decoding state with room for ``max_length`` tokens."""
+        """Return an empty decoding state with room for ``max_length`` tokens."""
         raise ValueError(f"{type(self).__name__} keeps no decoding state: it cannot decode step by step")
 
     def step(self, tokens_BT: Tensor, state: DecodingState, valid_BT: Tensor | None = None) -> Tensor:
-        """Logits (B, T, V) of the next tokens, given the state, which is advanced in place.
+        """Return the logits (B, T, V) of the next tokens, given the state, which is advanced in place.
 
         ``valid_BT`` is False at padding on the right, so that prompts of different lengths can be
         read together; each sequence advances by its own valid tokens.
@@ -302,7 +303,8 @@ class Backbone(nn.Module, ABC):
         raise ValueError(f"{type(self).__name__} keeps no decoding state: it cannot decode step by step")
 
     def denoise(self, tokens_BT: Tensor, state: DecodingState) -> Tensor:
-        """Logits (B, T, V) of the next block of each row, still noisy; the state stays where it is."""
+        """Return the logits (B, T, V) of the next, still noisy block of each row; the state does not
+        advance."""
         raise ValueError(f"{type(self).__name__} does not work block by block")
 
     @property
@@ -311,21 +313,22 @@ class Backbone(nn.Module, ABC):
         return None
 
     def state_bytes(self, length: int, source_length: int = 0) -> int:
-        """Bytes of the decoding state of one sequence after ``length`` tokens; 0 where there is none."""
+        """Return the bytes of the decoding state of one sequence after ``length`` tokens; 0 where there is
+        none."""
         return 0
 
     @property
     def takes_segments(self) -> bool:
-        """Whether there is a table of segments; else only the tokens between tell texts apart."""
+        """True where the embedding has a table of segments."""
         return getattr(self.embedding, "segments", None) is not None
 
     @property
     def takes_time(self) -> bool:
-        """Whether ``forward`` takes ``time_B``, the share of each sequence's tokens that is masked."""
+        """True where ``forward`` takes ``time_B``, the fraction of each sequence's tokens that is masked."""
         return False
 
     def attach_readout(self, readout: nn.Module) -> None:
-        """Attaches a module that is trained, saved and moved with the backbone.
+        """Attach a module that is trained, saved and moved with the backbone.
 
         It is called with the hidden states (B, T, D) and ``valid_BT`` after every forward pass; what it
         returns is ``Output.readout``. Objectives that need more than logits (a class of the sequence,
@@ -335,18 +338,18 @@ class Backbone(nn.Module, ABC):
         self.register_forward_hook(_read_out, with_kwargs=True)
 
     def after_step(self) -> None:
-        """Learns what is not learnt by gradients. To be called after each step of the optimizer."""
+        """Update what gradients do not train, such as biases of routers; called after each optimizer step."""
 
     def inactive_parameters(self) -> int:
-        """Parameters that one token leaves unused."""
+        """Return the number of parameters that one token does not use."""
         return 0
 
     def kernels(self) -> dict[str, str]:
-        """Which implementation each costly part runs on; written into the record of a run."""
+        """Return the implementation of each costly part, for the record of a run."""
         return {}
 
     def parameters_by_part(self) -> Parameters:
-        """Counts by part; shared tensors are counted once. Works on the meta device."""
+        """Return parameter counts by part; shared tensors are counted once. Works on the meta device."""
         embedding = _count(self.embedding)
         tied = {id(p) for p in self.embedding.parameters()}
         head = sum(p.numel() for p in self.head.parameters() if id(p) not in tied)
@@ -367,14 +370,14 @@ class Backbone(nn.Module, ABC):
 
 
 def gather_scored(x_BTD: Tensor, scored_BT: Tensor | None) -> Tensor:
-    """The positions where logits are wanted, in one row (1, N, D); all where that is None."""
+    """Return the positions where logits are wanted, in one row (1, N, D); all where ``scored_BT`` is None."""
     if scored_BT is None:
         return x_BTD
     return x_BTD.flatten(0, 1).index_select(0, flat_indices(scored_BT, x_BTD.device))[None]
 
 
 def flat_indices(scored_BT: Tensor, device: torch.device) -> Tensor:
-    """Where ``scored_BT``, laid out as one row, is True: (N,), on ``device``.
+    """Return the indices (N,) at which the flattened ``scored_BT`` is True, on ``device``.
 
     Their number decides a shape, so that the host must know it: it does where ``scored_BT`` is in CPU
     memory, and otherwise waits for the device.
@@ -383,7 +386,7 @@ def flat_indices(scored_BT: Tensor, device: torch.device) -> Tensor:
 
 
 def to_device(x: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device. A GPU fetches it from CPU memory while the host goes on."""
+    """Return the tensor on a device; a copy from CPU memory to a GPU does not block the host."""
     if device.type == "cuda" and x.device.type == "cpu":
         x = x.pin_memory()
     return x.to(device, non_blocking=True)
@@ -399,20 +402,20 @@ def _count(module: nn.Module) -> int:
 
 
 def linear_flops(module: nn.Module, tokens: int) -> int:
-    """FLOPs of applying every ``nn.Linear`` inside ``module`` once to ``tokens`` tokens."""
+    """Return the FLOPs of applying every ``nn.Linear`` inside ``module`` once to ``tokens`` tokens."""
     weights = sum(m.weight.numel() for m in module.modules() if isinstance(m, nn.Linear))
     return 2 * tokens * weights
 
 
 def no_source(source_BS: Tensor | None, name: str) -> None:
-    """Refuses a source where there is no encoder to read it."""
+    """Raise ValueError where a source is given and there is no encoder."""
     if source_BS is not None:
         raise ValueError(f"{name} has no encoder: it takes tokens only, not a source")
 
 
 @torch.no_grad()
 def init_normal(module: nn.Module) -> None:
-    """Draws linear weights from N(0, 1/fan_in), embeddings from N(0, EMBEDDING_STD^2); biases become zero.
+    """Draw linear weights from N(0, 1/fan_in), embeddings from N(0, EMBEDDING_STD^2); biases become zero.
 
     The width enters so that small and large models start with signals of the
     same size; a fixed 0.02, right near d_model 2500, all but silences width 100.

@@ -34,7 +34,7 @@ class EncoderConfig(TransformerConfig):
     attention: AttentionConfig = field(default_factory=lambda: AttentionConfig(bias=True, out_bias=True))
     """Heads and masks."""
     positions: PositionsConfig = field(default_factory=lambda: PositionsConfig(kind="learned"))
-    """How order is known."""
+    """Position embeddings."""
     block: BlockConfig = field(default_factory=lambda: BlockConfig(norm="layernorm"))
     """Norms, residual branches, dropout."""
     feedforward: FeedForwardConfig = field(
@@ -109,7 +109,7 @@ class Encoder(Transformer):
     def _unpadded(
         self, tokens_BT: Tensor, valid_BT: Tensor, segments_BT: Tensor | None, scored_BT: Tensor | None
     ) -> Output:
-        """One row of all valid tokens; zeros at padding in what is returned."""
+        """Run the blocks on one row of all valid tokens; return zeros at padding."""
         positions_BT = torch.arange(tokens_BT.shape[1], device=tokens_BT.device).expand_as(tokens_BT)
         context = Context(
             positions_BT=positions_BT[valid_BT][None],

@@ -57,14 +57,14 @@ from architectures.layers.positions import PositionsConfig
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderDecoderConfig(TransformerConfig):
-    """An encoder-decoder, T5-style by default. ``num_layers`` are those that write the target."""
+    """An encoder-decoder, T5-style by default. ``num_layers`` are those of the decoder."""
 
     num_encoder_layers: int | None = None
-    """Layers that read the source; null for as many as write the target."""
+    """Layers of the encoder; null for as many as the decoder has."""
     norm_eps: float = 1e-6
     """Added to the mean square before the root, in every norm."""
     positions: PositionsConfig = field(default_factory=lambda: PositionsConfig(kind="relative"))
-    """How order is known, in each stack; cross-attention knows none."""
+    """Position embeddings of each stack; cross-attention has none."""
     feedforward: FeedForwardConfig = field(default_factory=lambda: FeedForwardConfig(activation="gelu_tanh"))
     """Activation and gate."""
     encoder_feedforwards: list[str] | None = None
@@ -78,9 +78,9 @@ class EncoderDecoderConfig(TransformerConfig):
         if self.num_encoder_layers is not None and self.num_encoder_layers < 1:
             raise ValueError(f"num_encoder_layers={self.num_encoder_layers} must be at least 1, or null")
         if self.attention.latent.kv_rank is not None:
-            raise ValueError("attention.latent is not made for cross-attention: leave kv_rank null")
+            raise ValueError("attention.latent does not go with cross-attention: leave kv_rank null")
         if self.block.parallel:
-            raise ValueError("block.parallel=true is not made for decoders that read a source")
+            raise ValueError("block.parallel=true does not go with cross-attention")
 
     @property
     def encoder_layers(self) -> int:
@@ -93,7 +93,7 @@ class EncoderDecoderConfig(TransformerConfig):
 
 
 class TwoSidedEmbedding(nn.Module):
-    """One token table; positions and norms of their own for source and target."""
+    """A token table shared by source and target, which have their own positions and norms."""
 
     def __init__(self, config: EncoderDecoderConfig, vocab_size: int, max_length: int) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class EncoderDecoder(Backbone):
         return [block for block in self.decoder if isinstance(block, CrossAttentionBlock)]
 
     def encode(self, source_BS: Tensor, valid_BS: Tensor | None) -> tuple[Tensor, Auxiliary]:
-        """The encoder's last hidden states (B, S, D), and its losses."""
+        """Return the encoder's last hidden states (B, S, D), and its auxiliary losses."""
         context = Context.whole(source_BS, valid_BS, None, self.encoder_bias)
         x_BSD = self.embedding(source_BS, context.positions_BT, source=True)
         auxiliary: Auxiliary = {}

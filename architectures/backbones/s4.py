@@ -68,6 +68,6 @@ class S4(Stack):
 
 
 class BidirectionalS4(S4):
-    """The same with two kernels in every layer, one over the past and one over the future."""
+    """S4 with two kernels in every layer, one over the past and one over the future."""
 
     capabilities = Capabilities(bidirectional=True, packs=True)

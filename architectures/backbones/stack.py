@@ -1,7 +1,7 @@
 """A backbone that is one stack of blocks: embedding, N blocks, final norm, head.
 
-Every family but the encoder-decoder is such a stack; each says which mixer and
-which feed-forward its layers have.
+Every family but the encoder-decoder is such a stack; each chooses the mixer and
+the feed-forward of its layers.
 
 Shapes: B batch, T length, D d_model, V vocabulary.
 """
@@ -41,7 +41,7 @@ from architectures.layers.normalization import RMSNorm
 
 @dataclass(frozen=True, kw_only=True)
 class StackConfig(BackboneConfig):
-    """What every stack of blocks has."""
+    """Settings of every stack of blocks."""
 
     num_layers: int = 2
     """Number of blocks."""
@@ -80,49 +80,49 @@ class Stack(Backbone):
 
     @abstractmethod
     def make_mixer(self, layer: int) -> Mixer:
-        """A new mixer for a layer."""
+        """Return a new mixer for a layer."""
 
     @abstractmethod
     def make_feedforward(self, layer: int) -> FeedForward | None:
-        """A new feed-forward for a layer; None where the mixer is the whole block."""
+        """Return a new feed-forward for a layer; None where the mixer is the whole block."""
 
     def make_block(self, layer: int) -> Block:
-        """A new block."""
+        """Return a new block for a layer."""
         feedforward = self.make_feedforward(layer)
         return Block(self.make_mixer(layer), feedforward, self.make_norm)
 
     def make_norm(self) -> nn.Module:
-        """A new norm, of the kind this family uses."""
+        """Return a new norm of the kind this family uses."""
         return RMSNorm(self.config.width, eps=self.config.norm_eps)
 
     def make_embedding(self) -> nn.Module:
-        """The module that turns tokens (B, T) into vectors (B, T, D)."""
+        """Return the module that turns tokens (B, T) into vectors (B, T, D)."""
         return nn.Embedding(self.vocab_size, self.config.width)
 
     def make_final(self) -> nn.Module:
-        """What stands between the last block and the hidden states that are returned."""
+        """Return the module between the last block and the hidden states that are returned."""
         return self.make_norm()
 
     def make_head(self) -> nn.Linear:
-        """The projection to the vocabulary."""
+        """Return the projection to the vocabulary."""
         return nn.Linear(self.config.width, self.vocab_size, bias=False)
 
     def residual_branches(self, count: int) -> int:
-        """By how many branches output projections are scaled down at the start."""
+        """Return the number of branches by which output projections are scaled down at initialisation."""
         return count
 
     def embed(self, tokens_BT: Tensor, context: Context, segments_BT: Tensor | None) -> Tensor:
-        """The first hidden states."""
+        """Return the input of the first block."""
         if segments_BT is not None:
             raise ValueError(f"{type(self).__name__} has no segments")
         return self.embedding(tokens_BT)
 
     def predict(self, hidden_BTD: Tensor) -> Tensor:
-        """Logits (B, T, V) from the last hidden states."""
+        """Return logits (B, T, V) of the last hidden states."""
         return self.head(hidden_BTD)
 
     def prediction_flops(self, length: int) -> int:
-        """FLOPs of ``predict``."""
+        """Return the FLOPs of ``predict``."""
         return linear_flops(self.head, length)
 
     def _blocks(self) -> list[Block]:
@@ -143,14 +143,14 @@ class Stack(Backbone):
         return Context.whole(inputs.tokens_BT, inputs.valid_BT, inputs.documents_BT, self.score_bias)
 
     def run(self, x_BTD: Tensor, context: Context, scored_BT: Tensor | None = None) -> Output:
-        """The blocks, and what is predicted after the last."""
+        """Run the blocks, and predict from the output of the last."""
         x_BTD, auxiliary = self.run_blocks(x_BTD, context)
         hidden_BTD = self.final(x_BTD)
         logits_BTV = self.predict(gather_scored(hidden_BTD, scored_BT))
         return Output(logits_BTV=logits_BTV, hidden_BTD=hidden_BTD, auxiliary=auxiliary)
 
     def run_blocks(self, x_BTD: Tensor, context: Context) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the last block gives, before the final norm, and auxiliary losses."""
+        """Return the output of the last block, before the final norm, and auxiliary losses."""
         auxiliary: dict[str, Tensor] = {}
         for block in self.blocks:
             x_BTD, extra = block(x_BTD, context)
@@ -215,7 +215,7 @@ class Stack(Backbone):
         return self.predict(self.final(x_BTD))
 
     def next_context(self, tokens_BT: Tensor, lengths: list[int], valid_BT: Tensor | None) -> Context:
-        """Where the tokens stand that follow the first ``lengths`` of each row."""
+        """Return the context of the tokens that follow the first ``lengths`` of each row."""
         return Context.next(tokens_BT, lengths, valid_BT, self.score_bias)
 
     def state_bytes(self, length: int, source_length: int = 0) -> int:

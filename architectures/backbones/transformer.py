@@ -32,7 +32,7 @@ from architectures.layers.positions import ALiBi, PositionsConfig, RelativePosit
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig:
-    """What predicts tokens from the last hidden states."""
+    """The projection of the last hidden states to logits."""
 
     bias: bool = False
     """A bias for each token of the vocabulary."""
@@ -48,7 +48,7 @@ class HeadConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig(StackConfig):
-    """What can be varied in a transformer."""
+    """Settings of a transformer."""
 
     d_ff: int | None = None
     """Hidden width of a dense feed-forward, and of an expert that is given none of its own; null for 4
@@ -56,7 +56,7 @@ class TransformerConfig(StackConfig):
     attention: AttentionConfig = field(default_factory=AttentionConfig)
     """Heads, masks, caches."""
     positions: PositionsConfig = field(default_factory=PositionsConfig)
-    """How order is known."""
+    """Position embeddings."""
     block: BlockConfig = field(default_factory=BlockConfig)
     """Norms, residual branches, dropout."""
     feedforward: FeedForwardConfig = field(default_factory=FeedForwardConfig)
@@ -67,9 +67,9 @@ class TransformerConfig(StackConfig):
     experts: ExpertsConfig = field(default_factory=ExpertsConfig)
     """Mixture of experts of the layers ``experts``."""
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
-    """What is done to the token embeddings."""
+    """Scale, norm and segments of the token embeddings."""
     head: HeadConfig = field(default_factory=HeadConfig)
-    """What is done to the logits."""
+    """Bias, scale and soft cap of the logits."""
     vocab_size: int | None = None
     """Rows of the token table; null for the task's vocabulary, which must not be larger."""
     max_positions: int | None = None
@@ -174,7 +174,7 @@ class Transformer(Stack):
         return finish_logits(self.head, hidden_BTD, self.config)
 
     def kernels(self) -> dict[str, str]:
-        """The kernel of each kind of attention layer, on the device of the parameters."""
+        """Return the kernel of each kind of attention layer, on the device of the parameters."""
         cuda = next(self.parameters()).is_cuda
         paths = super().kernels()
         for mixer in self.modules():
@@ -185,7 +185,7 @@ class Transformer(Stack):
 
 
 def check_vocabulary(config: TransformerConfig, vocab_size: int) -> None:
-    """Raises ValueError where the configured token table is too small for a task."""
+    """Raise ValueError where the configured token table is too small for a task."""
     if config.vocab_size is not None and config.vocab_size < vocab_size:
         raise ValueError(
             f"vocab_size={config.vocab_size} is smaller than the task's vocabulary of {vocab_size}"
@@ -195,7 +195,7 @@ def check_vocabulary(config: TransformerConfig, vocab_size: int) -> None:
 def make_attention(
     config: TransformerConfig, layer: int, *, causal: bool, attention: AttentionConfig | None = None
 ) -> Mixer:
-    """The attention of a layer, with its window and positions; ``attention`` is in place of the model's."""
+    """Return the attention of a layer, with its window and positions; ``attention`` replaces the model's."""
     attention, positional = attention or config.attention, config.positions.at(layer)
     if attention.latent.kv_rank is not None:
         return LatentAttention(
@@ -218,12 +218,12 @@ def make_attention(
 
 
 def make_dense(config: TransformerConfig) -> FeedForward:
-    """A dense feed-forward."""
+    """Return a dense feed-forward."""
     return DenseFeedForward(config.width, config.dense_width, config.feedforward)
 
 
 def make_experts(config: TransformerConfig) -> FeedForward:
-    """A feed-forward of experts."""
+    """Return a feed-forward of experts."""
     return Experts(config.width, config.expert_width, config.experts, config.feedforward)
 
 
@@ -250,7 +250,7 @@ def make_feedforward(config: TransformerConfig, kind: str, *, causal: bool) -> F
 
 
 def refuse_choosing_experts(config: TransformerConfig) -> None:
-    """Raises ValueError where packed documents would see each other through their experts."""
+    """Raise ValueError where packed documents would see each other through their experts."""
     if config.experts.choice == "expert":
         raise ValueError(
             "experts.choice=expert compares all tokens of a sequence, those of other documents too: use "
@@ -259,13 +259,13 @@ def refuse_choosing_experts(config: TransformerConfig) -> None:
 
 
 def shared_kernels(model: nn.Module) -> dict[str, str]:
-    """How what stands between the matrix products runs, and the experts, if there are any."""
+    """Return the kernels of pointwise operations and of experts, if there are any."""
     paths = [part.kernel() for part in model.modules() if isinstance(part, Experts)]
     return {"pointwise": path(next(model.parameters()))} | ({"experts": paths[0]} if paths else {})
 
 
 def score_bias(config: TransformerConfig, *, bidirectional: bool) -> nn.Module | None:
-    """What ALiBi or T5's relative positions add to the scores of a stack."""
+    """Return the module that ALiBi or T5's relative positions add to the scores; None for other positions."""
     p = config.positions
     if p.kind == "alibi":
         return ALiBi(config.attention.num_heads)
@@ -280,7 +280,7 @@ def score_bias(config: TransformerConfig, *, bidirectional: bool) -> nn.Module |
 
 
 def finish_logits(head: nn.Module, hidden_BTD: Tensor, config: TransformerConfig) -> Tensor:
-    """The projection to the vocabulary with its scale and soft cap."""
+    """Return the logits of hidden states, with the scale and soft cap of the head."""
     if config.head.scale:
         hidden_BTD = hidden_BTD * config.width**-0.5
     logits_BTV = head(hidden_BTD)

@@ -1,4 +1,4 @@
-"""What stands between matrix products, and which path it takes: PyTorch's own operations, or one pass in C++.
+"""Norms, activations and cross-entropy: by PyTorch's own operations, or in one pass in C++.
 
 On a CPU PyTorch takes several passes over memory for RMSNorm, for an activation times a gate, for rotary
 positions and for cross-entropy, and autograd keeps what stands between them. The kernels of
@@ -38,7 +38,7 @@ _chosen = "auto"
 
 
 def choose(choice: str) -> None:
-    """Sets the implementation for the whole process: ``auto``, ``torch`` (PyTorch's) or ``cpp``.
+    """Set the implementation for the whole process: ``auto``, ``torch`` (PyTorch's) or ``cpp``.
 
     Raises:
         ValueError: there is no such choice, or ``cpp`` cannot be built here.
@@ -55,7 +55,7 @@ def choose(choice: str) -> None:
 
 
 def path(*operands: Tensor) -> str:
-    """What runs for such operands: ``cpp`` or ``torch``."""
+    """Return the path that runs for such operands: ``cpp`` or ``torch``."""
     if _chosen == "torch" or torch.compiler.is_compiling() or torch.jit.is_tracing():
         return "torch"
     if torch._C._are_functorch_transforms_active() or not all(map(_plain, operands)):
@@ -86,9 +86,10 @@ class Activation:
     name: str
     by_torch: Callable[[Tensor], Tensor]
     alone: bool = False
-    """Whether there is a kernel without a gate too: PyTorch's tanh is slow, its others take one pass."""
+    """True where there is a C++ kernel without a gate too: PyTorch's tanh is slow, its others take one
+    pass."""
     gated: bool = True
-    """Whether there is a kernel that multiplies by a gate."""
+    """True where there is a C++ kernel that multiplies by a gate."""
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.alone and path(x) == "cpp":

@@ -1,4 +1,4 @@
-"""The residual block and the contracts of what stands in it: mixers and feed-forwards.
+"""The residual block and the contracts of its parts: mixers and feed-forwards.
 
 Shapes: B batch, T length, D d_model.
 """
@@ -24,25 +24,25 @@ PLACEMENTS = ("pre", "post", "sandwich", "output")
 
 @dataclass(frozen=True, kw_only=True)
 class BlockConfig:
-    """How a block of a transformer is put together."""
+    """Norms, residual branches and dropout of a transformer block."""
 
     norm: str = "rmsnorm"
     """``rmsnorm``, ``rmsnorm_offset`` (times 1 + weight), ``layernorm`` or ``layernorm_no_bias``."""
     placement: str = "pre"
-    """Where norms stand: ``pre`` x + f(norm(x)), ``post`` norm(x + f(x)), ``output`` x + norm(f(x)),
+    """Position of the norms: ``pre`` x + f(norm(x)), ``post`` norm(x + f(x)), ``output`` x + norm(f(x)),
     ``sandwich`` x + norm(f(norm(x))). With ``post`` there is no norm after the last block."""
     parallel: bool = False
     """Attention and feed-forward read the same input and are added together; ``pre`` only."""
     shared_norm: bool = False
-    """One norm before both branches of a parallel block."""
+    """A single norm before both branches of a parallel block."""
     first_norm: bool = True
     """False leaves out the norm before the first mixer, where the embedding is normalised (ModernBERT)."""
     residual_scaling: bool = True
     """Output projections start smaller by the root of the number of residual branches (GPT-2)."""
     dropout: float = 0.0
-    """Share of each branch's output, and of the embedding, dropped in training."""
+    """Probability with which outputs of branches, and the embedding, are dropped in training."""
     stochastic_depth: float = 0.0
-    """Chance that the last block's branches are skipped for a sequence in training; it rises linearly
+    """Probability that the last block's branches are skipped for a sequence in training; it rises linearly
     from 0 at the first block (Huang et al. 2016, arXiv 1603.09382)."""
 
     def __post_init__(self) -> None:
@@ -68,26 +68,26 @@ class Mixer(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
-        """The mixed sequence, same shape."""
+        """Return the mixed sequence, of the same shape."""
 
     @abstractmethod
     def flops(self, length: int) -> Flops:
-        """Forward FLOPs of one sequence."""
+        """Return the forward FLOPs of one sequence."""
 
     def step_flops(self, length: int) -> Flops:
-        """FLOPs of one more token after ``length`` others, through ``step``."""
+        """Return the FLOPs of one more token after ``length`` others, through ``step``."""
         return self.flops(length + 1) - self.flops(length)
 
     def start(self, batch_size: int, max_length: int) -> Any:
-        """An empty decoding state of this layer, as ``DecodingState.layers`` wants it."""
+        """Return an empty decoding state of this layer, an entry of ``DecodingState.layers``."""
         raise ValueError(f"{type(self).__name__} cannot decode step by step")
 
     def step(self, x_BTD: Tensor, state: Any, context: Context) -> Tensor:
-        """The next T positions, which ``context`` places; advances ``state`` in place."""
+        """Return the output for the next T positions, given by ``context``; advance ``state`` in place."""
         raise ValueError(f"{type(self).__name__} cannot decode step by step")
 
     def state_bytes(self, length: int, bytes_per_element: int) -> int:
-        """Bytes of this layer's state for one sequence after ``length`` tokens."""
+        """Return the bytes of this layer's state for one sequence after ``length`` tokens."""
         return 0
 
     def initialise(self, num_branches: int) -> None:
@@ -103,36 +103,36 @@ class FeedForward(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, x_BTD: Tensor, valid_BT: Tensor | None = None) -> tuple[Tensor, Auxiliary]:
-        """The transformed positions, same shape, and losses summed over sequences."""
+        """Return the transformed positions, of the same shape, and losses summed over sequences."""
 
     def flops(self, length: int) -> Flops:
-        """Forward FLOPs of one sequence."""
+        """Return the forward FLOPs of one sequence."""
         return Flops(linear=linear_flops(self, length))
 
     def initialise(self, num_branches: int) -> None:
         """Sets what the general initialisation must not decide."""
 
     def inactive_parameters(self) -> int:
-        """Parameters that one token leaves unused."""
+        """Return the number of parameters that one token does not use."""
         return 0
 
     def after_step(self) -> None:
-        """Learns what is not learnt by gradients; called after each step of the optimizer."""
+        """Update what gradients do not train; called after each optimizer step."""
 
 
 def add_losses(total: Auxiliary, more: Auxiliary) -> None:
-    """Adds the losses of one more layer to those of the layers before, by name."""
+    """Add the losses of one more layer to those of the layers before, by name."""
     for name, value in more.items():
         total[name] = total[name] + value if name in total else value
 
 
 def feedforwards(model: nn.Module) -> Iterator[FeedForward]:
-    """All feed-forwards of a model."""
+    """Yield all feed-forwards of a model."""
     return (part for part in model.modules() if isinstance(part, FeedForward))
 
 
 class Residual(nn.Module):
-    """One residual branch: what is normalised, dropped and added around a sublayer."""
+    """A residual branch: norms, dropout and the sum around a sublayer."""
 
     def __init__(
         self, placement: str, make_norm: MakeNorm, *, dropout: float = 0.0, skip: float = 0.0
@@ -213,7 +213,7 @@ class Block(nn.Module):
     def _rest(
         self, x_BTD: Tensor, input_BTD: Tensor, mixed_BTD: Tensor, valid_BT: Tensor | None
     ) -> tuple[Tensor, Auxiliary]:
-        """Everything after the mixer."""
+        """Return the output of the block, given that of its mixer, and the auxiliary losses."""
         y_BTD = self.mixer_residual.add(x_BTD, mixed_BTD)
         if self.feedforward is None or self.feedforward_residual is None:
             return y_BTD, {}

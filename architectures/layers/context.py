@@ -1,4 +1,4 @@
-"""What the layers of one forward pass share.
+"""The context that the layers of one forward pass share.
 
 Shapes: B batch, T tokens.
 """
@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 @dataclass(kw_only=True)
 class Context:
-    """Which tokens are real, where each stands, and what was worked out once for all layers."""
+    """Validity, positions and documents of the tokens, and what is computed once for all layers."""
 
     positions_BT: Tensor
     """Position of each token in its document; (1, T) where all rows agree."""
@@ -30,16 +30,16 @@ class Context:
     lengths: list[int] | None = None
     """For an unpadded batch, one row of documents laid end to end: their lengths."""
     score_bias: nn.Module | None = None
-    """What turns positions of queries and keys into a bias of the attention scores, if anything does."""
+    """Module that turns positions of queries and keys into a bias of the attention scores; None for none."""
     visible: Tensor | None = None
     """True where a query may look, broadcastable to (B, 1, T, T), beside what positions and documents say;
     None where these say it all."""
     reach_BT: Tensor | None = None
-    """Where decoding lets tokens look ahead: the last position that each may see; None for its own."""
+    """The last position that each token may attend to, where decoding looks ahead; None for its own."""
     _made: dict[Hashable, Any] = field(default_factory=dict)
 
     def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """``make()`` the first time, the same value for every later layer that asks with ``key``."""
+        """Return ``make()`` the first time, the same value for every later layer that asks with ``key``."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
@@ -52,7 +52,7 @@ class Context:
         documents_BT: Tensor | None,
         score_bias: nn.Module | None = None,
     ) -> Context:
-        """The context of whole sequences, read from their beginning."""
+        """Return the context of whole sequences, read from their beginning."""
         index_1T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
         positions_BT = index_1T if documents_BT is None else restart(documents_BT, index_1T)
         return cls(
@@ -67,7 +67,7 @@ class Context:
         valid_BT: Tensor | None,
         score_bias: nn.Module | None = None,
     ) -> Context:
-        """The context of the tokens that follow the first ``lengths`` of each row."""
+        """Return the context of the tokens that follow the first ``lengths`` of each row."""
         index_1T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
         if len(set(lengths)) == 1 and valid_BT is None:
             return cls(positions_BT=lengths[0] + index_1T, start=lengths[0], score_bias=score_bias)
@@ -76,13 +76,13 @@ class Context:
 
     @property
     def plain(self) -> bool:
-        """Whole sequences, one document each, nothing padded."""
+        """True for whole sequences of one document each, without padding."""
         unmasked = self.valid_BT is None and self.documents_BT is None and self.visible is None
         return self.start == 0 and unmasked
 
 
 def restart(documents_BT: Tensor, index_1T: Tensor) -> Tensor:
-    """Positions (B, T) that count from 0 in each document."""
+    """Return positions (B, T) that count from 0 in each document."""
     new_BT = torch.ones_like(documents_BT, dtype=torch.bool)
     new_BT[:, 1:] = documents_BT[:, 1:] != documents_BT[:, :-1]
     first_BT = torch.where(new_BT, index_1T, 0).cummax(dim=1).values

@@ -1,4 +1,4 @@
-"""Mixers that work side by side in one layer.
+"""Mixers that run in parallel in one layer.
 
 Shapes: B batch, T length, D d_model.
 """

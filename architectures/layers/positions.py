@@ -22,13 +22,13 @@ SCALINGS = ("none", "linear", "ntk", "yarn", "llama3")
 
 @dataclass(frozen=True, kw_only=True)
 class RotaryScaling:
-    """How rotary frequencies are stretched for contexts longer than those trained on."""
+    """Scaling of rotary frequencies for contexts longer than those trained on."""
 
     kind: str = "none"
     """``none``; ``linear`` (positions divided by the factor); ``ntk`` (a larger base); ``yarn`` (high
     frequencies kept, low ones divided); ``llama3`` (the same by wavelength)."""
     factor: float = 1.0
-    """How many times longer the context becomes."""
+    """Factor by which the context grows."""
     original_length: int = 2048
     """Context length before stretching; used by ``yarn`` and ``llama3``."""
     low_frequency: float = 1.0
@@ -58,7 +58,7 @@ class RotaryScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class PositionsConfig:
-    """How a transformer knows the order of its tokens."""
+    """Position embeddings of a transformer."""
 
     kind: str = "rope"
     """``rope`` (rotary), ``alibi``, ``relative`` (T5's buckets), ``learned``, ``sinusoidal`` or ``none``."""
@@ -143,7 +143,7 @@ class Rotary:
 
     @property
     def attention_factor(self) -> float:
-        """What sines and cosines are multiplied by (YaRN, arXiv 2309.00071, section 3.4); else 1."""
+        """Return the factor of sines and cosines (YaRN, arXiv 2309.00071, section 3.4); else 1."""
         if self.scaling.kind != "yarn":
             return 1.0
         given = self.scaling.attention_factor

@@ -18,7 +18,8 @@ POOLINGS = ("first", "mean", "last")
 
 
 def pool(hidden_BTD: Tensor, valid_BT: Tensor | None, pooling: str) -> Tensor:
-    """One vector (B, D) for each sequence: its ``first`` or ``last`` real token, or the ``mean`` of all."""
+    """Return a vector (B, D) for each sequence: its ``first`` or ``last`` real token, or the ``mean`` of
+    all."""
     if pooling == "first":
         return hidden_BTD[:, 0]
     if valid_BT is None:
@@ -31,7 +32,7 @@ def pool(hidden_BTD: Tensor, valid_BT: Tensor | None, pooling: str) -> Tensor:
 
 
 class VectorReadout(nn.Module):
-    """One vector (B, D) for each sequence; nothing is learned.
+    """A vector (B, D) for each sequence; nothing is learned.
 
     Args:
         pooling: ``first``, ``mean`` (Reimers and Gurevych 2019, arXiv 1908.10084, section 3) or ``last``.

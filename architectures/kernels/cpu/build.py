@@ -23,12 +23,13 @@ from torch import Tensor
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC")
 SECONDS = 300
-"""A compiler that takes longer is given up."""
+"""Time limit of the compiler."""
 
 
 @functools.cache
 def problem() -> str:
-    """Why the kernels cannot run on this machine; empty where they can. Builds them if need be."""
+    """Return the reason why the kernels cannot run on this machine, empty where they can; build them if
+    needed."""
     try:
         library()
     except (OSError, subprocess.SubprocessError) as error:
@@ -38,10 +39,10 @@ def problem() -> str:
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The kernels.
+    """Return the library of kernels.
 
     Raises:
-        OSError: no compiler, or no place to keep the library.
+        OSError: there is no compiler, or no folder to keep the library in.
         subprocess.SubprocessError: the compiler fails.
     """
     compilers = [path for name in COMPILERS if (path := shutil.which(name))]
@@ -64,7 +65,7 @@ def library() -> ctypes.CDLL:
 
 
 def call(name: str, *arguments: Tensor | int | float | None) -> int:
-    """Calls a kernel: tensors by their address, None as the null pointer.
+    """Call a kernel: tensors are passed by their address, None as the null pointer.
 
     The caller sees to precision, layout and lifetime of the tensors.
     """
@@ -72,7 +73,7 @@ def call(name: str, *arguments: Tensor | int | float | None) -> int:
 
 
 def rows(x_BTC: Tensor) -> Tensor:
-    """The same numbers in rows ``stride(1)`` apart; a slice of a wider tensor stays where it is."""
+    """Return the tensor with rows ``stride(1)`` apart; a slice of a wider tensor is not copied."""
     length = x_BTC.shape[1]
     if length > 1 and x_BTC.stride(2) == 1 and x_BTC.stride(0) == length * x_BTC.stride(1):
         return x_BTC
@@ -80,7 +81,7 @@ def rows(x_BTC: Tensor) -> Tensor:
 
 
 def processor() -> str:
-    """What ``-march=native`` stands for: model and instructions of the processor."""
+    """Return the model and instruction sets of the processor, which ``-march=native`` compiles for."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -96,8 +97,8 @@ def _folder() -> Path:
 
 
 def _build(compiler: str, sources: list[Path], built: Path) -> None:
-    """Compiles in a folder of its own and moves the result to its place at once: other processes that build
-    at the same time do no harm."""
+    """Compile in a folder of its own and moves the result to its final name at once: other processes that
+    build at the same time do no harm."""
     with tempfile.TemporaryDirectory(dir=built.parent) as folder:
         # Two commands, so that no flag of the first changes what the second adds: with -ffast-math it would
         # switch denormal numbers off in the whole process.

@@ -1,4 +1,4 @@
-"""What surrounds the scans of Mamba, in one pass over memory each, by the C++ kernels: float32 on a CPU.
+"""Convolution, gate and norm around the scans of Mamba in C++, one pass over memory each: float32 on a CPU.
 
 The result does not depend on the number of threads, to the last bit.
 
@@ -21,7 +21,7 @@ NORMS = ("none", "after_gate", "before_gate")
 def cpp_convolution(
     x_BTC: Tensor, weight_CK: Tensor, bias_C: Tensor | None, positions_BT: Tensor | None
 ) -> Tensor:
-    """SiLU of the causal depthwise convolution; see ``CausalConvolution``."""
+    """Return SiLU of the causal depthwise convolution; see ``CausalConvolution``."""
     weight_CK, bias_C = weight_CK.float(), None if bias_C is None else bias_C.float()
     if positions_BT is not None:
         positions_BT = positions_BT.expand(x_BTC.shape[:2]).contiguous()
@@ -59,7 +59,8 @@ def cpp_finish(
     groups: int = 1,
     eps: float = 0.0,
 ) -> Tensor:
-    """``s silu(gate)`` with the skip ``s = y + D x``, in float32, and RMSNorm over each group of channels.
+    """Return ``s silu(gate)`` with the skip ``s = y + D x``, in float32, and RMSNorm over each group of
+    channels.
 
     ``norm`` is ``none``, ``after_gate`` for norm(s silu(gate)) weight, ``before_gate`` for norm(s) weight
     silu(gate). x and gate may be slices of wider tensors.

@@ -1,4 +1,4 @@
-"""What stands between the matrix products of a transformer, in one pass over memory each, by the C++ kernels.
+"""RMSNorm, activations, rotary positions and cross-entropy in C++, one pass over memory each.
 
 RMSNorm, activation times gate, rotary positions and cross-entropy: float32 or bfloat16 in memory, float32 in
 between, forward and backward. The result does not depend on the number of threads, to the last bit. A second

@@ -1,4 +1,4 @@
-"""What every kind of softmax attention shares: masks, the choice of a kernel, caches, pairs.
+"""Base of every kind of softmax attention: masks, the choice of a kernel, caches, pairs.
 
 Shapes: B batch, T queries, S keys, H query heads, G key/value heads, E width of
 queries and keys, F width of values.
@@ -20,14 +20,14 @@ from architectures.layers.context import Context
 
 
 class SoftmaxAttention(Mixer):
-    """What every kind of attention shares: masks, kernels, caches."""
+    """Base class of softmax attention: masks, kernels, caches."""
 
     accepts_low_precision_input = True
     causal: bool
     window: int | None
     head_dim: int
     positional: bool
-    """Whether this layer takes the model's rotary embedding or score bias."""
+    """True where this layer takes the model's rotary embedding or score bias."""
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class SoftmaxAttention(Mixer):
         self.sink_H: Tensor | None = None
 
     def kernel(self, *, masked: bool, cuda: bool) -> str:
-        """The implementation to use; what is recorded as the path taken."""
+        """Return the implementation that runs, which is recorded with a run."""
         c = self.config
         if c.kernel != "auto":
             return c.kernel
@@ -45,7 +45,7 @@ class SoftmaxAttention(Mixer):
         return "flex" if flex and masked else "sdpa"
 
     def scale(self) -> float:
-        """What q k^T is multiplied by."""
+        """Return the factor of q k^T."""
         return self.head_dim**-0.5 if self.config.scale is None else self.config.scale
 
     def attend_whole(self, q_BHTE: Tensor, k_BGTE: Tensor, v_BGTF: Tensor, context: Context) -> Tensor:

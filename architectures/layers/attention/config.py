@@ -1,4 +1,4 @@
-"""What can be set in the attention of a transformer."""
+"""Settings of the attention of a transformer."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ class AttentionConfig:
     GPU), or ``auto``: sdpa, but flex on a GPU for windows and documents, and for soft caps there; on a CPU
     single tokens by C++ kernels, where they know the layer."""
     cache: str = "contiguous"
-    """Where decoding keeps keys and values: ``contiguous`` (local layers: a ring), ``paged``, ``int8``."""
+    """The cache of keys and values in decoding: ``contiguous`` (local layers: a ring), ``paged``,
+    ``int8``."""
     block_size: int = 16
     """Tokens in a block of the paged cache."""
     latent: LatentConfig = field(default_factory=LatentConfig)

@@ -1,4 +1,4 @@
-"""Softmax attention itself: a plain reference that says what is meant, and the fused paths.
+"""Softmax attention itself: a plain reference that defines it, and the fused paths.
 
 Shapes: B batch, T queries, S keys, H query heads, G key/value heads, E width of
 queries and keys, F width of values.
@@ -22,7 +22,7 @@ KERNELS = ("auto", "reference", "sdpa", "flex")
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """How scores are made of queries and keys, beside the mask."""
+    """Settings of attention scores, beside the mask."""
 
     scale: float
     """Scores are q k^T times this."""
@@ -109,7 +109,7 @@ def reference(
     bias: Tensor | None,
     sink_H: Tensor | None,
 ) -> Tensor:
-    """What attention means, in the order of its operations, in at least float32."""
+    """Compute attention by its definition, operation by operation, in at least float32."""
     wide = torch.promote_types(q_BHTE.dtype, torch.float32)
     with torch.autocast(q_BHTE.device.type, enabled=False):
         repeats = q_BHTE.shape[1] // k_BGSE.shape[1]
@@ -132,7 +132,7 @@ def reference(
 
 
 def _by_products(q_BHTE: Tensor, k_BGSE: Tensor, scores: Scores, mask: Tensor | None, bias: Tensor) -> bool:
-    """Whether a bias learns on a CPU. No fused kernel of PyTorch can do that there.
+    """Return True where a bias is trained on a CPU. No fused kernel of PyTorch can do that there.
 
     What it does instead allows for queries that may look nowhere, by more passes over all scores. Where there
     are none, plain products are faster. ``device.kernels=torch`` goes without, as other devices do.

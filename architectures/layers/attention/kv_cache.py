@@ -1,4 +1,4 @@
-"""Caches of one attention layer: what past tokens left behind, and where each of them stood.
+"""KV caches of one attention layer: streams of past tokens, and the position of each token.
 
 A cache holds streams, one vector for each token and head: keys and values, or
 the latents of multi-head latent attention. ``append`` takes those of the next
@@ -41,7 +41,7 @@ class Cache(ABC):
 
 
 class ContiguousCache(Cache):
-    """One buffer for each stream with room for ``capacity`` tokens, filled from the left."""
+    """A buffer for each stream with room for ``capacity`` tokens, filled from the left."""
 
     def __init__(self, batch_size: int, heads: int, widths: list[int], capacity: int, like: Tensor) -> None:
         self.capacity = capacity
@@ -53,7 +53,7 @@ class ContiguousCache(Cache):
         return [stream[:, :, :end] for stream in self.streams], positions_1S
 
     def write(self, streams_BGTE: list[Tensor], context: Context) -> int:
-        """Puts each token at the slot of its position; the number of slots in use."""
+        """Store each token at the slot of its position; return the number of slots in use."""
         if context.start is not None:
             end = context.start + streams_BGTE[0].shape[2]
             check_room(self.capacity, end)
@@ -65,7 +65,7 @@ class ContiguousCache(Cache):
         check_room(self.capacity, end)
         for stored, new in zip(self.streams, streams_BGTE, strict=True):
             stored[rows_N, :, slots_N] = new[rows_N, :, tokens_N]
-        # Another row may reach further than the tokens written now.
+        # Another row may reach further than the tokens stored now.
         return min(self.capacity, int(context.positions_BT.max()) + 1)
 
     def select(self, rows: list[int]) -> Cache:
@@ -102,7 +102,7 @@ def quantise(x_BGTE: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class RingCache(Cache):
-    """The last ``window`` tokens: position p stands in slot p modulo the window."""
+    """The last ``window`` tokens: position p is stored in slot p modulo the window."""
 
     def __init__(self, batch_size: int, heads: int, widths: list[int], window: int, like: Tensor) -> None:
         self.window = window

@@ -88,16 +88,17 @@ class LatentAttention(SoftmaxAttention):
             x_BTD = self.q_norm(self.q_down(x_BTD))
         q_BHTE = self.q(x_BTD).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         nope, rope = q_BHTE.split([self.latent.nope_dim, self.latent.rope_dim], dim=-1)
-        return torch.cat([nope, self._turned(rope, context)], dim=-1)
+        return torch.cat([nope, self._rotated(rope, context)], dim=-1)
 
     def _latents(self, x_BTD: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """What the cache keeps of each token: the normed latent (B, 1, T, R), the turned key (B, 1, T, P)."""
+        """Return the streams that the cache keeps of each token: the normed latent (B, 1, T, R), the turned
+        key (B, 1, T, P)."""
         c_B1TR, rope_B1TP = self.kv_down(x_BTD)[:, None].split(
             [self.kv_norm.normalized_shape[0], self.latent.rope_dim], dim=-1
         )
-        return self.kv_norm(c_B1TR), self._turned(rope_B1TP, context)
+        return self.kv_norm(c_B1TR), self._rotated(rope_B1TP, context)
 
-    def _turned(self, x: Tensor, context: Context) -> Tensor:
+    def _rotated(self, x: Tensor, context: Context) -> Tensor:
         rotary = self.rotary
         if rotary is None:
             return x

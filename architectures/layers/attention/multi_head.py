@@ -69,12 +69,12 @@ class Attention(SoftmaxAttention):
         return self.out(y_BHTE.transpose(1, 2).flatten(2))
 
     def query(self, x_BTD: Tensor, context: Context) -> Tensor:
-        """Queries (B, H, T, E), turned to their positions."""
-        return self._turned(self._project(x_BTD, self.q, "q_norm"), context)
+        """Return queries (B, H, T, E), rotated to their positions."""
+        return self._rotated(self._project(x_BTD, self.q, "q_norm"), context)
 
     def keys_values(self, x_BTD: Tensor, context: Context) -> tuple[Tensor, Tensor]:
-        """Keys and values (B, G, T, E); keys are turned to their positions."""
-        k_BGTE = self._turned(self._project(x_BTD, self.k, "k_norm"), context)
+        """Return keys and values (B, G, T, E); keys are rotated to their positions."""
+        k_BGTE = self._rotated(self._project(x_BTD, self.k, "k_norm"), context)
         return k_BGTE, self._heads(self.v(x_BTD))
 
     def _project(self, x_BTD: Tensor, linear: nn.Linear, norm: str) -> Tensor:
@@ -87,7 +87,7 @@ class Attention(SoftmaxAttention):
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def _turned(self, x_BHTE: Tensor, context: Context) -> Tensor:
+    def _rotated(self, x_BHTE: Tensor, context: Context) -> Tensor:
         rotary = self.rotary
         if rotary is None:
             return x_BHTE
@@ -115,18 +115,18 @@ class Attention(SoftmaxAttention):
 
 
 class CrossAttention(Attention):
-    """Attention of a decoder to the encoder's output; knows no positions and hides nothing but padding."""
+    """Attention of a decoder to the encoder's output, without positions; only padding is masked."""
 
     def __init__(self, d_model: int, config: AttentionConfig, **norms: Any) -> None:
         super().__init__(d_model, config, causal=False, positional=False, **norms)
 
     def read(self, source_BSD: Tensor, valid_BS: Tensor | None) -> dict[str, Tensor | None]:
-        """Keys and values of the source, made once for a whole target and never extended."""
+        """Return keys and values of the source, made once for a whole target and never extended."""
         k_BGSE = self._project(source_BSD, self.k, "k_norm")
         return {"k": k_BGSE, "v": self._heads(self.v(source_BSD)), "valid": valid_BS}
 
     def cross(self, x_BTD: Tensor, source: dict[str, Tensor | None]) -> Tensor:
-        """What the target reads in the source."""
+        """Return the output of cross-attention for the target."""
         k_BGSE, v_BGSE, valid_BS = source["k"], source["v"], source["valid"]
         assert k_BGSE is not None
         assert v_BGSE is not None

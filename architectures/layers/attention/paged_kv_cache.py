@@ -37,7 +37,7 @@ class PagedCache(Cache):
         self.pools = [like.new_zeros(0, heads, block_size, width) for width in widths]
         self.tables: list[list[int]] = [[] for _ in range(batch_size)]
         self.users: Counter[int] = Counter()
-        """How many sequences hold each block."""
+        """Number of sequences that hold each block."""
         self.free: list[int] = []
 
     def append(self, streams_BGTE: list[Tensor], context: Context) -> tuple[list[Tensor], Tensor]:

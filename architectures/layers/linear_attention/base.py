@@ -1,4 +1,4 @@
-"""What mixers with one matrix of memory for each head have in common.
+"""Base of mixers with one matrix of memory for each head.
 
 They project to queries, keys and values, filter them with a short causal
 convolution, read and write the memory, normalise each head, gate, and project
@@ -28,7 +28,7 @@ LINEAR_PATHS = ("auto", "torch", "reference")
 
 @dataclass(frozen=True, kw_only=True)
 class LinearMixerConfig:
-    """What every such mixer can be told."""
+    """Settings of every mixer of linear attention."""
 
     num_heads: int = 2
     """Heads, each with a memory of its own."""
@@ -88,7 +88,7 @@ class LinearMixer(RecurrentMixer):
         log_decay: Tensor | None,
         memory_BHKV: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """What is read (B, T, H, V), and the last memory (B, H, K, V)."""
+        """Return what queries read (B, T, H, V), and the last memory (B, H, K, V)."""
 
     def project(self, x_BTD: Tensor) -> tuple[Tensor, ...]:
         gate = () if self.gate is None else (self.gate(x_BTD),)

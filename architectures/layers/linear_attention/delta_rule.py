@@ -86,7 +86,7 @@ def _chunked(
     memory_BHKV: Tensor,
     size: int,
 ) -> tuple[Tensor, Tensor]:
-    """What each position writes solves a triangular system in the chunk: ``u_i`` is ``beta_i`` times
+    """The update of each position solves a triangular system in the chunk: ``u_i`` is ``beta_i`` times
     ``v_i`` less what the memory at the start and the earlier ``u_j`` recall for ``k_i``."""
     tensors = (q_BTHK, k_BTHK, v_BTHV, beta_BTH[..., None], log_decay_BTH)
     q, k, v, beta, log_decay = (to_chunks(x, size) for x in tensors)

@@ -78,7 +78,7 @@ def _chunked(
 
 
 def _within(q_BHNCK: Tensor, k_BHNCK: Tensor, v_BHNCV: Tensor, log_decay_BHNCK: Tensor) -> Tensor:
-    """What the positions of a chunk read of each other.
+    """Return what the positions of a chunk read of each other.
 
     The decay between j and i cannot be split into a factor of i and one of j at a
     common point before both: one of them would overflow. It can at a point between

@@ -86,7 +86,8 @@ class DeltaConfig(LinearMixerConfig):
 
 
 class DeltaRule(LinearMixer):
-    """Writes what differs from what is recalled (DeltaNet: Yang et al. 2024, arXiv 2406.06484)."""
+    """Updates the memory by the difference from what it recalls (DeltaNet: Yang et al. 2024, arXiv
+    2406.06484)."""
 
     def __init__(self, d_model: int, config: DeltaConfig, *, norm_eps: float = 1e-5) -> None:
         super().__init__(d_model, config, norm_eps=norm_eps)
@@ -94,7 +95,7 @@ class DeltaRule(LinearMixer):
         self.beta = nn.Linear(d_model, self.heads, bias=False)
 
     def log_decay(self, x_BTD: Tensor) -> Tensor | None:
-        """None: what is not overwritten stays."""
+        """Return None: the memory does not decay."""
         return None
 
     def remember(
@@ -166,5 +167,5 @@ class GatedDeltaRule(DeltaRule):
 
 
 def unit(x_BTHK: Tensor) -> Tensor:
-    """Vectors of length one, where they are not too short to tell."""
+    """Return the vectors scaled to length one, up to a small constant."""
     return x_BTHK * (x_BTHK.square().sum(-1, keepdim=True) + 1e-6).rsqrt()

@@ -52,7 +52,7 @@ class ExpertsConfig:
     """Experts are chosen by score plus a bias, which after each step falls by this for experts with more
     tokens than the mean and rises for those with fewer (arXiv 2408.15664); null for no bias."""
     balance: str = "sequence"
-    """What the balance loss is taken over: each ``sequence``, which does not depend on how a batch is split,
+    """Scope of the balance loss: each ``sequence``, which does not depend on how a batch is split,
     or the ``batch`` that is passed at once (Switch, Mixtral): under accumulation, each micro-batch."""
     balance_coefficient: float = 0.01
     """Weight of the balance loss, for each layer; 1 times it is perfect balance."""

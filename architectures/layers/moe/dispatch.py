@@ -63,13 +63,14 @@ def dispatch(
 
 
 def count_visits(expert_M: Tensor, num_experts: int, valid_M: Tensor | None = None) -> Tensor:
-    """How many of the valid pairs are each expert's. On a GPU ``torch.bincount`` would make the host wait."""
+    """Return the number of valid pairs of each expert. On a GPU ``torch.bincount`` would make the host
+    wait."""
     one_M = torch.ones_like(expert_M) if valid_M is None else valid_M.to(expert_M.dtype)
     return expert_M.new_zeros(num_experts).scatter_add_(0, expert_M, one_M)
 
 
 def run_loop(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
-    """One expert after another."""
+    """Run one expert after another."""
     gates = [None] * len(counts_X) if weights.gate_XFD is None else weights.gate_XFD.unbind(0)
     stacks = zip(gates, weights.up_XFD.unbind(0), weights.down_XDF.unbind(0), strict=True)
     results = []
@@ -83,7 +84,7 @@ def run_loop(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
 
 
 def run_grouped(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
-    """One product over groups of rows, each with its own matrix; the host waits for nothing."""
+    """Run one product over groups of rows, each with its own matrix; the host waits for nothing."""
     ends_X = counts_X.cumsum(0).to(torch.int32)
     device = x_MD.device.type
     # Autocast passes over this operation.
@@ -117,7 +118,8 @@ def run_padded(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
 
 
 def run_all(x_ND: Tensor, expert_NK: Tensor, gate_NK: Tensor, kept_NK: Tensor | None, w: Weights) -> Tensor:
-    """What ``dispatch`` means: every expert on every token, times a gate that is mostly zero. Slow."""
+    """Compute ``dispatch`` by its definition: every expert on every token, times a gate that is mostly
+    zero."""
     gate_NK = gate_NK if kept_NK is None else gate_NK * kept_NK
     gate_NX = gate_NK.new_zeros(len(x_ND), len(w.up_XFD)).scatter_add(-1, expert_NK, gate_NK)
     hidden_NXF = torch.einsum("nd,xfd->nxf", x_ND, w.up_XFD)
@@ -129,6 +131,7 @@ def run_all(x_ND: Tensor, expert_NK: Tensor, gate_NK: Tensor, kept_NK: Tensor | 
 
 
 def grouped_product(dtype: torch.dtype, d_model: int, d_ff: int) -> bool:
-    """Whether PyTorch has the grouped product for these: no float64, and rows of multiples of 16 bytes."""
+    """Return True where PyTorch has the grouped product for these: no float64, and rows of multiples of 16
+    bytes."""
     aligned = all(width * dtype.itemsize % 16 == 0 for width in (d_model, d_ff))
     return aligned and dtype in (torch.float32, torch.bfloat16, torch.float16)

@@ -36,14 +36,14 @@ PATHS = {
     "padded": "padded product",
     "reference": "all experts on all tokens",
 }
-"""How each way of running the experts is called in the record of a run."""
+"""Name of each dispatch in the record of a run."""
 
 
 class Experts(FeedForward):
     """Routed experts and, beside them, shared ones. Every variant is a matter of ``ExpertsConfig``.
 
     Losses are sums over sequences, of valid tokens only. The balance loss is X/K
-    sum_x f_x P_x, with f_x the share of tokens that chose expert x and P_x its mean
+    sum_x f_x P_x, with f_x the fraction of tokens that chose expert x and P_x its mean
     normalised score: 1 is perfect balance, X/K all tokens on the same experts.
     Taken for each sequence (DeepSeek-V3, arXiv 2412.19437, eq. 17-20) it does not
     depend on how a batch is split. Taken for a batch (Switch, arXiv 2101.03961, eq.
@@ -77,7 +77,7 @@ class Experts(FeedForward):
         self.exchange: Callable[[Run], Run] | None = None
         """Sends tokens to the processes that hold their experts; see ``expert_parallel``."""
         self.watcher: Callable[[Routing, Tensor | None], None] | None = None
-        """Is told every decision; see ``routing``."""
+        """Receives every routing decision; see ``routing_record``."""
 
     def forward(self, x_BTD: Tensor, valid_BT: Tensor | None = None) -> tuple[Tensor, Auxiliary]:
         routing = self.router.route(x_BTD, valid_BT)

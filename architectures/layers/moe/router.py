@@ -20,7 +20,7 @@ from architectures.layers.moe.dispatch import count_visits
 
 @dataclass(frozen=True, kw_only=True)
 class Routing:
-    """What a router decided."""
+    """Decisions of a router."""
 
     logits_BTX: Tensor
     score_BTX: Tensor
@@ -28,7 +28,7 @@ class Routing:
     expert_BTK: Tensor
     """The experts of each token. Where the experts choose, all of them: ``kept_BTK`` tells which take it."""
     gate_BTK: Tensor
-    """What their outputs are multiplied by."""
+    """Factors of the outputs of the chosen experts."""
     kept_BTK: Tensor | None
     """False where an expert does not take a token; None where all do."""
 

@@ -36,7 +36,7 @@ class RoutingRecord:
     entropy_BT: Tensor
     """Of the router's scores, normalised, in nats: 0 is certain, log X undecided."""
     dropping: bool
-    """Whether experts can be full."""
+    """True where experts have a limited capacity."""
     taken_in_training_BTK: Tensor
     """What ``taken_BTK`` would be in training, where ``capacity_factor`` limits the experts too."""
 
@@ -67,12 +67,12 @@ class RoutingRecord:
 
     @property
     def max_violation(self) -> float:
-        """How far the fullest expert is above an even share, as a share of it (arXiv 2408.15664)."""
+        """Return the excess of the fullest expert over an even load, relative to it (arXiv 2408.15664)."""
         return self.max_load - 1
 
     @property
     def mean_violation(self) -> float:
-        """How far the experts are from an even share on average, as a share of it."""
+        """Return the mean distance of the experts from an even load, relative to it."""
         return float((self.load_X * self.num_experts - 1).abs().mean())
 
     @property

@@ -23,7 +23,7 @@ DIRECTIONS = ("tied", "separate")
 
 @dataclass(frozen=True, kw_only=True)
 class DirectionsConfig:
-    """How the two directions of a bidirectional recurrent mixer go together."""
+    """Combination of the two directions of a bidirectional recurrent mixer."""
 
     directions: str = "tied"
     """``tied``: both read the same projection of the input and are projected back together (Caduceus); what
@@ -74,7 +74,7 @@ class Mirror:
     context: Context
     """The context of what is turned around."""
     index_BT1: Tensor | None
-    """Where each token comes from; None where all rows are valid throughout."""
+    """Index of each token before mirroring; None where all rows are valid throughout."""
 
     @classmethod
     def of(cls, any_BT: Tensor, context: Context) -> Mirror:
@@ -101,5 +101,5 @@ def turn(x_BTC: Tensor, index_BT1: Tensor | None) -> Tensor:
 
 
 def directions(model: nn.Module) -> int:
-    """How many scans a model has beyond one for each mixer: outputs that add up beside the others."""
+    """Return the number of scans beyond one for each mixer: outputs that add up beside the others."""
     return sum(isinstance(part, Bidirectional) for part in model.modules())

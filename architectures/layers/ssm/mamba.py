@@ -68,7 +68,7 @@ class SelectiveConfig:
             )
 
     def resolved(self, d_model: int) -> Self:
-        """The same with every null replaced by what it stands for."""
+        """Return the configuration with every null replaced by its default for this width."""
         return replace(
             self, d_inner=self.d_inner or 2 * d_model, dt_rank=self.dt_rank or math.ceil(d_model / 16)
         )
@@ -130,7 +130,8 @@ class SelectiveSSM(RecurrentMixer):
         reset_BT: Tensor | None,
         path: str,
     ) -> tuple[Tensor, Tensor]:
-        """The gated scan, in at least float32: in bfloat16 the state would lose what it should remember."""
+        """Return the gated output of the scan and its last state, in at least float32: bfloat16 is too coarse
+        for it."""
         selected = self.select(u_BTC).split(self.parts, dim=-1)
         if self.norms is not None:
             selected = [norm(part) for norm, part in zip(self.norms, selected, strict=True)]

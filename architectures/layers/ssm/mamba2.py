@@ -96,7 +96,7 @@ class SSDConfig:
             )
 
     def resolved(self, d_model: int) -> Self:
-        """The same with every null replaced by what it stands for."""
+        """Return the configuration with every null replaced by its default for this width."""
         if self.head_dim is None and 2 * d_model % self.num_heads:
             raise ValueError(
                 f"num_heads={self.num_heads} must divide 2 d_model={2 * d_model}: change it, or give head_dim"
@@ -185,8 +185,8 @@ class SSD(RecurrentMixer):
         reset_BT: Tensor | None,
         path: str,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What comes out of the scan, what went in, and the last state, in at least float32: in bfloat16 the
-        state would lose what it should remember."""
+        """Return output, input and last state of the scan, in at least float32: in bfloat16 the
+        state would lose precision."""
         c = self.config
         wide = torch.promote_types(u_BTC.dtype, torch.float32)
         delta_BTH = F.softplus(dt_BTH.to(wide) + self.dt_bias_H.to(wide)).clamp(c.dt_floor, c.dt_ceiling)
@@ -209,7 +209,7 @@ class SSD(RecurrentMixer):
         return y_BTHP, x_BTHP, last_BHPN
 
     def _finish(self, y_BTHP: Tensor, x_BTHP: Tensor, gate_BTI: Tensor, path: str) -> Tensor:
-        """Skip, gate and norm."""
+        """Apply skip, gate and norm."""
         if path == "cpp":
             D_I = self.D_H.repeat_interleave(y_BTHP.shape[-1])
             y_BTI, x_BTI = y_BTHP.flatten(-2), x_BTHP.flatten(-2)
@@ -229,7 +229,7 @@ class SSD(RecurrentMixer):
         return y_BTI * F.silu(gate_BTI.to(y_BTI.dtype)) if self.norm is None else self.norm(y_BTI, gate_BTI)
 
     def path(self, operand: Tensor, *, packed: bool = False) -> str:
-        """The path of the scan for such an operand."""
+        """Return the path of the scan for such an operand."""
         unable = convolution_unable(sum(self.convolved), self.config.conv_width, packed=packed)
         if self.config.negative_eigenvalues:
             unable = "eigenvalues below zero"

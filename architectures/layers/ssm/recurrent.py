@@ -1,4 +1,4 @@
-"""What mixers with a recurrent state have in common.
+"""Base of mixers with a recurrent state.
 
 Shapes: B batch, T length, D d_model.
 """
@@ -29,26 +29,27 @@ class RecurrentMixer(Mixer):
     out: nn.Linear
     """The last of them."""
     borrowed = False
-    """Whether they are those of another mixer, which brings them to their scale."""
+    """True where they are those of another mixer, which initialises them."""
 
     def borrow(self, other: RecurrentMixer) -> None:
-        """From now on this mixer projects by the layers of ``other``, one of its own kind."""
+        """Share the projections of ``other``, a mixer of the same kind."""
         for name in self.projections:
             setattr(self, name, getattr(other, name))
         self.borrowed = True
 
     @abstractmethod
     def project(self, x_BTD: Tensor) -> tuple[Tensor, ...]:
-        """What ``mix`` is to read, each (B, T, ...): at every position a function of that position alone."""
+        """Return the inputs of ``mix``, each (B, T, ...): at every position a function of that position
+        alone."""
 
     @abstractmethod
     def mix(
         self, projected: tuple[Tensor, ...], state: State | None, context: Context
     ) -> tuple[Tensor, State]:
-        """What ``out`` is to read (B, T, C), and the state after; see ``read``."""
+        """Return the input (B, T, C) of ``out``, and the state after; see ``read``."""
 
     def read(self, x_BTD: Tensor, state: State | None, context: Context) -> tuple[Tensor, State]:
-        """The mixed piece (B, T, D), and the state after the valid tokens of each row.
+        """Return the mixed piece (B, T, D), and the state after the valid tokens of each row.
 
         ``state`` is that after the pieces before, or of ``start``. It is left as it is, and gradients
         flow through it. None is for a whole sequence: the mamba_ssm kernel may read it, and give the state

@@ -58,13 +58,13 @@ class Leap:
     """T steps of the recurrence at once: the convolution, with an initial state and a final one."""
 
     kernel_DT: Tensor
-    """What each input adds to the outputs."""
+    """Contribution of each input to the outputs."""
     read_DMT: Tensor
-    """What the state before adds to the outputs: Re(sum of read x)."""
+    """Contribution of the state before to the outputs: Re(sum of read x)."""
     write_DMT: Tensor
-    """What each input adds to the state after."""
+    """Contribution of each input to the state after."""
     keep: Callable[[Tensor], Tensor]
-    """What becomes of the state (B, D, M) without inputs."""
+    """Maps the state (B, D, M) to that after the leap, without inputs."""
 
     def __call__(self, x_BTD: Tensor, h_BDM: Tensor) -> Tensor:
         """The outputs (B, T, D), without the skip; ``h_BDM`` is moved on in place."""
@@ -83,7 +83,7 @@ class S4Layer(Mixer):
     """
 
     path: ClassVar[str]
-    """How the kernel is computed and applied."""
+    """Path of the convolution in the record of a run."""
 
     def __init__(self, d_model: int, config: S4LayerConfig, *, bidirectional: bool = False) -> None:
         super().__init__()

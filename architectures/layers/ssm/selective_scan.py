@@ -1,4 +1,4 @@
-"""The selective scan: the plain loop that says what is meant, and a faster path equal to it.
+"""The selective scan: the plain loop that defines it, and faster paths equal to it.
 
 Shapes: B batch, T length, C channels, N state size of a channel. Inside, time
 comes first (T, B, C, N), so that a step is one contiguous slice.
@@ -87,7 +87,7 @@ def _scan_reference(
 
 
 class _Scan(torch.autograd.Function):
-    """The same in chunks of time. Only the states between chunks are kept; the backward pass redoes the rest.
+    """The scan in chunks of time. Only the states between chunks are kept; the backward pass redoes the rest.
 
     With g the gradient at a state, ``g_t = C_t dy_t + decay_(t+1) g_(t+1)``, run
     backwards; every other gradient is a product of g with what is at hand.
@@ -149,7 +149,7 @@ class _Scan(torch.autograd.Function):
 
 
 def _decay(delta: Tensor, A: Tensor, keep: Tensor | None, negative: bool) -> Tensor:
-    """What is left of each state at each step (T, B, C, N)."""
+    """Return the decay of each state at each step (T, B, C, N)."""
     decay = (delta[..., None] * A).exp_()
     if negative:
         decay.mul_(2).sub_(1)

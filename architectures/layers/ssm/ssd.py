@@ -86,7 +86,7 @@ def _recurrence(
 
 
 def _decay(exponent_BTH: Tensor, reset_BT: Tensor | None, negative: bool) -> Tensor:
-    """What is left of a head's state after each step."""
+    """Return the decay of a head's state at each step."""
     decay_BTH = exponent_BTH.exp()
     if negative:
         decay_BTH = 2 * decay_BTH - 1
@@ -133,7 +133,7 @@ def _chunks(
 
 
 def _added(x_BKGQRP: Tensor, to_end_BKGRQ: Tensor, B_BKGQN: Tensor) -> Tensor:
-    """What each chunk adds to the state (B, K, G, R, P, N) by its end."""
+    """Return the contribution of each chunk to the state (B, K, G, R, P, N) at its end."""
     heads = x_BKGQRP.shape[4]
     left_BKGQS = (x_BKGQRP * to_end_BKGRQ.transpose(3, 4)[..., None]).flatten(4, 5)
     return (left_BKGQS.mT @ B_BKGQN).unflatten(3, (heads, -1))
@@ -142,8 +142,8 @@ def _added(x_BKGQRP: Tensor, to_end_BKGRQ: Tensor, B_BKGQN: Tensor) -> Tensor:
 def _decays(
     log_BKGRQ: Tensor, reset_BKQ: Tensor | None, negative: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What is left of a state between any two steps of a chunk (..., Q, Q), since its start, until its end
-    (..., Q), and from start to end (...).
+    """Return the decay of a state between any two steps of a chunk (..., Q, Q), since its start, until its
+    end (..., Q), and from start to end (...).
 
     Sums of logarithms are kept in float64: in float32 the small difference of two
     large sums, and its gradient, would be lost.

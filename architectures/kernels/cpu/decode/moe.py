@@ -23,7 +23,7 @@ from architectures.layers.moe.experts import Experts
 
 
 class _Experts(ctypes.Structure):
-    """As in moe.cpp."""
+    """The structure of the same name in moe.cpp."""
 
     _fields_ = (
         ("residual", ResidualSpec),

@@ -26,7 +26,7 @@ from architectures.layers.ssm.mamba2 import SSD, SSDConfig
 
 
 class _Convolution(ctypes.Structure):
-    """As in ssm.cpp."""
+    """The structure of the same name in ssm.cpp."""
 
     _fields_ = (
         ("weight", ctypes.c_void_p),
@@ -37,7 +37,7 @@ class _Convolution(ctypes.Structure):
 
 
 class _Mamba(ctypes.Structure):
-    """As in ssm.cpp."""
+    """The structure of the same name in ssm.cpp."""
 
     _fields_ = (
         ("residual", ResidualSpec),
@@ -54,7 +54,7 @@ class _Mamba(ctypes.Structure):
 
 
 class _Mamba2(ctypes.Structure):
-    """As in ssm.cpp."""
+    """The structure of the same name in ssm.cpp."""
 
     _fields_ = (
         ("residual", ResidualSpec),
@@ -116,7 +116,7 @@ def mamba2_branch(layer: SSD, spec: DecodeSpec, residual: ResidualSpec) -> Recur
 
 
 def check_scan(config: SelectiveConfig | SSDConfig) -> None:
-    """Raises UnsupportedError where another scan is asked for, or decays that the kernels do not have."""
+    """Raise UnsupportedError where another scan is asked for, or decays that the kernels do not have."""
     if config.scan not in ("auto", "cpp") or config.negative_eigenvalues:
         raise UnsupportedError("the path of the scan")
 

@@ -29,7 +29,7 @@ ACTIVATIONS = ("relu", "relu_squared", "gelu", "gelu_tanh", "silu")
 
 
 class _Attention(ctypes.Structure):
-    """As in transformer.cpp."""
+    """The structure of the same name in transformer.cpp."""
 
     _fields_ = (
         ("residual", ResidualSpec),
@@ -54,7 +54,7 @@ class _Attention(ctypes.Structure):
 
 
 class _Dense(ctypes.Structure):
-    """As in transformer.cpp."""
+    """The structure of the same name in transformer.cpp."""
 
     _fields_ = (
         ("residual", ResidualSpec),
@@ -92,7 +92,8 @@ class AttentionBranch:
         positions_B: Tensor,
         visible_BS: Tensor | None,
     ) -> None:
-        """Each row sees the slots up to its position, but not those where ``visible_BS`` is False."""
+        """Attend from each row to the slots up to its position, without those where ``visible_BS`` is
+        False."""
         slots = k_BGSE.shape[2]
         keys, values = (part for x in (k_BGSE, v_BGSE) for part in ((x, *x.stride()[:3]),))
         call(
@@ -180,7 +181,8 @@ def dense_branch(layer: DenseFeedForward, spec: DecodeSpec, residual: ResidualSp
 
 
 def bias_by_distance(spec: DecodeSpec) -> Tensor:
-    """The bias (H, room) of the scores of the last position's query; it depends on the distance alone."""
+    """Return the bias (H, room) of the scores of the last position's query; it depends on the distance
+    alone."""
     assert spec.score_bias is not None
     every_1S = torch.arange(spec.room)[None]
     bias_1HTS = spec.score_bias(every_1S[:, -1:], every_1S)
