@@ -42,7 +42,7 @@ class Capabilities:
     """Sees the blocks before and all of its own: the last block is noisy, those before are clean. Takes
     ``clean_BT`` beside the noisy tokens, and decodes a block at a time (``step`` and ``denoise``)."""
     denoises: bool = False
-    """Made to fill in any share of blanks, all tokens of a text included."""
+    """Trained to predict any fraction of masked tokens, all tokens of a text included."""
 
     def describe(self) -> str:
         """Return the abilities in words, for error messages."""
@@ -52,7 +52,7 @@ class Capabilities:
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """Parameter counts by part. ``body`` is what budgets match: neither embedding nor head."""
+    """Parameter counts by part. ``body`` counts non-embedding parameters, which budgets match."""
 
     embedding: int
     """Token and position tables."""

@@ -108,7 +108,7 @@ class BlockDiffusion(MaskedDiffusion):
     def denoise(self, tokens_BT: Tensor, state: DecodingState) -> Tensor:
         """Logits (B, T, V) of the next block of each row, still noisy.
 
-        What the block leaves in the caches is written over by what is read next. Clean blocks are read
+        What the block leaves in the caches is overwritten by the next step. Clean blocks are read
         by ``step``, which takes whole blocks only.
         """
         lengths = state.lengths
@@ -131,7 +131,7 @@ class BlockDiffusion(MaskedDiffusion):
 
 
 def two_copies(block_T: Tensor) -> Tensor:
-    """True (2T, 2T) where a token of the noisy copy, which stands first, or of the clean one may look.
+    """True (2T, 2T) where a token of the noisy copy, which comes first, or of the clean one may look.
 
     Noisy tokens see their own block's noisy ones and the clean ones of the blocks before, clean tokens the
     clean ones of the blocks up to their own (BD3LM, section 3.1 and figure 3).

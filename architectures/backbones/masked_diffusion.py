@@ -28,7 +28,7 @@ from architectures.backbone import (
 from architectures.backbones.decoder import Decoder, DecoderConfig
 
 FREQUENCIES = 64
-"""Sinusoids that a time is written in, sines and cosines together."""
+"""Number of sinusoids in the encoding of a time, sines and cosines together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class MaskedDiffusionConfig(DecoderConfig):
     """A LLaDA-style mask predictor; the same settings as the decoder and two more."""
 
     time_embedding: bool = False
-    """Add an embedding of the share of tokens that is masked to every token's."""
+    """Add an embedding of the fraction of tokens that is masked to every token's."""
     shifted: bool = False
     """The prediction for a token is read one position before it (Dream, which began as a causal model); the
     first is read at its own."""

@@ -1,7 +1,7 @@
 """Norms, activations and cross-entropy: by PyTorch's own operations, or in one pass in C++.
 
 On a CPU PyTorch takes several passes over memory for RMSNorm, for an activation times a gate, for rotary
-positions and for cross-entropy, and autograd keeps what stands between them. The kernels of
+positions and for cross-entropy, and autograd keeps the intermediate results. The kernels of
 ``cpu.transformer_ops`` take one each way. They run for plain tensors on a CPU, in float32 or bfloat16, where
 a C++ compiler is found; all else (other devices and precisions, torch.compile, torch.export, torch.func,
 sharded tensors) is PyTorch's. In float32 both give the same numbers up to rounding; in bfloat16 the kernels

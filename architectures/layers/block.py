@@ -179,7 +179,7 @@ class Block(nn.Module):
         first: bool = False,
         cross: nn.Module | None = None,
     ) -> None:
-        """``cross`` stands between the two, in a residual branch of its own; a subclass applies it."""
+        """``cross`` comes between the two, in its own residual branch; a subclass applies it."""
         super().__init__()
         config = config or BlockConfig()
 

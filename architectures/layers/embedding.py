@@ -46,7 +46,7 @@ class Embedding(nn.Module):
         dropout: float,
         tokens: nn.Embedding | None = None,
     ) -> None:
-        """``tokens`` is a table to share; null makes one."""
+        """``tokens`` is a token table to share; None makes a new one."""
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, d_model) if tokens is None else tokens
         self.segments = nn.Embedding(config.num_segments, d_model) if config.num_segments else None

@@ -92,7 +92,7 @@ class PositionsConfig:
         if self.base <= 1 or (self.local_base is not None and self.local_base <= 1):
             raise ValueError(f"positions.base={self.base} and local_base={self.local_base} must exceed 1")
         if not 0 < self.fraction <= 1:
-            raise ValueError(f"positions.fraction={self.fraction} is a share of the head: it lies in (0, 1]")
+            raise ValueError(f"positions.fraction={self.fraction}, of the head, must lie in (0, 1]")
         if self.num_buckets < 4 or self.num_buckets % 4 or self.max_distance <= self.num_buckets // 2:
             raise ValueError(
                 f"positions.num_buckets={self.num_buckets} must be a multiple of 4 and "

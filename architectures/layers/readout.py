@@ -27,7 +27,7 @@ def pool(hidden_BTD: Tensor, valid_BT: Tensor | None, pooling: str) -> Tensor:
     length_B = valid_BT.sum(1).clamp_min(1)
     if pooling == "last":
         return hidden_BTD[torch.arange(len(length_B), device=length_B.device), length_B - 1]
-    # Chosen, not multiplied by 0: what stands at padding may be anything, infinite included.
+    # Chosen, not multiplied by 0: values at padding may be anything, infinite included.
     return hidden_BTD.masked_fill(~valid_BT[..., None], 0.0).sum(1) / length_B[:, None]
 
 
@@ -60,7 +60,7 @@ class SequenceReadout(VectorReadout):
     Args:
         d_model: width of the hidden states.
         num_classes: C.
-        pooling: which state stands for the sequence. The first where every token sees every other,
+        pooling: the state that represents the sequence. The first where every token sees every other,
             the last where a token sees only those before it.
         pooler: whether there is the dense layer with tanh.
         dropout: probability of setting an element of the pooled vector to 0 in training.

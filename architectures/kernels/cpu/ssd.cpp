@@ -20,7 +20,7 @@ struct Shape {
     int64_t chunks() const { return (length + CHUNK - 1) / CHUNK; }
     int64_t padded() const { return (state + BLOCK - 1) / BLOCK * BLOCK; }
     int64_t state_size() const { return heads * width * state; }
-    // Where the states of a vector (of all heads) at the beginning of a chunk stand in `starts`.
+    // Offset in `starts` of the states of a vector (of all heads) at the beginning of a chunk.
     int64_t start(int64_t b, int64_t chunk, int64_t vector) const {
         return ((b * chunks() + chunk) * heads * vectors() + vector) * padded() * LANES;
     }

@@ -1,4 +1,4 @@
-// What stands between the matrix products of a transformer, each in one pass over memory and with its gradient,
+// The pointwise operations of a transformer, each in one pass over memory and with its gradient,
 // for CPUs: RMSNorm, activation times gate, rotary positions, cross-entropy.
 //
 // Numbers are float32 or bfloat16 in memory, as the flags say, and float32 in between. A row is the numbers of one

@@ -48,11 +48,11 @@ class ContiguousCache(Cache):
         self.streams = [like.new_zeros(batch_size, heads, capacity, width) for width in widths]
 
     def append(self, streams_BGTE: list[Tensor], context: Context) -> tuple[list[Tensor], Tensor]:
-        end = self.write(streams_BGTE, context)
+        end = self.store(streams_BGTE, context)
         positions_1S = torch.arange(end, device=streams_BGTE[0].device)[None]
         return [stream[:, :, :end] for stream in self.streams], positions_1S
 
-    def write(self, streams_BGTE: list[Tensor], context: Context) -> int:
+    def store(self, streams_BGTE: list[Tensor], context: Context) -> int:
         """Store each token at the slot of its position; return the number of slots in use."""
         if context.start is not None:
             end = context.start + streams_BGTE[0].shape[2]
@@ -60,7 +60,7 @@ class ContiguousCache(Cache):
             for stored, new in zip(self.streams, streams_BGTE, strict=True):
                 stored[:, :, context.start : end] = new
             return end
-        rows_N, tokens_N, slots_N = placed(context, streams_BGTE[0].shape[0])
+        rows_N, tokens_N, slots_N = token_slots(context, streams_BGTE[0].shape[0])
         end = int(slots_N.max()) + 1 if len(slots_N) else 1
         check_room(self.capacity, end)
         for stored, new in zip(self.streams, streams_BGTE, strict=True):
@@ -95,7 +95,7 @@ class Int8Cache(ContiguousCache):
 
 
 def quantise(x_BGTE: Tensor) -> tuple[Tensor, Tensor]:
-    """Symmetric 8-bit integers and the scale that gives the vector back, to half a step."""
+    """Return symmetric 8-bit integers and the scale that restores the vector, to half a step."""
     scale_BGT1 = x_BGTE.abs().amax(-1, keepdim=True).float() / 127
     whole = (x_BGTE / scale_BGT1.clamp_min(torch.finfo(torch.float32).tiny)).round()
     return whole.to(torch.int8), scale_BGT1
@@ -145,8 +145,8 @@ class RingCache(Cache):
         return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def placed(context: Context, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Row, index and position of each valid new token, (N,) each."""
+def token_slots(context: Context, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return row, index and position of each valid new token, (N,) each."""
     positions_BT = context.positions_BT.expand(batch_size, -1)
     valid_BT = torch.ones_like(positions_BT, dtype=torch.bool)
     if context.valid_BT is not None:
@@ -156,5 +156,6 @@ def placed(context: Context, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def check_room(capacity: int, end: int) -> None:
+    """Raise ValueError where a cache has no room for ``end`` tokens."""
     if end > capacity:
         raise ValueError(f"the cache has room for {capacity} tokens, not for {end}")

@@ -1,7 +1,7 @@
 """A paged cache: tokens live in blocks of fixed size, taken as they are needed.
 
 Kwon et al. 2023 (PagedAttention, arXiv 2309.06180). Each sequence has a table of
-blocks; rows that begin alike share theirs until one of them writes, which then
+blocks; rows with a common beginning share theirs until one of them writes, which then
 takes a copy. At most one block of each sequence is partly empty.
 
 Shapes: B batch, G key/value heads, T new tokens, S slots, E width of a stream,
@@ -15,7 +15,7 @@ from collections import Counter
 import torch
 from torch import Tensor
 
-from architectures.layers.attention.kv_cache import Cache, check_room, placed
+from architectures.layers.attention.kv_cache import Cache, check_room, token_slots
 from architectures.layers.context import Context
 
 
@@ -41,7 +41,7 @@ class PagedCache(Cache):
         self.free: list[int] = []
 
     def append(self, streams_BGTE: list[Tensor], context: Context) -> tuple[list[Tensor], Tensor]:
-        rows_N, tokens_N, positions_N = placed(context, len(self.tables))
+        rows_N, tokens_N, positions_N = token_slots(context, len(self.tables))
         if len(positions_N):
             check_room(self.capacity, int(positions_N.max()) + 1)
         self._make_room(rows_N.tolist(), positions_N.tolist())
@@ -81,7 +81,7 @@ class PagedCache(Cache):
         return torch.tensor(padded, dtype=torch.int64, device=device)
 
     def _make_room(self, rows: list[int], positions: list[int]) -> None:
-        """Gives every sequence the blocks it is about to write, its own alone."""
+        """Give every sequence blocks of its own for the tokens that follow."""
         touched = sorted({(row, p // self.block_size) for row, p in zip(rows, positions, strict=True)})
         self._grow(touched)
         for row, index in touched:

@@ -1,8 +1,8 @@
 """Base of mixers with one matrix of memory for each head.
 
 They project to queries, keys and values, filter them with a short causal
-convolution, read and write the memory, normalise each head, gate, and project
-back. They differ in how the memory forgets and how it is written.
+convolution, read and update the memory, normalise each head, gate, and project
+back. They differ in how the memory decays and how it is updated.
 
 Shapes: B batch, T length, D d_model, H heads, K key width, V value width of a
 head, C = H (2 K + V) channels of queries, keys and values, W inputs of a window.
@@ -54,7 +54,7 @@ class LinearMixerConfig:
 
 
 class LinearMixer(RecurrentMixer):
-    """The common part; subclasses say how the memory decays and is written."""
+    """The common part; subclasses define how the memory decays and is updated."""
 
     projections = ("qkv", "gate", "out")
 
@@ -126,7 +126,7 @@ class LinearMixer(RecurrentMixer):
             log_decay = v.new_zeros(v.shape[:3]) if log_decay is None else log_decay
             log_decay = _fill(log_decay, starts_BT, -math.inf)
         if context.valid_BT is not None:
-            # Padding neither writes, for its key is zero, nor forgets.
+            # Padding neither updates the memory, for its key is zero, nor lets it decay.
             k = k * context.valid_BT[..., None, None]
             log_decay = None if log_decay is None else _fill(log_decay, ~context.valid_BT, 0.0)
         memory_BHKV = None if memory_BHKV is None else memory_BHKV.to(wide)

@@ -31,7 +31,7 @@ def delta_rule(
     path: str = "torch",
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
-    """The gated delta rule (arXiv 2412.06464, section 3), with the memory written key by value.
+    """The gated delta rule (arXiv 2412.06464, section 3), with the memory indexed by key and value.
 
     ``S_t = (I - beta_t k_t k_t^T) a_t S_(t-1) + beta_t k_t v_t^T`` and
     ``y_t = S_t^T q_t / sqrt(K)``, with ``a_t = exp(log_decay_t)``. Keys are expected
@@ -92,24 +92,24 @@ def _chunked(
     q, k, v, beta, log_decay = (to_chunks(x, size) for x in tensors)
     pair_BHNCC = pair_sums(log_decay).exp()
     since_BHNC1 = log_decay.cumsum(-1).exp()[..., None]
-    # The written values are linear in the memory at the start of the chunk: u = fresh - stale @ memory.
+    # The updates are linear in the memory at the start of the chunk: u = fresh - stale @ memory.
     system_BHNCC = (beta * k) @ k.mT * pair_BHNCC
     sides = torch.cat([beta * v, beta * k * since_BHNC1], dim=-1)
     solved = torch.linalg.solve_triangular(system_BHNCC, sides, upper=False, unitriangular=True)
     fresh_BHNCV, stale_BHNCK = solved.split([v.shape[-1], k.shape[-1]], dim=-1)
     kept_BHNKC = (k * pair_BHNCC[..., -1, :, None]).mT
     total_BHN11 = since_BHNC1[..., -1:, :]
-    memories, written = [], []
+    memories, updates = [], []
     parts = (fresh_BHNCV, stale_BHNCK, kept_BHNKC, total_BHN11)
     for fresh, stale, kept, total in zip(*(part.unbind(2) for part in parts), strict=True):
         memories.append(memory_BHKV)
-        written.append(fresh - stale @ memory_BHKV)
-        memory_BHKV = total * memory_BHKV + kept @ written[-1]
+        updates.append(fresh - stale @ memory_BHKV)
+        memory_BHKV = total * memory_BHKV + kept @ updates[-1]
     before_BHNCV = (q * since_BHNC1) @ torch.stack(memories, dim=2)
-    within_BHNCV = (q @ k.mT * pair_BHNCC) @ torch.stack(written, dim=2)
+    within_BHNCV = (q @ k.mT * pair_BHNCC) @ torch.stack(updates, dim=2)
     return from_chunks(before_BHNCV + within_BHNCV, q_BTHK.shape[1]), memory_BHKV
 
 
 def delta_rule_flops(length: int, heads: int, key: int, value: int, *, decays: bool) -> int:
-    """Multiplications and additions of the recurrence: recall (2), write (2) and readout (2), a decay."""
+    """Multiplications and additions of the recurrence: recall (2), update (2) and readout (2), a decay."""
     return length * heads * ((7 if decays else 6) * key * value + 2 * value + key)

@@ -100,5 +100,5 @@ def _within(q_BHNCK: Tensor, k_BHNCK: Tensor, v_BHNCV: Tensor, log_decay_BHNCK: 
 
 
 def gated_linear_attention_flops(length: int, heads: int, key: int, value: int) -> int:
-    """Multiplications and additions of the recurrence: a decay, a write (2) and a readout (2)."""
+    """Multiplications and additions of the recurrence: a decay, an update (2) and a readout (2)."""
     return length * heads * (5 * key * value + key)

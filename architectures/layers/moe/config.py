@@ -38,10 +38,10 @@ class ExpertsConfig:
     groups_per_token: int = 1
     """Groups that a token may visit."""
     choice: str = "token"
-    """``token``: tokens choose experts. ``expert``: each expert takes its share of a sequence's tokens (Zhou
-    et al. 2022, arXiv 2202.09368); that looks at later tokens, and causal models refuse it."""
+    """``token``: tokens choose experts. ``expert``: each expert takes an equal part of a sequence's tokens
+    (Zhou et al. 2022, arXiv 2202.09368); that looks at later tokens, and causal models refuse it."""
     capacity_factor: float | None = None
-    """In training, an expert takes this many times its even share of a sequence's tokens; those that come
+    """In training, an expert takes this many times an even part of a sequence's tokens; those that come
     later are dropped: nothing is added to them (Switch, arXiv 2101.03961). Null drops none."""
     capacity: int | None = None
     """An expert takes this many tokens of a sequence, in training and after; null for no limit. One piece of

@@ -103,7 +103,7 @@ def run_grouped(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
 
 
 def run_padded(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
-    """The capacity form: every expert has as many places as the fullest needs, and all run in one product."""
+    """Run all experts in one product; each has as many slots as the fullest needs."""
     X, M, C = len(counts_X), len(x_MD), int(counts_X.max())
     first_X = counts_X.cumsum(0) - counts_X
     expert_M = torch.repeat_interleave(torch.arange(X, device=x_MD.device), counts_X, output_size=M)

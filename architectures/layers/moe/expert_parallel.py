@@ -24,7 +24,7 @@ from architectures.layers.moe.experts import Experts
 
 
 def shard_experts(model: nn.Module, group: dist.ProcessGroup | None = None) -> list[nn.Parameter]:
-    """Keeps this process's share of the routed experts of a model, and joins those of all in ``group``.
+    """Keep this process's part of the routed experts of a model, and joins those of all in ``group``.
 
     Returns the parameters that this process alone holds. After the backward pass their gradients are
     whole, sums over the tokens of all processes; those of all other parameters, which every process has,
@@ -60,7 +60,7 @@ def shard_experts(model: nn.Module, group: dist.ProcessGroup | None = None) -> l
 
 
 def distribute_experts(model: nn.Module, mesh: DeviceMesh) -> None:
-    """The same for training: the shares become the parts of tensors that are whole on the mesh.
+    """Divide the experts for training: they become the parts of tensors that are whole on the mesh.
 
     So the optimizer, checkpoints and the norm of gradients see what they see in one process. After the
     backward pass their gradients are sums over the processes that share experts, yet to be added up

@@ -112,7 +112,7 @@ class Experts(FeedForward):
         return y_ND.view_as(x_BTD).to(x_BTD.dtype)
 
     def path(self, x_BTD: Tensor) -> str:
-        """The way the experts run for such an input, ``auto`` settled."""
+        """Return the dispatch that runs for such an input, ``auto`` resolved."""
         device, wanted = x_BTD.device.type, self.config.dispatch
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_BTD.dtype
         d_ff, d_model = self.up_XFD.shape[1:]

@@ -26,7 +26,8 @@ class Routing:
     score_BTX: Tensor
     """Of each expert; at least float32."""
     expert_BTK: Tensor
-    """The experts of each token. Where the experts choose, all of them: ``kept_BTK`` tells which take it."""
+    """The experts of each token. Where the experts choose, all of them: ``kept_BTK`` is True for those that
+    take it."""
     gate_BTK: Tensor
     """Factors of the outputs of the chosen experts."""
     kept_BTK: Tensor | None
@@ -52,7 +53,7 @@ class Router(nn.Linear):
             self.register_buffer("selection_X", torch.zeros(config.num_experts))
 
     def route(self, x_BTD: Tensor, valid_BT: Tensor | None) -> Routing:
-        """The experts of each token. What stands at padding changes nothing elsewhere."""
+        """Return the experts of each token. Values at padding change nothing elsewhere."""
         logits_BTX = self._logits(x_BTD)
         score_BTX = logits_BTX.softmax(-1) if self.config.score == "softmax" else logits_BTX.sigmoid()
         if self.config.choice == "expert":
@@ -122,8 +123,8 @@ class Router(nn.Linear):
         """Each expert takes the k T / X tokens of a sequence that score highest with it."""
         T = score_BTX.shape[1]
         length_B = score_BTX.new_full((len(score_BTX),), T) if valid_BT is None else valid_BT.sum(1)
-        share = self.config.experts_per_token / self.config.num_experts
-        taken_B11 = (share * length_B).ceil()[:, None, None]
+        fraction = self.config.experts_per_token / self.config.num_experts
+        taken_B11 = (fraction * length_B).ceil()[:, None, None]
         ranked_BTX = score_BTX.detach()
         if valid_BT is not None:
             ranked_BTX = ranked_BTX.masked_fill(~valid_BT[..., None], -torch.inf)

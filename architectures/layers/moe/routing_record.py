@@ -51,7 +51,7 @@ class RoutingRecord:
 
     @property
     def load_X(self) -> Tensor:
-        """The share of each expert among all visits."""
+        """Return the fraction of visits that each expert has."""
         counts_X = torch.bincount(self.expert_BTK[self.taken_BTK], minlength=self.num_experts)
         return counts_X / counts_X.sum()
 
@@ -62,7 +62,7 @@ class RoutingRecord:
 
     @property
     def max_load(self) -> float:
-        """Load of the fullest expert over an even share; 1 where the load is even."""
+        """Load of the fullest expert over an even load; 1 where the load is even."""
         return float(self.load_X.max() * self.num_experts)
 
     @property
@@ -92,7 +92,7 @@ class RoutingRecord:
 
     @property
     def dropped_share(self) -> float:
-        """Visits that came to nothing because an expert was full, as a share of all that were asked for."""
+        """Return the fraction of visits that were dropped because an expert was full."""
         return self._dropped(self.taken_BTK)
 
     @property

@@ -28,7 +28,7 @@ class DirectionsConfig:
     directions: str = "tied"
     """``tied``: both read the same projection of the input and are projected back together (Caduceus); what
     moves the state - convolution, decays, skip, norms inside - is each direction's own. ``separate``: two
-    whole mixers. Wholly the same they could not tell left from right. S4 is neither: one system with a
+    whole mixers. Two identical scans could not tell left from right. S4 is neither: one system with a
     readout for each direction."""
 
     def __post_init__(self) -> None:

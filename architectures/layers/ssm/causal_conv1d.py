@@ -91,7 +91,7 @@ class CausalConvolution(nn.Module):
 
     @torch.no_grad()
     def step(self, x_BTC: Tensor, window_BKC: Tensor, valid_BT: Tensor | None = None) -> Tensor:
-        """The filtered next inputs; the window is moved on in place, by each row's valid inputs."""
+        """The filtered next inputs; the window advances in place, by each row's valid inputs."""
         y_BTC = self.forward(x_BTC, window_BKC)
         window_BKC.copy_(self.after(x_BTC, window_BKC, valid_BT))
         return y_BTC

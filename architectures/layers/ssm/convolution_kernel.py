@@ -19,7 +19,8 @@ from architectures.layers.ssm.discretization import ALPHA
 
 
 def vandermonde_reference(log_A_DM: Tensor, CB_DM: Tensor, length: int) -> Tensor:
-    """Re(sum C B A^t), (D, T), of a diagonal system: each power written out (arXiv 2206.11893, section 3)."""
+    """Re(sum C B A^t), (D, T), of a diagonal system: each power computed explicitly (arXiv 2206.11893,
+    section 3)."""
     steps_T = torch.arange(length, device=log_A_DM.device)
     return torch.einsum("dm,dmt->dt", CB_DM, (log_A_DM[..., None] * steps_T).exp()).real
 

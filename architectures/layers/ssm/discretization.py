@@ -44,7 +44,7 @@ def discretise_dense(A_DNN: Tensor, B_DN: Tensor, dt_D: Tensor, method: str) -> 
 
 
 def real_matrix(A_DM: Tensor, P_DM: Tensor | None = None) -> Tensor:
-    """The real (D, N, N) matrix of diag(A) - P P^* on states written as [real parts, imaginary parts].
+    """The real (D, N, N) matrix of diag(A) - P P^* on states stored as [real parts, imaginary parts].
 
     A and P stand for themselves and their conjugates, so that P^* x = 2 Re(sum conj(P) x).
     """

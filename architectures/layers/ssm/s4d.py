@@ -67,7 +67,7 @@ class Leap:
     """Maps the state (B, D, M) to that after the leap, without inputs."""
 
     def __call__(self, x_BTD: Tensor, h_BDM: Tensor) -> Tensor:
-        """The outputs (B, T, D), without the skip; ``h_BDM`` is moved on in place."""
+        """The outputs (B, T, D), without the skip; ``h_BDM`` advances in place."""
         x_BDT = x_BTD.transpose(1, 2)
         y_BDT = convolve(x_BDT, self.kernel_DT) + torch.einsum("bdm,dmt->bdt", h_BDM, self.read_DMT).real
         written_BDM = torch.einsum("bdt,dmt->bdm", x_BDT.to(self.write_DMT.dtype), self.write_DMT)
@@ -127,7 +127,7 @@ class S4Layer(Mixer):
 
     @abstractmethod
     def kernel_reference(self, length: int, *, backward: bool = False) -> Tensor:
-        """The same, each power of the state matrix written out."""
+        """The same, with each power of the state matrix computed explicitly."""
 
     def dt(self) -> Tensor:
         """Time step (D) of each channel."""

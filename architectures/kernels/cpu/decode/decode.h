@@ -19,7 +19,8 @@ struct Linear {
     int64_t outputs, inputs;
 };
 
-// What stands around a sublayer: stream + after(f(before(read))), or with `post` after(stream + f(before(read))).
+// A residual branch around a sublayer: stream + after(f(before(read))), or with `post`
+// after(stream + f(before(read))).
 struct Residual {
     Norm before, after;
     int64_t post;
@@ -60,7 +61,7 @@ static inline float folded(Vector lanes) {
 #endif
 
 // `folded` of up to 16 vectors at once, to the same bits: each step adds the halves of two vectors' parts. The sum of
-// vector m comes to stand in lane 4 (m % 4) + m / 4.
+// vector m is stored in lane 4 (m % 4) + m / 4.
 template <int COUNT> static inline Vector folded_together(const Vector *from) {
     Vector v[LANES];
     for (int m = 0; m < LANES; m++) v[m] = m < COUNT ? from[m] : Vector{};

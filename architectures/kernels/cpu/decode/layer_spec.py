@@ -135,7 +135,7 @@ def call(name: str, fields: ctypes.Structure, read_BD: Tensor, stream_BD: Tensor
 
 @functools.cache
 def _kernel(name: str, arguments: int) -> Callable[..., Any]:
-    """A kernel whose arguments are all addresses or integers of 64 bits, which ctypes need not be told."""
+    """Return a kernel whose arguments are all addresses or integers of 64 bits, as ctypes passes them."""
     kernel = getattr(library(), name)
     kernel.argtypes = [ctypes.c_void_p] * arguments
     return kernel
