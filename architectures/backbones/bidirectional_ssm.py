@@ -1,4 +1,4 @@
-"""Mamba, Mamba-2 and hybrids that see both sides of every position, to fill in blanks.
+"""Mamba, Mamba-2 and hybrids that see both sides of every position, to predict masked tokens.
 
 Each recurrent mixer becomes two, one of which reads from the end
 (``architectures/layers/ssm/bidirectional_mixer.py``); attention loses its causal mask, and S4
@@ -46,7 +46,7 @@ class BidirectionalHybridConfig(HybridConfig, DirectionsConfig):
 
 
 def both_ways(past: Mixer, future: Mixer, config: DirectionsConfig) -> Bidirectional:
-    """Two new mixers as one."""
+    """Return one mixer of two new ones, for the two directions."""
     assert isinstance(past, RecurrentMixer)
     assert isinstance(future, RecurrentMixer)
     return Bidirectional(past, future, tied=config.directions == "tied")

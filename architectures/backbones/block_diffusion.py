@@ -83,7 +83,8 @@ class BlockDiffusion(MaskedDiffusion):
         return Output(logits_BTV=logits_BTV, hidden_BTD=hidden_BTD, auxiliary=auxiliary)
 
     def sequence_flops(self, length: int, source_length: int = 0) -> Flops:
-        """Of one copy; a noisy sequence beside its clean one costs twice as much, but for the head."""
+        """Return the FLOPs of one copy; a noisy sequence beside its clean one costs twice as much, but for
+        the head."""
         total, pairs = super().sequence_flops(length), self.pairs(length)
         return Flops(linear=total.linear, attention=total.attention * pairs // length**2, mixer=total.mixer)
 
@@ -100,13 +101,13 @@ class BlockDiffusion(MaskedDiffusion):
         source_BS: Tensor | None = None,
         source_valid_BS: Tensor | None = None,
     ) -> DecodingState:
-        """An empty state, with room for ``max_length`` tokens: whole blocks."""
+        """Return an empty state, with room for ``max_length`` tokens: whole blocks."""
         no_source(source_BS, type(self).__name__)
         layers: list[Any] = [block.mixer.start(batch_size, max_length) for block in self._blocks()]
         return DecodingState(lengths=[0] * batch_size, layers=layers)
 
     def denoise(self, tokens_BT: Tensor, state: DecodingState) -> Tensor:
-        """Logits (B, T, V) of the next block of each row, still noisy.
+        """Return the logits (B, T, V) of the next, still noisy block of each row.
 
         What the block leaves in the caches is overwritten by the next step. Clean blocks are read
         by ``step``, which takes whole blocks only.

@@ -50,7 +50,7 @@ class S4(Stack):
         return DenseFeedForward(self.config.width, self.config.d_ff or swiglu_width(self.config.width))
 
     def resample(self, rate: float) -> None:
-        """Multiplies the time steps as they were trained by ``rate``, for sequences sampled at 1 / rate.
+        """Multiply the time steps as they were trained by ``rate``, for sequences sampled at 1 / rate.
 
         A model trained on a signal reads the signal with every other sample left out at rate 2.
 

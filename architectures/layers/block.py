@@ -91,7 +91,7 @@ class Mixer(nn.Module, ABC):
         return 0
 
     def initialise(self, num_branches: int) -> None:
-        """Sets what the general initialisation must not decide: time steps, and the scale of the output,
+        """Initialise what the general initialisation must not: time steps, and the scale of the output,
         one of ``num_branches`` residual branches that add up."""
 
 
@@ -110,7 +110,7 @@ class FeedForward(nn.Module, ABC):
         return Flops(linear=linear_flops(self, length))
 
     def initialise(self, num_branches: int) -> None:
-        """Sets what the general initialisation must not decide."""
+        """Initialise what the general initialisation must not."""
 
     def inactive_parameters(self) -> int:
         """Return the number of parameters that one token does not use."""
@@ -158,7 +158,7 @@ class Residual(nn.Module):
         return self.after(x_BTD + y_BTD) if self.placement == "post" else x_BTD + self.after(y_BTD)
 
     def _skipped(self, y_BTD: Tensor) -> Tensor:
-        """Stochastic depth: whole sequences lose this branch; the others make up for it."""
+        """Apply stochastic depth: drop the branch for whole sequences, and scale it up for the others."""
         if not self.training or self.skip == 0:
             return y_BTD
         kept_B11 = torch.rand(y_BTD.shape[0], 1, 1, device=y_BTD.device) >= self.skip

@@ -56,7 +56,7 @@ def make_norm(kind: str, width: int, eps: float) -> nn.Module:
 
 
 def for_products(norm: nn.Module, x: Tensor) -> Tensor:
-    """``norm(x)`` for readers that are matrix products, which under autocast on a CPU round what they read.
+    """Return ``norm(x)`` in the precision of the matrix products that read it under autocast on a CPU.
 
     It is rounded once, for all of them and their gradients, instead of once for each. On a GPU this is left
     to autocast.

@@ -126,7 +126,7 @@ class Rotary:
             return angle.cos() * factor, angle.sin() * factor
 
     def rotate(self, x_BHTE: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
-        """Turns the first R dimensions of queries or keys; the rest passes."""
+        """Rotate the first R dimensions of queries or keys; the rest passes."""
         x_BTHE = x_BHTE.transpose(1, 2)  # as a projection leaves it
         if path(x_BHTE, *tables) == "cpp" and x_BTHE.is_contiguous():
             cos_PR, sin_PR = (table.flatten(0, 2) for table in tables)

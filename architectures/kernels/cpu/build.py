@@ -97,7 +97,7 @@ def _folder() -> Path:
 
 
 def _build(compiler: str, sources: list[Path], built: Path) -> None:
-    """Compile in a folder of its own and moves the result to its final name at once: other processes that
+    """Compile in a folder of its own and move the result to its final name at once: other processes that
     build at the same time do no harm."""
     with tempfile.TemporaryDirectory(dir=built.parent) as folder:
         # Two commands, so that no flag of the first changes what the second adds: with -ffast-math it would

@@ -102,7 +102,7 @@ class _Entropy(torch.autograd.Function):
 
 
 def cpp_rotate(x_BTHE: Tensor, cos_PR: Tensor, sin_PR: Tensor, *, interleaved: bool) -> Tensor:
-    """Turns pairs of the first dimensions of each head; see ``Rotary``.
+    """Rotate pairs of the first dimensions of each head; see ``Rotary``.
 
     The tables (T, R/2) or (B T, R/2) are float32 whatever the precision of x.
     """

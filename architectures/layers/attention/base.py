@@ -114,7 +114,7 @@ class SoftmaxAttention(Mixer):
         )
 
     def _attend_unpadded(self, q_BHTE: Tensor, k_BGTE: Tensor, v_BGTF: Tensor, context: Context) -> Tensor:
-        """Each document alone: no pair of tokens is computed that nobody may see."""
+        """Attend within each document alone, without computing pairs that are masked."""
         assert context.lengths is not None
         parts = zip(*(x.split(context.lengths, dim=2) for x in (q_BHTE, k_BGTE, v_BGTF)), strict=True)
         pieces = []
@@ -145,7 +145,7 @@ class SoftmaxAttention(Mixer):
     def make_cache(
         self, batch_size: int, capacity: int, heads: int, widths: list[int], like: Tensor
     ) -> Cache:
-        """An empty cache of the configured kind."""
+        """Return an empty cache of the configured kind."""
         c = self.config
         if c.cache == "paged":
             return PagedCache(batch_size, heads, widths, capacity, like, block_size=c.block_size)

@@ -124,7 +124,7 @@ class AttentionConfig:
 
 
 def validate_heads(num_heads: int, num_kv_heads: int) -> None:
-    """Raises ValueError for head counts that do not divide."""
+    """Raise ValueError for head counts that do not divide."""
     if num_heads < 1:
         raise ValueError(f"num_heads={num_heads} must be at least 1")
     if num_kv_heads < 1 or num_heads % num_kv_heads:

@@ -83,7 +83,7 @@ class LatentAttention(SoftmaxAttention):
         return self.out(y_BHTV.transpose(1, 2).flatten(2))
 
     def _queries(self, x_BTD: Tensor, context: Context) -> Tensor:
-        """Queries (B, H, T, N + P), their last P dimensions turned."""
+        """Queries (B, H, T, N + P), their last P dimensions rotated."""
         if self.latent.q_rank is not None:
             x_BTD = self.q_norm(self.q_down(x_BTD))
         q_BHTE = self.q(x_BTD).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)

@@ -96,7 +96,7 @@ class PagedCache(Cache):
                 table[index] = mine
 
     def _grow(self, touched: list[tuple[int, int]]) -> None:
-        """Enlarges the pools by as many blocks as are missing, and no more."""
+        """Enlarge the pools by as many blocks as are missing, and no more."""
         shared = self.users.copy()
         needed = 0
         for row, index in touched:

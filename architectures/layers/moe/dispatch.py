@@ -39,7 +39,7 @@ def dispatch(
     num_experts: int,
     run: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:
-    """The sum (N, D) of what the experts of a token make of it, times their gates.
+    """Return the sum (N, D) over the experts of each token of gate times output.
 
     Args:
         expert_NK: which experts.

@@ -24,7 +24,7 @@ from architectures.layers.moe.experts import Experts
 
 
 def shard_experts(model: nn.Module, group: dist.ProcessGroup | None = None) -> list[nn.Parameter]:
-    """Keep this process's part of the routed experts of a model, and joins those of all in ``group``.
+    """Keep this process's part of the routed experts of a model, and join those of all in ``group``.
 
     Returns the parameters that this process alone holds. After the backward pass their gradients are
     whole, sums over the tokens of all processes; those of all other parameters, which every process has,

@@ -140,7 +140,7 @@ class Router(nn.Linear):
         )
 
     def _counter(self, expert_BTK: Tensor, valid_BT: Tensor | None) -> Callable[[Tensor], None]:
-        """Adds the choices to the counts when the gradient passes.
+        """Add the choices to the counts when the gradient passes.
 
         That is once for every forward pass that trains: one that is run again to save memory
         does not count twice, and one without a backward pass does not count.
@@ -155,7 +155,7 @@ class Router(nn.Linear):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Moves the bias by the choices since the last step, those of all processes where there are several.
+        """Update the bias by the choices since the last step, those of all processes where there are several.
 
         Its mean is kept at zero, since only differences matter (torchtitan does the same).
         """

@@ -97,7 +97,7 @@ class RoutingRecord:
 
     @property
     def dropped_in_training(self) -> float:
-        """The same, had the tokens come to experts that are limited as in training."""
+        """Return the fraction of visits that would be dropped under the capacity of training."""
         return self._dropped(self.taken_in_training_BTK)
 
     def _dropped(self, taken_BTK: Tensor) -> float:
@@ -114,7 +114,8 @@ def expert_layers(model: nn.Module) -> dict[str, Experts]:
 
 @contextmanager
 def record_routing(model: nn.Module) -> Iterator[dict[str, list[RoutingRecord]]]:
-    """Within it, every forward pass and step of the model adds a record for each layer of experts.
+    """Record routing: within this context every forward pass and step adds a record for each layer of
+    experts.
 
     Yields the records by the name of the layer, such as ``blocks.1.feedforward``, one for each pass.
     """

@@ -26,7 +26,8 @@ def vandermonde_reference(log_A_DM: Tensor, CB_DM: Tensor, length: int) -> Tenso
 
 
 def vandermonde(log_A_DM: Tensor, CB_DM: Tensor, length: int) -> Tensor:
-    """The same with A^(R q + r) = A^(R q) A^r: two short tables and one matrix product."""
+    """Compute ``vandermonde_reference`` with A^(R q + r) = A^(R q) A^r: two short tables and one matrix
+    product."""
     inner = 2 ** math.ceil(math.log2(max(length, 2)) / 2)
     outer = math.ceil(length / inner)
     device = log_A_DM.device

@@ -75,7 +75,7 @@ def document_starts(context: Context) -> Tensor | None:
 
 @torch.no_grad()
 def draw_time_steps(bias: Tensor, low: float, high: float) -> None:
-    """Fills ``bias`` so that softplus of it is log-uniform in [low, high], and at least 1e-4.
+    """Fill ``bias`` so that softplus of it is log-uniform in [low, high], and at least 1e-4.
 
     Source: Gu and Dao 2023 (arXiv 2312.00752), section 3.6, and the floor of the authors' code.
     """

@@ -130,7 +130,7 @@ def _times(A_DNN: Tensor, x_DN: Tensor) -> Tensor:
 
 
 def _complex(x_N: Tensor) -> Tensor:
-    """Undoes ``real_vector``. Of a real readout, the conjugate R of this reads the same as Re(sum R x)."""
+    """Invert ``real_vector``. Of a real readout, the conjugate R of this reads the same as Re(sum R x)."""
     return torch.complex(*x_N.chunk(2, dim=-1))
 
 

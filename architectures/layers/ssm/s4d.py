@@ -104,7 +104,7 @@ class S4Layer(Mixer):
 
     @staticmethod
     def spare(*dynamics: nn.Parameter) -> None:
-        """Marks parameters for the optimizer: no weight decay, and a learning rate that is capped."""
+        """Mark parameters for the optimizer: no weight decay, and a learning rate that is capped."""
         for parameter in dynamics:
             parameter.no_weight_decay = True  # type: ignore[attr-defined]
             parameter.learning_rate_cap = DYNAMICS_RATE  # type: ignore[attr-defined]
@@ -127,7 +127,7 @@ class S4Layer(Mixer):
 
     @abstractmethod
     def kernel_reference(self, length: int, *, backward: bool = False) -> Tensor:
-        """The same, with each power of the state matrix computed explicitly."""
+        """Return the kernel, with each power of the state matrix computed explicitly."""
 
     def dt(self) -> Tensor:
         """Time step (D) of each channel."""
