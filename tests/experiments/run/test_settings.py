@@ -139,6 +139,7 @@ def test_the_digest_ignores_what_does_not_decide_the_result(words: tuple[str, ..
     assert commands.settings("device=cpu", *words).digest == commands.settings("device=cpu").digest
 
 
+@pytest.mark.fast
 def test_the_digest_changes_with_all_that_decides_the_result() -> None:
     changes = [
         (),
