@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+from omegaconf import DictConfig
 
 from architectures.backbone import Backbone
 from experiments.config.legacy import upgrade
@@ -160,11 +161,15 @@ def test_an_old_word_on_the_command_line_gives_the_new_one(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from experiments.config.hydra_app import start
+    from experiments.config.sections import read_sections
     from experiments.run.settings import read_settings
+
+    def read(cfg: DictConfig) -> None:
+        read_settings(read_sections(cfg))
 
     monkeypatch.setattr(sys, "argv", ["train", *words])
     with pytest.raises(SystemExit) as ended:
-        start(read_settings)
+        start(read)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
 
