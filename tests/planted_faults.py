@@ -87,9 +87,9 @@ FAULTS = (
     Fault(
         name="bits-per-byte",
         about="bits per byte are nats per byte",
-        file="experiments/evaluation/measure.py",
-        old="value=(nats_N.sum() / bytes_N.sum()).item() / math.log(2),",
-        new="value=(nats_N.sum() / bytes_N.sum()).item(),",
+        file="experiments/tasks/bits_per_byte.py",
+        old="return nats / math.log(2)",
+        new="return nats",
         tests="tests/experiments/evaluation/test_measure.py",
     ),
     Fault(
