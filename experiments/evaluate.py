@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 
 from experiments.config.hydra_app import start
-from experiments.runtime.device import configure_process, torch_device
 
 if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
     start("experiments.evaluate.evaluate", "evaluate")
@@ -32,6 +31,7 @@ from experiments.run.load_model import LoadedModel, load_model, read_run
 from experiments.run.model_files import is_run_folder
 from experiments.run.plan import build_task
 from experiments.runtime.atomic_io import write_json
+from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.errors import ConfigError, nearest
 from experiments.tasks.metrics import Metric
 from experiments.tasks.task import Task

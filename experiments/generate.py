@@ -13,7 +13,6 @@ from __future__ import annotations
 import sys
 
 from experiments.config.hydra_app import literal, start
-from experiments.runtime.device import configure_process, torch_device
 
 if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
     sys.argv[1:] = literal(sys.argv[1:])
@@ -33,6 +32,7 @@ from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
 from experiments.objectives.decoding.sampling import SamplingConfig
 from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.run.load_model import LoadedModel, UnmaskingOverrides, load_model, override_unmasking
+from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.precision import inference
 from experiments.runtime.seeds import generation_seed

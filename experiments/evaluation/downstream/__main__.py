@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 
 from experiments.config.hydra_app import start
-from experiments.runtime.device import configure_process, torch_device
 
 if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
     start("experiments.evaluation.downstream.__main__.downstream", "downstream")
@@ -38,6 +37,7 @@ from experiments.evaluation.downstream.results import Row, append, check_shots, 
 from experiments.run.load_model import LoadedModel, UnmaskingOverrides, load_model, override_unmasking
 from experiments.run.plan import build_task
 from experiments.runtime.console import Console
+from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.errors import ConfigError, DataError, nearest
 from experiments.tasks.task import Task
 

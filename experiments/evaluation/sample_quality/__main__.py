@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 
 from experiments.config.hydra_app import start
-from experiments.runtime.device import configure_process, torch_device
 
 if __name__ == "__main__":  # before the imports below: see experiments.config.hydra_app
     start("experiments.evaluation.sample_quality.__main__.sample_quality", "sample_quality")
@@ -45,6 +44,7 @@ from experiments.run.load_model import (
     read_run,
 )
 from experiments.run.model_files import is_run_folder
+from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.precision import inference
 from experiments.runtime.seeds import stream

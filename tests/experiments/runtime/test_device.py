@@ -9,19 +9,20 @@ from architectures.kernels import pointwise
 from experiments.runtime.device import configure_process
 from tests.experiments import commands
 
-WORDS = {
-    "evaluate": (),
-    "generate": (),
-    "sample_quality": ("judge=nowhere",),
-    "downstream": ("tasks=[words_choice]",),
+COMMANDS = {
+    "evaluate": ("experiments.evaluate", ()),
+    "generate": ("experiments.generate", ()),
+    "sample_quality": ("experiments.evaluation.sample_quality.__main__", ("judge=nowhere",)),
+    "downstream": ("experiments.evaluation.downstream.__main__", ("tasks=[words_choice]",)),
 }
+"""The module of each command that computes on a device, and the settings that it cannot do without."""
 
 
 class AppliedError(Exception):
     """The command came to its device."""
 
 
-@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_takes_the_threads_it_is_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
@@ -29,8 +30,9 @@ def test_a_command_takes_the_threads_it_is_told(name: str, monkeypatch: pytest.M
         asked.append((threads, kernels))
         raise AppliedError
 
-    words = ("run=nowhere", "device.threads=3", "device.kernels=torch", *WORDS[name])
-    command = getattr(importlib.import_module(f"experiments.{name}"), name)
+    module, more = COMMANDS[name]
+    words = ("run=nowhere", "device.threads=3", "device.kernels=torch", *more)
+    command = getattr(importlib.import_module(module), name)
     monkeypatch.setitem(command.__globals__, "configure_process", configure_process)
     with pytest.raises(AppliedError):
         command(commands.compose(*words, root=name))
