@@ -1,7 +1,7 @@
 """Decoder-only transformer. The defaults are the Llama recipe: pre-norm RMSNorm, RoPE, SwiGLU.
 
 Touvron et al. 2023 (arXiv 2302.13971). Every other recipe of the field is a matter
-of configuration: see ``layers/transformer.py``.
+of configuration: see ``backbones/transformer.py``.
 """
 
 from __future__ import annotations

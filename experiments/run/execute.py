@@ -12,7 +12,7 @@ from typing import Any
 
 from experiments.config.tracking import TrackingConfig
 from experiments.objectives.objective import Objective
-from experiments.run import resume_check
+from experiments.run import resume_compatibility
 from experiments.run.plan import build_model, plan
 from experiments.run.record import begin_record, finish_record, run_identity, training_summary
 from experiments.run.settings import Settings
@@ -51,7 +51,7 @@ def execute(settings: Settings) -> None:
     dims = make_parallel_dims(settings.parallel, device.type, settings.budget)
     folder = RunFolder(settings.folder, writes=collectives.is_rank_zero())
     console = Console(f"{settings.cell} s{settings.seed}", quiet=not collectives.is_rank_zero())
-    collectives.run_on_rank_zero(lambda: resume_check.check_config(settings, folder.root))
+    collectives.run_on_rank_zero(lambda: resume_compatibility.check_config(settings, folder.root))
     if not _finished(folder, console):
         try:
             with _one_writer(folder.root) as lock:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from architectures.backbone import Backbone
-from experiments.run import resume_check
+from experiments.run import resume_compatibility
 from experiments.run.model_files import ModelSpec
 from experiments.run.plan import Plan
 from experiments.run.settings import Settings
@@ -51,14 +51,14 @@ def begin_record(
     added = {}
     try:
         if settings.continue_from is not None:
-            added["parent"] = resume_check.copy_parent_checkpoint(settings.continue_from, folder.root)
+            added["parent"] = resume_compatibility.copy_parent_checkpoint(settings.continue_from, folder.root)
         now = provenance(
             torch_device(settings.device.name),
             settings.device.precision,
             {"task": settings.names.task, "fingerprint": planned.task.fingerprint},
             kernels,
         )
-        added["resume"] = resume_check.compare_provenance(folder.root, now, console.log)
+        added["resume"] = resume_compatibility.compare_provenance(folder.root, now, console.log)
         folder.open(settings.resolved, {**now, "resume": added["resume"]})
         ModelSpec.of(model, settings.names.backbone, planned.task.tokenizer).write(folder.root)
         if planned.task.tokenizer is not None:

@@ -35,7 +35,7 @@ def torch_seed(*parts: int | str) -> int:
 
 
 def initialization_seed(seed: int) -> int:
-    """Return the seed of the model's initial weights."""
+    """Return the seed of the model's initial weights; ``run.plan.build_model`` sets it."""
     return torch_seed(seed, "initialisation")
 
 
@@ -47,7 +47,7 @@ def data_order_key(seed: int, epoch: int) -> int:
 def objective_noise_seed(seed: int, step: int) -> int:
     """Return the seed of what an objective draws for the batch of a step: masks, spans, noise levels.
 
-    The whole batch is drawn at once, so micro-batches do not change it.
+    The whole batch is drawn at once by the trainer, so micro-batches do not change it.
     """
     return torch_seed(seed, "noise", step)
 
@@ -55,7 +55,8 @@ def objective_noise_seed(seed: int, step: int) -> int:
 def dropout_seed(seed: int, step: int, data_rank: int) -> int:
     """Return the seed of a step's dropout in the process with this part of the batch.
 
-    The process with the first part draws what a process that trains alone does.
+    The trainer sets it before each step. The process with the first part draws what a process that trains
+    alone does.
     """
     part = (data_rank,) if data_rank else ()
     return torch_seed(seed, "dropout", step, *part)

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from analysis.load.study import load_study
 from analysis.stats.warnings import study_warnings
 from experiments.config.digest import result_settings
-from experiments.run.resume_check import check_config, flat
+from experiments.run.resume_compatibility import check_config, flat
 from experiments.runtime.errors import ConfigError, DataError
 from tests.experiments import commands
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.attention.functional import Scores, attend, visible
+from architectures.layers.attention.functional import Scores, attend, attention_mask
 from architectures.layers.attention.kv_cache import EMPTY, Cache, ContiguousCache, Int8Cache, RingCache
 from architectures.layers.attention.paged_kv_cache import PagedCache
 from architectures.layers.block import Mixer
@@ -79,7 +79,7 @@ class SoftmaxAttention(Mixer):
         if not (uniform and T == 1 and (self.window is None or self.window >= S)):
             mask = context.once(
                 ("cache mask", self.window, S),
-                lambda: visible(reach_BT, key_BS, causal=True, window=self.window, empty=EMPTY),
+                lambda: attention_mask(reach_BT, key_BS, causal=True, window=self.window, empty=EMPTY),
             )
         return self._attend(q_BHTE, k_BGSE, v_BGSF, mask=mask, bias=bias)
 
@@ -126,7 +126,7 @@ class SoftmaxAttention(Mixer):
     def _mask(self, context: Context, window: int | None) -> Tensor:
         """True where a token may look: by position, document and validity."""
         positions_BT = context.positions_BT
-        mask_B1TS = visible(positions_BT, positions_BT, causal=self.causal, window=window)
+        mask_B1TS = attention_mask(positions_BT, positions_BT, causal=self.causal, window=window)
         if context.documents_BT is not None:
             same_BTS = context.documents_BT[:, :, None] == context.documents_BT[:, None, :]
             mask_B1TS = mask_B1TS & same_BTS[:, None]

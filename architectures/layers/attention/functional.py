@@ -32,7 +32,7 @@ class Scores:
     """Share of the attention weights set to zero in training."""
 
 
-def visible(
+def attention_mask(
     query_BT: Tensor, key_BS: Tensor, *, causal: bool, window: int | None, empty: int | None = None
 ) -> Tensor:
     """True where a query may look, (B, 1, T, S), by position alone.
