@@ -8,51 +8,47 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
+import math
 from dataclasses import dataclass
 from functools import cache
-from html import escape
 from pathlib import Path
 
 import pandas as pd
 import plotly.graph_objects as go
 import plotly.offline
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
-from analysis.figures.contexts import further_curves, position_curves, read_positions, recall_maps
+from analysis.figures.against import against_figure
+from analysis.figures.contexts import EVALUATED, further_curves, position_curves, read_positions, recall_maps
 from analysis.figures.curves import AXES, learning_curves
 from analysis.figures.scores import final_scores, forest, profiles
 from analysis.figures.style import styles
-from analysis.figures.tradeoffs import pareto_fronts
+from analysis.figures.tradeoffs import decoding_note, pareto_fronts
 from analysis.figures.training import compute_to_target, gradient_norms, rate_curves
-from analysis.report import figure_sections as page_figures
-from analysis.report.html import bullets, dot
-from analysis.report.table_sections import (
-    costs,
-    differences,
-    every_pair,
-    every_run,
-    meanings,
-    provenance,
-    verdict_tables,
-)
+from analysis.report import tables
 from analysis.scaling.figures import scaling_curves
 from analysis.scaling.points import study_points
-from analysis.scaling.tables import Fit, fit
-from analysis.speed.curves import speed_curves
+from analysis.scaling.tables import Fit, checks, fit
+from analysis.speed.curves import roof_notes, speed_curves
 from analysis.speed.panels import largest_curves, memory_curves, sampling_curves
 from analysis.speed.rows import given
-from analysis.stats.arms import matched_line
-from analysis.stats.learning_rate_sensitivity import rate_optima, rate_runs
-from analysis.stats.ranks import (
-    baseline_gains,
-    levels_reached,
-)
+from analysis.stats.arms import comparisons, matched_line
+from analysis.stats.extra_tests import published
+from analysis.stats.learning_rate_sensitivity import rate_notes, rate_optima, rate_runs
+from analysis.stats.ranks import baseline_gains, levels_reached
 from analysis.stats.warnings import study_warnings
-from analysis.tables.text import counts_line
+from analysis.tables.text import counts_line, verdict
+from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 BOOTSTRAPS = 100
 """Samples for the bands of scaling laws; ``analysis.scaling`` takes more."""
+LEGEND = 10
+"""A figure with more models than this has no legend: the switches of the page show their colours."""
+LATER_COLUMNS = {"loss_spikes": math.nan, "skipped_steps": math.nan, "changed": "[]"}
+"""Columns that frames of version 0.1 lack, with what stands for nothing recorded."""
+HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +95,7 @@ def find(frame: pd.DataFrame, history: pd.DataFrame, speed: pd.DataFrame | None 
 
 
 def scaling_fits(frame: pd.DataFrame, history: pd.DataFrame) -> dict[str, Fit]:
-    """The laws of the backbones of which there are enough sizes and budgets, on the first task with any."""
+    """Return the laws of the backbones with enough sizes and budgets, on the first task that has any."""
     for _, group in study_points(frame, history).groupby(["task", "likelihood"], dropna=False, sort=True):
         found = {}
         for line, own in group.groupby("line", sort=True):
@@ -112,56 +108,97 @@ def scaling_fits(frame: pd.DataFrame, history: pd.DataFrame) -> dict[str, Fit]:
 
 def render_page(frame: pd.DataFrame, history: pd.DataFrame, found: Findings | None = None) -> str:
     """Return the report of a study as HTML text; ``found`` is the result of ``find``, if it is known."""
-    study = str(frame["study"].iloc[0])
+    frame = frame.assign(**{name: empty for name, empty in LATER_COLUMNS.items() if name not in frame})
     found = found or find(frame, history)
-    name, figures, rates = escape(study), found.figures, rate_optima(rate_runs(frame))
-    spent = (
-        f"{frame['training_seconds'].sum() / 3600:.2f} hours and {frame['training_flops'].sum():.2e} FLOPs"
-    )
-    parts = [
-        f"<h1>{name}</h1><p>Which architecture scores best at equal budget, and how sure is that? ",
-        f'<span class="soft">{escape(counts_line(frame))} Training took {spent}.</span></p>',
-        f"<p><strong>{escape(matched_line(frame))}</strong></p>",
-        bullets(study_warnings(frame), "warnings"),
-        _arms(frame),
-        "<h2>1. Verdict</h2>" + verdict_tables(frame) + page_figures.scores(figures),
-        every_pair(frame) + meanings(),
-        "<h2>2. Learning curves</h2>" + page_figures.learning(figures),
-        "<h2>3. Compute to target</h2>" + page_figures.targets(figures, study),
-        "<h2>4. Learning-rate sensitivity</h2>" + page_figures.rates(figures, rates),
-        "<h2>5. Scaling</h2>" + page_figures.scaling(figures, found.laws),
-        "<h2>6. Trade-offs</h2>" + page_figures.tradeoffs(figures, frame, found.speed, study),
-        "<h2>7. Longer contexts and other tests</h2>" + page_figures.further(figures, frame, study),
-        "<h2>8. Tasks</h2>" + page_figures.tasks(figures, frame),
-        "<h2>9. Speed</h2>" + page_figures.speeds(figures, frame, found.speed, study),
-        "<h2>10. Stability</h2>" + page_figures.stability(figures, frame, history, study),
-        "<h2>11. Failures and cost</h2>" + costs(frame) + every_run(frame),
-        "<h2>12. Configurations and provenance</h2>" + differences(frame) + provenance(frame),
-    ]
-    here = Path(__file__).parent
-    style, script = ((here / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
-    return (
-        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{name}: report</title><style>{style}</style></head><body>{''.join(parts)}"
-        f'<script type="application/json" id="axes">{json.dumps(list(AXES.values()))}</script>'
-        f'<script type="text/plain" id="plotly">{_packed_plotly()}</script>'
-        f"<script>{script}</script></body></html>\n"
-    )
+    return _environment().get_template("page.html.j2").render(
+        policy=POLICY, axes=list(AXES.values()), evaluated=EVALUATED, likelihood_types=LIKELIHOOD_TYPES,
+        style=_asset("page.css"), script=_asset("page.js"), plotly=_packed_plotly(),
+        plots={name: figure and plot_json(figure) for name, figure in found.figures.items()},
+        **_summary(frame), **_tables(frame, history), **_notes(frame, found), **_speed(frame, found.speed),
+    )  # fmt: skip
+
+
+def plot_json(figure: go.Figure) -> Markup:
+    """Return a figure as JSON that can stand inside a script element."""
+    if sum(trace.showlegend is not False for trace in figure.data) > LEGEND:
+        figure = go.Figure(figure).update_layout(showlegend=False)
+    # Inside a script element only "<" could be taken for markup.
+    return Markup(str(figure.to_json()).replace("<", "\\u003c"))
+
+
+def _summary(frame: pd.DataFrame) -> dict[str, object]:
+    """Return what stands above the first section."""
+    return {
+        "study": str(frame["study"].iloc[0]),
+        "counts": counts_line(frame),
+        "hours": f"{frame['training_seconds'].sum() / 3600:.2f}",
+        "flops": f"{frame['training_flops'].sum():.2e}",
+        "matched": matched_line(frame),
+        "warnings": study_warnings(frame),
+        "colours": {arm: look["color"] for arm, look in styles(frame).items()},
+    }
+
+
+def _tables(frame: pd.DataFrame, history: pd.DataFrame) -> dict[str, object]:
+    """Return the tables of all sections; those of speed are in ``_speed``."""
+    return {
+        "verdict_tables": tables.verdict_tables(frame),
+        "further_tables": tables.further_tables(frame),
+        "tables_over_tasks": tables.tables_over_tasks(frame),
+        "stability_table": tables.stability_table(frame, history),
+        "cost_table": tables.cost_table(frame),
+        "run_table": tables.run_table(frame),
+        "config_tables": tables.config_tables(frame),
+        "provenance": tables.provenance(frame),
+    }
+
+
+def _notes(frame: pd.DataFrame, found: Findings) -> dict[str, object]:
+    """Return the lists and notes around tables and figures."""
+    image = against_figure(frame)
+    return {
+        "pairs": [f"{p['task']}, {p['scale']}: {verdict(p)}" for _, p in comparisons(frame).iterrows()],
+        "rate_notes": rate_notes(rate_optima(rate_runs(frame))),
+        "laws": [
+            f"{line}: E {law.show(lambda law: law.E)}, a in N* ~ C^a {law.show(lambda law: law.exponent)}. "
+            + " ".join(checks(law))
+            for line, law in found.laws.items()
+        ],
+        "against": None if image is None else base64.b64encode(image).decode(),
+        "published": published(frame),
+    }
+
+
+def _speed(frame: pd.DataFrame, speed: pd.DataFrame | None) -> dict[str, object]:
+    """Return the texts and tables of the section on speed, and the note on decoding of the trade-offs."""
+    table = tables.speed_table(frame)
+    if speed is None:
+        return {"speed_table": table, "measured": False}
+    return {
+        "speed_table": table,
+        "measured": True,
+        "decoding_note": decoding_note(frame, given(speed)),
+        "roof_notes": roof_notes(speed),
+        "roofline_table": tables.roofline_table(speed),
+        "largest_batch_table": tables.largest_batch_table(speed),
+    }
+
+
+@cache
+def _environment() -> Environment:
+    """Return the templates. They escape every text that is not marked as HTML."""
+    return Environment(
+        loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+
+
+def _asset(name: str) -> Markup:
+    """Return the page's style or script."""
+    return Markup((HERE / name).read_text(encoding="utf-8"))
 
 
 @cache
 def _packed_plotly() -> str:
-    """Plotly's script, compressed, as text."""
+    """Return Plotly's script, compressed, as text."""
     return base64.b64encode(gzip.compress(plotly.offline.get_plotlyjs().encode(), 9, mtime=0)).decode()
-
-
-def _arms(frame: pd.DataFrame) -> str:
-    """Return a switch for each model, which shows or hides it in all figures."""
-    boxes = "".join(
-        f'<label><input type="checkbox" value="{escape(arm)}" checked>{dot(look["color"])}'
-        f"{escape(arm)}</label>"
-        for arm, look in styles(frame).items()
-    )
-    return f'<div class="controls arms">{boxes}</div>'

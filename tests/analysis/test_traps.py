@@ -7,12 +7,12 @@ import shutil
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import fields
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from markupsafe import escape
 
 from analysis import compare, task_grid
 from analysis.load.study import load_study
@@ -92,7 +92,7 @@ TRAPS: dict[str, tuple[Plant, str]] = {
     "other budgets": (unmatched("total parameters"), "runs were matched on different axes"),
     "longer training": (
         recorded(3, training={"tokens": 307200, "flops": 7.5e11}),
-        "unmatched budgets, the arms were trained on 2.05e05 to 3.07e05 tokens and 5e11 to 7.5e11 FLOPs",
+        "unmatched budgets, the models were trained on 2.05e05 to 3.07e05 tokens and 5e11 to 7.5e11 FLOPs",
     ),
     "edge of the grid": (
         rates(r1=0.3, r3=0.6, r10=0.8),

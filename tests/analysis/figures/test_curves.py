@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from analysis.figures.curves import AXES, SEED, learning_curves
 from analysis.figures.scores import final_scores
 from analysis.figures.style import PALETTE, PANEL_HEIGHT, log_axis, places, styles
 from analysis.load.study import load_history, load_study
-from analysis.report.html import drawn
+from analysis.report.page import plot_json
 
 
 def test_an_architecture_has_one_colour_and_its_arms_differ_in_dash(write_run: Any, tmp_path: Path) -> None:
@@ -103,8 +102,7 @@ def test_many_arms_make_a_taller_panel_and_no_legend(write_run: Any, tmp_path: P
     assert scores is not None
     assert curves is not None
     assert scores.layout.height == pytest.approx(PANEL_HEIGHT * 20 / 6)  # 18 arms and two references
-    [text] = re.findall(r"<script[^>]*>(.*)</script>", drawn(curves, ""))
-    assert json.loads(text)["layout"]["showlegend"] is False
+    assert json.loads(plot_json(curves))["layout"]["showlegend"] is False
     assert curves.layout.showlegend is None  # the figure itself keeps it, for print
 
 

@@ -4,11 +4,11 @@ import base64
 import gzip
 import json
 import re
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import pytest
+from markupsafe import escape
 
 from analysis.load.study import load_history, load_study
 from analysis.report.page import POLICY, render_page
@@ -40,7 +40,7 @@ def test_the_page_stands_alone(study: Path) -> None:
     assert {trace["name"] for trace in plots[0]["data"]} >= {"decoder", "mamba", "s4"}
     [packed] = re.findall(r'<script type="text/plain" id="plotly">([^<]*)</script>', html)
     assert re.search(rb"plotly\.js v\d", gzip.decompress(base64.b64decode(packed)))
-    assert POLICY in html
+    assert f'content="{escape(POLICY)}"' in html
     assert "default-src 'none'" in POLICY
     assert "http" not in POLICY
     assert not re.search(r"<script[^>]*\ssrc=|<link|<img|<iframe|@import|url\(", without_scripts(html))
@@ -96,14 +96,26 @@ def test_provenance_and_meanings_are_there(pair: Path) -> None:
         assert words in text
 
 
-def test_messages_cannot_become_markup(write_run: Any, tmp_path: Path) -> None:
-    nasty = "</script><img src=x onerror=alert(1)>"
-    write_run("mamba", 0, None, status="failed", message=nasty)
-    write_run("<b>bold", 0)
-    html = page(tmp_path / "runs")
-    assert "<img" not in without_scripts(html)
-    assert "<b>bold" not in without_scripts(html)
-    assert escape(nasty) in html
+def test_names_and_messages_cannot_become_markup(write_run: Any, tmp_path: Path) -> None:
+    message = "</script><img src=x onerror=alert(1)>"
+    backbone, study = """<b>"bold" 'it'""", "one</h1><script>alert(1)<&script>"
+    write_run("mamba", 0, None, status="failed", message=message)
+    write_run(backbone, 0)
+    write_run("s4", 0)
+    frame, history = load_study(tmp_path / "runs", "compare"), load_history(tmp_path / "runs", "compare")
+    html = render_page(frame.assign(study=study), history)
+    text = without_scripts(html)
+    assert not re.search(r"<(img|b|script)\b", text)
+    assert f"<h1>{escape(study)}</h1>" in html
+    assert f"<title>{escape(study)}: report</title>" in html
+    assert f'<input type="checkbox" value="{escape(backbone)}" checked>' in html
+    assert escape(message) in html
+
+
+def test_a_frame_of_version_0_1_is_a_page(pair: Path) -> None:
+    frame, history = load_study(pair, "compare"), load_history(pair, "compare")
+    old = frame.drop(columns=["loss_spikes", "skipped_steps", "changed"])
+    assert without_scripts(render_page(old, history)) == without_scripts(render_page(frame, history))
 
 
 def test_a_study_without_any_result_is_a_page(write_run: Any, tmp_path: Path) -> None:
