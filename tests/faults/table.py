@@ -19,13 +19,14 @@ from experiments.tracking.provenance import processor
 
 HEAD = """# Faults injected
 
-What was broken on purpose, how often, and what happened: a test of `tests/faults/` wrote each line after its
-checks. Made on {day}, {machine}, by
+Faults that the tests in `tests/faults/` inject, how often, and what happened. Each line was written by a
+test after its checks. Made on {day}, {machine}, by
 
     FAULT_RECORD=faults.jsonl python -m pytest tests/faults --tier all
     python tests/faults/table.py faults.jsonl > docs/reference/faults.md
 
-`make test` injects the same faults a few times each. What is promised stands in `reliability.md`.
+`make test` injects the same faults a few times each.
+[Reliability](reliability.md) says what a run guarantees.
 
 | fault | injected | times | what happened |
 |---|---|---:|---|
@@ -34,9 +35,9 @@ checks. Made on {day}, {machine}, by
 TAIL = """
 Tested elsewhere: exact resume of every backbone after SIGKILL, once and twice (`F08`, and with it the order
 of the data, `F09`: `tests/experiments/run/test_resume.py`), W&B that fails and resumes (`F24`, `F25`:
-`test_weights_and_biases.py`), bad configurations (`F26`: `test_errors.py`), bad data (`F27`:
+`tests/experiments/tracking/test_wandb.py`), bad configurations (`F26`: `test_errors.py`), bad data (`F27`:
 `tests/experiments/data/test_bad_data.py`), several processes (`F11`, `F19`, `F23`: `test_distributed.py`), a
-real SLURM (`F11` to `F13`: `tests/slurm/`). Not tested: what takes a GPU (`F31`, CUDA out of memory).
+real SLURM (`F11` to `F13`: `tests/slurm/`). Not tested: what needs a GPU (`F31`, CUDA out of memory).
 """
 
 
