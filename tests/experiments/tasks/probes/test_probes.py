@@ -153,7 +153,7 @@ def test_the_page_has_a_measured_row_and_a_description_of_every_probe() -> None:
     assert {name: (int(length), oracle) for name, length, oracle in rows} == {
         name: (task.sequence_length, "1.000") for name, task in PROBES.items()
     }
-    described = PAGE.split("## What each asks")[1]
+    described = PAGE.split("## Definitions and sources")[1]
     assert set(PROBES) <= set(re.findall(r"`(\w+)`", described))
 
 
