@@ -14,8 +14,8 @@ PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 help:
 	@echo "make compare      train all six families on a CPU, print the table, write the report"
-	@echo "make test         run the fast tests: four minutes"
-	@echo "make test-full    run all the others: half an hour"
+	@echo "make test         run the fast tests: a choice of the cases of every test"
+	@echo "make test-full    run all the other cases"
 	@echo "make test-slurm   run jobs on a SLURM started on this machine; needs root, see docs/how-to/slurm.md"
 	@echo "make test-browser open the report in Chromium, where it is installed"
 	@echo "make durations    run both and record how long each test takes; nothing else running"
