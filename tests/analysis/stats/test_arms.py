@@ -93,12 +93,12 @@ def test_failures_are_warned_of_with_their_messages(study: Path) -> None:
     assert "unreadable lines of metrics.jsonl, skipped: 1" in text
 
 
-@pytest.mark.parametrize(("seeds", "words"), [(1, "one seed: nothing"), (2, "two seeds: nothing")])
+@pytest.mark.parametrize(("seeds", "words"), [(1, "one seed"), (2, "two seeds")])
 def test_few_seeds_are_warned_of(write_run: Any, tmp_path: Path, seeds: int, words: str) -> None:
     for seed in range(seeds):
         write_run("decoder", seed, 2.0)
         write_run("mamba", seed, 3.0)
-    assert f"{words} is called better" in warned(tmp_path / "runs")
+    assert f"{words}: no model is called better" in warned(tmp_path / "runs")
     assert not comparisons(load_study(tmp_path / "runs", "compare"))["separated"].any()
 
 
