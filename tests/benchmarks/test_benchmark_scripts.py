@@ -55,7 +55,11 @@ def test_the_overhead_of_a_cell_is_what_is_neither_step_nor_test() -> None:
 
     def cell(ended: list[float]) -> dict[str, object]:
         # Each: when it began, seconds by the clock, seconds of the processor. The first evaluation validates.
-        return {"ended": ended, "_step": [[0, 0.5, 0.4], [0, 0.5, 0.4]], "evaluate": [[0, 7, 7], [0, 1.0, 0.9]]}
+        return {
+            "ended": ended,
+            "_step": [[0, 0.5, 0.4], [0, 0.5, 0.4]],
+            "evaluate": [[0, 7, 7], [0, 1.0, 0.9]],
+        }
 
     cells = [cell([100.0, 50.0]), cell([103.0, 52.0]), cell([105.5, 54.2])]
     assert overhead(cells) == [pytest.approx([1.0, 0.3]), pytest.approx([0.5, 0.5])]
