@@ -53,9 +53,7 @@ def test_without_a_baseline_it_is_the_best_of_the_class(study: Path) -> None:
     assert pd.isna(found.loc[("recall", "s4"), "rank"])
 
 
-@pytest.mark.parametrize(
-    ("seeds", "verdict"), [(2, "tie: a verdict takes 3 seeds; 0."), (1, "tie: a verdict takes 3 seeds")]
-)
+@pytest.mark.parametrize(("seeds", "verdict"), [(2, "tie: MDD 0."), (1, "tie: a verdict takes 3 seeds")])
 def test_few_seeds_are_ties(write_run: WriteRun, tmp_path: Path, seeds: int, verdict: str) -> None:
     three(write_run, seeds=seeds)
     cells = difference_cells(arms(tmp_path / "runs", baseline="decoder").loc[("text", "mamba")])
