@@ -25,7 +25,7 @@ from tests import ROOT
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One line of the code, replaced by a wrong one."""
+    """A line of the code, replaced by a wrong one."""
 
     name: str
     about: str

@@ -25,7 +25,7 @@ CASE_SECONDS = 4.0
 RECORDED_FROM = 0.05
 """Shorter tests are not listed in the file."""
 UNRECORDED = 0.1
-"""What a test counts whose file has never been recorded."""
+"""Seconds that a test counts whose file has never been recorded."""
 FILE = Path(__file__).with_name("durations.json")
 TIERS = ("fast", "full", "all")
 

@@ -1,1 +1,1 @@
-"""What the experts of a run do."""
+"""Routing of the experts of a run: tables and figures."""

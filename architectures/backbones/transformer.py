@@ -232,7 +232,7 @@ FEEDFORWARDS: dict[str, Callable[[TransformerConfig], FeedForward | None]] = {
     "experts": make_experts,
     "none": lambda config: None,
 }
-"""How each type of feed-forward is made."""
+"""The constructor of each type of feed-forward."""
 
 
 def make_feedforward(config: TransformerConfig, kind: str, *, causal: bool) -> FeedForward | None:

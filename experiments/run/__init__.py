@@ -1,1 +1,1 @@
-"""One run from its configuration to its record."""
+"""The path of a run from its configuration to its record."""

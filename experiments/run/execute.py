@@ -1,4 +1,4 @@
-"""One run from its settings to its result: build the model, train, evaluate, write the record."""
+"""Execute a run from its settings to its result: build the model, train, evaluate, write the record."""
 
 from __future__ import annotations
 

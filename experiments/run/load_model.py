@@ -72,7 +72,7 @@ class LoadedModel:
     run: StoredRun | None
     """The run it was trained in; None for a Hugging Face folder."""
     description: str
-    """One line that says what it is."""
+    """Its description in one line."""
 
     @property
     def tokenizer(self) -> TextTokenizer:

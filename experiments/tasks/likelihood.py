@@ -20,8 +20,8 @@ class Likelihood:
     """The type of an objective's likelihood, and how it is estimated."""
 
     kind: str
-    """One of ``LIKELIHOOD_TYPES``."""
+    """Likelihood type, from ``LIKELIHOOD_TYPES``."""
     estimator: str
-    """How the nats are computed, in words."""
+    """The estimator of the nats, in words."""
     samples: int
     """Random draws for each sequence; 1 where nothing is drawn."""

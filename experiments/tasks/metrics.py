@@ -37,7 +37,7 @@ class Metric:
     averaging: str
     """``micro`` (all items count alike) or ``macro`` (a mean of means), a colon, and over what."""
     likelihood: str | None
-    """One of ``LIKELIHOOD_TYPES``; None where the metric is no likelihood."""
+    """Likelihood type, from ``LIKELIHOOD_TYPES``; None where the metric is no likelihood."""
     estimator: str
     samples: int
     """Random draws for each item; 1 where nothing is drawn."""

@@ -25,7 +25,7 @@ SMALL = {
     "benchmark": ["contexts=[64,128]", "seconds=0.01", "warmup_seconds=0.1", "decode_tokens=4"],
     "experts": ["examples=8"],
 }
-"""What is added to a command so that a test need not wait for it."""
+"""Words added to a command so that a test need not wait for it."""
 NOT_RUN = {"status", "sync", "fetch"}
 """Commands that need a SLURM or a W&B server."""
 OUTSIDE = {"make", "source", "sbatch", "apt-get"}

@@ -1,4 +1,4 @@
-"""What the fault tests share: the record behind docs/reference/faults.md."""
+"""Fixture that the fault tests share: the record behind docs/reference/faults.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What slurm.status says of a run, from its folder and its task in the queue."""
+"""Status that slurm.status prints of a run, from its folder and its task in the queue."""
 
 from __future__ import annotations
 

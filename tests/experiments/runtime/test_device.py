@@ -1,4 +1,4 @@
-"""What ``device`` says holds in every command that computes."""
+"""Settings of ``device`` hold in every command that computes."""
 
 import importlib
 
