@@ -26,6 +26,8 @@ def records(path: Path) -> list[Any]:
 
 
 def _payloads(data: bytes) -> Iterator[bytes]:
+    if len(data) < HEADER:
+        return  # the run has only just begun
     assert struct.unpack("<4sHB", data[:HEADER])[:2] == (b":W&B", 0xBEE1), "not a .wandb file"
     position, pending = HEADER, b""
     while position + HEADER <= len(data):

@@ -65,6 +65,13 @@ def child(folder: Path, body: str, *arguments: str, **more: str) -> subprocess.C
     )
 
 
+def started(folder: Path, body: str) -> subprocess.Popen[bytes]:
+    """Start ``body`` in a new process, as ``child`` does, and leave it running."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + textwrap.dedent(body), str(folder)], env=environment(folder)
+    )
+
+
 def parts(folder: Path) -> list[Path]:
     """The .wandb files of a run folder, oldest first."""
     return sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns)
