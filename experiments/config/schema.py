@@ -16,6 +16,8 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from experiments.config.legacy import renamed_option
+from experiments.config.parallel import ParallelConfig
+from experiments.config.tracking import TrackingConfig
 from experiments.runtime.errors import nearest
 
 AXES = ("non_embedding", "active_non_embedding", "total", "flops")
@@ -218,8 +220,9 @@ class Names:
 class Schema:
     """The root of the configuration, as Hydra checks it while composing.
 
-    The parts are ``Any`` here because Hydra would make frozen dataclasses
-    read-only; ``read_settings`` checks each against its own dataclass.
+    The parts are ``Any`` here because Hydra would make frozen dataclasses read-only; ``read_settings``
+    checks each against its own dataclass. YAML files of a section start from the defaults of its dataclass,
+    ``/section/NAME@_here_``, and say only what they choose.
     """
 
     names: Any = MISSING
@@ -231,7 +234,7 @@ class Schema:
     optimizer: Any = MISSING
     device: Any = MISSING
     parallel: Any = MISSING
-    trainer: Any = MISSING
+    trainer: Any = field(default_factory=lambda: dataclasses.asdict(TrainerConfig()))
     tracking: Any = MISSING
     study: Any = MISSING
     init_from: str | None = None
@@ -241,3 +244,8 @@ class Schema:
 
 
 ConfigStore.instance().store(name="schema", node=Schema)
+for _name, _config in {
+    "budget": BudgetConfig, "optimizer": OptimizerConfig, "device": DeviceConfig,
+    "parallel": ParallelConfig, "tracking": TrackingConfig,
+}.items():  # fmt: skip
+    ConfigStore.instance().store(group="section", name=_name, node=dataclasses.asdict(_config()))
