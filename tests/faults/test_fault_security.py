@@ -63,9 +63,17 @@ TARGETS = [
 ]
 
 
-@pytest.mark.parametrize("file", ["config.yaml", "model.json"])
+STORED = {
+    ("config.yaml", "objective"): "experiments.objectives.language_modelling.causal_lm.CausalLM",
+    ("config.yaml", "task"): "experiments.tasks.recall.mqar.Recall",
+    ("model.json", "backbone"): "architectures.backbones.decoder.Decoder",
+}
+"""The class of each part, by the file that it is read from when a model is opened."""
+
+
+@pytest.mark.parametrize(("file", "part"), STORED)
 def test_f28_no_target_of_a_stored_configuration_is_called(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, record: Any
+    folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, part: str, record: Any
 ) -> None:
     imported: list[str] = []
     honest = __import__("importlib").import_module
@@ -74,12 +82,12 @@ def test_f28_no_target_of_a_stored_configuration_is_called(
     )
     text = (folder / file).read_text()
     for target in TARGETS:
-        (folder / file).write_text(text.replace("architectures.backbones.decoder.Decoder", target))
+        (folder / file).write_text(text.replace(STORED[file, part], target))
         assert target in (folder / file).read_text()
-        with pytest.raises(ConfigError, match=re.escape(f"backbone._target_={target}")):
+        with pytest.raises(ConfigError, match=re.escape(f"{part}._target_={target}")):
             load_model(folder, CPU)
     assert all(name.split(".")[0] in ("architectures", "experiments") for name in imported), imported
-    record("F28", f"hostile _target_ in a stored {file}", len(TARGETS), "refused, nothing imported or called")
+    record("F28", f"hostile {part}._target_ in a stored {file}", len(TARGETS), "refused, nothing imported or called")
 
 
 def test_a_backbone_of_ones_own_folder_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
