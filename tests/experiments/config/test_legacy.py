@@ -141,8 +141,8 @@ def test_keys_of_other_peoples_classes_stay() -> None:
             "objective.mean_span is now objective.poisson_lambda",
         ),
         (
-            ["backbone=hybrid", "backbone.layers=[mamba*3,attention]"],
-            "backbone.layers=[mamba*3,attention] is now backbone.layers=[mamba*3,attent",
+            ["backbone=hybrid", "backbone.layers=MMMA"],
+            "backbone.layers=MMMA is now backbone.layers=[mamba*3,attention]",
         ),
         (
             ["backbone=decoder", "backbone.attention.layers=LG"],
