@@ -87,7 +87,12 @@ def test_f28_no_target_of_a_stored_configuration_is_called(
         with pytest.raises(ConfigError, match=re.escape(f"{part}._target_={target}")):
             load_model(folder, CPU)
     assert all(name.split(".")[0] in ("architectures", "experiments") for name in imported), imported
-    record("F28", f"hostile {part}._target_ in a stored {file}", len(TARGETS), "refused, nothing imported or called")
+    record(
+        "F28",
+        f"hostile {part}._target_ in a stored {file}",
+        len(TARGETS),
+        "refused, nothing imported or called",
+    )
 
 
 def test_a_backbone_of_ones_own_folder_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
