@@ -77,3 +77,12 @@ def metrics(path: Path) -> dict[str, Any]:
     """The metric definitions by name or glob; of several for one name, the last."""
     defined = (record.metric for record in records(path) if record.HasField("metric"))
     return {metric.name or metric.glob_name: metric for metric in defined}
+
+
+def artifacts(path: Path) -> list[Any]:
+    """The artifacts that the run logged, with their manifests."""
+    return [
+        record.request.log_artifact.artifact if record.request.HasField("log_artifact") else record.artifact
+        for record in records(path)
+        if record.HasField("artifact") or record.request.HasField("log_artifact")
+    ]

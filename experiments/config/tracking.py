@@ -32,6 +32,8 @@ class TrackingConfig:
     """W&B user or team; None takes the default of the account."""
     tags: list[str] = field(default_factory=list)
     """W&B tags of your own, beside those that every run has."""
+    artifacts: bool = False
+    """Log the final model of a complete run as an artifact of W&B: its weights are uploaded."""
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:

@@ -13,6 +13,11 @@ from experiments.runtime.secrets import redact
 
 FILES = ("config.yaml", "provenance.json", "metrics.jsonl", "result.json")
 """The small files of a run folder: all that analysis reads of a run without experts."""
+COSTS = (
+    "flops", "tokens", "seconds", "device_seconds", "tokens_per_second", "peak_memory_bytes", "epochs",
+    "skipped_steps", "loss_spikes",
+)  # fmt: skip
+"""Keys of ``training`` in result.json that say what a run cost and how it went."""
 
 
 def safe_texts(folder: Path) -> dict[str, str]:
@@ -29,6 +34,24 @@ def safe_texts(folder: Path) -> dict[str, str]:
             text = OmegaConf.to_yaml(OmegaConf.create(redact(OmegaConf.to_container(OmegaConf.create(text)))))
         found[name] = text
     return found
+
+
+def outcome(result: dict[str, Any]) -> dict[str, Any]:
+    """Return scores, cost and status of a result under short names, the most important first.
+
+    Args:
+        result: the fields of result.json.
+    """
+    scores: dict[str, Any] = {}
+    for metric in result.get("metrics", []):
+        name = f"metrics/{metric['split']}/{metric['name']}"
+        scores[name] = metric["value"]
+        if len(scores) == 1 and metric.get("standard_error") is not None:
+            scores[f"{name}/standard_error"] = metric["standard_error"]
+    training = result.get("training") or {}
+    cost = {f"training/{name}": training[name] for name in COSTS if training.get(name) is not None}
+    status = {name: result[name] for name in ("status", "message") if result.get(name) is not None}
+    return {**status, **dict(list(scores.items())[:2]), **cost, **scores}
 
 
 def derived(record: dict[str, Any], provenance: dict[str, Any]) -> dict[str, Any]:

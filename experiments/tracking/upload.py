@@ -41,7 +41,11 @@ def upload(
     tree: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(folder.root / "config.yaml"))  # type: ignore[assignment]
     own = tree["tracking"]
     tracking = TrackingConfig(
-        mode=mode, project=project or own["project"], entity=entity or own["entity"], tags=own["tags"]
+        mode=mode,
+        project=project or own["project"],
+        entity=entity or own["entity"],
+        tags=own["tags"],
+        artifacts=own.get("artifacts", False),
     )
     target = {"project": tracking.project or result["study"], "entity": tracking.entity}
     mark = folder.root / MARK

@@ -2,7 +2,11 @@
 
 Offline runs lie inside their run folders, in ``wandb/offline-run-*``, one for each session of a run
 that was interrupted; the newest holds every row of the run. When a run ends, its small files
-(``record.FILES``) are saved as files of the W&B run, for ``analysis.fetch`` to read back.
+(``summary.FILES``) are saved as files of the W&B run, for ``analysis.fetch`` to read back; with
+``tracking.artifacts=true`` the model is logged as an artifact.
+
+The summary of a run is a row of W&B's table of runs. It has scores, cost and status, at most ``MOST_SUMMARY``
+keys; what was chosen is in the configuration.
 """
 
 from __future__ import annotations
@@ -15,11 +19,23 @@ from typing import Any
 from experiments.config.tracking import TrackingConfig
 from experiments.runtime.errors import Preempted
 from experiments.runtime.secrets import redact
-from experiments.tracking.summary import safe_texts
-from experiments.tracking.tracker import RunIdentity, Sink, fold
+from experiments.tracking.summary import outcome, safe_texts
+from experiments.tracking.tracker import AXES, RunIdentity, Sink
 
-SUMMARIES = {"train/*": "min,max,last", "validation/*": "min,max,last", "routing/*": "last"}
+SUMMARIES = {
+    "train/*": "none",
+    "validation/*": "none",
+    "routing/*": "none",
+    "train/loss": "min,max,last",
+    "progress/*": "last",
+}
 """Summaries that W&B keeps of each metric beside its curve."""
+MOST_SUMMARY = 40
+"""Keys of a summary at most; W&B's own (``_step``, ``_runtime`` ...) come on top."""
+MOST_VALIDATION = 3
+"""Validation metrics whose lowest, highest and last value are in the summary."""
+MOST_RESULT = MOST_SUMMARY - len(AXES) - 3 * (MOST_VALIDATION + 1)
+"""Keys of the summary that are left for the result."""
 FILES = "record"
 """Folder of the W&B run's files in which the record's files are."""
 INIT_TIMEOUT = 20.0
@@ -43,18 +59,26 @@ class WandbSink(Sink):
         self.folder = folder
         self.run = start(config, run, folder, contents)
         self.held = int(self.run.step)
+        self.artifacts = config.artifacts
+        self.validated: set[str] = set()
 
     def log(self, step: int, seconds: float, names: dict[str, object]) -> None:
+        for name in names:
+            if name.startswith("validation/") and name not in self.validated:
+                if len(self.validated) < MOST_VALIDATION:
+                    self.run.define_metric(name, step_metric="progress/tokens", summary="min,max,last")
+                self.validated.add(name)
         self.run.log(names)
 
     def close(self, result: dict[str, Any] | None, exit_code: int) -> None:
         if result is not None:
             tags = [tag for tag in self.run.tags if tag != RUNNING]
             self.run.tags = [*tags, f"status:{result['status']}"]
-            metrics = {f"{m['split']}/{m['name']}": m["value"] for m in result.get("metrics", [])}
-            shown = fold({**result, "metrics": metrics}, 1)
-            self.run.summary.update({f"result/{name}": value for name, value in shown.items()})
+            shown = list(outcome(result).items())[:MOST_RESULT]
+            self.run.summary.update({f"result/{name}": value for name, value in shown})
             self._save_record()
+            if self.artifacts and result["status"] == "complete":
+                self._log_model(dict(shown))
         if exit_code == Preempted.exit_code:
             self.run.mark_preempting()
         self.run.finish(exit_code=exit_code)
@@ -66,6 +90,22 @@ class WandbSink(Sink):
         for name, text in safe_texts(self.folder).items():
             (copies / name).write_text(text, encoding="utf-8")
         self.run.save(str(copies / "*"), base_path=self.run.dir, policy="now")
+
+    def _log_model(self, metadata: dict[str, Any]) -> None:
+        """Log the final model: what ``run=`` of a command, or ``init_from``, needs of the run folder."""
+        import wandb
+
+        artifact = wandb.Artifact(f"{self.run.id}-model", type="model", metadata=metadata)
+        checkpoint = max(self.folder.glob("checkpoints/step-*/MANIFEST.json")).parent
+        texts = safe_texts(self.folder)
+        for name in ("config.yaml", "result.json"):
+            with artifact.new_file(name) as file:
+                file.write(texts[name])
+        files = [*self.folder.glob("model.json"), *self.folder.glob("tokenizer*"), *checkpoint.iterdir()]
+        for path in files:
+            # Immutable: W&B reads the file where it is, instead of keeping a copy of each model.
+            artifact.add_file(str(path), name=str(path.relative_to(self.folder)), policy="immutable")
+        self.run.log_artifact(artifact)
 
     @staticmethod
     def abandon(error: Exception) -> None:
@@ -125,6 +165,6 @@ def start(config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict
         settings=settings,
     )
     for name, summary in SUMMARIES.items():
-        handle.define_metric(name, step_metric="progress/tokens", summary=summary)
-    handle.define_metric("progress/*", summary="last")
+        axis = None if name.startswith("progress/") else "progress/tokens"
+        handle.define_metric(name, step_metric=axis, summary=summary)
     return handle

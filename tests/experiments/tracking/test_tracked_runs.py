@@ -120,7 +120,7 @@ def test_its_summary_is_the_result(ended: dict[str, Path]) -> None:
     summary, result = wandb_file.summary(parts(folder)[-1]), commands.result(folder)
     for metric in result["metrics"]:
         assert summary[f"result/metrics/{metric['split']}/{metric['name']}"] == metric["value"]
-    for name in ("steps", "flops", "seconds", "device_seconds"):
+    for name in ("flops", "seconds", "device_seconds", "tokens_per_second"):
         assert summary[f"result/training/{name}"] == result["training"][name]
     losses = [row["train/loss"] for row in expected_rows(folder) if "train/loss" in row]
     assert summary["train/loss"] == {"min": min(losses), "max": max(losses), "last": losses[-1]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import pty
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from experiments.config.tracking import TrackingConfig
+from experiments.tracking import wandb as weights_and_biases
 from experiments.tracking.tracker import RunIdentity, open_tracker
 from tests import wandb_file
 from tests.experiments.tracking.processes import (
@@ -107,6 +109,64 @@ def test_metrics_run_over_tokens_and_summaries_keep_the_best(offline: tuple[Path
     assert summary["result/status"] == "complete"
     assert summary["result/training/flops"] == 7.0
     assert (summary["result/metrics/test/bits_per_byte"], summary["result/metrics/test/loss"]) == (2.5, 3.5)
+    assert not [name for name in summary if name.startswith(("train/learning_rate", "routing/"))]
+
+
+def test_a_summary_has_at_most_forty_keys_the_important_ones_first(tmp_path: Path) -> None:
+    body = """
+        tracker = start()
+        for step in range(2):
+            tracker.log(train(step, **{f"metric_{i}": 1.0 for i in range(50)}))
+            tracker.log({**validation(step), "kind": "routing", **{f"load_{i}": 1.0 for i in range(50)}})
+            tracker.log(validation(step, bits_per_byte=2.0, **{f"metric_{i}": 1.0 for i in range(20)}))
+        metrics = [{"split": "test", "name": f"m{i}", "value": i, "standard_error": 0.1} for i in range(60)]
+        training = {"flops": 7.0, "seconds": 3.0, "tokens_per_second": 2.0, "peak_memory_bytes": 9}
+        tracker.close({"status": "complete", "metrics": metrics, "training": training,
+                       "parameters": {"total": 5}, "backbone": "mamba"}, 0)
+    """
+    child(tmp_path, body)
+    (path,) = parts(tmp_path)
+    summary = {name: value for name, value in wandb_file.summary(path).items() if name[0] != "_"}
+    keys = sum(len(value) if isinstance(value, dict) else 1 for value in summary.values())
+    assert 30 <= keys <= weights_and_biases.MOST_SUMMARY == 40
+    assert summary["result/status"] == "complete"
+    assert (summary["result/metrics/test/m0"], summary["result/metrics/test/m0/standard_error"]) == (0, 0.1)
+    assert (summary["result/training/flops"], summary["result/training/peak_memory_bytes"]) == (7.0, 9)
+    assert summary["validation/bits_per_byte"] == {"min": 2.0, "max": 2.0, "last": 2.0}
+    assert not [name for name in summary if "parameters" in name or "backbone" in name], "they are in config"
+
+
+@pytest.mark.parametrize("status", ["complete", "diverged"])
+def test_the_final_model_is_an_artifact_where_one_is_asked_for(tmp_path: Path, status: str) -> None:
+    (tmp_path / "model.json").write_text("{}")
+    (tmp_path / "config.yaml").write_text("hub: {api_key: canary}\n")
+    (tmp_path / "result.json").write_text("{}")
+    for step in (9, 10):
+        checkpoint = tmp_path / "checkpoints" / f"step-{step:08}"
+        checkpoint.mkdir(parents=True)
+        for name in ("MANIFEST.json", "model.safetensors"):
+            (checkpoint / name).write_bytes(str(step).encode())
+    body = f"""
+        tracker = start(artifacts=True)
+        metrics = [{{"split": "test", "name": "bits_per_byte", "value": 2.5}}]
+        tracker.close({{"status": "{status}", "metrics": metrics}}, 0)
+    """
+    assert child(tmp_path, body).stderr == ""
+    (path,) = parts(tmp_path)
+    found = wandb_file.artifacts(path)
+    if status != "complete":
+        assert found == []
+        return
+    (artifact,) = found
+    assert (artifact.name, artifact.type) == (f"{KEY}-model", "model")
+    assert json.loads(artifact.metadata)["metrics/test/bits_per_byte"] == 2.5
+    held = {entry.path: Path(entry.local_path).read_bytes() for entry in artifact.manifest.contents}
+    assert set(held) == {
+        "config.yaml", "result.json", "model.json",
+        "checkpoints/step-00000010/MANIFEST.json", "checkpoints/step-00000010/model.safetensors",
+    }  # fmt: skip
+    assert held["checkpoints/step-00000010/model.safetensors"] == b"10"
+    assert b"canary" not in held["config.yaml"]
 
 
 def test_wandb_prints_nothing_and_copies_nothing(
