@@ -7,8 +7,8 @@ import math
 import pandas as pd
 import plotly.graph_objects as go
 
-from analysis.figures.style import REFERENCE_COLOUR, faint, make_panels, styles
-from analysis.stats.arms import TASK_SCALE, arm_table
+from analysis.figures.style import faint, make_panels, styles
+from analysis.stats.arms import TASK_SCALE
 
 AXES = {"tokens": "training tokens", "flops": "training FLOPs", "seconds": "seconds"}
 """Horizontal axes of the learning curves, in the order the curves carry them in ``customdata``."""
@@ -21,7 +21,8 @@ def learning_curves(frame: pd.DataFrame, history: pd.DataFrame) -> go.Figure | N
     """Validation metric against training tokens, a panel for each task; None without curves.
 
     Thick lines are means over seeds, bands reach from the lowest to the highest seed; the seeds
-    themselves are there, hidden, marked ``SEED``. Every point carries its tokens, FLOPs and seconds in
+    themselves are there, hidden, marked ``SEED``. References are of the test split, so that none is drawn
+    here. Every point carries its tokens, FLOPs and seconds in
     ``customdata``, from which the page's switch takes the other axes.
     """
     rows = history[history["kind"] == "validation"].merge(frame, on="path", suffixes=("", "_run"))
@@ -37,9 +38,6 @@ def learning_curves(frame: pd.DataFrame, history: pd.DataFrame) -> go.Figure | N
             for trace in _arm_curves(str(arm), runs, metric, style[str(arm)], legend=arm not in named):
                 figure.add_trace(trace, **cell)
             named.add(arm)
-        arms = arm_table(frame[(frame["task"] == task) & (frame["scale"] == scale)])
-        for _, line in arms[arms["kind"] == "reference"].iterrows():
-            figure.add_trace(_reference_line(line, here), **cell)
         figure.update_yaxes(title_text=metric.replace("_", " "), **cell)
         figure.update_xaxes(title_text=AXES["tokens"], **cell)
     return figure
@@ -56,12 +54,14 @@ def _arm_curves(
 ) -> list[go.Scatter]:
     """Return the lines of one arm: the mean, and of several seeds the band and thin hidden lines.
 
-    Band and mean end where the first seed ends.
+    Band and mean are of the seeds that went furthest: one that was killed is a line of its own alone.
     """
     columns = [*AXES, metric]
     line = {"color": style["color"], "dash": style["dash"]}
-    steps = runs.groupby("step")
-    whole = steps["path"].nunique() == runs["path"].nunique()
+    ends = runs.groupby("path")["step"].transform("max")
+    furthest = runs[ends == ends.max()]
+    steps = furthest.groupby("step")
+    whole = steps["path"].nunique() == furthest["path"].nunique()
     mean = steps[columns].mean()[whole]
     traces = []
     if runs["path"].nunique() > 1:
@@ -94,15 +94,4 @@ def _curve(points: pd.DataFrame, arm: str, line: dict[str, object], **settings: 
         x=points["tokens"].tolist(), y=points.iloc[:, -1].tolist(),
         customdata=points[[*AXES]].to_numpy().tolist(), name=arm, legendgroup=arm, line=line,
         **{"mode": "lines", **settings},
-    )  # fmt: skip
-
-
-def _reference_line(line: pd.Series, rows: pd.DataFrame) -> go.Scatter:
-    """A dashed line across all curves of a panel."""
-    ends = [[float(f(rows[axis])) for axis in AXES] for f in (pd.Series.min, pd.Series.max)]
-    return go.Scatter(
-        x=[end[0] for end in ends], y=[line["score"]] * 2, customdata=ends, mode="lines+text",
-        text=["", line["arm"]], textposition="top left", showlegend=False,
-        line={"color": REFERENCE_COLOUR, "dash": "dash", "width": 1.5},
-        hovertemplate=f"{line['arm']}: %{{y:.4f}}<extra></extra>",
     )  # fmt: skip

@@ -106,6 +106,13 @@ def _draw(panel: Any, trace: go.Scatter) -> None:
         marker=MARKERS[symbol.removesuffix("-open")] if "markers" in mode else "none",
         markersize=size * 0.6, markerfacecolor="none" if hollow else colour,
     )  # fmt: skip
+    if "text" in mode:
+        up = -1 if str(trace.textposition).startswith("bottom") else 1
+        for across, height, text in zip(x, y, trace.text, strict=True):
+            panel.annotate(
+                text, (across, height), xytext=(0, 6 * up), textcoords="offset points", fontsize=7,
+                ha="center", va="bottom" if up > 0 else "top",
+            )  # fmt: skip
 
 
 def _draw_map(panel: Any, trace: go.Heatmap) -> None:

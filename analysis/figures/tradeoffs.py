@@ -1,4 +1,4 @@
-"""Scores against what they cost: training speed, decoding speed, memory, decoding state."""
+"""Scores against what they cost: training and decoding speed, memory of a GPU, decoding state."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import plotly.graph_objects as go
 from analysis.figures.style import MOST_PANELS, REFERENCE_COLOUR, log_axis, make_panels, styles
 from analysis.stats.arms import TASK_SCALE, arm_table
 
+MEMORY = "training_peak_memory_bytes"
 COSTS = {
     "training_tokens_per_second": ("training tokens per second", 1.0, "higher"),
     "decoded_per_second": ("decoded tokens per second, one sequence", 1.0, "higher"),
-    "training_peak_memory_bytes": ("peak memory in training, MiB", 2.0**20, "lower"),
+    MEMORY: ("peak memory of the GPU in training, MiB", 2.0**20, "lower"),
     "state_bytes_2k": ("decoding state at 2048 tokens, KiB", 2.0**10, "lower"),
 }
 """Costs on the horizontal axes: column, label, unit, and whether more of it is better."""
+MOST_LABELS = 10
+"""Models of a panel that are all labelled; of more, those on the front are."""
 
 
 def decoding_context(speed: pd.DataFrame) -> int | None:
@@ -43,50 +46,73 @@ def with_costs(arms: pd.DataFrame, speed: pd.DataFrame | None) -> pd.DataFrame:
     )
 
 
-def pareto_fronts(frame: pd.DataFrame, speed: pd.DataFrame | None = None) -> go.Figure | None:
-    """Score against each cost of ``COSTS``, for each task and likelihood class; dominated arms are open.
+def measured_costs(frame: pd.DataFrame) -> dict[str, tuple[str, float, str]]:
+    """Return ``COSTS`` without memory where it is that of the whole process, as on a CPU."""
+    on_gpu = "device_name" in frame and (frame["device_name"].dropna() == "cuda").all()
+    return {key: value for key, value in COSTS.items() if key != MEMORY or on_gpu}
 
-    ``speed`` holds rows of ``experiments.benchmark``; without any there is no speed of decoding.
+
+def pareto_fronts(frame: pd.DataFrame, speed: pd.DataFrame | None = None) -> go.Figure | None:
+    """Score against each cost, for each task and likelihood class, with 95% intervals over seeds.
+
+    A dotted line joins the arms that no other dominates; dominated ones are open. ``speed`` holds rows of
+    ``experiments.benchmark``; without any there is no speed of decoding.
     """
     arms = with_costs(arm_table(frame).query("kind == 'arm' and seeds > 0"), speed)
     groups = list(arms.groupby([*TASK_SCALE, "likelihood"], dropna=False, sort=True))
-    wanted = [(key, rows, cost) for key, rows in groups for cost in COSTS if rows[cost].notna().sum() > 1]
+    costs = measured_costs(frame)
+    wanted = [(key, rows, cost) for key, rows in groups for cost in costs if rows[cost].notna().sum() > 1]
     wanted = wanted[: len(COSTS) * MOST_PANELS // 2]
     if not wanted:
         return None
     figure, cells = make_panels([", ".join(k for k in key if isinstance(k, str)) for key, _, _ in wanted])
     look = styles(frame)
     for (_, rows, cost), cell in zip(wanted, cells, strict=True):
-        label, unit, better = COSTS[cost]
-        open_arms = dominated(rows, cost, better)
-        for _, row in rows[rows[cost].notna()].iterrows():
-            arm, style = str(row["arm"]), look[str(row["arm"])]
-            marker = {
-                "color": REFERENCE_COLOUR if arm in open_arms else style["color"],
-                "symbol": style["symbol"] + "-open" * (arm in open_arms),
-                "size": 11,
-            }
-            trace = go.Scatter(
-                x=[row[cost] / unit], y=[row["score"]], mode="markers", name=arm, legendgroup=arm,
-                marker=marker, showlegend=False,
-                hovertemplate=f"<b>{arm}</b> %{{x:.4s}}, %{{y:.4f}}<extra></extra>",
-            )  # fmt: skip
+        for trace in _panel(rows[rows[cost].notna()], cost, look):
             figure.add_trace(trace, **cell)
+        label, unit, better = COSTS[cost]
         shown = rows[cost].dropna() / unit
         wide = shown.max() > 10 * shown.min() > 0
-        figure.update_xaxes(title_text=label, **(log_axis(shown) if wide else {}), **cell)
-        figure.update_yaxes(title_text=str(rows["metric"].iloc[0]).replace("_", " "), **cell)
-    for arm in sorted({str(arm) for _, rows, _ in wanted for arm in rows["arm"]}):  # grey ones too
-        figure.add_trace(_legend_entry(arm, look[arm]), **cells[0])
+        figure.update_xaxes(
+            title_text=f"{label} ({better} is better)", **(log_axis(shown) if wide else {}), **cell
+        )
+        figure.update_yaxes(title_text=_score_title(rows.iloc[0]), **cell)
+    figure.update_layout(margin_t=40)  # models are labelled: there is no legend
     return figure
 
 
-def _legend_entry(arm: str, style: dict[str, str]) -> go.Scatter:
-    """An arm in its colour for the legend, and no point."""
-    return go.Scatter(
-        x=[math.nan], y=[math.nan], mode="markers", name=arm, legendgroup=arm,
-        marker={"color": style["color"], "symbol": style["symbol"], "size": 11},
-    )  # fmt: skip
+def _score_title(row: pd.Series) -> str:
+    return f"{str(row['metric']).replace('_', ' ')} ({row['direction']} is better)"
+
+
+def _panel(rows: pd.DataFrame, cost: str, look: dict[str, dict[str, str]]) -> list[go.Scatter]:
+    """Return the front and the labelled points of one panel."""
+    _, unit, better = COSTS[cost]
+    open_arms = dominated(rows, cost, better)
+    front = rows[~rows["arm"].isin(open_arms)].sort_values(cost)
+    traces = [
+        go.Scatter(
+            x=(front[cost] / unit).tolist(), y=front["score"].tolist(), mode="lines", hoverinfo="skip",
+            name="front", line={"color": REFERENCE_COLOUR, "dash": "dot", "width": 1.5}, showlegend=False,
+        )
+    ]  # fmt: skip
+    labelled = set(rows["arm"] if len(rows) <= MOST_LABELS else front["arm"])
+    for number, (_, row) in enumerate(rows.sort_values(cost).iterrows()):
+        arm, style, half = str(row["arm"]), look[str(row["arm"])], float(row["half_width"])
+        colour = REFERENCE_COLOUR if arm in open_arms else style["color"]
+        symbol = style["symbol"] + "-open" * (arm in open_arms)
+        traces.append(
+            go.Scatter(
+                x=[row[cost] / unit], y=[row["score"]], mode="markers+text", name=arm, legendgroup=arm,
+                text=[arm if arm in labelled else ""], textfont={"size": 11},
+                textposition="top center" if number % 2 else "bottom center",
+                marker={"color": colour, "symbol": symbol, "size": 11}, showlegend=False, cliponaxis=False,
+                error_y={"type": "data", "array": [half if math.isfinite(half) else 0.0], "color": colour,
+                         "thickness": 1},
+                hovertemplate=f"<b>{arm}</b> %{{x:.4s}}, %{{y:.4f}}<extra></extra>",
+            )
+        )  # fmt: skip
+    return traces
 
 
 def dominated(rows: pd.DataFrame, cost: str, better: str) -> set[str]:

@@ -1,13 +1,18 @@
-"""Names for the arms of a study, and the settings in which they differ."""
+"""Names for the arms of a study, and the settings in which they differ.
+
+The name of an arm tells it from all others of its table. Where it needs settings for that, as in ``decoder
+kind=alibi``, tables split it again: ``split_name``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from analysis.load.run_config import flat_config
+from analysis.load.run_config import UnreadableError, flat_config
 
 
 def arm_names(frame: pd.DataFrame) -> pd.Series:
@@ -32,8 +37,7 @@ def arm_names(frame: pd.DataFrame) -> pd.Series:
 
 def _settings(frame: pd.DataFrame, identity: pd.Series, group: pd.Series) -> pd.Series:
     """The settings by which the configs of a group differ, as " key=value key=value"."""
-    runs = dict(zip(identity, frame["path"], strict=True))  # one of each, as seeds share their settings
-    flat = {key: flat_config(Path(path)) for key, path in runs.items()}
+    flat = {str(key): _config(paths) for key, paths in frame["path"].groupby(identity)}
     words: dict[str, str] = {}
     for keys in identity.groupby(group).unique():
         settings = sorted({setting for key in keys for setting in flat[key]})
@@ -48,6 +52,31 @@ def _settings(frame: pd.DataFrame, identity: pd.Series, group: pd.Series) -> pd.
     return identity.map(words)
 
 
+def _config(paths: Iterable[str]) -> dict[str, Any]:
+    """Return the configuration of the first of some runs that left one; they share their settings."""
+    for path in paths:
+        try:
+            if config := flat_config(Path(path)):
+                return config
+        except UnreadableError:  # its row says so
+            continue
+    return {}
+
+
+def split_name(arm: str) -> tuple[str, dict[str, str]]:
+    """Return the name of an arm without its settings, and these by key."""
+    words = arm.split(" ")
+    first = next((i for i, word in enumerate(words) if "=" in word), len(words))
+    settings: dict[str, str] = {}
+    for word in words[first:]:
+        key, equals, value = word.partition("=")
+        if equals:
+            settings[key] = value
+        else:  # a value with a space in it
+            settings[[*settings][-1]] += f" {word}"
+    return " ".join(words[:first]), settings
+
+
 def setting_text(value: Any) -> Any:
     """Return a list, such as layer types, in short, as ``mamba*3,attention``; other values as they are."""
     return ",".join(map(str, value)) if isinstance(value, list) else value
@@ -60,9 +89,8 @@ def config_differences(frame: pd.DataFrame) -> pd.DataFrame:
     for (task, scale), group in frame.groupby(["task", "scale"], sort=True):
         flat = {}
         for arm, runs in group.groupby("arm", sort=True):
-            known = [config for path in runs["path"] if (config := flat_config(Path(path)))]
-            if known:
-                flat[str(arm)] = known[0]
+            if config := _config(runs["path"]):
+                flat[str(arm)] = config
         for setting in sorted({setting for config in flat.values() for setting in config}):
             values = {arm: config.get(setting) for arm, config in flat.items()}
             if len({repr(value) for value in values.values()}) > 1:

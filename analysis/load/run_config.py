@@ -11,12 +11,20 @@ import yaml
 
 from experiments.config.legacy import upgrade
 
+
+class UnreadableError(ValueError):
+    """A file of a run folder is damaged, or comes from another version of archbench."""
+
+
 DECIDING = ("backbone", "objective", "task", "scale", "budget", "optimizer")
 """Sections of a configuration that decide a run's result."""
 
 
 def flat_config(folder: Path, sections: tuple[str, ...] = DECIDING) -> dict[str, Any]:
-    """Sections of a run's configuration as dotted keys; empty where the run left none. Raises ValueError."""
+    """Sections of a run's configuration as dotted keys; empty where the run left none.
+
+    Raises UnreadableError.
+    """
     path = folder / "config.yaml"
     try:
         parts = _sections(path.read_text(encoding="utf-8"))
@@ -25,7 +33,7 @@ def flat_config(folder: Path, sections: tuple[str, ...] = DECIDING) -> dict[str,
         return {}
     except (yaml.YAMLError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"{path} is no YAML ({reason}): delete it and run the study again") from error
+        raise UnreadableError(f"{path} is no YAML ({reason}): delete it and run the study again") from error
 
 
 def _sections(text: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from analysis.load.run_config import flat_config
+from analysis.load.run_config import UnreadableError, flat_config
 from experiments.config.legacy import upgrade
 
 NUMBERS = {
@@ -55,7 +55,7 @@ class RunRecord:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Read a run folder. Raises ValueError where a record cannot be read."""
+    """Read a run folder. One whose files cannot be read is of status ``unreadable``, with the reason."""
     lines, corrupt = _lines(folder / "metrics.jsonl")
     # A step that a resumed run went through twice counts as it was the last time.
     last = {_place(line): line for line in lines if line.get("kind") in CURVES}
@@ -76,11 +76,14 @@ def _place(line: dict[str, Any]) -> tuple[str, float]:
 
 def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[str, Any]:
     """Return one run as flat columns, without those that name the study and the path."""
+    try:
+        result = _json(folder / "result.json") or {"status": "incomplete"}
+        provenance = _json(folder / "provenance.json") or {}
+        study_keys = flat_config(folder, ("study", "optimizer"))
+    except UnreadableError as error:
+        result, provenance, study_keys = {"status": "unreadable", "message": str(error)}, {}, {}
     cell, digest = folder.parent.name.rsplit("-", 1)
-    result = _json(folder / "result.json") or {"status": "incomplete"}
-    provenance = _json(folder / "provenance.json") or {}
     data, git = provenance.get("data") or {}, provenance.get("git") or {}
-    study_keys = flat_config(folder, ("study", "optimizer"))
     row: dict[str, Any] = {
         "cell": cell, "digest": digest, "seed": int(folder.name[1:]), 
         "status": str(result["status"]), "message": result.get("message"),
@@ -149,15 +152,17 @@ def _score(metrics: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _json(path: Path) -> dict[str, Any] | None:
-    """A JSON object from a file; None where there is no file."""
+    """A JSON object from a file; None where there is no file. Raises UnreadableError."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise ValueError(f"{path} is no JSON ({error}): delete it and run the study again") from error
+        raise UnreadableError(f"{path} is no JSON ({error}): delete it and run the study again") from error
     if not isinstance(value, dict) or value.get("format", 1) != 1:
-        raise ValueError(f"{path} is not a record of format 1: it comes from another version of archbench")
+        raise UnreadableError(
+            f"{path} is not a record of format 1: it comes from another version of archbench"
+        )
     return value
 
 

@@ -6,7 +6,8 @@ key inside it are joined with an underscore, so ``training.flops`` is
 rest is text (None where the record has none).
 
     study cell digest seed path        which run; ``seed`` is an integer
-    status message                     ``incomplete`` where result.json is not (yet) there
+    status message                     ``incomplete`` where result.json is not (yet) there;
+                                       ``unreadable`` where a file of the run folder is damaged
     backbone objective task scale arm  ``arm`` is the shortest name that tells the cells of a task apart
     score score_standard_error score_items score_samples
     metric unit direction averaging likelihood estimator
@@ -31,6 +32,7 @@ rest is text (None where the record has none).
                                        where it is not empty, the result is not exact to the last bit
     loss_spikes skipped_steps          jumps of the training loss; steps left out as it was no number
     corrupt_lines                      lines of metrics.jsonl that are no JSON object
+    studies_differ                     of several studies alone: what differs between them, JSON text
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ import pyarrow.compute as pc
 
 from analysis.load.arm_names import arm_names
 from analysis.load.cache import CURVE, read_runs
+from analysis.load.joined_studies import join_studies
 from analysis.load.run_record import NUMBERS
 
 LEADING = ("step", "tokens", "flops", "seconds")
@@ -58,12 +61,28 @@ def load_study(runs: Path, study: str) -> pd.DataFrame:
 
     Args:
         runs: the folder of all studies.
-        study: the study's name, a folder inside ``runs``.
+        study: the study's name, a folder inside ``runs``; of several, the names with commas between them.
 
     Raises:
-        ValueError: no such study, no run in it, a record that cannot be read, or ``study.against`` names no
-            number column.
+        ValueError: no such study, no run in it, studies that cannot be compared, or ``study.against`` names
+            no number column.
     """
+    frames = [_load_one(runs, name) for name in study_names(study)]
+    frame = frames[0] if len(frames) == 1 else join_studies(frames)
+    frame["arm"] = arm_names(frame)
+    return frame.sort_values(["task", "scale", "arm", "seed"], ignore_index=True)
+
+
+def study_names(study: str) -> list[str]:
+    """Return the names that ``study=a,b`` lists. Raises ValueError for an empty one."""
+    names = [name.strip() for name in study.split(",")]
+    if not all(names):
+        raise ValueError(f"study={study}: a name is empty: write study=NAME, or study=NAME,NAME")
+    return list(dict.fromkeys(names))
+
+
+def _load_one(runs: Path, study: str) -> pd.DataFrame:
+    """Return the runs of one study, whose arms have no names yet."""
     root, names = runs / study, run_names(runs, study)
     texts = read_runs(root, names, curves=False)["row"].to_pylist()
     rows = (
@@ -80,10 +99,11 @@ def load_study(runs: Path, study: str) -> pd.DataFrame:
     for column in ("backbone", "objective", "task", "scale"):
         known = frame.groupby(["cell", "digest"])[column].transform("first")
         frame[column] = frame[column].where(frame[column].notna(), known)
+    for place, column in enumerate(("backbone", "task", "scale")):
+        named = frame["cell"].str.split("-").where(frame["cell"].str.count("-") == 2).str[place]
+        frame[column] = frame[column].where(frame[column].notna(), named)
     frame["backbone"] = frame["backbone"].where(frame["backbone"].notna(), frame["cell"])
-    frame = frame.fillna({"objective": "unknown", "task": "unknown", "scale": "unknown"})
-    frame["arm"] = arm_names(frame)
-    return frame.sort_values(["task", "scale", "arm", "seed"], ignore_index=True)
+    return frame.fillna({"objective": "unknown", "task": "unknown", "scale": "unknown"})
 
 
 def load_history(runs: Path, study: str) -> pd.DataFrame:
@@ -95,8 +115,13 @@ def load_history(runs: Path, study: str) -> pd.DataFrame:
     resumed run went through twice is there once, as it was the last time.
 
     Raises:
-        ValueError: no such study, no run in it, or a record that cannot be read.
+        ValueError: no such study, or no run in it.
     """
+    return pd.concat([_load_curves(runs, name) for name in study_names(study)], ignore_index=True)
+
+
+def _load_curves(runs: Path, study: str) -> pd.DataFrame:
+    """Return the points of one study."""
     root, names = runs / study, sorted(run_names(runs, study))
     table = read_runs(root, names, curves=True).combine_chunks()
     lengths = pc.list_value_length(table["kind"]).to_numpy()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import gzip
 import math
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -164,9 +165,18 @@ def _notes(frame: pd.DataFrame, found: Findings) -> dict[str, object]:
             + " ".join(checks(law))
             for line, law in found.laws.items()
         ],
-        "against": None if image is None else base64.b64encode(image).decode(),
+        "against": None if image is None else inline_svg(image.decode()),
         "published": published(frame),
     }
+
+
+def inline_svg(svg: str) -> Markup:
+    """Return an SVG file of Matplotlib as an element of the page.
+
+    The style in it is for every element of a document, so that it is given to those of this one alone.
+    """
+    element = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    return Markup(element.replace("*{", ".drawn svg *{"))
 
 
 def _speed(frame: pd.DataFrame, speed: pd.DataFrame | None) -> dict[str, object]:

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import plotly.graph_objects as go
+import pytest
 
 from analysis.figures.style import REFERENCE_COLOUR, styles
 from analysis.figures.tradeoffs import decoding_context, decoding_note, dominated, pareto_fronts, with_costs
@@ -55,30 +57,57 @@ def test_decoding_is_compared_after_the_longest_common_context(study: Path) -> N
     assert found.loc["decoder", "state_bytes_2k"] == 65536
 
 
+def axes(figure: go.Figure) -> dict[str, str]:
+    """The names of horizontal axes, as traces have them, by title."""
+    names = [name for name in figure.layout if name.startswith("xaxis")]
+    return {figure.layout[name].title.text: name.replace("axis", "") for name in names}
+
+
 def test_scores_stand_against_the_speed_of_decoding(study: Path) -> None:
     frame = load_study(study, "compare")
     without, figure = pareto_fronts(frame), pareto_fronts(frame, SPEED)
     assert without is not None
     assert figure is not None
-    axes = {figure.layout[name].title.text: name for name in figure.layout if name.startswith("xaxis")}
-    label = "decoded tokens per second, one sequence"
-    assert label in axes
-    assert label not in {without.layout[n].title.text for n in without.layout if n.startswith("xaxis")}
-    here = [t for t in figure.data if t.xaxis == axes[label].replace("axis", "")]
-    shown = {t.name: (t.x[0], t.marker.color, t.marker.symbol) for t in here if t.x[0] == t.x[0]}
+    label = "decoded tokens per second, one sequence (higher is better)"
+    assert label in axes(figure)
+    assert label not in axes(without)
+    here = [t for t in figure.data if t.xaxis == axes(figure)[label]]
+    shown = {t.name: (t.x[0], t.marker.color, t.marker.symbol) for t in here if t.name != "front"}
     look = styles(frame)
     assert shown["decoder"] == (900.0, look["decoder"]["color"], look["decoder"]["symbol"])
     assert shown["mamba"] == (700.0, REFERENCE_COLOUR, f"{look['mamba']['symbol']}-open")  # slower and worse
 
 
-def test_the_legend_shows_dominated_arms_in_their_own_colour(study: Path) -> None:
+def test_points_have_labels_and_intervals_and_a_line_joins_the_front(study: Path) -> None:
     frame = load_study(study, "compare")
     figure = pareto_fronts(frame)
     assert figure is not None
-    look = styles(frame)
-    entries = {t.name: t.marker.color for t in figure.data if t.showlegend is None}
-    assert entries == {arm: look[arm]["color"] for arm in entries}
-    assert {"decoder", "mamba", "s4"} <= set(entries)
+    label = "training tokens per second (higher is better)"
+    here = [t for t in figure.data if t.xaxis == "x3"]  # recall, then the exact likelihoods of the text
+    assert label in axes(figure)
+    points = {t.name: t for t in here if t.name != "front"}
+    assert {name: t.text[0] for name, t in points.items()} == {name: name for name in points}
+    assert points["decoder"].error_y.array[0] == pytest.approx(0.0224, abs=1e-3)
+    assert points["moe"].error_y.array[0] == 0.0  # one seed has no interval
+    [front] = [t for t in here if t.name == "front"]
+    assert "-open" not in points[min(points, key=lambda name: points[name].y[0])].marker.symbol
+    assert set(front.y) == {t.y[0] for t in points.values() if not t.marker.symbol.endswith("-open")}
+
+
+def test_of_many_models_those_on_the_front_are_labelled(write_run: Any, tmp_path: Path) -> None:
+    for number in range(12):
+        write_run(f"net{number:02}", 0, 2.0 + number)
+    figure = pareto_fronts(load_study(tmp_path / "runs", "compare"))
+    assert figure is not None
+    assert {t.text[0] for t in figure.data if t.name != "front"} == {"", "net00"}
+
+
+@pytest.mark.parametrize(("device", "shown"), [("cpu", False), ("cuda", True)])
+def test_memory_is_a_cost_where_it_was_measured_of_the_model(study: Path, device: str, shown: bool) -> None:
+    """On a CPU it is the memory of the whole process."""
+    figure = pareto_fronts(load_study(study, "compare").assign(device_name=device))
+    assert figure is not None
+    assert any("memory" in title for title in axes(figure)) == shown
 
 
 def test_the_note_says_what_was_measured(study: Path) -> None:
