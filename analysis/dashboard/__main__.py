@@ -58,6 +58,8 @@ class DashboardConfig:
         for name in ("study", "runs"):
             if not getattr(self, name):
                 raise ValueError(f"{name}= is empty: write for example study=compare runs=runs")
+        if "," in self.study:
+            raise ValueError(f"study={self.study}: a dashboard shows one study; send each alone")
         if self.output and not self.dry_run:
             raise ValueError("output= is for a dry run: add --dry-run")
 

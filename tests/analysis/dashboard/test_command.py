@@ -187,6 +187,7 @@ def test_views_are_replaced_and_not_doubled(tmp_path: Path) -> None:
     [
         (["study=compare"], "no API key: set WANDB_API_KEY or run `wandb login`; or add --dry-run"),
         (["--dry-run", "study=compar"], "did you mean 'compare'?"),
+        (["--dry-run", "study=a,b"], "study=a,b: a dashboard shows one study"),
         (["--dry-run", "ouput=x"], "did you mean 'output="),
         (["dry_run=maybe"], "dry_run=maybe is neither true nor false"),
         (["output=x"], "add --dry-run"),
