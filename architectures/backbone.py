@@ -230,7 +230,9 @@ class BackboneConfig:
     def width(self) -> int:
         """``d_model``, once it is known."""
         if self.d_model is None:
-            raise ValueError("d_model is null: give it a value, or give scale.target for the solver to reach")
+            raise ValueError(
+                "d_model is null: give it a value, or give scale.targets for the solver to reach"
+            )
         return self.d_model
 
     @property

@@ -14,9 +14,10 @@ import pandas as pd
 import yaml
 
 from analysis.load.study import load_history, load_study
+from experiments.config.legacy import upgrade
 
-ARM = ["task", "scale", "target", "backbone"]
-"""Columns that identify an arm; ``target`` is ``scale.target``, NaN where widths are given."""
+ARM = ["task", "scale", "axis", "target", "backbone"]
+"""Columns that identify an arm; ``target`` is its size on ``axis``, NaN where widths are given."""
 MIN_RATES = 5
 """A grid has at least so many rates."""
 NEAR = 0.05
@@ -44,6 +45,7 @@ def rate_table(runs: Path, study: str) -> pd.DataFrame:
         rows.append(
             {
                 **{key: run[key] for key in ("task", "scale", "backbone", "seed", "status")},
+                "axis": upgrade({"scale": config.get("scale") or {}})["scale"].get("axis", "none"),
                 "target": _number((config.get("scale") or {}).get("target")),
                 "learning_rate": float(config["optimizer"]["learning_rate"]),
                 "metric": run["metric"],
@@ -164,11 +166,11 @@ def runs_of(arm: pd.Series, rates: pd.DataFrame) -> pd.DataFrame:
 def extension(arm: pd.Series, rates: pd.DataFrame) -> list[str]:
     """The words after ``python`` that train the rate beyond the edge: the arm's own, changed."""
     words = {
-        "task": str(arm["task"]), "scale": str(arm["scale"]), "scale.target": f"{arm['target']:.0f}",
-        "backbone": str(arm["backbone"]),
+        "task": str(arm["task"]), "scale": str(arm["scale"]), "axis": str(arm["axis"]),
+        "target": f"{arm['target']:.0f}", "backbone": str(arm["backbone"]),
     }  # fmt: skip
-    varied = {key for key in words if rates[key.split(".")[-1]].nunique() > 1}
-    changed = {key: word for key, word in words.items() if key in varied}
+    keys = {"axis": "scale.axis", "target": f"scale.targets.{arm['axis']}"}
+    changed = {keys.get(name, name): word for name, word in words.items() if rates[name].nunique() > 1}
     changed["optimizer.learning_rate"] = f"{further_rate(arm, rates):g}"
     changed["seed"] = ",".join(str(seed) for seed in arm["seeds"])
     kept = [

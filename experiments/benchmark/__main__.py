@@ -32,6 +32,7 @@ from experiments.benchmark.grid import Benchmark
 from experiments.benchmark.results import append, check_file, render
 from experiments.benchmark.subprocess_runner import measure
 from experiments.config.schema import DeviceConfig, ScaleConfig
+from experiments.config.size_target import with_target
 from experiments.config.structured import component, typed
 from experiments.objectives.objective import Objective
 from experiments.runtime.errors import ConfigError, OutOfMemoryError, RunError
@@ -72,7 +73,8 @@ def read(cfg: DictConfig) -> Benchmark:
     cls, config = component(tree, "backbone", Backbone)  # type: ignore[type-abstract]
     form, settings = component(tree, "objective", Objective)  # type: ignore[type-abstract]
     objective = form.for_backbone(cls.capabilities), settings
-    scale, device = typed(ScaleConfig, tree["scale"], "scale"), typed(DeviceConfig, tree["device"], "device")
+    scale = typed(ScaleConfig, with_target(tree["scale"]), "scale")
+    device = typed(DeviceConfig, tree["device"], "device")
     groups = ("backbone", "scale", "device", "objective")
     asked = typed(BenchmarkConfig, {key: value for key, value in tree.items() if key not in groups}, "")
     try:

@@ -85,6 +85,11 @@ PATTERNS: dict[str, dict[str, str]] = {
 """Layer types that were letters, by key of a backbone: ``7MA+S`` is now ``[mamba*7, attention+mamba2]``."""
 _LETTERS = r"([1-9]\d*)?([A-Z](?:\+[A-Z])*)"
 
+DIVIDED = {
+    "scale.target": ("targets", "scale.targets.AXIS, as in scale.axis=flops scale.targets.flops=760000")
+}
+"""Keys that several took the place of, by dotted key: one of these, and words for all of them."""
+
 TARGETS = {"Diffusion": "MaskedDiffusion"}
 """Renamed classes."""
 
@@ -248,6 +253,8 @@ def renamed_key(key: str, known: set[str]) -> str | None:
     """
     parent, _, leaf = key.rpartition(".")
     tables = [ROOT] if not parent else [SECTIONS.get(parent, {}), NESTED.get(parent.rpartition(".")[2], {})]
+    if key in DIVIDED and DIVIDED[key][0] in known:
+        return DIVIDED[key][1]
     if parent == "backbone":
         tables.append(BACKBONES)
     if parent in ("backbone", "objective"):

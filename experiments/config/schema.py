@@ -32,12 +32,14 @@ COMPILED = ("none", "blocks")
 class ScaleConfig:
     """The size every backbone is brought to."""
 
-    axis: str = "non_embedding"
-    """What is held equal: ``non_embedding`` (parameters without embedding and head),
-    ``active_non_embedding`` (those of them that a token uses), ``total``, or ``flops`` (training FLOPs per
-    token at the task's length)."""
+    axis: str = "flops"
+    """What is held equal: ``flops`` (training FLOPs per token at the task's length), ``non_embedding``
+    (parameters without embedding and head), ``active_non_embedding`` (those of them that a token uses), or
+    ``total``."""
     target: int | None = None
-    """The size aimed at on that axis; null leaves every width as its YAML says."""
+    """The size aimed at on that axis; null leaves every width as its YAML says. In YAML files and on the
+    command line it is chosen among ``scale.targets``, which has one for each axis:
+    ``scale.targets.flops=760000``, or ``scale.targets=null`` for none."""
     depth: int = 2
     """Layers of a transformer stack."""
     mixer_depth: int = 4

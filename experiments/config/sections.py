@@ -26,6 +26,7 @@ from experiments.config.schema import (
     Schema,
     TrainerConfig,
 )
+from experiments.config.size_target import with_target
 from experiments.config.structured import check_file_name, first_line, typed
 from experiments.config.tracking import TrackingConfig
 from experiments.runtime.errors import ConfigError, nearest
@@ -71,7 +72,7 @@ def read_tree(cfg: DictConfig) -> dict[str, Any]:
     tree: dict[str, Any] = {str(k): v for k, v in resolved.items()}
     tree.setdefault("parallel", {})  # of runs recorded before there was this group
     _check_groups(tree)
-    return tree
+    return {**tree, "scale": with_target(tree["scale"])}
 
 
 def parse_sections(tree: dict[str, Any]) -> Sections:

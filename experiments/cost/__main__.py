@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from architectures.backbone import Backbone
 from experiments.config.schema import ScaleConfig
+from experiments.config.size_target import with_target
 from experiments.config.structured import component, typed
 from experiments.cost.model_cost import CostConfig, Pricing
 from experiments.cost.tables import render
@@ -43,7 +44,7 @@ def price(cfg: DictConfig) -> dict[str, Any]:
     assert isinstance(resolved, dict)
     tree: dict[str, Any] = {str(key): value for key, value in resolved.items()}
     cls, config = component(tree, "backbone", Backbone)  # type: ignore[type-abstract]
-    scale = typed(ScaleConfig, tree["scale"], "scale")
+    scale = typed(ScaleConfig, with_target(tree["scale"]), "scale")
     own = {key: value for key, value in tree.items() if key not in ("backbone", "scale", "objective")}
     asked = typed(CostConfig, own, "")
     if asked.output is not None and not Path(asked.output).parent.is_dir():

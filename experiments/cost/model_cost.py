@@ -101,7 +101,7 @@ class Pricing:
             return config
         if config.d_model is None and scale.target is None:
             raise ConfigError(
-                "backbone.d_model and scale.target are both null: give a width, or a size to reach"
+                "backbone.d_model and scale.targets are both null: give a width, or a size to reach"
             )
         return match(self.cls, config, scale, self.sizes).config
 

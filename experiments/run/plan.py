@@ -107,6 +107,7 @@ def plan(settings: Settings) -> Plan:
             "target": matched.target,
             "value": matched.value,
             "residual": matched.residual,
+            "note": matched.note,
         },
         "widths": asdict(matched.config),
         "planned": _planned(settings, task, flops),

@@ -129,7 +129,9 @@ def read_settings(sections: Sections) -> Settings:
             "muP says how weights start, and these have; leave it null"
         )
     if settings.scale.target is None and backbone.d_model is None:
-        raise ConfigError("backbone.d_model and scale.target are both null: give a width, or a size to reach")
+        raise ConfigError(
+            "backbone.d_model and scale.targets are both null: give a width, or a size to reach"
+        )
     if len(settings.key) > KEY_LENGTH:
         raise ConfigError(
             f"names: the run key {settings.key} has {len(settings.key)} characters, W&B takes {KEY_LENGTH}: "
@@ -158,7 +160,7 @@ def _adopt_initial(tree: dict[str, Any]) -> Initial | None:
             )
         if group in ("backbone", "scale") and not (group == "backbone" and same):
             raise ConfigError(f"{word} beside init_from={path}, which says what the model is: leave it out")
-    tree["backbone"], tree["scale"] = section, {**tree["scale"], "target": None}
+    tree["backbone"], tree["scale"] = section, {**tree["scale"], "axis": "non_embedding", "target": None}
     tree["names"] = {**tree["names"], "backbone": spec.name, "scale": "given"}
     return Initial(path=path, spec=spec, fingerprint=fingerprint(path))
 

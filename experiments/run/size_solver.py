@@ -32,11 +32,20 @@ class Matched:
     target: int | None
     value: int
     """Size of the built module on the axis."""
+    unused: int = 0
+    """Of a value in parameters, those of experts that a token does not use."""
 
     @property
     def residual(self) -> float:
         """Mismatch relative to the target; 0 without a target."""
         return 0.0 if self.target is None else self.value / self.target - 1
+
+    @property
+    def note(self) -> str | None:
+        """Words about a mixture of experts that is held equal on all its experts."""
+        if not self.unused:
+            return None
+        return f"counts all experts: a token uses {self.value - self.unused:,} of {self.value:,} parameters"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,21 +108,18 @@ def training_flops_per_token(model: Backbone, sizes: Sizes) -> float:
 
 
 def match(cls: type[Backbone], config: BackboneConfig, scale: ScaleConfig, sizes: Sizes) -> Matched:
-    """The configuration whose size on ``scale.axis`` is nearest the target. Raises ConfigError if none is."""
+    """Return the configuration whose size on ``scale.axis`` is nearest the target. Raises ConfigError."""
 
     def measure(candidate: BackboneConfig) -> int:
-        model = sizes.on_meta(cls, candidate)
-        parts = model.parameters_by_part()
-        if scale.axis == "flops":
-            return round(training_flops_per_token(model, sizes))
-        return {
-            "non_embedding": parts.body,
-            "active_non_embedding": parts.body - parts.inactive,
-            "total": parts.total,
-        }[scale.axis]
+        return _size(sizes.on_meta(cls, candidate), scale.axis, sizes)
+
+    def matched(chosen: BackboneConfig, value: int) -> Matched:
+        parts = sizes.on_meta(cls, chosen).parameters_by_part()
+        unused = parts.inactive if scale.axis in ("non_embedding", "total") else 0
+        return Matched(config=chosen, axis=scale.axis, target=scale.target, value=value, unused=unused)
 
     if scale.target is None:
-        return Matched(config=config, axis=scale.axis, target=None, value=measure(config))
+        return matched(config, measure(config))
     chosen = config
     if config.d_model is None:
         chosen = _nearest_width(config, scale.target, measure)
@@ -122,11 +128,23 @@ def match(cls: type[Backbone], config: BackboneConfig, scale: ScaleConfig, sizes
     value = measure(chosen)
     if abs(value / scale.target - 1) > TOLERANCE:
         raise ConfigError(
-            f"scale.target={scale.target}: {cls.__name__} comes no nearer than {value} on the axis "
-            f"'{scale.axis}'. The solver sets backbone.d_model and backbone.{config.fine_knob} where they "
+            f"scale.targets.{scale.axis}={scale.target}: {cls.__name__} comes no nearer than {value} "
+            f"on this axis. The solver sets backbone.d_model and backbone.{config.fine_knob} where they "
             "are null; leave them null, choose another target, or scale=given to keep all widths"
         )
-    return Matched(config=chosen, axis=scale.axis, target=scale.target, value=value)
+    return matched(chosen, value)
+
+
+def _size(model: Backbone, axis: str, sizes: Sizes) -> int:
+    """Return the size of a model on an axis: in training FLOPs per token, or in parameters."""
+    if axis == "flops":
+        return round(training_flops_per_token(model, sizes))
+    parts = model.parameters_by_part()
+    return {
+        "non_embedding": parts.body,
+        "active_non_embedding": parts.body - parts.inactive,
+        "total": parts.total,
+    }[axis]
 
 
 def _nearest_width(base: BackboneConfig, target: int, measure: Any) -> BackboneConfig:

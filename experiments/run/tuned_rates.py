@@ -17,6 +17,9 @@ from hydra.core.hydra_config import HydraConfig
 from experiments.config.structured import typed
 from experiments.runtime.errors import ConfigError
 
+Key = tuple[str, str, str, float | None, str]
+"""Task, scale, axis, target and backbone of an arm."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TunedArm:
@@ -26,8 +29,10 @@ class TunedArm:
     """Name of the task."""
     scale: str
     """Name of the scale."""
+    axis: str = "non_embedding"
+    """``scale.axis``."""
     target: float | None
-    """``scale.target``; null where widths are given."""
+    """Size that it was brought to on that axis; null where widths are given."""
     backbone: str
     """Name of the backbone."""
     learning_rate: float
@@ -42,8 +47,8 @@ class TunedArm:
     """Of learning rate, within 5% of the best result."""
 
     @property
-    def key(self) -> tuple[str, str, float | None, str]:
-        return self.task, self.scale, self.target, self.backbone
+    def key(self) -> Key:
+        return self.task, self.scale, self.axis, self.target, self.backbone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +80,8 @@ def apply_tuned_rate(tree: dict[str, Any]) -> None:
         )
     target = tree["scale"].get("target")
     key = (
-        tree["names"]["task"], tree["names"]["scale"], None if target is None else float(target),
-        tree["names"]["backbone"],
+        tree["names"]["task"], tree["names"]["scale"], tree["scale"]["axis"],
+        None if target is None else float(target), tree["names"]["backbone"],
     )  # fmt: skip
     found = {arm.key: arm for arm in rates.arms}
     if key not in found:
@@ -109,7 +114,7 @@ def read_rates(path: Path) -> TunedRates:
     return typed(TunedRates, values, f"study.tuned={path}")
 
 
-def _words(key: tuple[str, str, float | None, str]) -> str:
-    task, scale, target, backbone = key
-    size = "" if target is None else f" scale.target={target:g}"
+def _words(key: Key) -> str:
+    task, scale, axis, target, backbone = key
+    size = "" if target is None else f" scale.axis={axis} scale.targets.{axis}={target:.0f}"
     return f"task={task} scale={scale}{size} backbone={backbone}"

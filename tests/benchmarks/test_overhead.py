@@ -14,7 +14,13 @@ import torch
 from tests import ROOT
 
 FOLDER = ROOT / "benchmarks"
-SMALL = ("scale=nano", "scale.target=20000", "task.sequence_length=16", "budget.batch_size=2")
+SMALL = (
+    "scale=nano",
+    "scale.axis=non_embedding",
+    "scale.targets.non_embedding=20000",
+    "task.sequence_length=16",
+    "budget.batch_size=2",
+)
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,8 @@ BACKBONES = FAMILIES
 TASKS = ("text", "recall")
 
 TINY = (
-    "scale.target=20000",
+    "scale.axis=non_embedding",
+    "scale.targets.non_embedding=20000",
     "budget=smoke",
     "device=cpu",
     "device.threads=1",

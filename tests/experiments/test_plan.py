@@ -37,8 +37,6 @@ def cells(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_study_lists_all_its_cells_and_runs_none(tmp_path: Path) -> None:
-    target = commands.settings("study=compare", "task=text").scale.target
-    assert target is not None
     params = OmegaConf.load(CONF / "study" / "compare.yaml").hydra.sweeper.params
     expected = {
         (f"{backbone}-{task}-nano", seed)
@@ -53,8 +51,7 @@ def test_a_study_lists_all_its_cells_and_runs_none(tmp_path: Path) -> None:
     assert len(rows) == len(expected)
     assert {row[-1] for row in rows} == {"missing"}
     for row in rows:
-        body, off = row[3], row[4]
-        assert abs(int(body.replace(",", "")) / target - 1) <= 0.01
+        off = row[4]
         assert re.fullmatch(r"\([+-]0\.\d\d%\)", off)
     assert f"0 of {len(expected)} cells are done" in ended.stdout
     assert not [path for path in tmp_path.rglob("*") if path.is_dir()], "a run folder was made"

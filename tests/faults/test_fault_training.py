@@ -261,7 +261,13 @@ def test_nothing_fits() -> None:
 
 @pytest.mark.full
 def test_f22_resuming_takes_no_more_memory(tmp_path: Path, record: Any) -> None:
-    words = (*commands.RECALL, "device=cpu", "device.threads=1", "budget=smoke", "scale.target=10000000")
+    words = (
+        *commands.RECALL,
+        "device=cpu",
+        "device.threads=1",
+        "budget=smoke",
+        "scale.targets.total=10000000",
+    )
     words += ("scale.axis=total", "budget.tokens=1000", "trainer.checkpoint_every=3", f"runs={tmp_path}")
     folder = commands.settings(*words).folder
     assert in_a_child(lambda: commands.train(*words)) == 0

@@ -14,7 +14,8 @@ from pathlib import Path
 from tests import ROOT
 
 CELL = (
-    "scale.target=20000",
+    "scale.axis=non_embedding",
+    "scale.targets.non_embedding=20000",
     "budget=smoke",
     "budget.tokens=51200",
     "device=cpu",

@@ -54,7 +54,7 @@ def _check(part: nn.Module, size: int) -> None:
         if part.up.out_features % size:
             raise ValueError(
                 f"tensor={size} does not divide a feed-forward of {part.up.out_features}: give backbone.d_ff "
-                "a multiple of it, with scale.target=null where the solver chose it"
+                "a multiple of it, with scale.targets=null where the solver chose it"
             )
     elif isinstance(part, Mixer | FeedForward):
         raise ValueError(

@@ -21,7 +21,8 @@ from experiments.benchmark.workloads import Cell, CellConfig
 from tests.experiments import commands
 
 TINY = (
-    "scale.target=20000", "contexts=[12]", "batch_size=3", "repeats=2", "seconds=0", "warmup_seconds=0",
+    "scale.targets.non_embedding=20000",
+    "contexts=[12]", "batch_size=3", "repeats=2", "seconds=0", "warmup_seconds=0",
     "decode_tokens=5", "piece=7", "device=cpu", "device.threads=1",
 )  # fmt: skip
 

@@ -9,7 +9,13 @@ from experiments.benchmark.grid import BYTES, Benchmark
 from experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
-TINY = ("scale.target=20000", "contexts=[12]", "batch_size=3", "decode_tokens=13", "device=cpu")
+TINY = (
+    "scale.targets.non_embedding=20000",
+    "contexts=[12]",
+    "batch_size=3",
+    "decode_tokens=13",
+    "device=cpu",
+)
 
 
 def chosen(*words: str) -> Benchmark:
@@ -98,7 +104,7 @@ def test_the_largest_batch_is_sought_beside_the_given_ones() -> None:
         (("backbone=block_diffusion", "backbone.block_length=8"), "must be the same"),
         (("backbone=mamba", "source_length=9"), "source_length=9: Mamba reads no source"),
         (("backbone=gpt2", "contexts=[1020]"), "the model has 1024 positions and would need 1033"),
-        (("scale.target=null",), "backbone.d_model and scale.target are both null"),
+        (("scale.targets=null",), "backbone.d_model and scale.targets are both null"),
         (("backbone.d_model=30",), "backbone: "),
         (("device.threads=0",), "device: threads=0"),
     ],

@@ -17,7 +17,8 @@ from experiments.benchmark.worker import measure
 from tests.experiments import commands
 
 TINY = (
-    "scale.target=20000", "contexts=[12]", "batch_size=3", "repeats=2", "seconds=0", "warmup_seconds=0",
+    "scale.targets.non_embedding=20000",
+    "contexts=[12]", "batch_size=3", "repeats=2", "seconds=0", "warmup_seconds=0",
     "device=cpu", "device.threads=1", "mode=[sample]",
 )  # fmt: skip
 

@@ -61,7 +61,13 @@ def test_nothing_slow_is_imported_before_the_configuration_is_valid(
 
 
 def test_pricing_imports_no_compiler_and_nothing_of_many_processes(tmp_path: Path) -> None:
-    words = ["task=recall", "backbone=decoder,encoder,mamba,s4,moe", "scale.target=20000", f"runs={tmp_path}"]
+    words = [
+        "task=recall",
+        "backbone=decoder,encoder,mamba,s4,moe",
+        "scale.axis=non_embedding",
+        "scale.targets.non_embedding=20000",
+        f"runs={tmp_path}",
+    ]
     ended, modules = imported("experiments.plan", "-m", *words)
     assert ended.returncode == 0, ended.stderr
     assert "torch" in modules

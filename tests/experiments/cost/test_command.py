@@ -205,7 +205,7 @@ def test_the_vocabulary_is_the_presets_or_gpt2s_or_yours() -> None:
         (("batch_size=0",), "batch_size=0 must be positive"),
         (("backbone=gpt2", "sequence_length=1025"), "sequence_length=1025: the model has 1024 positions"),
         (("backbone=mamba", "source_length=9"), "source_length=9: Mamba reads no source"),
-        (("scale=given",), "backbone.d_model and scale.target are both null"),
+        (("scale=given",), "backbone.d_model and scale.targets are both null"),
         (("backbone=llama2_7b", "backbone.d_model=4097"), "d_model=4097 must be a positive multiple of 64"),
         (("backbone=bert_base", "backbone.tie_embeddings=maybe"), "backbone.tie_embeddings"),
         (("output=/nowhere/at/all.json",), "there is no folder /nowhere/at"),

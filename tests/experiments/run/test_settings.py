@@ -146,7 +146,7 @@ def test_the_digest_changes_with_all_that_decides_the_result() -> None:
         ("optimizer.schedule=wsd", "optimizer.decay_end_fractions=[0.5,1.0]"),
         ("budget.tokens=5000",),
         ("budget.batch_size=8",),
-        ("scale.target=50000",),
+        ("scale.targets.flops=50000",),
         ("scale.depth=3",),
         ("backbone=moe",),
         ("backbone.attention.num_heads=8",),

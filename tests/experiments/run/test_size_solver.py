@@ -79,7 +79,7 @@ def test_every_backbone_comes_within_a_percent(name, axis, target):
 @pytest.mark.parametrize("name", BACKBONES)
 def test_large_models_are_sized_without_memory(name):
     cls, config = read(name)
-    matched = match(cls, config, ScaleConfig(target=85_000_000), sizes_for(cls))
+    matched = match(cls, config, ScaleConfig(axis="non_embedding", target=85_000_000), sizes_for(cls))
     assert abs(matched.residual) <= TOLERANCE
 
 
@@ -87,7 +87,7 @@ def test_large_models_are_sized_without_memory(name):
 def test_widths_keep_near_the_standard_proportion(name):
     """The fine knob only finishes what the width began."""
     cls, config = read(name)
-    matched = match(cls, config, ScaleConfig(target=1_000_000), sizes_for(cls))
+    matched = match(cls, config, ScaleConfig(axis="non_embedding", target=1_000_000), sizes_for(cls))
     standard = dataclasses.replace(matched.config, **{config.fine_knob: None})
     assert measured(cls, standard, "non_embedding", SIZES) == pytest.approx(1_000_000, rel=0.15)
 
@@ -101,7 +101,7 @@ def test_widths_keep_near_the_standard_proportion(name):
     ],
 )
 def test_a_given_width_is_kept_and_only_the_knob_turned(cls, config, knob):
-    matched = match(cls, config, ScaleConfig(target=250_000), SIZES)
+    matched = match(cls, config, ScaleConfig(axis="non_embedding", target=250_000), SIZES)
     assert matched.config == dataclasses.replace(config, **{knob: getattr(matched.config, knob)})
     assert getattr(matched.config, knob) is not None
     assert abs(matched.residual) <= TOLERANCE
@@ -109,36 +109,63 @@ def test_a_given_width_is_kept_and_only_the_knob_turned(cls, config, knob):
 
 def test_a_given_knob_is_kept_and_only_the_width_turned():
     config = DecoderConfig(d_ff=200)
-    with_room = match(Decoder, config, ScaleConfig(target=2_000_000), SIZES)
+    with_room = match(Decoder, config, ScaleConfig(axis="non_embedding", target=2_000_000), SIZES)
     assert with_room.config == dataclasses.replace(config, d_model=with_room.config.d_model)
 
 
 def test_widths_given_far_from_the_target_are_refused_with_a_remedy():
     with pytest.raises(ConfigError) as caught:
-        match(Decoder, DecoderConfig(d_model=64, d_ff=128), ScaleConfig(target=250_000), SIZES)
+        match(
+            Decoder,
+            DecoderConfig(d_model=64, d_ff=128),
+            ScaleConfig(axis="non_embedding", target=250_000),
+            SIZES,
+        )
     message = str(caught.value)
     value = measured(Decoder, DecoderConfig(d_model=64, d_ff=128), "non_embedding", SIZES)
-    for part in ("scale.target=250000", str(value), "backbone.d_model", "backbone.d_ff", "scale=given"):
+    for part in (
+        "scale.targets.non_embedding=250000",
+        str(value),
+        "backbone.d_model",
+        "backbone.d_ff",
+        "scale=given",
+    ):
         assert part in message
 
 
 def test_a_target_below_the_smallest_model_is_refused():
-    with pytest.raises(ConfigError, match=r"scale\.target=100: Decoder comes no nearer"):
-        match(Decoder, DecoderConfig(), ScaleConfig(target=100), SIZES)
+    with pytest.raises(ConfigError, match=r"scale\.targets\.non_embedding=100: Decoder comes no nearer"):
+        match(Decoder, DecoderConfig(), ScaleConfig(axis="non_embedding", target=100), SIZES)
 
 
 def test_a_knob_without_effect_is_left_alone():
     """No layer has a feed-forward: the width alone has to do, or it is said that it cannot."""
     config = HybridConfig(layers=["attention"], feedforwards=["none"])
-    reached = match(Hybrid, config, ScaleConfig(target=2 * (4 * 128**2 + 128) + 128), SIZES)
+    reached = match(
+        Hybrid, config, ScaleConfig(axis="non_embedding", target=2 * (4 * 128**2 + 128) + 128), SIZES
+    )
     assert (reached.config.d_model, reached.config.d_ff, reached.residual) == (128, None, 0)  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match=r"scale\.target=120000: Hybrid comes no nearer"):
-        match(Hybrid, config, ScaleConfig(target=120_000), SIZES)
+    with pytest.raises(ConfigError, match=r"scale\.targets\.non_embedding=120000: Hybrid comes no nearer"):
+        match(Hybrid, config, ScaleConfig(axis="non_embedding", target=120_000), SIZES)
+
+
+def test_a_mixture_held_equal_on_all_its_experts_says_so():
+    cls, config = read("moe")
+    everything, used, flops = (
+        match(cls, config, ScaleConfig(axis=axis, target=target), SIZES)
+        for axis, target in (("non_embedding", 250_000), ("active_non_embedding", 250_000), ("flops", 10**6))
+    )
+    parts = SIZES.on_meta(cls, everything.config).parameters_by_part()
+    assert parts.inactive > 0
+    assert f"{parts.body - parts.inactive:,} of {parts.body:,}" in (everything.note or "")
+    assert used.note is None
+    assert flops.note is None
+    assert match(Decoder, DecoderConfig(), ScaleConfig(axis="total", target=250_000), SIZES).note is None
 
 
 def test_without_a_target_all_widths_stay():
     config = DecoderConfig(d_model=64)
-    matched = match(Decoder, config, ScaleConfig(target=None), SIZES)
+    matched = match(Decoder, config, ScaleConfig(axis="non_embedding", target=None), SIZES)
     assert matched.config is config
     assert matched.target is None
     assert matched.residual == 0
@@ -146,8 +173,8 @@ def test_without_a_target_all_widths_stay():
 
 
 def test_without_a_width_or_a_target_the_message_names_both():
-    with pytest.raises(ValueError, match=r"d_model is null.*scale\.target"):
-        match(Decoder, DecoderConfig(), ScaleConfig(target=None), SIZES)
+    with pytest.raises(ValueError, match=r"d_model is null.*scale\.targets"):
+        match(Decoder, DecoderConfig(), ScaleConfig(axis="non_embedding", target=None), SIZES)
 
 
 def test_training_costs_three_forward_passes_for_each_task_token():

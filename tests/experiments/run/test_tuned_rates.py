@@ -16,7 +16,8 @@ from experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
 ARM = {
-    "task": "text", "scale": "nano", "target": 30000.0, "backbone": "decoder", "learning_rate": 0.02,
+    "task": "text", "scale": "nano", "axis": "flops", "target": 280000.0,
+    "backbone": "decoder", "learning_rate": 0.02,
     "bracketed": True, "metric": "bits_per_byte", "validation": 2.5, "decades": 1.0,
 }  # fmt: skip
 
@@ -26,7 +27,7 @@ def confirm(tmp_path: Path, *words: str, **changes: Any) -> Any:
     path = tmp_path / "rates.yaml"
     path.write_text(yaml.safe_dump({"study": "tune", "seeds": [100], "arms": [{**ARM, **changes}]}))
     return commands.settings(
-        "study=confirm", f"study.tuned={path}", "backbone=decoder", "scale.target=30000", *words
+        "study=confirm", f"study.tuned={path}", "backbone=decoder", "scale.targets.flops=280000", *words
     )
 
 
@@ -39,7 +40,7 @@ def test_a_run_gets_the_rate_of_its_arm(tmp_path: Path) -> None:
 
 def test_the_rate_is_part_of_the_name_and_the_file_is_not(tmp_path: Path) -> None:
     by_hand = commands.settings(
-        "study=confirm", "study.tuned=null", "backbone=decoder", "scale.target=30000",
+        "study=confirm", "study.tuned=null", "backbone=decoder", "scale.targets.flops=280000",
         "optimizer.learning_rate=0.02",
     )  # fmt: skip
     assert confirm(tmp_path).key == by_hand.key
@@ -52,7 +53,8 @@ def test_the_rate_is_part_of_the_name_and_the_file_is_not(tmp_path: Path) -> Non
         (["seed=100"], {}, "seed=100: study=tune chose the rates of .* use seeds other than 100"),
         ([], {"bracketed": False}, "was at the edge of its grid: extend it with python -m analysis.rates"),
         ([], {"backbone": "mamba"}, "has no rate for .* backbone=decoder; it has .* backbone=mamba"),
-        ([], {"target": 1e5}, "no rate for task=text scale=nano scale.target=30000 .* scale.target=100000"),
+        ([], {"target": 1e5}, "no rate for .* scale.targets.flops=280000 .* scale.targets.flops=100000"),
+        ([], {"axis": "total"}, "no rate for .* scale.axis=flops .* it has .* scale.axis=total "),
         (["optimizer.learning_rate=0.1"], {}, "optimizer.learning_rate=0.1 beside study.tuned="),
         ([], {"learning_rate": "fast"}, "learning_rate"),
         ([], {"rate": 1}, "has no such key"),

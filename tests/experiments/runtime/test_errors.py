@@ -79,9 +79,19 @@ MISTAKES = [
         "axis='parameters'",
         "options: active_non_embedding, flops, non_embedding, total",
     ),
-    ("scale.target=10", "scale.target=10", "choose another target"),
-    ("scale.target=null", "backbone.d_model and scale.target", "give a width"),
-    ("scale.target=20000 backbone.d_model=64 backbone.d_ff=64", "scale.target=20000", "scale=given"),
+    ("scale.targets.flops=10", "scale.targets.flops=10", "choose another target"),
+    ("scale.targets=null", "backbone.d_model and scale.targets", "give a width"),
+    ("scale.targets.flops=20000 backbone.d_model=64 backbone.d_ff=64", "flops=20000", "scale=given"),
+    ("scale.targets.flops=0", "scale.targets.flops=0", "positive whole number"),
+    ("scale.targets.flops=1.5", "scale.targets.flops=1.5", "positive whole number"),
+    ("scale.targets=5", "scale.targets=5", "a size for each axis"),
+    (
+        "scale.axis=total scale.targets.total=null",
+        "scale.axis=total",
+        "only for active_non_embedding, flops, non_embedding",
+        "parameters in all",
+    ),
+    ("+scale.target=20000", "scale.target=20000", "write scale.targets.flops=20000"),
     # pairs that cannot meet
     (
         "backbone=mamba objective=masked_lm",
@@ -188,7 +198,7 @@ def test_a_target_that_is_no_part_is_not_called(
         (("backbone=mamba", "objective=masked_lm"), "masked_diffusion"),
         (("task=recall", "task.num_pairs=9"), "num_pairs=9"),
         (("optimizer.learning_rat=1",), "did you mean 'learning_rate'?"),
-        (("task=recall", "scale.target=10"), "scale.target=10"),  # no text to prepare first
+        (("task=recall", "scale.targets.flops=10"), "scale.targets.flops=10"),  # no text to prepare first
     ],
 )
 def test_a_process_with_a_mistake_ends_at_once(tmp_path: Path, words: tuple[str], part: str) -> None:
@@ -206,10 +216,10 @@ def test_a_process_with_a_mistake_ends_at_once(tmp_path: Path, words: tuple[str]
 
 
 def test_debug_adds_the_traceback(tmp_path: Path) -> None:
-    ended = commands.run("train", "scale.target=10", f"runs={tmp_path}/runs", DEBUG="1")
+    ended = commands.run("train", "scale.targets.flops=10", f"runs={tmp_path}/runs", DEBUG="1")
     assert ended.returncode == 2
     assert "Traceback" in ended.stderr
-    assert "scale.target=10" in ended.stderr
+    assert "scale.targets.flops=10" in ended.stderr
 
 
 def test_data_that_cannot_be_is_exit_code_3(finish) -> None:

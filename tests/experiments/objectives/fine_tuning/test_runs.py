@@ -11,7 +11,8 @@ from tests.experiments import commands
 
 SMALL = (
     "backbone=encoder",
-    "scale.target=20000",
+    "scale.axis=non_embedding",
+    "scale.targets.non_embedding=20000",
     "budget.batch_size=16",
     "device=cpu",
     "device.threads=1",

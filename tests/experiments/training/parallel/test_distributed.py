@@ -49,7 +49,7 @@ SETTINGS = {
     ),
     "given": (
         "backbone=decoder",
-        "scale.target=null",
+        "scale.targets=null",
         "backbone.d_model=32",
         "backbone.d_ff=64",
         "backbone.attention.num_kv_heads=4",
