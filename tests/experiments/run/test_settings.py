@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from architectures.backbone import Backbone
 from experiments.config.schema import BudgetConfig, DeviceConfig, OptimizerConfig, ScaleConfig, TrainerConfig
 from experiments.config.sections import CONF, read_sections
+from experiments.config.size_target import with_target
 from experiments.config.structured import load_class
 from experiments.config.tracking import TrackingConfig
 from experiments.objectives.objective import Objective
@@ -78,6 +79,7 @@ def test_every_yaml_composes_and_lists_every_setting(group: str, name: str) -> N
         config = dataclasses.asdict(getattr(found, group))
         assert config == found.resolved[group]
     tree: Any = OmegaConf.to_container(cfg[group], resolve=False)
+    tree = with_target(tree) if group == "scale" else tree
     fields = CONFIGS.get(group) or load_class(tree.pop("_target_"), PARTS[group], group).Config  # type: ignore[attr-defined]
     assert list_keys(tree) == list_fields(fields)
 
