@@ -15,7 +15,7 @@ PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 help:
 	@echo "make compare      train all six families on a CPU, print the table, write the report"
 	@echo "make test         run the fast tests: a choice of the cases of every test"
-	@echo "make test-full    run all the other cases"
+	@echo "make test-full    run all the other cases; SHARD=2/4 runs the second of four parts"
 	@echo "make test-slurm   run jobs on a SLURM started on this machine; needs root, see docs/how-to/slurm.md"
 	@echo "make test-browser open the report in Chromium, where it is installed"
 	@echo "make durations    run both and record how long each test takes; nothing else running"
@@ -42,7 +42,7 @@ test: $(INSTALLED)
 	@$(PYTEST) --tier fast $(PARALLEL)
 
 test-full: $(INSTALLED)
-	@$(PYTEST) --tier full $(PARALLEL)
+	@$(PYTEST) --tier full $(if $(SHARD),--shard $(SHARD)) $(PARALLEL)
 
 test-slurm: $(INSTALLED)
 	@$(PYTEST) --tier all -m slurm -rs tests/slurm

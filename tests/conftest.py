@@ -18,7 +18,16 @@ SECONDS: Counter[str] = Counter()
 def pytest_addoption(parser: pytest.Parser) -> None:
     about = "which tests to run (tests/tiers.py): fast, but all where tests are named one by one"
     parser.addoption("--tier", choices=tiers.TIERS, help=about)
+    parser.addoption("--shard", metavar="N/COUNT", help="run one part of the tests, such as 2/4")
     parser.addoption("--record-durations", action="store_true", help="update tests/durations.json")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if (words := config.getoption("--shard")) is not None:
+        try:
+            tiers.parse_shard(words)
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -28,6 +37,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         fast = tiers.fast_tests(items, recorded)
         left = [item for item in items if (item.nodeid in fast) != (tier == "fast")]
         items[:] = [item for item in items if (item.nodeid in fast) == (tier == "fast")]
+        config.hook.pytest_deselected(items=left)
+    if (words := config.getoption("--shard")) is not None:
+        files = tiers.shard_files(items, recorded, *tiers.parse_shard(words))
+        left = [item for item in items if item.nodeid.partition("::")[0] not in files]
+        items[:] = [item for item in items if item.nodeid.partition("::")[0] in files]
         config.hook.pytest_deselected(items=left)
     tiers.sort_files(items, recorded)
 

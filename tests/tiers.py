@@ -6,6 +6,9 @@ cases as fit into ``FUNCTION_SECONDS`` by the recorded durations, at least one, 
 than ``CASE_SECONDS``. The choice among the cases of a function is fixed by a hash of their names, so that
 new cases leave it as it is. The full tier runs what the fast tier leaves: together they run every test once.
 
+A tier can be cut into shards of about equal time, for machines that share it: ``--shard 2/4``. A shard has
+whole files.
+
 ``tests/durations.json`` holds the recorded seconds; `make durations` refreshes them.
 """
 
@@ -20,8 +23,8 @@ from typing import Any
 
 import pytest
 
-FUNCTION_SECONDS = 0.4
-CASE_SECONDS = 4.0
+FUNCTION_SECONDS = 0.1
+CASE_SECONDS = 2.0
 RECORDED_FROM = 0.05
 """Shorter tests are not listed in the file."""
 UNRECORDED = 0.1
@@ -87,12 +90,39 @@ def choose_cases(cases: list[tuple[str, float]]) -> list[str]:
     return chosen
 
 
+def parse_shard(words: str) -> tuple[int, int]:
+    """Return number and count of ``2/4``. Raises ValueError."""
+    number, _, count = words.partition("/")
+    if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+        raise ValueError(f"--shard {words}: write the number of the shard and their count, such as 2/4")
+    return int(number), int(count)
+
+
+def shard_files(items: list[pytest.Item], recorded: Recorded, number: int, count: int) -> set[str]:
+    """Return the files of one of ``count`` shards: each file, the longest first, goes to the shortest shard."""
+    totals = file_seconds(items, recorded)
+    seconds = [0.0] * count
+    chosen = set()
+    for file in sorted(totals, key=lambda file: (-totals[file], file)):
+        shortest = seconds.index(min(seconds))
+        seconds[shortest] += totals[file]
+        if shortest == number - 1:
+            chosen.add(file)
+    return chosen
+
+
+def file_seconds(items: list[pytest.Item], recorded: Recorded) -> dict[str, float]:
+    """Return the seconds of the tests of each file."""
+    totals: defaultdict[str, float] = defaultdict(float)
+    for item in items:
+        totals[item.nodeid.partition("::")[0]] += duration(recorded, item.nodeid)
+    return totals
+
+
 def sort_files(items: list[pytest.Item], recorded: Recorded) -> None:
     """Sort files by their total time, longest first, so that parallel processes end together."""
+    totals = file_seconds(items, recorded)
     files = {item.nodeid: item.nodeid.partition("::")[0] for item in items}
-    totals: defaultdict[str, float] = defaultdict(float)
-    for node, file in files.items():
-        totals[file] += duration(recorded, node)
     items.sort(key=lambda item: (-totals[files[item.nodeid]], files[item.nodeid]))
 
 
