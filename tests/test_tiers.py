@@ -44,7 +44,9 @@ def test_what_is_not_listed_is_short_in_a_recorded_file_and_unknown_in_another()
 
 
 def test_shards_hold_every_file_once_and_about_the_same_seconds() -> None:
-    recorded = {f"{name}.py": {"test_a": seconds} for name, seconds in zip("abcdefg", range(1, 8), strict=True)}
+    recorded = {
+        f"{name}.py": {"test_a": seconds} for name, seconds in zip("abcdefg", range(1, 8), strict=True)
+    }
     items: list[Any] = [SimpleNamespace(nodeid=f"{file}::test_a") for file in recorded]
     shards = [shard_files(items, recorded, number, 3) for number in (1, 2, 3)]
     assert sorted(file for shard in shards for file in shard) == sorted(recorded)
