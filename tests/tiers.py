@@ -99,7 +99,7 @@ def parse_shard(words: str) -> tuple[int, int]:
 
 
 def shard_files(items: list[pytest.Item], recorded: Recorded, number: int, count: int) -> set[str]:
-    """Return the files of one of ``count`` shards: each file, the longest first, goes to the shortest shard."""
+    """Return the files of a shard: each file, the longest first, goes to the shortest of ``count`` shards."""
     totals = file_seconds(items, recorded)
     seconds = [0.0] * count
     chosen = set()
