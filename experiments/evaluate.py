@@ -45,8 +45,9 @@ class EvaluateConfig:
     """Folder of a run or of Hugging Face."""
     split: str = "test"
     """Split evaluated."""
-    examples: int = 256
-    """Examples of it; all, where there are fewer."""
+    examples: int | None = None
+    """Examples of it, drawn at random by a fixed seed; null for the whole split, or of a generated task as
+    many as bring the standard error of an accuracy to 0.5 points."""
     batch_size: int = 32
     """Examples at once; changes memory, not results."""
     stretches: int | None = None
@@ -61,9 +62,10 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
             raise ValueError(f"split={self.split!r} is unknown{nearest(self.split, SPLITS)}")
-        if self.examples < 2 or self.batch_size < 1:
+        if (self.examples is not None and self.examples < 2) or self.batch_size < 1:
             raise ValueError(
-                f"examples={self.examples} must be 2 or more and batch_size={self.batch_size} positive"
+                f"examples={self.examples} must be 2 or more, or null, and batch_size={self.batch_size} "
+                "positive"
             )
 
 
@@ -159,5 +161,5 @@ def describe(metric: Metric) -> str:
     likelihood = f"{metric.likelihood} likelihood, " if metric.likelihood else ""
     return (
         f"{metric.split} {metric.name} {metric.value:.4f} ± {metric.standard_error:.4f} {metric.unit} "
-        f"(standard error over {metric.items} items; {likelihood}{metric.estimator})"
+        f"({metric.extent()}; {likelihood}{metric.estimator})"
     )

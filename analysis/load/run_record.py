@@ -91,8 +91,7 @@ def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[st
         "task": result.get("task") or data.get("task"), "scale": result.get("scale"),
     }  # fmt: skip
     row |= _score(result.get("metrics") or [])
-    validations = [line.get(row["metric"]) for line in curve if line["kind"] == "validation"]
-    row["validation"] = _number(validations[-1]) if validations else math.nan
+    row["validation"] = _validation(result, curve, row["metric"])
     for column, keys in NUMBERS.items():
         value: Any = result
         for key in keys:
@@ -122,6 +121,14 @@ def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[st
         value = device.get(key)
         row[f"device_{key}"] = None if value is None else str(value)
     return row
+
+
+def _validation(result: dict[str, Any], curve: list[dict[str, Any]], metric: str | None) -> float:
+    """The score on the validation split after training; in records without one, the last of the curve."""
+    if final := result.get("validation"):
+        return _number(final[0].get("value"))
+    validations = [line.get(metric) for line in curve if line["kind"] == "validation"]
+    return _number(validations[-1]) if validations else math.nan
 
 
 def _threshold(value: Any) -> float:

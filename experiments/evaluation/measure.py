@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch import Tensor
 
 from architectures.backbone import Backbone
@@ -17,14 +19,22 @@ from experiments.runtime.errors import DataError
 from experiments.runtime.precision import inference
 from experiments.runtime.seeds import evaluation_seed
 from experiments.tasks.bits_per_byte import bits_per_byte, bits_per_byte_metric, nats_to_bits
-from experiments.tasks.metrics import Metric
+from experiments.tasks.metrics import GENERATED, SAMPLE, WHOLE, Metric, ratio_standard_error
 from experiments.tasks.task import Task
 
 EVALUATION_SEED = 0
 """Every run, whatever its seed, is evaluated on the same examples with the same masks."""
 
 
-FIELDS = ("accuracy_B", "nats_B", "bytes_B")
+FIELDS = ("accuracy_B", "nats_B", "bytes_B", "cluster_B")
+
+WHOLE_SPLIT_TOKENS = 2**24
+"""A split with more tokens than this, the contexts counted, is sampled: at 2**24 tokens, what the sample adds
+to the standard error is below 0.01 bits per byte, or 0.5 points of accuracy."""
+FIRST_EXAMPLES, MOST_EXAMPLES = 2_000, 10_000
+"""Examples of a generated task: as many as bring the standard error to ``POINTS``. ``MOST_EXAMPLES`` do so
+whatever the accuracy is, as no share has a standard deviation above 1/2."""
+POINTS = 0.005
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,33 +46,35 @@ class EvaluationShard:
     reports: bool = True
     """False where another process has the same part, and reports it."""
 
-    def map_examples(self, score: Callable[[int, int], list[Score]], total: int) -> list[Score]:
-        """The scores of ``total`` sequences; ``score`` finds those of a range of them.
+    def map_examples(self, score: Callable[[int, int], list[Score]], first: int, end: int) -> list[Score]:
+        """The scores of sequences ``first .. end``; ``score`` finds those of a range of them.
 
         Numbers are added up among the processes, each being 0 everywhere but in one, so they are exact.
         Records can be anything and are not sent: every process then scores all sequences.
         """
-        if self.of == 1:
-            return score(0, total)
-        first, end = (total * part // self.of for part in (self.index, self.index + 1))
-        own = score(first, end)
+        if self.of == 1 or first == end:
+            return score(first, end)
+        begin, stop = (first + (end - first) * part // self.of for part in (self.index, self.index + 1))
+        own = score(begin, stop)
         has = torch.tensor(
             [any(s.records for s in own), *(any(getattr(s, f) is not None for s in own) for f in FIELDS)]
         ).int()
         dist.all_reduce(has, dist.ReduceOp.MAX)
         if has[0]:
-            return [*score(0, first), *own, *score(end, total)]
+            return [*score(first, begin), *own, *score(stop, end)]
         found: dict[str, Any] = {}
         for name in (name for name, there in zip(FIELDS, has[1:].tolist(), strict=True) if there):
-            all_N = torch.zeros(total, dtype=torch.float64)
+            all_N = torch.zeros(end - first, dtype=torch.float64)
             if self.reports and own:
-                all_N[first:end] = torch.cat([getattr(s, name).double().cpu() for s in own])
+                all_N[begin - first : stop - first] = torch.cat(
+                    [getattr(s, name).double().cpu() for s in own]
+                )
             dist.all_reduce(all_N)
             found[name] = all_N
         return [Score(**found)]
 
 
-WHOLE_SPLIT = EvaluationShard()
+ALONE = EvaluationShard()
 """The shard of a process that evaluates alone."""
 
 
@@ -72,19 +84,22 @@ def measure(
     task: Task,
     split: str,
     *,
-    examples: int,
+    examples: int | None,
     batch_size: int,
     precision: str,
     before_batch: Callable[[], None] = lambda: None,
-    shard: EvaluationShard = WHOLE_SPLIT,
+    shard: EvaluationShard = ALONE,
 ) -> list[Metric]:
-    """Every metric on the first ``examples`` of a split (all, if there are fewer), the task's own first.
+    """Every metric on a split, the task's own first.
 
+    ``examples`` of it are scored, drawn at random by a fixed seed; None takes the whole split (a sample,
+    where it has more than ``WHOLE_SPLIT_TOKENS``), or of a generated task as many as make the standard error
+    small.
     ``before_batch`` is called between batches and may raise to end the evaluation early.
     Of several processes each goes through its ``shard``, and all find the same.
     """
     available = task.num_examples(split)
-    total = examples if available is None else min(examples, available)
+    total = first_examples(task, split, examples)
     if total < 2:
         raise DataError(f"the {split} split has {total} examples: at least 2 are needed for an evaluation")
     device = next(model.parameters()).device
@@ -96,15 +111,48 @@ def measure(
             stop = min(start + batch_size, end)
             batch = task.batch(split, EVALUATION_SEED, start, stop - start)
             generators = [example_generator(split, example) for example in range(start, stop)]
-            found.append(objective.evaluate(model, batch, generators))
+            found.append(replace(objective.evaluate(model, batch, generators), cluster_B=batch.cluster_B))
         return found
 
     with inference(model, device, precision):
-        scores = shard.map_examples(score, total)
+        scores = shard.map_examples(score, 0, total)
+        if examples is None and available is None:
+            scores += shard.map_examples(score, total, _enough_examples(scores, total))
     records = [record for score in scores for record in score.records]
     pooled = scores[0].accuracy_B is not None or scores[0].nats_B is not None
-    found = [summarise(scores, objective, split)] if pooled else []
-    return found + (objective.summarise(records, split) if records else [])
+    found = [summarise(scores, objective, split, available)] if pooled else []
+    found += objective.summarise(records, split) if records else []
+    return [_with_setting(metric, task, available) for metric in found]
+
+
+def first_examples(task: Task, split: str, examples: int | None) -> int:
+    """Return how many examples are scored at first; more may follow of a generated task."""
+    available = task.num_examples(split)
+    if available is None:
+        return FIRST_EXAMPLES if examples is None else examples
+    most = max(MOST_EXAMPLES, WHOLE_SPLIT_TOKENS // task.sequence_length) if examples is None else examples
+    return min(most, available)
+
+
+def _enough_examples(scores: list[Score], count: int) -> int:
+    """Return how many examples bring the standard error of a mean accuracy to ``POINTS``.
+
+    ``count`` have been scored. Texts are generated one token at a time: no more of them than these.
+    """
+    if scores[0].accuracy_B is None:
+        return count
+    deviation = torch.cat([s.accuracy_B for s in scores if s.accuracy_B is not None]).std().item()
+    needed = math.ceil(1.1 * (deviation / POINTS) ** 2)  # a tenth more, as the deviation is an estimate
+    return min(max(needed, count), MOST_EXAMPLES)
+
+
+def _with_setting(metric: Metric, task: Task, available: int | None) -> Metric:
+    """Return the metric with what decides which bytes or examples it is of, and what it knows of each."""
+    scored = GENERATED if available is None else WHOLE if metric.items == available else SAMPLE
+    setting = {"scored": scored, "available": available}
+    if task.stride is not None and metric.split != "train":
+        setting |= {"window": task.sequence_length, "stride": task.stride}
+    return replace(metric, clustered_by=task.clustered_by(metric.split), **setting)
 
 
 def example_generator(split: str, example: int) -> torch.Generator:
@@ -112,36 +160,60 @@ def example_generator(split: str, example: int) -> torch.Generator:
     return torch.Generator().manual_seed(evaluation_seed(split, example))
 
 
-def summarise(scores: list[Score], objective: Objective, split: str) -> Metric:
-    """Pools the scores of all sequences."""
-    if scores[0].accuracy_B is not None:
-        accuracy_N = torch.cat([s.accuracy_B for s in scores if s.accuracy_B is not None])
+def summarise(scores: list[Score], objective: Objective, split: str, available: int | None = None) -> Metric:
+    """Pools the scores of all sequences; the split has ``available``, or never ends."""
+    accuracy_N = _joined([s.accuracy_B for s in scores])
+    items = len(accuracy_N) or sum(len(s.nats_B) for s in scores if s.nats_B is not None)
+    cluster_N = _joined([s.cluster_B for s in scores])
+    cluster_N = cluster_N if len(cluster_N) else np.arange(items)
+    if len(accuracy_N):
+        error, clusters, sampling = _errors(accuracy_N, np.ones(items), cluster_N, available)
         return Metric(
             name="answer_accuracy",
             split=split,
-            value=accuracy_N.mean().item(),
+            value=float(accuracy_N.mean()),
             unit="share",
             direction="higher",
             averaging="macro: mean over examples of the share of their answers",
             likelihood=None,
             estimator="most likely token at each answer, all answers hidden",
             samples=1,
-            standard_error=accuracy_N.std().item() / math.sqrt(len(accuracy_N)),
-            items=len(accuracy_N),
+            standard_error=error,
+            items=items,
+            clusters=clusters,
+            sampling_error=sampling,
         )
-    nats_N = torch.cat([s.nats_B for s in scores if s.nats_B is not None])
-    bytes_N = torch.cat([s.bytes_B for s in scores if s.bytes_B is not None])
-    return bits_per_byte_metric(
-        bits_per_byte(nats_N.sum().item(), bytes_N.sum().item()),
+    nats_N, bytes_N = _joined([s.nats_B for s in scores]), _joined([s.bytes_B for s in scores])
+    error, clusters, sampling = _errors(nats_N, bytes_N, cluster_N, available)
+    metric = bits_per_byte_metric(
+        bits_per_byte(nats_N.sum(), bytes_N.sum()),
         split=split,
         likelihood=objective.likelihood,
-        standard_error=nats_to_bits(_ratio_error(nats_N, bytes_N)),
-        items=len(nats_N),
+        standard_error=nats_to_bits(error),
+        items=items,
+        clusters=clusters,
     )
+    return replace(metric, sampling_error=None if sampling is None else nats_to_bits(sampling))
 
 
-def _ratio_error(numerator_N: Tensor, denominator_N: Tensor) -> float:
-    """Standard error of a ratio of sums over sequences (linearised)."""
-    n = len(numerator_N)
-    residual_N = numerator_N - numerator_N.sum() / denominator_N.sum() * denominator_N
-    return math.sqrt(residual_N.square().sum().item() * n / (n - 1)) / denominator_N.sum().item()
+def _errors(
+    numerator_N: NDArray[np.float64],
+    denominator_N: NDArray[np.float64],
+    cluster_N: NDArray[np.float64],
+    available: int | None,
+) -> tuple[float, int, float | None]:
+    """Return the standard error of a ratio, its clusters, and the part of it due to sampling the split.
+
+    What was scored is a simple random sample of the ``available`` items of the split.
+    """
+    error, clusters = ratio_standard_error(numerator_N, denominator_N, cluster_N)
+    items = len(numerator_N)
+    if available is None:
+        return error, clusters, None
+    by_item, _ = ratio_standard_error(numerator_N, denominator_N, np.arange(items))
+    return error, clusters, by_item * math.sqrt(max(0.0, 1 - items / available))
+
+
+def _joined(parts: list[Tensor | None]) -> NDArray[np.float64]:
+    """Return a field of all scores; empty where they do not have it."""
+    return np.concatenate([np.zeros(0), *(part.double().cpu().numpy() for part in parts if part is not None)])

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone
-from experiments.evaluation.measure import EVALUATION_SEED
+from experiments.evaluation.measure import EVALUATION_SEED, first_examples
 from experiments.objectives.objective import Objective
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.precision import inference
@@ -78,7 +79,7 @@ def nats_by_recall(
     objective: Objective,
     split: str,
     *,
-    examples: int,
+    examples: int | None,
     batch_size: int,
     precision: str,
 ) -> dict[str, tuple[float, int]]:
@@ -104,7 +105,7 @@ def position_nats(
     split: str,
     off: str,
     *,
-    examples: int,
+    examples: int | None,
     batch_size: int,
     precision: str,
 ) -> Iterator[tuple[Batch, Tensor, Tensor]]:
@@ -114,7 +115,7 @@ def position_nats(
     task is no text.
     """
     task, device = objective.task, next(model.parameters()).device
-    total = min(examples, task.num_examples(split) or examples)
+    total = first_examples(task, split, examples)
     with inference(model, device, precision):
         for start in range(0, total, batch_size):
             batch = task.batch(split, EVALUATION_SEED, start, min(batch_size, total - start))
@@ -123,7 +124,8 @@ def position_nats(
                     f"{off.partition('=')[0]}: loss by position is of text read from left to right "
                     f"(objective=causal_lm); set {off}"
                 )
-            view = objective.answer_view(batch).to(device)
+            # Every position of a window, whether it is context elsewhere or not.
+            view = objective.answer_view(replace(batch, answer_BT=batch.valid_BT)).to(device)
             nats_BT = objective.nats(view.run(model), view).double().cpu()
             yield batch, nats_BT, view.weight_BT.cpu() > 0
 
@@ -134,7 +136,7 @@ def nats_by_position(
     split: str,
     *,
     stretches: int,
-    examples: int,
+    examples: int | None,
     batch_size: int,
     precision: str,
 ) -> list[tuple[int, int, float]]:

@@ -116,6 +116,8 @@ class Score:
     """Bytes that ``nats_B`` is about."""
     accuracy_B: Tensor | None = None
     """Fraction of the answers given correctly."""
+    cluster_B: Tensor | None = None
+    """The group that each sequence belongs to, as in the batch."""
     records: Sequence[Any] = ()
     """An entry for each sequence, from which ``Objective.summarise`` computes its metrics."""
 
@@ -202,11 +204,6 @@ class Objective(ABC):
         Each sequence draws from its own generator, so its score does not depend on its neighbours.
         """
         if batch.whole:
-            if self.likelihood.kind != "exact" and not batch.answer_BT[batch.valid_BT].all():
-                raise DataError(
-                    f"task.stride: {type(self).__name__} scores whole windows (its likelihood is "
-                    f"{self.likelihood.kind}): set task.stride=null"
-                )
             return self.likelihood_score(model, batch, generators)
         device = next(model.parameters()).device
         view = self.answer_view(batch).to(device)
@@ -221,7 +218,10 @@ class Objective(ABC):
 
     @abstractmethod
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
-        """``nats_B`` and ``bytes_B`` of whole sequences, by this objective's estimator."""
+        """``nats_B`` and ``bytes_B`` of the scored tokens of windows of text, by this objective's estimator.
+
+        The other tokens of the window are context: every model of a task scores the same bytes.
+        """
 
     def prefill_state(
         self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int

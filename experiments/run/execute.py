@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config.tracking import TrackingConfig
+from experiments.evaluation.divergence import divergence
 from experiments.objectives.objective import Objective
 from experiments.run import resume_compatibility
 from experiments.run.plan import build_model, plan
@@ -19,6 +20,7 @@ from experiments.run.settings import Settings
 from experiments.runtime.console import Console, clock
 from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.errors import (
+    DivergedError,
     LockedError,
     OutOfMemoryError,
     Preempted,
@@ -28,6 +30,7 @@ from experiments.runtime.memory import is_out_of_memory, peak_memory, reset_peak
 from experiments.runtime.preemption import ORPHANED, Interruptions, check_progress
 from experiments.runtime.run_lock import RunLock
 from experiments.runtime.secrets import redact
+from experiments.tasks.metrics import Metric
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.summary import derived
 from experiments.tracking.tracker import RunIdentity, Tracker, open_tracker
@@ -172,7 +175,14 @@ def _train(
         trainer.run()
         for metric in _final_metrics(trainer, extra_evaluations):
             metrics.append(metric)  # what is known by a failure is recorded
-        record["references"] = [asdict(reference) for reference in trainer.task.references()]
+        record["validation"] = [
+            asdict(metric)
+            for metric in trainer.evaluator.evaluate("validation", trainer.config.validation_examples)
+        ]
+        references = trainer.task.references()
+        record["references"] = [asdict(reference) for reference in references]
+        if (why := divergence(Metric(**metrics[0]), references, trainer.state.step)) is not None:
+            raise DivergedError(why)
     except Preempted as preempted:
         status, error = "preempted", preempted
     except LockedError:

@@ -29,7 +29,13 @@ def bits_to_nats(bits: float) -> float:
 
 
 def bits_per_byte_metric(
-    value: float, *, split: str, likelihood: Likelihood, standard_error: float, items: int
+    value: float,
+    *,
+    split: str,
+    likelihood: Likelihood,
+    standard_error: float,
+    items: int,
+    clusters: int | None = None,
 ) -> Metric:
     """Return the metric of a split whose bits per byte are ``value``, pooled over ``items`` texts."""
     return Metric(
@@ -44,4 +50,5 @@ def bits_per_byte_metric(
         samples=likelihood.samples,
         standard_error=standard_error,
         items=items,
+        clusters=clusters,
     )

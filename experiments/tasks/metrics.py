@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,10 @@ from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
 DIRECTIONS = ("lower", "higher")
 AVERAGINGS = ("micro", "macro")
+WHOLE, SAMPLE, GENERATED = "whole split", "random sample", "generated examples"
+SCORED = (WHOLE, SAMPLE, GENERATED)
+"""Parts of a split that are scored: all of it, items drawn at random by a fixed seed, or the first of a split
+that never runs out."""
 JACKKNIFE_GROUPS = 100
 """Groups of examples left out in turn; every example alone, where there are no more than these."""
 
@@ -42,9 +47,24 @@ class Metric:
     samples: int
     """Random draws for each item; 1 where nothing is drawn."""
     standard_error: float
-    """Of the mean over the items of this evaluation; says nothing of other seeds."""
+    """Over the ``clusters`` of this evaluation, as of other test items; says nothing of other seeds."""
     items: int
     """Sequences, texts or examples that were scored."""
+    clusters: int | None = None
+    """Independent groups of items that the standard error is over; None where every item is one."""
+    clustered_by: str = "example"
+    """What a cluster is, such as ``document``."""
+    scored: str | None = None
+    """Which part of the split: one of ``SCORED``; None in records that do not say."""
+    available: int | None = None
+    """Items of the whole split; None where they never run out."""
+    window: int | None = None
+    """Tokens of a window of text, the context included."""
+    stride: int | None = None
+    """Tokens that a window of text scores at most; each has ``window - stride`` tokens or more before it, but
+    in the first window of the split."""
+    sampling_error: float | None = None
+    """The part of the standard error that scoring the whole split would remove; 0 for a whole split."""
 
     def __post_init__(self) -> None:
         if not self.name or self.direction not in DIRECTIONS:
@@ -58,22 +78,58 @@ class Metric:
             raise ValueError(
                 f"metric {self.name}: likelihood={self.likelihood!r} is none of {tuple(LIKELIHOOD_TYPES)}"
             )
+        if self.scored is not None and self.scored not in SCORED:
+            raise ValueError(f"metric {self.name}: scored={self.scored!r} is none of {SCORED}")
         if self.items < 1 or self.samples < 1:
             raise ValueError(
                 f"metric {self.name}: items={self.items} and samples={self.samples} must be positive"
             )
 
+    def extent(self) -> str:
+        """Return in words what was scored, and what the standard error is over."""
+        part = f"{self.items:,} of {self.available:,} items" if self.available else f"{self.items:,} examples"
+        if self.scored == WHOLE:
+            part = f"{self.scored}, {self.items:,} items"
+        if self.stride is not None:
+            part += f", windows of {self.window} tokens of which each scores {self.stride}"
+        clusters = self.items if self.clusters is None else self.clusters
+        return f"{part}; standard error over {clusters:,} {self.clustered_by}s"
 
-def jackknife(statistic: Callable[[NDArray[np.int64]], float], num_items: int) -> float:
+
+def ratio_standard_error(
+    numerator_N: NDArray[np.float64], denominator_N: NDArray[np.float64], cluster_N: NDArray[Any]
+) -> tuple[float, int]:
+    """Return the standard error of a ratio of sums over items, and the number of clusters.
+
+    The items of a cluster, such as the windows of a document, are not independent: the error is over the
+    clusters' totals (ratio estimator, linearised: Cochran 1977, section 9A.5). NaN for a single cluster.
+    """
+    _, number_N = np.unique(cluster_N, return_inverse=True)
+    residual_N = numerator_N - numerator_N.sum() / denominator_N.sum() * denominator_N
+    residual_C = np.bincount(number_N, residual_N)
+    clusters = len(residual_C)
+    if clusters < 2:
+        return math.nan, clusters
+    spread = (residual_C**2).sum() * clusters / (clusters - 1)
+    return math.sqrt(spread) / float(denominator_N.sum()), clusters
+
+
+def jackknife(
+    statistic: Callable[[NDArray[np.int64]], float],
+    num_items: int,
+    cluster_N: NDArray[Any] | None = None,
+) -> float:
     """Standard error of ``statistic``, a function of the numbers of the examples it is computed from.
 
     Delete-a-group jackknife (Efron and Stein 1981; Shao and Tu 1995, section 2.3): it needs no
-    formula of the statistic's own, and nothing is drawn.
+    formula of the statistic's own, and nothing is drawn. The examples of a cluster stay together.
     """
-    groups = np.array_split(np.arange(num_items), min(num_items, JACKKNIFE_GROUPS))
+    number_N = np.arange(num_items) if cluster_N is None else np.unique(cluster_N, return_inverse=True)[1]
+    clusters = int(number_N.max(initial=-1)) + 1
+    groups = np.array_split(np.arange(clusters), min(clusters, JACKKNIFE_GROUPS))
     if len(groups) < 2:
-        raise ValueError(f"a standard error needs 2 examples or more, got {num_items}")
-    values_G = np.array([statistic(np.delete(np.arange(num_items), group)) for group in groups])
+        raise ValueError(f"a standard error needs 2 examples or more, got {clusters}")
+    values_G = np.array([statistic(np.flatnonzero(~np.isin(number_N, group))) for group in groups])
     spread = ((values_G - values_G.mean()) ** 2).sum()
     return math.sqrt((len(groups) - 1) / len(groups) * spread)
 

@@ -51,6 +51,9 @@ class Batch:
     """The text each example asks for, where the task asks for texts; generated ones are compared with it."""
     tag_BT: Tensor | None = None
     """The tag of each token (int64), right where ``answer_BT`` is True, where the task asks for that."""
+    cluster_B: Tensor | None = None
+    """The group (int64) of examples that each belongs to, such as its document; None where every example
+    stands by itself. Standard errors are over groups."""
 
     def rows(self, start: int, stop: int) -> Batch:
         """Return the batch of some of the examples."""
@@ -61,6 +64,10 @@ class Batch:
         return Batch(**parts)
 
 
+UNIFORM = "uniform"
+"""Name of the reference that gives every token of the vocabulary the same probability."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reference:
     """A line to read a result against: chance, an entropy, a compressor."""
@@ -69,6 +76,10 @@ class Reference:
     metric: str
     value: float
     note: str = ""
+    split: str = "test"
+    """The split that it is of: it is no line for another."""
+    items: int | None = None
+    """Examples it was measured on; None where it is a formula, or of the whole split."""
 
 
 class Task(ABC):
@@ -87,6 +98,8 @@ class Task(ABC):
     """True where the task is a classification: one answer, at the last position, from a few labels."""
     tokenizer: TextTokenizer | None = None
     """The tokenizer; None where the task's tokens are no text."""
+    stride: int | None = None
+    """Tokens from one held-out window to the next, where examples are windows of text."""
     labels: Sequence[int] = ()
     """The token ids that a classification's answer can be; else empty."""
 
@@ -95,11 +108,16 @@ class Task(ABC):
         """Examples ``start .. start + count`` of ``split`` under ``seed``: a pure function.
 
         An example does not depend on those beside it, and is padded to the same length whatever they are.
+        Held-out examples are in random order, so that the first of them are a sample of the whole split.
         """
 
     @abstractmethod
     def num_examples(self, split: str) -> int | None:
         """Return the number of distinct examples of the split; None when they never run out."""
+
+    def clustered_by(self, split: str) -> str:
+        """Return what ``Batch.cluster_B`` numbers in a held-out split."""
+        return "example"
 
     @property
     @abstractmethod

@@ -37,7 +37,7 @@ class Evaluator:
         self.precision, self.before_batch = precision, before_batch
         self.router_probe = RoutingProbe(model, objective)
 
-    def evaluate(self, split: str, examples: int, objective: Objective | None = None) -> list[Metric]:
+    def evaluate(self, split: str, examples: int | None, objective: Objective | None = None) -> list[Metric]:
         """Return the metrics on a split, the task's own first, under another objective if one is given."""
         objective = objective or self.objective
         trained, evaluated = self.objective.task.sequence_length, objective.task.sequence_length

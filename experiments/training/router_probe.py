@@ -13,6 +13,7 @@ Shapes: B batch, T length, N tokens that are no padding, K choices of a token.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -41,6 +42,8 @@ STATISTICS = (
 def probe_view(objective: Objective, split: str, start: int, count: int) -> View:
     """Examples ``start .. start + count`` as shown in training, the same ones whenever they are asked for."""
     batch = objective.task.batch(split, EVALUATION_SEED, start, count)
+    if batch.whole:  # in training every token of a window is scored
+        batch = replace(batch, answer_BT=batch.valid_BT)
     generator = torch.Generator().manual_seed(router_probe_seed(split, start))
     return objective.view(batch, generator)
 

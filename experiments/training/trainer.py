@@ -44,6 +44,9 @@ from experiments.training.parallel.dtensors import clip_gradients, gradient_norm
 from experiments.training.parallel.strategy import Strategy
 from experiments.training.train_state import TrainState
 
+VALIDATION_EXAMPLES = 256
+"""Sequences of a validation during training; few, since it is made often."""
+
 
 class Trainer:
     """Trains one model on one task under one objective."""
@@ -287,10 +290,12 @@ class Trainer:
 
     def _validate(self) -> None:
         try:
-            metrics = self.evaluator.evaluate("validation", self.config.validation_examples)
+            examples = self.config.validation_examples or VALIDATION_EXAMPLES
+            metrics = self.evaluator.evaluate("validation", examples)
         except Preempted:
             return  # the loop saves and stops; this evaluation is made up for on resuming
-        self._record("validation", {metric.name: metric.value for metric in metrics})
+        values = {metric.name: metric.value for metric in metrics}
+        self._record("validation", values | {"standard_error": metrics[0].standard_error})
         if routing := self.evaluator.record_routing(self.folder, self.state.step):
             self._record("routing", routing)
         metric = metrics[0]

@@ -62,7 +62,7 @@ class MaskedDiffusionConfig:
     estimator: str = "fixed_count"
     """The estimator of the bound: ``fixed_count`` masks (LLaDA, equation 6; far less variance) or by
     Monte Carlo over ``time``."""
-    evaluation_samples: int = 8
+    evaluation_samples: int = 2
     """Masked versions of each sequence from which the bound is estimated."""
     sampling_steps: int = 32
     """Forward passes to unmask a sample."""
@@ -191,7 +191,10 @@ class MaskedDiffusion(UnmaskingObjective):
         return Score(records=generated_examples(score, texts, batch))
 
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
-        """Return the bound of each sequence: the mean of its samples, each unbiased for it."""
+        """Return the bound of what each sequence scores: the mean of its samples, each unbiased for it.
+
+        The context of a window is never masked, so that the bound is on the scored tokens given the context.
+        """
         nats_BS = self.estimates(model, batch, generators)
         bytes_B = scored_bytes(batch, batch.answer_BT & batch.valid_BT)
         nats_B, records = nats_BS.mean(1), []

@@ -35,7 +35,7 @@ class DenoisingConfig:
     pieces: int = 1
     """Parts the text is cut into, at random places, and which are shuffled before it is masked. BART
     shuffles sentences, which a window of tokens does not show. 1 shuffles nothing."""
-    evaluation_samples: int = 4
+    evaluation_samples: int = 1
     """Corrupted versions of each sequence that are scored."""
 
     def __post_init__(self) -> None:
@@ -131,7 +131,7 @@ class Denoising(Objective):
     def _corrupted(
         self, batch: Batch, generators: Sequence[torch.Generator], *, score_end: bool
     ) -> tuple[View, Tensor]:
-        """A view, and True (B, T) at the tokens it hides; each row is drawn from its own generator."""
+        """A view, and True (B, T) at the scored tokens it hides; each row is drawn from its own generator."""
         c, lengths = self.config, batch.valid_BT.sum(1).tolist()
         sources, hidden_BT = [], batch.valid_BT.clone()
         for row, (length, generator) in enumerate(zip(lengths, generators, strict=True)):
@@ -143,7 +143,8 @@ class Denoising(Objective):
         source_BM = torch.nn.utils.rnn.pad_sequence(sources, batch_first=True)
         lengths_B1 = torch.tensor([[len(source)] for source in sources])
         kept_BM = torch.arange(source_BM.shape[1]) < lengths_B1
-        return self._view(batch, source_BM, kept_BM, batch.valid_BT, score_end=score_end), hidden_BT
+        scored_BT = batch.answer_BT & batch.valid_BT
+        return self._view(batch, source_BM, kept_BM, scored_BT, score_end=score_end), hidden_BT & scored_BT
 
     def _view(
         self, batch: Batch, source_BM: Tensor, kept_BM: Tensor, scored_BT: Tensor, *, score_end: bool
@@ -162,7 +163,7 @@ class Denoising(Objective):
         )
 
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
-        """Nats to restore the text, and the bytes that were masked.
+        """Nats to restore what is scored of the text, and the bytes of it that were masked.
 
         The kept tokens, nearly free, are part of the nats and not of the bytes, so the ratio is
         what restoring a masked byte costs.

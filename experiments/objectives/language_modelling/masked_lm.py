@@ -38,7 +38,7 @@ class MaskedLMConfig:
     """Of these, the share shown as the mask token."""
     random_replace_probability: float = 0.1
     """Of these, the share shown as a random symbol; the rest is shown as it is."""
-    evaluation_positions: int | None = 8
+    evaluation_positions: int | None = 2
     """Positions of each sequence at which the pseudo-likelihood is estimated; null takes all, exactly."""
     separate_documents: bool = False
     """Documents that share a window do not see each other, and each begins at position 0."""
@@ -128,7 +128,8 @@ class MaskedLM(UnmaskingObjective):
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
         """Salazar et al. 2020 (arXiv 1910.14659): the sum over positions of log p(token | all others).
 
-        The sum is estimated from random positions, drawn without replacement, or taken over all.
+        The sum is over the tokens to be scored, and estimated from random ones of them, drawn without
+        replacement, or taken over all. The others are the tokens of the window on both sides.
         """
         device = next(model.parameters()).device
         B, T = batch.tokens_BT.shape
@@ -143,15 +144,18 @@ class MaskedLM(UnmaskingObjective):
             view = self._view(batch, shown_BT, hidden_BT).to(device)
             nats_B += self.nats(view.run(model), view).double().sum(1).cpu()
         nats_B = nats_B * length_B / samples_B
+        cluster_B = torch.full((B,), -1) if batch.cluster_B is None else batch.cluster_B
+        columns = (nats_B.tolist(), scored_BT.sum(1).tolist(), cluster_B.tolist())
         return Score(
             nats_B=nats_B,
             bytes_B=scored_bytes(batch, scored_BT),
-            records=list(zip(nats_B.tolist(), scored_BT.sum(1).tolist(), strict=True)),
+            records=list(zip(*columns, strict=True)),
         )
 
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
         """The pseudo-perplexity of a token, exp(-sum of PLL / number of tokens) (Salazar et al.)."""
-        nats_N, tokens_N = np.array(records, dtype=np.float64).T
+        nats_N, tokens_N, cluster_N = np.array(records, dtype=np.float64).T
+        clustered = cluster_N.min() >= 0
 
         def perplexity(kept: NDArray[np.int64]) -> float:
             return math.exp(nats_N[kept].sum() / tokens_N[kept].sum())
@@ -167,7 +171,8 @@ class MaskedLM(UnmaskingObjective):
                 likelihood=self.likelihood.kind,
                 estimator=self.likelihood.estimator,
                 samples=self.likelihood.samples,
-                standard_error=jackknife(perplexity, len(records)),
+                standard_error=jackknife(perplexity, len(records), cluster_N if clustered else None),
                 items=len(records),
+                clusters=len(np.unique(cluster_N)) if clustered else len(records),
             )
         ]

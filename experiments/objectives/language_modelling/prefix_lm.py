@@ -30,7 +30,8 @@ class PrefixLMConfig:
     """Prefix language modelling."""
 
     evaluation_samples: int = 4
-    """Places at which each sequence is cut to be scored."""
+    """Places at which a window all of which is to be scored is cut: the first of a text, or each of windows
+    that lie side by side (task.stride=null)."""
 
     def __post_init__(self) -> None:
         if self.evaluation_samples < 1:
@@ -46,8 +47,9 @@ def suffix_mask(valid_BT: Tensor, noise_B: Tensor) -> Tensor:
 class PrefixLM(Objective):
     """Prefix LM of encoder-decoders: the prefix is the source, the rest the target.
 
-    No end token is appended: a window ends anywhere, so there would be nothing to learn. On tasks with
-    answers, what stands before the first answer is the prefix.
+    No end token is appended: a window ends anywhere, so there would be nothing to learn. What stands before
+    the first token to be scored is the prefix: the context of a window of text, or the question before an
+    answer.
     """
 
     Config = PrefixLMConfig
@@ -55,10 +57,12 @@ class PrefixLM(Objective):
 
     @property
     def likelihood(self) -> Likelihood:  # type: ignore[override]
+        if self.task.stride is not None and self.task.stride < self.task.sequence_length:
+            cut, samples = "the context of its window", 1
+        else:
+            cut, samples = "its beginning, cut at uniform places", self.config.evaluation_samples
         return Likelihood(
-            kind="conditional",
-            estimator="chain rule on the rest of the text given its beginning, cut at uniform places",
-            samples=self.config.evaluation_samples,
+            kind="conditional", estimator=f"chain rule on the rest of the text given {cut}", samples=samples
         )
 
     @classmethod
@@ -84,15 +88,22 @@ class PrefixLM(Objective):
         return cut_out(batch, suffix_BT, self.vocabulary, ends=False)
 
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
-        """Nats and bytes of what follows the cuts."""
+        """Nats and bytes of what is to be scored, given what stands before it.
+
+        Where nothing stands before it, the window is cut at random places: means over ``evaluation_samples``.
+        """
         device = next(model.parameters()).device
         nats_B = torch.zeros(len(batch.tokens_BT), dtype=torch.float64)
         bytes_B = torch.zeros_like(nats_B)
-        for _ in range(self.config.evaluation_samples):
-            suffix_BT = suffix_mask(batch.valid_BT, row_noise(generators, 1)[:, 0])
+        scored_BT = batch.answer_BT & batch.valid_BT
+        cut_B1 = scored_BT[:, :1]
+        samples = self.config.evaluation_samples if cut_B1.any() else 1
+        for _ in range(samples):
+            drawn_BT = suffix_mask(batch.valid_BT, row_noise(generators, 1)[:, 0])
+            suffix_BT = torch.where(cut_B1, drawn_BT, scored_BT)
             view = self._view(batch, suffix_BT).to(device)
-            nats_B += self.nats(view.run(model), view).double().sum(1).cpu()
-            bytes_B += scored_bytes(batch, suffix_BT)
+            nats_B += self.nats(view.run(model), view).double().sum(1).cpu() / samples
+            bytes_B += scored_bytes(batch, suffix_BT) / samples
         return Score(nats_B=nats_B, bytes_B=bytes_B)
 
     def prefill_state(

@@ -97,9 +97,10 @@ class SentencePairs(MaskedLM):
         return self._framed(batch, rows), torch.tensor(changed)
 
     def _window(self, batch: Batch, row: int) -> Tensor:
-        """Tokens of a window and, below them, the bytes behind each: shape (T, 2)."""
+        """Tokens of a window, the bytes behind each, and which are to be scored: shape (T, 3)."""
         assert batch.bytes_BT is not None
-        return torch.stack([batch.tokens_BT[row], batch.bytes_BT[row]], dim=1)[batch.valid_BT[row]]
+        columns = (batch.tokens_BT[row], batch.bytes_BT[row], batch.answer_BT[row].long())
+        return torch.stack(columns, dim=1)[batch.valid_BT[row]]
 
     def _elsewhere(self, batch: Batch, window: Tensor, generator: torch.Generator) -> Tensor:
         """Another window of the split, drawn evenly. Its neighbour is taken if it is this very one."""
@@ -108,7 +109,7 @@ class SentencePairs(MaskedLM):
         index = int(torch.randint(limit, (), generator=generator))
         for number in (index, (index + 1) % limit):
             other = self._window(self.task.batch(batch.split, seed, number, 1), 0)
-            if not torch.equal(other, window):
+            if not torch.equal(other[:, 0], window[:, 0]):
                 break
         return other
 
@@ -118,21 +119,24 @@ class SentencePairs(MaskedLM):
         shape = (len(rows), batch.tokens_BT.shape[1] + 3)
         tokens_BT, bytes_BT = torch.full(shape, v.pad), torch.zeros(shape, dtype=torch.int64)
         segments_BT, valid_BT = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.bool)
-        bos, eos = (torch.tensor([[special, 0]]) for special in (v.bos, v.eos))
+        scored_BT = torch.zeros_like(valid_BT)
+        bos, eos = (torch.tensor([[special, 0, 0]]) for special in (v.bos, v.eos))
         for row, (first, second) in enumerate(rows):
             framed = torch.cat([bos, first, eos, second, eos])
-            tokens_BT[row, : len(framed)], bytes_BT[row, : len(framed)] = framed.T
+            tokens_BT[row, : len(framed)], bytes_BT[row, : len(framed)] = framed.T[:2]
+            scored_BT[row, : len(framed)] = framed[:, 2] > 0
             segments_BT[row, len(first) + 2 : len(framed)] = 1
             valid_BT[row, : len(framed)] = True
         return Batch(
             tokens_BT=tokens_BT,
             context_BT=tokens_BT,
-            answer_BT=valid_BT,
+            answer_BT=scored_BT,
             valid_BT=valid_BT,
             bytes_BT=bytes_BT,
             whole=True,
             split=batch.split,
             segments_BT=segments_BT,
+            cluster_B=batch.cluster_B,
         )
 
     def auxiliary(self, output: Output, view: View) -> dict[str, Tensor]:

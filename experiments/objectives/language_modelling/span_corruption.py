@@ -18,7 +18,7 @@ from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
 from experiments.objectives.decoding.sampling import PrefillState, pad_right
-from experiments.objectives.objective import Objective, Score, View
+from experiments.objectives.objective import Objective, Score, View, scored_bytes
 from experiments.objectives.source_target import cut_out
 from experiments.runtime.errors import ConfigError, DataError
 from experiments.tasks.likelihood import Likelihood
@@ -36,7 +36,7 @@ class SpanCorruptionConfig:
     source_length: int | None = None
     """Tokens the encoder is to read, such as 512; a window that would not fill it exactly is refused and
     the right one named (568). Null takes what the task's window gives."""
-    evaluation_samples: int = 4
+    evaluation_samples: int = 1
     """Corrupted versions of each sequence that are scored."""
 
     def __post_init__(self) -> None:
@@ -164,8 +164,7 @@ class SpanCorruption(Objective):
         return cut_out(batch, noise_BT, self.vocabulary, marked_B=every_row_B, score_all=score_all)
 
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
-        """Nats and bytes of the cut tokens; sentinels and the end token, nearly free, are left out."""
-        assert batch.bytes_BT is not None
+        """Nats and bytes of the cut tokens that are to be scored; sentinels and the end are left out."""
         device = next(model.parameters()).device
         nats_B = torch.zeros(batch.tokens_BT.shape[0], dtype=torch.float64)
         bytes_B = torch.zeros_like(nats_B)
@@ -173,7 +172,7 @@ class SpanCorruption(Objective):
             noise_BT = torch.cat([self._noise(batch, 1, generator) for generator in generators])
             view = self._view(batch, noise_BT, score_all=False).to(device)
             nats_B += self.nats(view.run(model), view).double().sum(1).cpu()
-            bytes_B += (batch.bytes_BT * noise_BT).sum(1)
+            bytes_B += scored_bytes(batch, noise_BT & batch.answer_BT)
         return Score(nats_B=nats_B, bytes_B=bytes_B)
 
     def prefill_state(

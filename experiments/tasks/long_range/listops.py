@@ -181,7 +181,7 @@ class ListOps(Probe):
             "top level": "the outermost operator over its own digits, and a constant for each operator",
         }
         return [
-            Reference(name=name, metric=self.metric, value=self._shallow[name], note=note)
+            Reference(name=name, metric=self.metric, value=self._shallow[name], note=note, items=_SCORED)
             for name, note in notes.items()
         ]
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.tasks.probes.shallow_baselines import best_reference, shallow_scores
+from experiments.tasks.probes.shallow_baselines import best_reference, num_scored, shallow_scores
 from experiments.tasks.task import Batch, Reference, Task
 
 
@@ -56,7 +56,7 @@ class Probe(Generated):
         return []
 
     def references(self) -> list[Reference]:
-        return [*self.guesses(), best_reference(shallow_scores(self), self.metric)]
+        return [*self.guesses(), best_reference(shallow_scores(self), self.metric, num_scored(self))]
 
 
 def batch_of(

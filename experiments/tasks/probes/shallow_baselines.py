@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from experiments.tasks.task import Reference, Task
 
 EXAMPLES = 2000
-"""Examples to fit on and to score on, at most."""
+"""Examples to fit on and to score on, at most: the first of the test split, as models are scored on."""
 TOKENS = 2**16
 """Tokens of either, at most: a second is more than a reference line is worth."""
 WINDOWS = (1, 2, 4)
@@ -44,8 +44,7 @@ class Answers:
 
     @classmethod
     def of(cls, task: Task, split: str) -> Answers:
-        count = max(2, min(EXAMPLES, TOKENS // task.sequence_length))
-        batch = task.batch(split, 0, 0, count)
+        batch = task.batch(split, 0, 0, num_scored(task))
         answer_ET, valid_ET = batch.answer_BT.numpy(), batch.valid_BT.numpy()
         row_N, place_N = np.nonzero(answer_ET & valid_ET)
         return cls(
@@ -84,6 +83,11 @@ class Answers:
         return float((right_N / self.per_row_E[self.row_N]).sum() / len(self.context_ET))
 
 
+def num_scored(task: Task) -> int:
+    """Return how many examples the baselines of a task are fitted on, and scored on."""
+    return max(2, min(EXAMPLES, TOKENS // task.sequence_length))
+
+
 def shallow_scores(task: Task) -> dict[str, float]:
     """Return the score of each baseline on the test split, by the name of what it looks at."""
     train, test = Answers.of(task, "train"), Answers.of(task, "test")
@@ -114,12 +118,14 @@ def shallow_scores(task: Task) -> dict[str, float]:
     return scores | {"random token shown": test.score(_shown(train, test))}
 
 
-def best_reference(scores: dict[str, float], metric: str) -> Reference:
-    """Return the reference line of the best baseline, with the others in its note."""
+def best_reference(scores: dict[str, float], metric: str, items: int) -> Reference:
+    """Return the reference line of the best baseline of ``items`` examples, with the others in its note."""
     names = sorted(scores, key=lambda name: -scores[name])
     others = ", ".join(f"{name} {scores[name]:.3f}" for name in names[1:])
     note = f"the best of the shallow baselines, fitted on the training split; the others: {others}"
-    return Reference(name=f"shallow: {names[0]}", metric=metric, value=scores[names[0]], note=note)
+    return Reference(
+        name=f"shallow: {names[0]}", metric=metric, value=scores[names[0]], note=note, items=items
+    )
 
 
 def _table(

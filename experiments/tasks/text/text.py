@@ -1,10 +1,13 @@
 """Language modelling on text, scored in bits per byte.
 
 The documents of a split form one stream of tokens with ``eos`` after each; an
-example is a window of T tokens. Held-out windows lie side by side and are the
-same for every seed. In training, each epoch visits its windows in a new order
-and cuts them at a new offset, so every token is seen about once in an epoch
-and not always at the same place in a window.
+example is a window of T tokens. Held-out windows begin ``stride`` tokens apart; each
+scores what the one before it did not reach, so that every token of the split is
+scored exactly once, with the rest of its window as context. They are the same
+for every seed, in a random order: the first n are a sample of the whole split.
+In training, each epoch visits its windows in a new order and cuts them at a new
+offset, so every token is seen about once in an epoch and not always at the same
+place in a window.
 
 Shapes: B examples, T tokens, N tokens of a split.
 """
@@ -12,8 +15,10 @@ Shapes: B examples, T tokens, N tokens of a split.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 import torch
@@ -26,10 +31,12 @@ from experiments.data.token_file import open_token_file
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.errors import DataError
 from experiments.runtime.seeds import data_order_key, stream
-from experiments.tasks.task import Batch, Reference, Task
+from experiments.tasks.task import UNIFORM, Batch, Reference, Task
 
 PASSAGE = 1024
-"""Tokens of the passages that ``TextConfig.train_tokens`` picks."""
+"""Tokens of the passages that ``TextConfig.train_tokens`` picks, and of the clusters of a split that is one
+document."""
+HALF = "half"
 _CHUNK = 1 << 22
 """Tokens whose words are counted at once."""
 
@@ -49,9 +56,9 @@ class TextConfig(CorpusConfig):
     """Sentinel ids kept for span corruption; with bytes, 28 makes a vocabulary of 288."""
     cache_dir: str = "data-cache"
     """Folder of the prepared token files."""
-    stride: int | None = None
+    stride: int | str | None = HALF
     """Held-out windows begin this many tokens apart and each scores what the one before did not reach,
-    with the rest as its context; null lays them side by side. For objectives that read from left to right."""
+    with the rest as its context; ``half`` a window, or null to lay them side by side, without context."""
     test_words: int | None = None
     """Words of the published test split, for perplexity per word; null counts what white space separates."""
 
@@ -66,9 +73,13 @@ class TextConfig(CorpusConfig):
             )
         if self.num_sentinels < 0:
             raise ValueError(f"num_sentinels={self.num_sentinels} must not be negative")
-        if self.stride is not None and not 1 <= self.stride <= self.sequence_length:
+        if isinstance(self.stride, str):
+            if self.stride != HALF:
+                raise ValueError(f"stride={self.stride!r} must be a number of tokens, {HALF}, or null")
+        elif self.stride is not None and not 1 <= self.stride <= self.sequence_length:
             raise ValueError(
-                f"stride={self.stride} must lie in 1 to sequence_length={self.sequence_length}, or be null"
+                f"stride={self.stride} must lie in 1 to sequence_length={self.sequence_length}, "
+                f"or be {HALF}, or null"
             )
         if self.test_words is not None and self.test_words < 1:
             raise ValueError(f"test_words={self.test_words} must be at least 1, or null")
@@ -84,6 +95,8 @@ class Text(Task):
     def __init__(self, config: TextConfig) -> None:
         self.config = config
         self.sequence_length = config.sequence_length
+        half = config.sequence_length // 2 if config.stride == HALF else config.stride
+        self.stride = int(half or config.sequence_length)
         self._file = open_token_file(config, config.tokenizer, config.num_sentinels, config.cache_dir)
         self.tokenizer = self._file.tokenizer
         self.vocabulary = self.tokenizer.vocabulary
@@ -109,18 +122,38 @@ class Text(Task):
                     f"the {split} split has {num_windows} windows of {self.sequence_length} tokens, "
                     f"asked for {start} to {start + count - 1}"
                 )
-            begin_B = index_B * self._step
-        batch = self._windows(split, begin_B)
-        if split == "train" or self._step == self.sequence_length:
-            return batch
-        scored_BT = batch.answer_BT.clone()
-        scored_BT[torch.from_numpy(index_B > 0), : self.sequence_length - self._step] = False
-        return replace(batch, answer_BT=scored_BT)
+            return self._held_out(split, permute(stream(split, "windows"), index_B, num_windows))
+        return self._windows(split, begin_B)
 
-    @property
-    def _step(self) -> int:
-        """Tokens from the beginning of a held-out window to that of the next."""
-        return self.config.stride or self.sequence_length
+    def _held_out(self, split: str, window_B: NDArray[np.int64]) -> Batch:
+        """Return windows by their number in the text; the last one ends where the text does."""
+        end = len(self._tokens[split])
+        begin_B = np.minimum(window_B * self.stride, end - self.sequence_length)
+        # Where the window before ends; the first window has none before it.
+        reached_B = np.where(window_B > 0, (window_B - 1) * self.stride + self.sequence_length, 0)
+        scored_BT = np.arange(self.sequence_length) >= (reached_B - begin_B)[:, None]
+        batch = self._windows(split, begin_B)
+        return replace(
+            batch,
+            answer_BT=torch.from_numpy(scored_BT),
+            cluster_B=torch.from_numpy(self._cluster(split, reached_B)),
+        )
+
+    def _cluster(self, split: str, place_N: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of the document, or of the passage, that tokens of a held-out split belong to."""
+        if len(self._ends(split)) > 1:
+            return np.searchsorted(self._ends(split), place_N)
+        return place_N // PASSAGE  # one document, or none whose end is known
+
+    @cache  # noqa: B019 - a task lives as long as its process
+    def _ends(self, split: str) -> NDArray[np.int64]:
+        """Return the places of the end tokens of a split."""
+        return np.flatnonzero(self._tokens[split] == self.vocabulary.eos)
+
+    def clustered_by(self, split: str) -> str:
+        if split == "train":
+            return super().clustered_by(split)
+        return "document" if len(self._ends(split)) > 1 else f"passage of {PASSAGE:,} tokens"
 
     def _train_windows(self, seed: int, index_B: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the first tokens of training windows. A batch may span epochs."""
@@ -157,24 +190,33 @@ class Text(Task):
         )
 
     def num_examples(self, split: str) -> int:
-        """Full windows of the split; for ``train``, of one epoch (training may go on beyond)."""
-        length, step = self.sequence_length, self.sequence_length if split == "train" else self._step
-        return max(0, (len(self._tokens[split]) - length) // step + 1)
+        """Windows that cover the split; for ``train``, of one epoch (training may go on beyond)."""
+        beyond = len(self._tokens[split]) - self.sequence_length
+        if split == "train":
+            return max(0, beyond // self.sequence_length + 1)
+        return 0 if beyond < 0 else -(-beyond // self.stride) + 1
 
     @property
     def fingerprint(self) -> str:
         described = f"text-1 {self._file.fingerprint} {self.sequence_length}"
         if self.config.train_tokens is not None:
             described += f" {len(self._tokens['train'])}"
-        if self._step != self.sequence_length:
-            described += f" stride {self._step}"
+        if self.stride != self.sequence_length:
+            described += f" stride {self.stride}"
         return hashlib.sha256(described.encode()).hexdigest()[:16]
 
     def references(self) -> list[Reference]:
         values, of = self._file.meta["references"], ""
         if self.config.train_tokens is not None:
             values, of = self._references(), f", {len(self._tokens['train']):,} training tokens"
+        counts = self._file.meta["splits"]["test"]
         return [
+            Reference(
+                name=UNIFORM,
+                metric=self.metric,
+                value=math.log2(self.vocabulary.size) * counts["tokens"] / counts["bytes"],
+                note="every token of the vocabulary equally likely: what needs more bits has diverged",
+            ),
             Reference(
                 name=f"unigram{of}",
                 metric=self.metric,

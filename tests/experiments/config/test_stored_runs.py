@@ -47,7 +47,9 @@ def settings_of(name: str) -> Settings:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_a_stored_run_scores_as_it_did(name: str) -> None:
+def test_a_stored_run_scores_as_it_did(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the windows it was scored on: the first of the text, which lie side by side."""
+    monkeypatch.setattr("experiments.tasks.text.text.permute", lambda key, index_B, size: index_B)
     path, settings = RUNS[name], settings_of(name)
     run = load_model(path, CPU).run
     assert run is not None

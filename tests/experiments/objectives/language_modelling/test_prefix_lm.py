@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import pytest
@@ -67,14 +68,32 @@ def test_the_likelihood_is_of_what_follows_the_cuts(form, name):
     score = chosen.likelihood_score(model, batch, toys.generators(3))
     for row in range(3):
         draws, nats = toys.generators(3)[row], 0.0
-        for _ in range(2):
+        for _ in range(2):  # of which the score is the mean
             suffix = suffix_mask(torch.ones(1, 12, dtype=torch.bool), torch.rand(1, generator=draws))[0]
             text, cut = batch.tokens_BT[row], 12 - int(suffix.sum())
             opening = chosen.prefill_state(model, [text[:cut].tolist()], 12)
             logits = model.step(opening.unread_BT, opening.state)[0, -1]
             for token in text[cut:]:
-                nats -= logits.log_softmax(-1)[token].item()
+                nats -= logits.log_softmax(-1)[token].item() / 2
                 logits = model.step(token.view(1, 1), opening.state)[0, -1]
+        assert score.nats_B[row].item() == pytest.approx(nats, rel=1e-5)
+
+
+@pytest.mark.parametrize(("form", "name"), [(PrefixLM, "encoder_decoder"), (CausalPrefixLM, "decoder")])
+def test_of_a_window_with_context_just_the_rest_is_scored_given_the_context(form, name):
+    batch, chosen = toys.random_text(3, 12, 20), objective(form)
+    answer_BT = torch.arange(12).expand(3, -1) >= torch.tensor([[6], [6], [9]])
+    windows = dataclasses.replace(batch, answer_BT=answer_BT)
+    model = toys.build(name, SIZE)
+    score = chosen.likelihood_score(model, windows, toys.generators(3))
+    assert score.bytes_B.tolist() == [6, 6, 3]
+    for row, cut in enumerate((6, 6, 9)):
+        text, nats = batch.tokens_BT[row], 0.0
+        opening = chosen.prefill_state(model, [text[:cut].tolist()], 12)
+        logits = model.step(opening.unread_BT, opening.state)[0, -1]
+        for token in text[cut:]:
+            nats -= logits.log_softmax(-1)[token].item()
+            logits = model.step(token.view(1, 1), opening.state)[0, -1]
         assert score.nats_B[row].item() == pytest.approx(nats, rel=1e-5)
 
 

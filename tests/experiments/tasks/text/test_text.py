@@ -79,38 +79,85 @@ def test_a_batch_is_a_pure_function_and_may_span_epochs(folder, text):
     assert rows(text, "train", 3, 10**12, 4) == rows(text, "train", 3, 10**12, 4)
 
 
-@pytest.mark.parametrize(("split", "windows"), [("validation", 15), ("test", 20)])
-def test_held_out_windows_lie_side_by_side_whatever_the_seed(folder, text, split, windows):
-    assert text.num_examples(split) == windows
-    stream = [*(folder / f"{split}.txt").read_bytes(), 258]
-    joined = [token for row in rows(text, split, 5, 0, windows) for token in row]
-    assert joined == stream[: windows * LENGTH]
-    assert rows(text, split, 6, 3, 5) == rows(text, split, 5, 0, windows)[3:8]
-    with pytest.raises(ValueError, match=f"the {split} split has {windows} windows"):
-        text.batch(split, 5, windows - 1, 2)
+def places(task, folder, split, batch):
+    """The first token of each window in the stream of the split."""
+    stream = [*(folder / f"{split}.txt").read_bytes(), task.vocabulary.eos]
+    windows = batch.tokens_BT.tolist()
+    begins = {tuple(stream[i : i + LENGTH]): i for i in range(len(stream) - LENGTH + 1)}
+    return [begins[tuple(window)] for window in windows]
 
 
-def test_a_batch_is_whole_text_with_its_bytes(text):
+@pytest.mark.parametrize("split", ["validation", "test"])
+@pytest.mark.parametrize(("stride", "tokens"), [("half", 10), (None, 20), (1, 1), (7, 7)])
+def test_every_held_out_token_is_scored_once_with_the_context_there_is(folder, split, stride, tokens):
+    task = make(folder, stride=stride)
+    windows, length = task.num_examples(split), len((folder / f"{split}.txt").read_bytes()) + 1
+    batch = task.batch(split, 5, 0, windows)
+    begins = places(task, folder, split, batch)
+    scored = [
+        begin + t
+        for begin, row in zip(begins, batch.answer_BT.tolist(), strict=True)
+        for t in range(LENGTH)
+        if row[t]
+    ]
+    assert sorted(scored) == list(range(length))
+    for begin, row in zip(begins, batch.answer_BT.tolist(), strict=True):
+        assert begin == 0 or row.index(True) >= LENGTH - tokens
+        assert all(row[row.index(True) :])
+    assert batch.valid_BT.all()
+
+
+def test_the_first_held_out_windows_are_a_sample_of_the_whole_split_whatever_the_seed(folder, text):
+    windows = text.num_examples("test")
+    assert rows(text, "test", 6, 3, 5) == rows(text, "test", 5, 0, windows)[3:8]
+    begins = places(text, folder, "test", text.batch("test", 0, 0, windows))
+    assert sorted(begins) == [*range(0, 10 * windows - 10, 10), 386]
+    assert begins[: windows // 2] != sorted(begins)[: windows // 2]
+    assert max(begins[: windows // 4]) > 200  # not the beginning of the split
+    with pytest.raises(ValueError, match=f"the test split has {windows} windows"):
+        text.batch("test", 5, windows - 1, 2)
+
+
+def test_windows_belong_to_documents_or_to_passages_where_there_is_but_one(tmp_path, folder):
     for split in ("train", "validation", "test"):
-        batch = text.batch(split, 0, 0, 15)
+        for number, size in enumerate((30, 5, 70)):
+            (tmp_path / f"{split}{number}.txt").write_text(f"{number}" * size)
+    settings = {
+        "paths": [str(tmp_path / "train*.txt")],
+        "validation_paths": [str(tmp_path / "validation*.txt")],
+        "test_paths": [str(tmp_path / "test*.txt")],
+        "cache_dir": str(tmp_path / "cache"),
+    }
+    task = make(folder, **settings)
+    assert task.clustered_by("test") == "document"
+    batch = task.batch("test", 0, 0, task.num_examples("test"))
+    for row, scored, document in zip(batch.tokens_BT, batch.answer_BT, batch.cluster_B, strict=True):
+        first = int(row[scored][0])
+        assert first in (258, ord("0") + int(document))  # or the end token of a document
+    single = make(folder)
+    assert single.clustered_by("test") == "passage of 1,024 tokens"
+    assert single.batch("test", 0, 0, 5).cluster_B.tolist() == [0] * 5
+    assert single.batch("train", 0, 0, 5).cluster_B is None
+
+
+def test_a_batch_is_whole_text_with_its_bytes(folder):
+    task = make(folder, stride=None)
+    for split in ("train", "validation", "test"):
+        batch = task.batch(split, 0, 0, 15)
         assert batch.whole
         assert batch.tokens_BT.shape == (15, LENGTH)
         assert batch.tokens_BT.dtype == torch.int64
         assert torch.equal(batch.context_BT, batch.tokens_BT)
         assert batch.valid_BT.all()
-        assert batch.answer_BT.all()
+        assert batch.answer_BT.sum() >= 14 * LENGTH  # of the last window only what is new
         assert torch.equal(batch.bytes_BT, (batch.tokens_BT < 256).long())
 
 
 def test_bytes_of_the_windows_add_up_whatever_the_tokenizer(folder):
     for tokenizer in (TokenizerConfig(), TokenizerConfig(kind="bpe", vocab_size=300)):
-        task = make(folder, tokenizer=tokenizer, sequence_length=2)
-        count = task.num_examples("test")
-        batch = task.batch("test", 0, 0, count)
-        cut_off = task._file.tokens["test"][2 * count :]
-        missing = task.tokenizer.bytes_per_token[np.asarray(cut_off)].sum()
-        assert batch.bytes_BT.sum() + missing == 81 * 5
-        assert task.decode(batch.tokens_BT.flatten()) in (folder / "test.txt").read_text()
+        task = make(folder, tokenizer=tokenizer, sequence_length=3)
+        batch = task.batch("test", 0, 0, task.num_examples("test"))
+        assert batch.bytes_BT[batch.answer_BT].sum() == 81 * 5
 
 
 def test_the_fingerprint_follows_tokens_and_window(folder, text):
@@ -143,9 +190,12 @@ def test_a_part_of_the_text_is_passages_from_all_over_it_the_same_for_every_seed
 def test_the_fingerprint_and_the_reference_lines_follow_the_part(folder, text):
     few, many = make(folder, train_tokens=100), make(folder, train_tokens=4000)
     assert len({text.fingerprint, few.fingerprint, many.fingerprint}) == 3
-    unigram = {name: task.references()[0].value for name, task in (("few", few), ("all", text))}
+    unigram = {name: task.references()[1].value for name, task in (("few", few), ("all", text))}
     assert unigram["few"] > unigram["all"]
-    assert [r.name for r in few.references()] == [f"{n}, 100 training tokens" for n in ("unigram", "xz")]
+    names = [f"{n}, 100 training tokens" for n in ("unigram", "xz")]
+    assert [r.name for r in few.references()] == ["uniform", *names]
+    assert {r.split for r in few.references()} == {"test"}
+    assert few.references()[0].value == pytest.approx(np.log2(288) * 406 / 405)
     everything = [r.value for r in make(folder, train_tokens=5000).references()]
     assert everything[0] == pytest.approx(text.references()[0].value)
 
@@ -192,23 +242,6 @@ def test_settings_reach_the_tokenizer():
     assert config == TextConfig(sequence_length=64, tokenizer=expected)
 
 
-@pytest.mark.parametrize("stride", [1, 5, LENGTH])
-def test_with_a_stride_every_held_out_token_is_scored_once_with_the_context_there_is(folder, stride):
-    task = make(folder, stride=stride)
-    stream = (folder / "test.txt").read_bytes() + b"\0"  # the end token's place
-    windows = task.num_examples("test")
-    batch = task.batch("test", 0, 0, windows)
-    places = [i * stride + t for i in range(windows) for t in range(LENGTH) if batch.answer_BT[i, t]]
-    assert places == list(range(LENGTH + (windows - 1) * stride))
-    assert len(stream) - len(places) < stride  # nothing but a last piece shorter than the stride is left
-    for i in range(windows):
-        shown = [t for t in batch.tokens_BT[i].tolist() if t < 256]
-        assert bytes(shown) == stream[i * stride : i * stride + len(shown)]
-    assert torch.equal(task.batch("test", 0, 1, 2).answer_BT, batch.answer_BT[1:3])
-    assert task.batch("train", 0, 0, 3).answer_BT.all()
-    assert (task.fingerprint == make(folder).fingerprint) == (stride == LENGTH)
-
-
 def test_words_are_those_of_the_split_or_of_the_published_one(folder, tmp_path):
     paths = {}
     for split, text in (("train", "a b\n c  d"), ("validation", "one two three"), ("test", "é à la carte")):
@@ -238,6 +271,7 @@ def test_a_stride_or_words_that_cannot_be_are_refused():
     for settings, message in (
         ({"stride": 0}, "stride=0 must lie in 1 to sequence_length=256"),
         ({"stride": 300}, "stride=300 must lie in 1 to"),
+        ({"stride": "third"}, "stride='third' must be a number of tokens, half, or null"),
         ({"test_words": 0}, "test_words=0 must be at least 1"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -1,0 +1,36 @@
+import math
+
+import pytest
+
+from experiments.evaluation.divergence import FEW_STEPS, divergence
+from experiments.tasks.bits_per_byte import bits_per_byte_metric
+from experiments.tasks.likelihood import Likelihood
+from experiments.tasks.task import Reference
+
+UNIFORM = Reference(name="uniform", metric="bits_per_byte", value=8.17)
+EXACT = Likelihood(kind="exact", estimator="chain rule", samples=1)
+
+
+def metric(value):
+    return bits_per_byte_metric(value, split="test", likelihood=EXACT, standard_error=0.1, items=9)
+
+
+@pytest.mark.parametrize(
+    ("value", "steps", "diverged"),
+    [
+        (8.16, FEW_STEPS, False),
+        (8.18, FEW_STEPS, True),
+        (24_799.0, FEW_STEPS, True),
+        (8.8, 2, False),  # hardly trained
+        (24_799.0, 2, True),
+        (math.nan, 2, True),
+        (math.inf, FEW_STEPS, True),
+    ],
+)
+def test_a_score_above_the_uniform_code_has_diverged(value, steps, diverged):
+    assert (divergence(metric(value), [UNIFORM], steps) is not None) == diverged
+
+
+def test_without_a_uniform_code_only_numbers_are_asked_for():
+    assert divergence(metric(9.0), [], 1000) is None
+    assert "no finite number" in divergence(metric(math.nan), [], 1000)
