@@ -147,6 +147,8 @@ def _score(metrics: list[dict[str, Any]]) -> dict[str, Any]:
         "score_standard_error": _number(first.get("standard_error")),
         "score_items": _number(first.get("items")),
         "score_samples": _number(first.get("samples")),
+        "score_clusters": _number(first.get("clusters")),
+        "score_setting": _setting(first),
         "metric": first.get("name"),
     }
     row |= {key: first.get(key) for key in SCORE_TEXTS}
@@ -156,6 +158,19 @@ def _score(metrics: list[dict[str, Any]]) -> dict[str, Any]:
     }
     row["further"] = json.dumps(further)
     return row | {f"{m['split']}_{m['name']}": _number(m.get("value")) for m in own}
+
+
+def _setting(metric: dict[str, Any]) -> str | None:
+    """Return in words which part of the split a metric is of; records of 0.1 are of the first items."""
+    if not metric:
+        return None
+    if (scored := metric.get("scored")) is None:
+        return f"the first {metric.get('items')} items"
+    if scored == "random sample":
+        scored = f"random sample of {metric['items']} of {metric['available']} items"
+    if metric.get("window") is None:
+        return str(scored)
+    return f"{scored}, windows of {metric['window']} tokens, {metric['stride']} of them scored"
 
 
 def _json(path: Path) -> dict[str, Any] | None:

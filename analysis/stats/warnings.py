@@ -115,8 +115,13 @@ def _unequal(where: str, group: pd.DataFrame) -> list[str]:
 
 
 def _unlike(frame: pd.DataFrame) -> list[str]:
-    """Scores of one table and class that are not the same measure, or not of as many items."""
+    """Scores of one table and class that are not the same measure, or not of the same part of the split."""
     labels = {"unit": "units", "direction": "directions", "averaging": "averagings", "score_items": "items"}
+    if "score_setting" in frame:  # generated tasks are scored on as many items as the error asks for
+        labels = {**labels, "score_setting": "parts of the split"}
+        frame = frame.assign(
+            score_items=frame["score_items"].where(frame["score_setting"] != "generated examples")
+        )
     found = []
     for (task, scale, likelihood), runs in frame[finished(frame)].groupby(
         [*TASK_SCALE, "likelihood"], dropna=False

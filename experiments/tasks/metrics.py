@@ -122,13 +122,16 @@ def jackknife(
     """Standard error of ``statistic``, a function of the numbers of the examples it is computed from.
 
     Delete-a-group jackknife (Efron and Stein 1981; Shao and Tu 1995, section 2.3): it needs no
-    formula of the statistic's own, and nothing is drawn. The examples of a cluster stay together.
+    formula of the statistic's own, and nothing is drawn. The examples of a cluster stay together; NaN for a
+    single one.
     """
     number_N = np.arange(num_items) if cluster_N is None else np.unique(cluster_N, return_inverse=True)[1]
     clusters = int(number_N.max(initial=-1)) + 1
     groups = np.array_split(np.arange(clusters), min(clusters, JACKKNIFE_GROUPS))
+    if len(groups) < 2 and cluster_N is not None:
+        return math.nan
     if len(groups) < 2:
-        raise ValueError(f"a standard error needs 2 examples or more, got {clusters}")
+        raise ValueError(f"a standard error needs 2 examples or more, got {num_items}")
     values_G = np.array([statistic(np.flatnonzero(~np.isin(number_N, group))) for group in groups])
     spread = ((values_G - values_G.mean()) ** 2).sum()
     return math.sqrt((len(groups) - 1) / len(groups) * spread)

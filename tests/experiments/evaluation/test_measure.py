@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from experiments.objectives.language_modelling.masked_lm import MaskedLM, Masked
 from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
 from experiments.objectives.objective import Score
 from experiments.runtime.errors import DataError
+from experiments.tasks.metrics import ratio_standard_error
 from experiments.tasks.recall.mqar import Recall, RecallConfig
 from experiments.tasks.task import Batch, Task
 
@@ -262,3 +264,83 @@ def test_in_bfloat16_the_nats_are_still_added_in_full_precision():
     mixed = first_metric(model, objective, TASK, "test", examples=20, batch_size=20, precision="bf16")
     assert mixed.value != full.value
     assert mixed.value == pytest.approx(full.value, rel=0.02)
+
+
+class Documents(Bytes):
+    """Windows of 24 bytes whose documents are numbered."""
+
+    def __init__(self, cluster):
+        super().__init__(len(cluster))
+        self.cluster = torch.tensor(cluster)
+        self.stride = 12
+
+    def batch(self, split, seed, start, count):
+        batch = super().batch(split, seed, start, count)
+        return replace(batch, cluster_B=self.cluster[start : start + count])
+
+    def clustered_by(self, split):
+        return "document"
+
+
+def test_windows_of_a_document_are_one_cluster_of_the_standard_error():
+    """Ten documents, each of four equal windows: the error of ten texts, not of forty."""
+    model = model_for("causal_lm")
+    task = Documents([number // 4 for number in range(40)])
+    rows = {}
+    for name, cluster in (("document", task.cluster), ("window", torch.arange(40))):
+        task.cluster = cluster
+        rows[name] = first_metric(
+            model, CausalLM(CausalLMConfig(), task), task, "test", examples=None, batch_size=7, **CPU
+        )
+    found = rows["document"]
+    assert (found.clusters, found.items, found.clustered_by) == (10, 40, "document")
+    assert rows["window"].clusters == 40
+    assert found.value == rows["window"].value
+    assert (found.scored, found.available, found.window, found.stride) == ("whole split", 40, 24, 12)
+    assert found.sampling_error == 0
+
+
+def test_the_error_of_clusters_is_that_of_their_totals():
+    rng = np.random.default_rng(1)
+    nats, length = rng.normal(30, 4, size=40), rng.integers(20, 30, size=40).astype(float)
+    cluster = np.repeat(np.arange(10), 4)
+    totals = [np.add.reduceat(x, np.arange(0, 40, 4)) for x in (nats, length)]
+    alone = ratio_standard_error(*totals, np.arange(10))
+    assert ratio_standard_error(nats, length, cluster) == (pytest.approx(alone[0]), 10)
+    shuffled = rng.permutation(40)
+    again = ratio_standard_error(nats[shuffled], length[shuffled], cluster[shuffled])
+    assert again == (pytest.approx(alone[0]), 10)
+    assert math.isnan(ratio_standard_error(nats, length, np.zeros(40))[0])
+
+
+def test_a_sample_says_so_and_what_it_adds_to_the_error():
+    model, task = model_for("causal_lm"), Documents(list(range(40)))
+    objective = CausalLM(CausalLMConfig(), task)
+    found = first_metric(model, objective, task, "test", examples=10, batch_size=5, **CPU)
+    assert (found.scored, found.items, found.available) == ("random sample", 10, 40)
+    assert found.sampling_error == pytest.approx(found.standard_error * math.sqrt(0.75))
+    assert "10 of 40 items, windows of 24 tokens of which each scores 12" in found.extent()
+
+
+@pytest.mark.parametrize(("rate", "items"), [(1.0, 2000), (0.97, 2000), (0.5, 10_000), (0.9, 3960)])
+def test_generated_tasks_are_scored_until_the_error_is_half_a_point(rate, items):
+    """One answer each, right with a probability of its own."""
+    task = Recall(RecallConfig(sequence_length=4, num_pairs=1, num_symbols=4))
+    rng = torch.Generator().manual_seed(0)
+
+    class Guesser(CausalLM):
+        def evaluate(self, model, batch, generators):
+            return Score(accuracy_B=(torch.rand(len(batch.tokens_BT), generator=rng) < rate).double())
+
+    found = first_metric(
+        Uniform(task.vocabulary.size),
+        Guesser(CausalLMConfig(), task),
+        task,
+        "test",
+        examples=None,
+        batch_size=500,
+        **CPU,
+    )
+    assert found.items == pytest.approx(items, rel=0.1)
+    assert found.standard_error <= 0.00501
+    assert (found.scored, found.available, found.clusters) == ("generated examples", None, found.items)

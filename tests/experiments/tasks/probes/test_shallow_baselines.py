@@ -69,7 +69,8 @@ class Planted(Probe):
 def test_a_planted_shortcut_is_found(shortcut: str, at_least: float) -> None:
     scores = shallow_scores(Planted(PlantedConfig(shortcut=shortcut)))
     assert scores[shortcut] >= at_least
-    line = best_reference(scores, "answer_accuracy")
+    line = best_reference(scores, "answer_accuracy", 2000)
+    assert line.items == 2000
     assert line.value == max(scores.values())
     assert line.name == f"shallow: {max(scores, key=lambda name: scores[name])}"
     assert all(name in line.name + line.note for name in scores)
