@@ -14,7 +14,8 @@ def result_settings(resolved: dict[str, Any]) -> dict[str, Any]:
     """
     beside = ("seed", "runs", "tracking", "study", "names", "parallel", "init_from", "continue_from")
     kept = {k: v for k, v in resolved.items() if k not in beside}
-    kept["task"] = {k: v for k, v in kept["task"].items() if k != "cache_dir"}
+    fresh = ("train_examples", None)  # as before there was a choice
+    kept["task"] = {k: v for k, v in kept["task"].items() if k != "cache_dir" and (k, v) != fresh}
     kept["device"] = {"precision": kept["device"]["precision"]}
     kept["budget"] = {k: v for k, v in kept["budget"].items() if k != "micro_batch_size"}
     sizes = ("validation_examples", "test_examples", "evaluate_every", "extra_evaluations")

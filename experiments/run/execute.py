@@ -15,7 +15,13 @@ from experiments.evaluation.divergence import divergence
 from experiments.objectives.objective import Objective
 from experiments.run import resume_compatibility
 from experiments.run.plan import build_model, plan
-from experiments.run.record import begin_record, finish_record, run_identity, training_summary
+from experiments.run.record import (
+    begin_record,
+    describe_training_set,
+    finish_record,
+    run_identity,
+    training_summary,
+)
 from experiments.run.settings import Settings
 from experiments.runtime.console import Console, clock
 from experiments.runtime.device import configure_process, torch_device
@@ -96,6 +102,8 @@ def _execute(
     configure_process(threads=settings.device.threads, kernels=settings.device.kernels)
     planned = collectives.rank_zero_first(lambda: plan(settings))
     record = {**run_identity(settings), **planned.cost, "fingerprint": planned.task.fingerprint}
+    if training_set := describe_training_set(planned.task):
+        record["training_set"] = training_set
     if settings.init_from is not None:
         record["initial"] = {
             "path": str(settings.init_from.path),
@@ -116,6 +124,12 @@ def _execute(
         f"{planned.cost['parameters']['body']:,} body parameters "
         f"({planned.matched.residual:+.2%} of the target), {settings.folder}"
     )
+    if training_set:
+        shares = [
+            f"{'not compared' if share is None else f'{share:.1%}'} of {split}"
+            for split, share in training_set["overlap"].items()
+        ]
+        console.log(f"training set: {training_set['examples']:,} examples; in it: {', '.join(shares)}")
     if kernels:
         console.log("kernels: " + ", ".join(f"{part}: {path}" for part, path in kernels.items()))
     tracking = settings.tracking if folder.writes else TrackingConfig()

@@ -13,6 +13,7 @@ from experiments.run.settings import Settings
 from experiments.runtime.console import Console
 from experiments.runtime.device import torch_device
 from experiments.runtime.errors import CheckpointError, Preempted, RunError
+from experiments.tasks.task import Task
 from experiments.tracking.provenance import provenance
 from experiments.tracking.run_folder import RunFolder
 from experiments.training.parallel import collectives
@@ -66,6 +67,23 @@ def begin_record(
     except OSError as error:
         raise CheckpointError(f"{settings.folder}: the run folder cannot be written: {error}") from error
     return added
+
+
+OVERLAP_EXAMPLES = 2000
+"""Held-out examples that are compared with a finite training set."""
+
+
+def describe_training_set(task: Task) -> dict[str, Any] | None:
+    """Return the size of a generated task's finite training set, and its overlap; None for any other task.
+
+    ``overlap`` has the fraction of each held-out split that is in the set too; None where it is too large to
+    compare.
+    """
+    size = task.num_examples("train")
+    if size is None or task.num_examples("test") is not None:
+        return None
+    overlap = {split: task.overlap(split, OVERLAP_EXAMPLES) for split in ("validation", "test")}
+    return {"examples": size, "overlap": overlap}
 
 
 def training_summary(trainer: Trainer, peak: int) -> dict[str, Any]:

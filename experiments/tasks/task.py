@@ -55,6 +55,15 @@ class Batch:
     """The group (int64) of examples that each belongs to, such as its document; None where every example
     stands by itself. Standard errors are over groups."""
 
+    def with_rows(self, chosen_B: Tensor, other: Batch) -> Batch:
+        """Return the batch with the chosen rows replaced by those of another of the same fields."""
+        parts = dict(vars(self))
+        for name, value in parts.items():
+            if isinstance(value, Tensor):
+                parts[name] = value.clone()
+                parts[name][chosen_B] = getattr(other, name)
+        return Batch(**parts)
+
     def rows(self, start: int, stop: int) -> Batch:
         """Return the batch of some of the examples."""
         parts: dict[str, Any] = {
@@ -123,6 +132,13 @@ class Task(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """Identifies the data: equal fingerprints mean equal examples."""
+
+    def overlap(self, split: str, count: int) -> float | None:
+        """Return the fraction of the first ``count`` held-out examples that are training examples too.
+
+        None where that is not known: it is of generated tasks with a finite training set.
+        """
+        return None
 
     def references(self) -> list[Reference]:
         """Return reference lines, printed beside every model's score."""

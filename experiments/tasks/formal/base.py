@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from experiments.data.counter_rng import ExampleRNG
 from experiments.data.vocabulary import Vocabulary
-from experiments.tasks.probes.probe import Probe, batch_of
+from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
 from experiments.tasks.task import Batch, Reference
 
 FILLER = 0
@@ -29,7 +29,7 @@ END = "."
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageConfig:
+class LanguageConfig(GeneratedConfig):
     """Settings of a formal language."""
 
     sequence_length: int = 42
@@ -38,6 +38,7 @@ class LanguageConfig:
     """Symbols of the shortest string; lengths up to the longest that fits are equally likely."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.min_length < 3:
             raise ValueError(f"min_length={self.min_length} must be at least 3")
 
@@ -78,13 +79,13 @@ class Language(Probe):
     def rewrite(self, text: str) -> str:
         """The answer to one string, worked out plainly: the oracle."""
 
-    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
-        rng, T = ExampleRNG.of(split, seed, start, count), self.sequence_length
+    def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
+        rng, T = ExampleRNG(seed=seed, split=split, index_B=index_B), self.sequence_length
         options = self.max_length - self.config.min_length + 1
         length_B = self.config.min_length + rng.integers("lengths", 1, options)[:, 0]
-        context_BT = np.full((count, T), FILLER, dtype=np.int64)
+        context_BT = np.full((len(index_B), T), FILLER, dtype=np.int64)
         tokens_BT = context_BT.copy()
-        answer_BT, valid_BT = np.zeros((2, count, T), dtype=bool)
+        answer_BT, valid_BT = np.zeros((2, len(index_B), T), dtype=bool)
         for length in np.unique(length_B).tolist():
             chosen_B = length_B == length
             string_BN, answer_BM = self.make(rng.rows(chosen_B), length)

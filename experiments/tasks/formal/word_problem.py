@@ -21,7 +21,7 @@ from experiments.data.counter_rng import uniform
 from experiments.data.vocabulary import Vocabulary
 from experiments.runtime.errors import nearest
 from experiments.runtime.seeds import stream
-from experiments.tasks.probes.probe import Probe, batch_of
+from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
 from experiments.tasks.task import Batch, Reference
 
 WINDOW = 4
@@ -35,7 +35,7 @@ LARGEST_SYMMETRIC = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordProblemConfig:
+class WordProblemConfig(GeneratedConfig):
     """Settings of a word problem."""
 
     sequence_length: int = 64
@@ -47,6 +47,7 @@ class WordProblemConfig:
     """Only transpositions are shown (S3 to S5); their products are the whole group."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.sequence_length < 2 or self.sequence_length % 2:
             raise ValueError(f"sequence_length={self.sequence_length} must be even and positive")
         elements(self.group)
@@ -68,8 +69,7 @@ class WordProblem(Probe):
         # Symbol 0 is filler, 1 .. G the elements. The sentinels are as many at every length.
         self.vocabulary = Vocabulary(num_symbols=1 + len(self.product_GG), num_sentinels=SENTINELS)
 
-    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
-        index_B = np.arange(start, start + count, dtype=np.int64)
+    def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
         length = self.sequence_length // 2
         drawn_BN = uniform(stream(seed, split, "elements"), index_B, length) * len(self.shown)
         element_BN = self.shown[drawn_BN.astype(np.int64)]
@@ -77,7 +77,7 @@ class WordProblem(Probe):
         for n in range(1, length):
             product_BN[:, n] = self.product_GG[product_BN[:, n - 1], element_BN[:, n]]
 
-        context_BT = np.zeros((count, self.sequence_length), dtype=np.int64)
+        context_BT = np.zeros((len(index_B), self.sequence_length), dtype=np.int64)
         context_BT[:, ::2] = 1 + element_BN
         tokens_BT = context_BT.copy()
         tokens_BT[:, 1::2] = 1 + product_BN

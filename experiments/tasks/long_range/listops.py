@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from experiments.data.counter_rng import uniform
 from experiments.data.vocabulary import Vocabulary
 from experiments.runtime.seeds import stream
-from experiments.tasks.probes.probe import Probe, batch_of
+from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
 from experiments.tasks.task import Batch, Reference
 
 OPERATORS: dict[str, tuple[Callable[[Sequence[int]], int], int]] = {
@@ -48,7 +48,7 @@ _FIT, _SCORED = 1000, 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListOpsConfig:
+class ListOpsConfig(GeneratedConfig):
     """Settings of ListOps; the defaults are those of Long Range Arena."""
 
     sequence_length: int = 2000
@@ -61,6 +61,7 @@ class ListOpsConfig:
     """Arguments of an operator at most; at least 2."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.max_depth < 2 or self.max_args < 2:
             raise ValueError(f"max_depth={self.max_depth} and max_args={self.max_args} must be 2 or more")
         if not 0 <= self.min_length < self.sequence_length - 4:
@@ -91,10 +92,10 @@ class ListOps(Probe):
         self.sequence_length = config.sequence_length
         self.vocabulary = Vocabulary(num_symbols=len(SYMBOLS), num_sentinels=1)
 
-    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
-        context_BT = np.full((count, self.sequence_length), _BLANK, dtype=np.int64)
+    def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
+        context_BT = np.full((len(index_B), self.sequence_length), _BLANK, dtype=np.int64)
         tokens_BT = context_BT.copy()
-        for row, (expression, value) in self._expressions(split, seed, start, count):
+        for row, (expression, value) in self._expressions(split, seed, index_B):
             context_BT[row, -1 - len(expression) : -1] = expression
             tokens_BT[row] = context_BT[row]
             tokens_BT[row, -1] = value
@@ -103,14 +104,14 @@ class ListOps(Probe):
         return batch_of(tokens_BT, context_BT, answer_BT)
 
     def _expressions(
-        self, split: str, seed: int, start: int, count: int
+        self, split: str, seed: int, index_B: NDArray[np.int64]
     ) -> Iterator[tuple[int, tuple[list[int], int]]]:
         """For each row the first expression of its own whose length suits, with its value."""
-        pending_B = np.arange(count)
+        pending_B = np.arange(len(index_B))
         attempt = 0
         while len(pending_B):
             key = stream(seed, split, "expression", attempt)
-            candidate_N = ((start + pending_B)[:, None] * _TRIES + np.arange(_TRIES)).ravel()
+            candidate_N = (index_B[pending_B][:, None] * _TRIES + np.arange(_TRIES)).ravel()
             levels, suits_N = self._grow(key, candidate_N)
             suits_BK = suits_N.reshape(len(pending_B), _TRIES)
             for place in np.flatnonzero(suits_BK.any(1)).tolist():

@@ -23,7 +23,7 @@ from experiments.data.vocabulary import Vocabulary
 from experiments.runtime.seeds import stream
 from experiments.tasks.long_range.pathfinder_curves import CurveConfig, Curves, grow_distractors, grow_pair
 from experiments.tasks.long_range.pathfinder_drawing import draw, draw_dots
-from experiments.tasks.probes.probe import Generated, batch_of
+from experiments.tasks.probes.probe import Generated, GeneratedConfig, batch_of
 from experiments.tasks.task import Batch, Reference
 
 _FIT, _SCORED = 256, 256
@@ -31,7 +31,7 @@ _FIT, _SCORED = 256, 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class PathfinderConfig:
+class PathfinderConfig(GeneratedConfig):
     """Settings of Pathfinder; the defaults are those of Long Range Arena at 32 by 32."""
 
     size: int = 32
@@ -56,6 +56,7 @@ class PathfinderConfig:
     """Radius of the dots in pixels."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.size < 16 or self.dash_length < 1 or self.num_dashes < 2 or self.distractor_dashes < 1:
             raise ValueError(
                 f"size={self.size} must be at least 16, num_dashes={self.num_dashes} at least 2, "
@@ -95,12 +96,12 @@ class Pathfinder(Generated):
             continuity=config.continuity,
         )
 
-    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
-        pair, others, label_B = self.scenes(split, seed, start, count)
+    def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
+        pair, others, label_B = self.scenes(split, seed, index_B)
         image_BHW = draw(self._curves, [pair, *others])
         draw_dots(image_BHW, dots(pair, label_B), self.config.dot_radius)
-        tokens_BT = np.empty((count, self.sequence_length), dtype=np.int64)
-        tokens_BT[:, :-1] = np.rint(255 * image_BHW).astype(np.int64).reshape(count, -1)
+        tokens_BT = np.empty((len(index_B), self.sequence_length), dtype=np.int64)
+        tokens_BT[:, :-1] = np.rint(255 * image_BHW).astype(np.int64).reshape(len(index_B), -1)
         tokens_BT[:, -1] = np.array(self.labels)[label_B]
         context_BT = tokens_BT.copy()
         context_BT[:, -1] = 0
@@ -109,11 +110,10 @@ class Pathfinder(Generated):
         return batch_of(tokens_BT, context_BT, answer_BT)
 
     def scenes(
-        self, split: str, seed: int, start: int, count: int
+        self, split: str, seed: int, index_B: NDArray[np.int64]
     ) -> tuple[Curves, list[Curves], NDArray[np.int64]]:
         """Draw the contents of the images: the two long curves, the short ones, and the labels (B,)."""
         c = self.config
-        index_B = np.arange(start, start + count, dtype=np.int64)
         key = stream(seed, split, "pathfinder")
         label_B = (uniform(stream(key, "label"), index_B, 1)[:, 0] < 0.5).astype(np.int64)
         pair, grid = grow_pair(self._curves, key, index_B, c.num_dashes, c.start_distance)
@@ -135,7 +135,7 @@ class Pathfinder(Generated):
         return float(((test_N < limit) == (truth_N == side)).mean())
 
     def _distances(self, split: str, count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        pair, _, label_B = self.scenes(split, 0, 0, count)
+        pair, _, label_B = self.scenes(split, 0, np.arange(count))
         ends_BE2 = dots(pair, label_B)
         return np.linalg.norm(ends_BE2[:, 0] - ends_BE2[:, 1], axis=1), label_B
 

@@ -14,18 +14,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from experiments.data.counter_rng import uniform
 from experiments.data.vocabulary import Vocabulary
 from experiments.runtime.seeds import stream
-from experiments.tasks.probes.probe import Probe, batch_of
+from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
 from experiments.tasks.task import Batch, Reference
 
 BLANK = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class CopyingConfig:
+class CopyingConfig(GeneratedConfig):
     """Settings of copying."""
 
     sequence_length: int = 64
@@ -38,6 +39,7 @@ class CopyingConfig:
     """The symbols stand at random positions; else they come first."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.num_copied < 1 or self.num_symbols < 4:
             raise ValueError(
                 f"num_copied={self.num_copied} and num_symbols={self.num_symbols} must be at least 1 and 4"
@@ -60,9 +62,8 @@ class Copying(Probe):
         self.sequence_length = config.sequence_length
         self.vocabulary = Vocabulary(num_symbols=config.num_symbols, num_sentinels=config.num_copied)
 
-    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
+    def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
         c = self.config
-        index_B = np.arange(start, start + count, dtype=np.int64)
         shown = c.sequence_length - c.num_copied - 1  # tokens before the marker
         symbol_BK = 1 + (
             uniform(stream(seed, split, "symbols"), index_B, c.num_copied) * (c.num_symbols - 2)
@@ -72,7 +73,7 @@ class Copying(Probe):
             order_BS = uniform(stream(seed, split, "places"), index_B, shown).argsort(axis=1, kind="stable")
             place_BK = np.sort(order_BS[:, : c.num_copied], axis=1)
 
-        context_BT = np.full((count, c.sequence_length), BLANK, dtype=np.int64)
+        context_BT = np.full((len(index_B), c.sequence_length), BLANK, dtype=np.int64)
         np.put_along_axis(context_BT, place_BK, symbol_BK, axis=1)
         context_BT[:, shown] = c.num_symbols - 1
         tokens_BT = context_BT.copy()

@@ -12,16 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from experiments.data.counter_rng import uniform
 from experiments.data.vocabulary import Vocabulary
 from experiments.runtime.seeds import stream
-from experiments.tasks.probes.probe import Probe, batch_of
+from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
 from experiments.tasks.task import Batch, Reference
 
 
 @dataclass(frozen=True, kw_only=True)
-class InductionConfig:
+class InductionConfig(GeneratedConfig):
     """Settings of induction heads."""
 
     sequence_length: int = 64
@@ -30,6 +31,7 @@ class InductionConfig:
     """Symbols (V): V-1 is the special one, the rest are ordinary."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.sequence_length < 4 or self.num_symbols < 3:
             raise ValueError(
                 f"sequence_length={self.sequence_length} must be at least 4 and "
@@ -48,9 +50,8 @@ class Induction(Probe):
         self.sequence_length = config.sequence_length
         self.vocabulary = Vocabulary(num_symbols=config.num_symbols, num_sentinels=1)
 
-    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
+    def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
         c = self.config
-        index_B = np.arange(start, start + count, dtype=np.int64)
         ordinary_BT = uniform(stream(seed, split, "symbols"), index_B, c.sequence_length)
         tokens_BT = (ordinary_BT * (c.num_symbols - 1)).astype(np.int64)
         # The special symbol and its successor both stand before the question.

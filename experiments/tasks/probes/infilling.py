@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from experiments.data.counter_rng import uniform
 from experiments.data.vocabulary import Vocabulary
 from experiments.runtime.errors import nearest
 from experiments.runtime.seeds import stream
-from experiments.tasks.probes.probe import Probe, batch_of
+from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
 from experiments.tasks.task import Batch, Reference
 
 ORDERS = ("natural", "suffix_first")
@@ -27,7 +28,7 @@ CUES = ("before", "after", "both")
 
 
 @dataclass(frozen=True, kw_only=True)
-class InfillingConfig:
+class InfillingConfig(GeneratedConfig):
     """Settings of infilling."""
 
     sequence_length: int = 24
@@ -39,6 +40,7 @@ class InfillingConfig:
     that reads from left to right see both sides of the blanks."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.sequence_length < 6 or self.sequence_length % 6:
             near = max(6, self.sequence_length // 6 * 6)
             raise ValueError(
@@ -68,9 +70,8 @@ class Infilling(Probe):
             num_symbols=1 + config.num_symbols + len(CUES), num_sentinels=self.num_blanks
         )
 
-    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
+    def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
         N, V = self.num_blanks, self.config.num_symbols
-        index_B = np.arange(start, start + count, dtype=np.int64)
 
         def draw(what: str, width: int, options: int) -> np.ndarray:
             return (uniform(stream(seed, split, what), index_B, width) * options).astype(np.int64)
@@ -80,7 +81,7 @@ class Infilling(Probe):
         left_BN, right_BN = before_B2N[:, 1::2], after_B2N[:, 1::2]
         answer_BN = np.choose(cue_BN, [left_BN, right_BN, (left_BN + right_BN) % V])
 
-        middle_B2N = np.zeros((count, 2 * N), dtype=np.int64)
+        middle_B2N = np.zeros((len(index_B), 2 * N), dtype=np.int64)
         middle_B2N[:, ::2] = 1 + V + cue_BN
         shown = {"before": 1 + before_B2N, "middle": middle_B2N, "after": 1 + after_B2N}
         parts = ("before", "middle", "after")

@@ -1,25 +1,54 @@
-"""Base classes of the generated tasks: fresh examples, an oracle, reference lines to read a score against."""
+"""Base classes of the generated tasks: fresh examples or a fixed set of them, an oracle, reference lines.
+
+Shapes: B examples, T tokens.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from experiments.data.counter_rng import epoch_order
+from experiments.runtime.seeds import stream
 from experiments.tasks.probes.shallow_baselines import best_reference, num_scored, shallow_scores
 from experiments.tasks.task import Batch, Reference, Task
+
+TRAIN_SET_SEED = 0
+"""Seed of the examples of a finite training set: the same set for every run."""
+REDRAWS = 20
+"""Times that a held-out example is drawn anew which is a training example too."""
+CHECKED_TOKENS = 2**26
+"""Tokens of the largest training set that held-out examples are compared with."""
+_CHUNK = 2**20
+"""Tokens that are generated at once to compare."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedConfig:
+    """What all generated tasks have."""
+
+    train_examples: int | None = None
+    """Examples of the training set: the same for every seed, gone through in epochs, each in a new order;
+    null makes every training example fresh."""
+
+    def __post_init__(self) -> None:
+        if self.train_examples is not None and self.train_examples < 1:
+            raise ValueError(f"train_examples={self.train_examples} must be at least 1, or null")
 
 
 class Generated(Task):
     """A task whose examples are made, not read. Subclasses set ``generator``.
 
-    Every example is fresh: the training split never repeats.
+    Training examples are fresh, or those of a finite set (``train_examples``). Held-out examples that are in
+    the set are then drawn anew, so that none is trained on, unless the task has hardly any others.
     """
 
     metric = "answer_accuracy"
@@ -27,12 +56,61 @@ class Generated(Task):
     """Name and number of the generator; the number rises whenever the same settings give other examples."""
     config: Any
 
+    @abstractmethod
+    def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
+        """Return the examples of these numbers: each is a pure function of split, seed and its number."""
+
+    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
+        index_B = np.arange(start, start + count, dtype=np.int64)
+        size = self.config.train_examples
+        if size is None:
+            return self.examples(split, seed, index_B)
+        if split == "train":
+            return self.examples(split, TRAIN_SET_SEED, epoch_order(seed, index_B, size))
+        return self._unseen(split, seed, index_B)
+
     def num_examples(self, split: str) -> int | None:
-        return None
+        """Return the size of the training set; None for examples that never run out."""
+        return self.config.train_examples if split == "train" else None
+
+    def overlap(self, split: str, count: int) -> float | None:
+        """Return the fraction of the first ``count`` held-out examples that are in the training set too.
+
+        None where that is not finite, or so large that it is not compared.
+        """
+        if self._train_set is None:
+            return None
+        keys = example_keys(self.batch(split, 0, 0, count))
+        return sum(key in self._train_set for key in keys) / count
+
+    def _unseen(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
+        """Return held-out examples, those of the training set replaced by others as far as there are any."""
+        batch = self.examples(split, seed, index_B)
+        known = self._train_set or frozenset()
+        for attempt in range(REDRAWS):
+            seen_B = torch.tensor([key in known for key in example_keys(batch)])
+            if not seen_B.any():
+                break
+            again = self.examples(split, stream(seed, "again", attempt), index_B[seen_B.numpy()])
+            batch = batch.with_rows(seen_B, again)
+        return batch
+
+    @cached_property
+    def _train_set(self) -> frozenset[bytes] | None:
+        """The keys of the training set; None where it is not finite, or too large."""
+        size = self.config.train_examples
+        if size is None or size * self.sequence_length > CHECKED_TOKENS:
+            return None
+        step = max(1, _CHUNK // self.sequence_length)
+        parts = (np.arange(first, min(first + step, size)) for first in range(0, size, step))
+        return frozenset(
+            key for part in parts for key in example_keys(self.examples("train", TRAIN_SET_SEED, part))
+        )
 
     @property
     def fingerprint(self) -> str:
-        settings = sorted(asdict(self.config).items())
+        plain = {"train_examples": None}  # as before there was a choice
+        settings = sorted((k, v) for k, v in asdict(self.config).items() if k not in plain or v != plain[k])
         return hashlib.sha256(f"{self.generator} {settings}".encode()).hexdigest()[:16]
 
 
@@ -57,6 +135,11 @@ class Probe(Generated):
 
     def references(self) -> list[Reference]:
         return [*self.guesses(), best_reference(shallow_scores(self), self.metric, num_scored(self))]
+
+
+def example_keys(batch: Batch) -> list[bytes]:
+    """Return a hash of all tokens of each example, answers included: equal examples have equal keys."""
+    return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for row in batch.tokens_BT.numpy()]
 
 
 def batch_of(

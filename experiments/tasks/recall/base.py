@@ -29,21 +29,21 @@ class Lookup(Probe):
     def facts(self, rng: ExampleRNG) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """The facts (B, C), the queries (B, Q, W) and their answers (B, Q)."""
 
-    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
-        c, rng = self.config, ExampleRNG.of(split, seed, start, count)
+    def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
+        c, rng = self.config, ExampleRNG(seed=seed, split=split, index_B=index_B)
         facts_BC, query_BQW, answer_BQ = self.facts(rng)
         facts, (_, queries, width) = facts_BC.shape[1], query_BQW.shape
         slots = num_slots(c.sequence_length, facts, width)
         gap_BQ = rng.distinct("gaps", slots, queries, (c.power - 1) * np.log(np.arange(1, slots + 1)))
 
-        context_BT = np.full((count, c.sequence_length), FILLER, dtype=np.int64)
+        context_BT = np.full((len(index_B), c.sequence_length), FILLER, dtype=np.int64)
         context_BT[:, :facts] = facts_BC
         place_BQ = facts + (width + 1) * gap_BQ
         for word in range(width):
             np.put_along_axis(context_BT, place_BQ + word, query_BQW[:, :, word], axis=1)
         tokens_BT = context_BT.copy()
         np.put_along_axis(tokens_BT, place_BQ + width, answer_BQ, axis=1)
-        answer_BT = np.zeros((count, c.sequence_length), dtype=bool)
+        answer_BT = np.zeros((len(index_B), c.sequence_length), dtype=bool)
         np.put_along_axis(answer_BT, place_BQ + width, True, axis=1)
         return batch_of(tokens_BT, context_BT, answer_BT)
 

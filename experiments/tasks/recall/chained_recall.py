@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 
 from experiments.data.counter_rng import ExampleRNG
 from experiments.data.vocabulary import Vocabulary
+from experiments.tasks.probes.probe import GeneratedConfig
 from experiments.tasks.recall.base import Lookup, check_positive, check_room
 from experiments.tasks.task import Reference
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChainedRecallConfig:
+class ChainedRecallConfig(GeneratedConfig):
     """Settings of recall in hops."""
 
     sequence_length: int = 32
@@ -37,6 +38,7 @@ class ChainedRecallConfig:
     """Exponent a of the law p(gap) ~ gap^(a-1)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self, "num_chains", "hops", "power")
         check_room(self.sequence_length, 2 * self.num_chains * self.hops, self.num_chains, 1)
         needed = self.num_chains * (self.hops + 1) + 1

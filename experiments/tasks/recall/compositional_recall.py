@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from experiments.data.counter_rng import ExampleRNG
 from experiments.data.vocabulary import Vocabulary
+from experiments.tasks.probes.probe import GeneratedConfig
 from experiments.tasks.recall.base import Lookup, check_positive, check_room
 from experiments.tasks.task import Reference
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompositionalRecallConfig:
+class CompositionalRecallConfig(GeneratedConfig):
     """Settings of recall by two keys."""
 
     sequence_length: int = 32
@@ -33,6 +34,7 @@ class CompositionalRecallConfig:
     """Exponent a of the law p(gap) ~ gap^(a-1)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self, "power")
         if self.side < 2:
             raise ValueError(f"side={self.side} must be at least 2: with one key, the other says it all")

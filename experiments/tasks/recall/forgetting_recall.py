@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from experiments.data.counter_rng import ExampleRNG
 from experiments.data.vocabulary import Vocabulary
+from experiments.tasks.probes.probe import GeneratedConfig
 from experiments.tasks.recall.base import Lookup, check_positive, check_room
 from experiments.tasks.task import Reference
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForgettingRecallConfig:
+class ForgettingRecallConfig(GeneratedConfig):
     """Settings of recall with updates."""
 
     sequence_length: int = 32
@@ -34,6 +35,7 @@ class ForgettingRecallConfig:
     """Exponent a of the law p(gap) ~ gap^(a-1)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_positive(self, "num_pairs", "num_updates", "power")
         check_room(self.sequence_length, 2 * (self.num_pairs + self.num_updates), self.num_pairs, 1)
         if self.num_updates > self.num_pairs:

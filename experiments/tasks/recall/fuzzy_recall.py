@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from experiments.data.counter_rng import ExampleRNG
 from experiments.data.vocabulary import Vocabulary
-from experiments.tasks.probes.probe import Probe, batch_of
+from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
 from experiments.tasks.task import Batch, Reference
 
 FILLER = 0
@@ -26,7 +26,7 @@ SENTINELS = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class FuzzyRecallConfig:
+class FuzzyRecallConfig(GeneratedConfig):
     """Settings of fuzzy in-context recall."""
 
     sequence_length: int = 64
@@ -37,6 +37,7 @@ class FuzzyRecallConfig:
     """Symbols of a key, and of a value, at most."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.longest_motif < 1 or self.num_symbols // 2 < self.longest_motif:
             raise ValueError(
                 f"longest_motif={self.longest_motif} must be between 1 and half of "
@@ -60,9 +61,9 @@ class FuzzyRecall(Probe):
         self.num_keys = config.num_symbols // 2  # symbols that keys are made of
         self.vocabulary = Vocabulary(num_symbols=1 + config.num_symbols, num_sentinels=SENTINELS)
 
-    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
+    def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
         T, longest = self.sequence_length, self.config.longest_motif
-        rng = ExampleRNG.of(split, seed, start, count)
+        rng = ExampleRNG(seed=seed, split=split, index_B=index_B)
         pairs = max(
             1, (T - 2 * longest) // 2
         )  # as many as could be needed: the shortest are two symbols long

@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from experiments.data.counter_rng import ExampleRNG
 from experiments.data.vocabulary import Vocabulary
-from experiments.tasks.probes.probe import Probe, batch_of
+from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
 from experiments.tasks.task import Batch, Reference
 
 FILLER = 0
@@ -27,7 +28,7 @@ SENTINELS = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class InContextRecallConfig:
+class InContextRecallConfig(GeneratedConfig):
     """Settings of in-context recall."""
 
     sequence_length: int = 64
@@ -40,6 +41,7 @@ class InContextRecallConfig:
     """The chance of a pair to be noise."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.sequence_length < 4 or self.sequence_length % 2:
             raise ValueError(f"sequence_length={self.sequence_length} must be even and at least 4")
         if self.num_noise_symbols < 0 or self.num_symbols - self.num_noise_symbols < 4:
@@ -67,9 +69,9 @@ class InContextRecall(Probe):
         self.num_keys = self.meaningful // 2
         self.vocabulary = Vocabulary(num_symbols=1 + config.num_symbols, num_sentinels=SENTINELS)
 
-    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
-        c, rng = self.config, ExampleRNG.of(split, seed, start, count)
-        pairs, row_B = c.sequence_length // 2, np.arange(count)
+    def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
+        c, rng = self.config, ExampleRNG(seed=seed, split=split, index_B=index_B)
+        pairs, row_B = c.sequence_length // 2, np.arange(len(index_B))
         key_BP = rng.integers("keys", pairs, self.num_keys)
         value_BK = self.num_keys + rng.integers("values", self.num_keys, self.meaningful - self.num_keys)
         is_noise_BP = rng.uniform("noise", pairs) < c.noise
@@ -90,7 +92,7 @@ class InContextRecall(Probe):
             noise_BP2 = self.meaningful + rng.integers("noise symbols", 2 * pairs, c.num_noise_symbols)
             pair_BP2 = np.where(is_noise_BP[:, :, None], noise_BP2.reshape(pair_BP2.shape), pair_BP2)
 
-        tokens_BT = 1 + pair_BP2.reshape(count, -1)
+        tokens_BT = 1 + pair_BP2.reshape(len(index_B), -1)
         answer_BT = np.zeros(tokens_BT.shape, dtype=bool)
         answer_BT[:, 1::2] = asked_BP
         return batch_of(tokens_BT, np.where(answer_BT, FILLER, tokens_BT), answer_BT)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from experiments.data.counter_rng import ExampleRNG, permute
 from experiments.data.vocabulary import Vocabulary
 from experiments.runtime.seeds import stream
-from experiments.tasks.probes.probe import Probe, batch_of
+from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
 from experiments.tasks.task import Batch, Reference
 
 FILLER = 0
@@ -25,7 +26,7 @@ SENTINELS = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemorizationConfig:
+class MemorizationConfig(GeneratedConfig):
     """Settings of memorization."""
 
     sequence_length: int = 32
@@ -36,6 +37,7 @@ class MemorizationConfig:
     """Seed of the table to be learned."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.sequence_length < 2 or self.sequence_length % 2:
             raise ValueError(f"sequence_length={self.sequence_length} must be even and positive")
         if self.num_symbols < 5:
@@ -54,12 +56,12 @@ class Memorization(Probe):
         self.num_keys = (config.num_symbols - 1) // 2
         self.vocabulary = Vocabulary(num_symbols=config.num_symbols, num_sentinels=SENTINELS)
 
-    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
-        rng = ExampleRNG.of(split, seed, start, count)
+    def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
+        rng = ExampleRNG(seed=seed, split=split, index_B=index_B)
         key_BP = rng.integers("keys", self.sequence_length // 2, self.num_keys)
         table = stream("memorization", self.config.table_seed)
         value_K = permute(table, np.arange(self.num_keys), self.num_keys)
-        context_BT = np.full((count, self.sequence_length), FILLER, dtype=np.int64)
+        context_BT = np.full((len(index_B), self.sequence_length), FILLER, dtype=np.int64)
         context_BT[:, ::2] = 1 + key_BP
         tokens_BT = context_BT.copy()
         tokens_BT[:, 1::2] = 1 + self.num_keys + value_K[key_BP]
@@ -73,7 +75,7 @@ class Memorization(Probe):
         found: dict[int, int] = {}
         start = 0
         while len(found) < self.num_keys:
-            tokens = self.batch("train", 0, start, 64).tokens_BT
+            tokens = self.examples("train", 0, np.arange(start, start + 64)).tokens_BT
             found.update(
                 zip(tokens[:, ::2].flatten().tolist(), tokens[:, 1::2].flatten().tolist(), strict=True)
             )

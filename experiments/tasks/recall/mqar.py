@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from experiments.data.counter_rng import ExampleRNG
 from experiments.data.vocabulary import Vocabulary
+from experiments.tasks.probes.probe import GeneratedConfig
 from experiments.tasks.recall.base import Lookup
 from experiments.tasks.task import Reference
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecallConfig:
+class RecallConfig(GeneratedConfig):
     """Settings of multi-query associative recall."""
 
     sequence_length: int = 16
@@ -33,6 +34,7 @@ class RecallConfig:
     """Exponent a of the law p(gap) ~ gap^(a-1)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if 4 * self.num_pairs > self.sequence_length:
             raise ValueError(
                 f"num_pairs={self.num_pairs} needs sequence_length >= {4 * self.num_pairs}, "

@@ -14,17 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from experiments.data.counter_rng import ExampleRNG
 from experiments.data.vocabulary import Vocabulary
-from experiments.tasks.probes.probe import Probe, batch_of
+from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
 from experiments.tasks.task import Batch, Reference
 
 FILLER = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class NgramLookupConfig:
+class NgramLookupConfig(GeneratedConfig):
     """Settings of n-gram lookup."""
 
     sequence_length: int = 64
@@ -39,6 +40,7 @@ class NgramLookupConfig:
     """The question stands before the string (prefix form), not behind it (suffix form)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.ngram < 1 or self.answer_length < 1 or self.num_letters < 2:
             raise ValueError(
                 f"ngram={self.ngram}, answer_length={self.answer_length} and num_letters={self.num_letters} "
@@ -62,8 +64,8 @@ class NgramLookup(Probe):
         self.length = config.sequence_length - config.ngram - config.answer_length - 1 - config.question_first
         self.vocabulary = Vocabulary(num_symbols=2 + config.num_letters, num_sentinels=1)
 
-    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
-        c, rng = self.config, ExampleRNG.of(split, seed, start, count)
+    def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
+        c, rng = self.config, ExampleRNG(seed=seed, split=split, index_B=index_B)
         letter_BL = 1 + rng.integers("letters", self.length, c.num_letters)
         place_B1 = rng.integers("place", 1, self.length - c.ngram - c.answer_length + 1)
         ngram_BLN = np.lib.stride_tricks.sliding_window_view(letter_BL, c.ngram, axis=1)
@@ -71,7 +73,7 @@ class NgramLookup(Probe):
         first_B1 = (ngram_BLN == question_BN[:, None]).all(2).argmax(1)[:, None]
         answer_BA = np.take_along_axis(letter_BL, first_B1 + c.ngram + np.arange(c.answer_length), axis=1)
 
-        separator_B1 = np.full((count, 1), self.separator)
+        separator_B1 = np.full((len(index_B), 1), self.separator)
         parts = [letter_BL, separator_B1, question_BN, answer_BA]
         if c.question_first:
             parts = [question_BN, separator_B1, letter_BL, separator_B1, answer_BA]

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from experiments.data.counter_rng import ExampleRNG
 from experiments.data.vocabulary import Vocabulary
-from experiments.tasks.probes.probe import Probe, batch_of
+from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
 from experiments.tasks.task import Batch, Reference
 
 FILLER = 0
@@ -24,7 +25,7 @@ DIGITS = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class PhoneBookConfig:
+class PhoneBookConfig(GeneratedConfig):
     """Settings of the phone book."""
 
     sequence_length: int = 64
@@ -35,6 +36,7 @@ class PhoneBookConfig:
     """First names, and last names; no full name occurs twice."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.num_digits < 1 or self.num_names < 2:
             raise ValueError(
                 f"num_digits={self.num_digits} and num_names={self.num_names} must be at least 1 and 2"
@@ -67,19 +69,19 @@ class PhoneBook(Probe):
         self.sequence_length = config.sequence_length
         self.vocabulary = Vocabulary(num_symbols=1 + DIGITS + 2 * config.num_names, num_sentinels=1)
 
-    def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
-        c, rng = self.config, ExampleRNG.of(split, seed, start, count)
-        entries, row_B = c.num_entries, np.arange(count)
+    def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
+        c, rng = self.config, ExampleRNG(seed=seed, split=split, index_B=index_B)
+        entries, row_B = c.num_entries, np.arange(len(index_B))
         name_BK = rng.distinct("names", c.num_names**2, entries)
-        entry_BKJ = np.empty((count, entries + 1, 2 + c.num_digits), dtype=np.int64)
+        entry_BKJ = np.empty((len(index_B), entries + 1, 2 + c.num_digits), dtype=np.int64)
         entry_BKJ[:, :-1, 0] = 1 + DIGITS + name_BK // c.num_names
         entry_BKJ[:, :-1, 1] = 1 + DIGITS + c.num_names + name_BK % c.num_names
         digit_BN = rng.integers("digits", entries * c.num_digits, DIGITS)
-        entry_BKJ[:, :-1, 2:] = 1 + digit_BN.reshape(count, entries, -1)
+        entry_BKJ[:, :-1, 2:] = 1 + digit_BN.reshape(len(index_B), entries, -1)
         entry_BKJ[:, -1] = entry_BKJ[row_B, rng.integers("asked", 1, entries)[:, 0]]
 
-        tokens_BT = np.full((count, c.sequence_length), FILLER, dtype=np.int64)
-        tokens_BT[:, -(entries + 1) * (2 + c.num_digits) :] = entry_BKJ.reshape(count, -1)
+        tokens_BT = np.full((len(index_B), c.sequence_length), FILLER, dtype=np.int64)
+        tokens_BT[:, -(entries + 1) * (2 + c.num_digits) :] = entry_BKJ.reshape(len(index_B), -1)
         answer_BT = np.zeros(tokens_BT.shape, dtype=bool)
         answer_BT[:, -c.num_digits :] = True
         return batch_of(tokens_BT, np.where(answer_BT, FILLER, tokens_BT), answer_BT)
