@@ -88,6 +88,8 @@ def note(arm: pd.Series) -> str:
     if pd.isna(arm["learning_rate"]):
         return "every rate diverged: extend it downwards"
     found = [f"at the {arm['edge']} edge of the grid: extend it"] * bool(arm["edge"])
+    undecided = " or ".join(f"{rate:g}" for rate in arm["undecided"])
+    found += [f"undecided: {undecided} may be as good"] * bool(undecided)
     found += [f"{arm['rates']} rates: a grid has {MIN_RATES} or more"] * (arm["rates"] < MIN_RATES)
     return "; ".join(found)
 
@@ -109,6 +111,7 @@ def chosen(study: str, best: pd.DataFrame) -> dict[str, Any]:
                 "target": None if pd.isna(arm["target"]) else float(arm["target"]),
                 "learning_rate": float(arm["learning_rate"]),
                 "bracketed": not arm["edge"],
+                "undecided": arm["undecided"],
                 "metric": arm["metric"],
                 "validation": float(arm["validation"]),
                 "decades": round(float(arm["decades"]), 3),
@@ -172,6 +175,11 @@ def publish(config: RatesConfig, rates: pd.DataFrame, best: pd.DataFrame, warnin
     for table in render(rates, best):
         console.print(table)
     print("decades: of learning rate, within 5% of the best result")
+    if best["undecided"].map(len).any():
+        print(
+            "undecided: the difference is below its standard error (same items and seeds); "
+            "a larger budget decides"
+        )
     for _, arm in best[best["edge"] != ""].iterrows():
         print(f"extend: python {shlex.join(extension(arm, rates))}")
     if not best.duplicated(["task", "backbone"]).any():

@@ -5,15 +5,18 @@ An arm is a backbone at one size on one task. Only the validation split is looke
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import yaml
+from numpy.typing import NDArray
 
-from analysis.load.study import load_history, load_study
+from analysis.load.study import load_study
 from experiments.config.legacy import upgrade
 
 ARM = ["task", "scale", "axis", "target", "backbone"]
@@ -28,20 +31,18 @@ ENDED = ("complete", "diverged")
 
 def rate_table(runs: Path, study: str) -> pd.DataFrame:
     """Return one row for each run that has ended: the columns of ``ARM``, then learning_rate, seed, status,
-    metric, direction, validation and words (of the command that trained it).
+    metric, direction, validation, totals and words (of the command that trained it).
 
-    ``validation`` is the last value on the validation split; NaN where the run diverged.
+    ``validation`` is the score on the validation split after training, NaN where the run diverged. ``totals``
+    are the sums (G, 2) over groups of its items of which it is the ratio, None in records of 0.1.
 
     Raises:
         ValueError: no such study, or it varies more than learning rates, sizes, backbones, tasks and seeds.
     """
-    frame, history = load_study(runs, study), load_history(runs, study)
-    last = history[history["kind"] == "validation"].groupby("path").last()
-    rows = []
+    frame, rows = load_study(runs, study), []
     for run in frame[frame["status"].isin(ENDED)].to_dict("records"):
-        path, metric = str(run["path"]), str(run["metric"])
-        config = yaml.safe_load((Path(path) / "config.yaml").read_text())
-        known = run["status"] == "complete" and path in last.index and metric in last.columns
+        folder = Path(str(run["path"]))
+        config = yaml.safe_load((folder / "config.yaml").read_text())
         rows.append(
             {
                 **{key: run[key] for key in ("task", "scale", "backbone", "seed", "status")},
@@ -50,7 +51,8 @@ def rate_table(runs: Path, study: str) -> pd.DataFrame:
                 "learning_rate": float(config["optimizer"]["learning_rate"]),
                 "metric": run["metric"],
                 "direction": run["direction"],
-                "validation": float(last.loc[path, metric]) if known else math.nan,
+                "validation": float(run["validation"]) if run["status"] == "complete" else math.nan,
+                "totals": _totals(folder),
                 "words": shlex.split(str(run["command"] or ""))[3:],
             }
         )
@@ -66,6 +68,12 @@ def rate_table(runs: Path, study: str) -> pd.DataFrame:
             "study of its own (study.name=...)"
         )
     return table
+
+
+def _totals(folder: Path) -> NDArray[np.float64] | None:
+    result = json.loads((folder / "result.json").read_text())
+    totals = (result.get("validation") or [{}])[0].get("cluster_totals")
+    return None if totals is None else np.array(totals, dtype=np.float64)
 
 
 def _number(value: Any) -> float:
@@ -84,8 +92,9 @@ def best_rates(rates: pd.DataFrame) -> pd.DataFrame:
 
     Columns: those of ``ARM``, metric, learning_rate, validation, rates (how many were tried), seeds,
     ``edge`` (``lower`` or ``upper`` where nothing was tried beyond the best rate, else empty), ``decades``
-    (see ``robust_decades``) and ``open`` (whether they reach the end of the grid). An arm all of whose runs
-    diverged has NaN for a rate, and its edge is the lower one.
+    (see ``robust_decades``), ``open`` (whether they reach the end of the grid), and ``undecided`` (neighbours
+    in the grid that may be as good: see ``undecided_rates``). An arm all of whose runs diverged has NaN for a
+    rate, and its edge is the lower one.
     """
     rows = []
     for key, arm in rates.groupby(ARM, sort=True, dropna=False):
@@ -101,6 +110,7 @@ def best_rates(rates: pd.DataFrame) -> pd.DataFrame:
             | {"learning_rate": best, "validation": finished.get(best, math.nan), "rates": len(mean)}
             | {"seeds": sorted(int(seed) for seed in arm["seed"].unique())}
             | {"edge": edge, "decades": decades, "open": is_open}
+            | {"undecided": undecided_rates(arm, mean, best)}
         )
     return pd.DataFrame(rows)
 
@@ -119,6 +129,49 @@ def best_rate(mean: pd.Series, *, higher: bool) -> tuple[float, str]:
     tied = finished[finished == (finished.max() if higher else finished.min())]
     best = float(tied.index[(len(tied) - 1) // 2])  # the middle of equals is the safest
     return best, "lower" if best == mean.index.min() else "upper" if best == mean.index.max() else ""
+
+
+def undecided_rates(arm: pd.DataFrame, mean: pd.Series, best: float) -> list[float]:
+    """Return the neighbours of the best rate whose difference from it is below its standard error.
+
+    Empty where records do not say the standard error, and for neighbours that diverged.
+
+    Args:
+        arm: the runs of an arm, as from ``rate_table``.
+        mean: their results by rate, ascending.
+    """
+    if math.isnan(best):
+        return []
+    at = mean.index.get_loc(best)
+    neighbours = [float(rate) for rate in mean.index[max(at - 1, 0) : at + 2] if rate != best]
+    return [rate for rate in neighbours if abs(mean[rate] - mean[best]) <= difference_error(arm, best, rate)]
+
+
+def difference_error(arm: pd.DataFrame, one: float, other: float) -> float:
+    """Return the standard error of the difference of two rates' mean results; NaN where it is not known.
+
+    Both are scored on the same items, so that it is much smaller than those of the results. The part over
+    items is that of a difference of ratios of clusters' totals, averaged over the seeds. The part over seeds
+    is that of the mean of the seeds' differences, where there are two or more.
+    """
+    first, second = (arm[arm["learning_rate"] == rate].set_index("seed") for rate in (one, other))
+    seeds = first.index.intersection(second.index)
+    parts = [(first.loc[seed, "totals"], second.loc[seed, "totals"]) for seed in seeds]
+    if not parts or any(a is None or b is None or a.shape != b.shape for a, b in parts):
+        return math.nan
+    residual_G = np.mean([_residuals(a) - _residuals(b) for a, b in parts], axis=0)
+    groups = len(residual_G)
+    variance = (residual_G**2).sum() * groups / (groups - 1) if groups > 1 else math.nan
+    if len(seeds) > 1:
+        variance += (first.loc[seeds, "validation"] - second.loc[seeds, "validation"]).var() / len(seeds)
+    return math.sqrt(variance)
+
+
+def _residuals(totals_G2: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The groups' contributions (G,) to the error of a ratio of sums, linearised."""
+    numerator_G, denominator_G = totals_G2.T
+    ratio = numerator_G.sum() / denominator_G.sum()
+    return (numerator_G - ratio * denominator_G) / denominator_G.sum()
 
 
 def robust_decades(mean: pd.Series, best: float, *, higher: bool) -> tuple[float, bool]:

@@ -19,7 +19,7 @@ from experiments.runtime.errors import DataError
 from experiments.runtime.precision import inference
 from experiments.runtime.seeds import evaluation_seed
 from experiments.tasks.bits_per_byte import bits_per_byte, bits_per_byte_metric, nats_to_bits
-from experiments.tasks.metrics import GENERATED, SAMPLE, WHOLE, Metric, ratio_standard_error
+from experiments.tasks.metrics import GENERATED, SAMPLE, WHOLE, Metric, cluster_totals, ratio_standard_error
 from experiments.tasks.task import Task
 
 EVALUATION_SEED = 0
@@ -167,8 +167,7 @@ def summarise(scores: list[Score], objective: Objective, split: str, available: 
     cluster_N = _joined([s.cluster_B for s in scores])
     cluster_N = cluster_N if len(cluster_N) else np.arange(items)
     if len(accuracy_N):
-        error, clusters, sampling = _errors(accuracy_N, np.ones(items), cluster_N, available)
-        return Metric(
+        metric = Metric(
             name="answer_accuracy",
             split=split,
             value=float(accuracy_N.mean()),
@@ -178,22 +177,19 @@ def summarise(scores: list[Score], objective: Objective, split: str, available: 
             likelihood=None,
             estimator="most likely token at each answer, all answers hidden",
             samples=1,
-            standard_error=error,
+            standard_error=math.nan,
             items=items,
-            clusters=clusters,
-            sampling_error=sampling,
         )
+        return replace(metric, **_errors(accuracy_N, np.ones(items), cluster_N, available))
     nats_N, bytes_N = _joined([s.nats_B for s in scores]), _joined([s.bytes_B for s in scores])
-    error, clusters, sampling = _errors(nats_N, bytes_N, cluster_N, available)
     metric = bits_per_byte_metric(
         bits_per_byte(nats_N.sum(), bytes_N.sum()),
         split=split,
         likelihood=objective.likelihood,
-        standard_error=nats_to_bits(error),
+        standard_error=math.nan,
         items=items,
-        clusters=clusters,
     )
-    return replace(metric, sampling_error=None if sampling is None else nats_to_bits(sampling))
+    return replace(metric, **_errors(nats_to_bits(nats_N), bytes_N, cluster_N, available))
 
 
 def _errors(
@@ -201,17 +197,22 @@ def _errors(
     denominator_N: NDArray[np.float64],
     cluster_N: NDArray[np.float64],
     available: int | None,
-) -> tuple[float, int, float | None]:
-    """Return the standard error of a ratio, its clusters, and the part of it due to sampling the split.
+) -> dict[str, Any]:
+    """Return the fields of a metric that say how sure it is: a ratio of sums over its items.
 
     What was scored is a simple random sample of the ``available`` items of the split.
     """
     error, clusters = ratio_standard_error(numerator_N, denominator_N, cluster_N)
-    items = len(numerator_N)
-    if available is None:
-        return error, clusters, None
-    by_item, _ = ratio_standard_error(numerator_N, denominator_N, np.arange(items))
-    return error, clusters, by_item * math.sqrt(max(0.0, 1 - items / available))
+    items, sampling = len(numerator_N), None
+    if available is not None:
+        by_item, _ = ratio_standard_error(numerator_N, denominator_N, np.arange(items))
+        sampling = by_item * math.sqrt(max(0.0, 1 - items / available))
+    return {
+        "standard_error": error,
+        "clusters": clusters,
+        "sampling_error": sampling,
+        "cluster_totals": cluster_totals(numerator_N, denominator_N, cluster_N),
+    }
 
 
 def _joined(parts: list[Tensor | None]) -> NDArray[np.float64]:

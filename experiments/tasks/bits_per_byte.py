@@ -8,6 +8,10 @@ Special tokens have no bytes; their nats count where the objective scores them.
 from __future__ import annotations
 
 import math
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.metrics import Metric
@@ -18,7 +22,11 @@ def bits_per_byte(nats: float, num_bytes: float) -> float:
     return nats_to_bits(nats / num_bytes)
 
 
-def nats_to_bits(nats: float) -> float:
+@overload
+def nats_to_bits(nats: float) -> float: ...
+@overload
+def nats_to_bits(nats: NDArray[np.float64]) -> NDArray[np.float64]: ...
+def nats_to_bits(nats: float | NDArray[np.float64]) -> float | NDArray[np.float64]:
     """Return ``nats / log 2``."""
     return nats / math.log(2)
 
@@ -35,7 +43,6 @@ def bits_per_byte_metric(
     likelihood: Likelihood,
     standard_error: float,
     items: int,
-    clusters: int | None = None,
 ) -> Metric:
     """Return the metric of a split whose bits per byte are ``value``, pooled over ``items`` texts."""
     return Metric(
@@ -50,5 +57,4 @@ def bits_per_byte_metric(
         samples=likelihood.samples,
         standard_error=standard_error,
         items=items,
-        clusters=clusters,
     )

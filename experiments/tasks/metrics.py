@@ -65,6 +65,10 @@ class Metric:
     in the first window of the split."""
     sampling_error: float | None = None
     """The part of the standard error that scoring the whole split would remove; 0 for a whole split."""
+    cluster_totals: list[list[float]] | None = None
+    """Of each cluster the two sums whose ratio over all clusters is the value (bits and bytes, or right
+    answers and examples), in order; of more than ``JACKKNIFE_GROUPS`` clusters, of so many groups of them. The
+    standard error of a difference of two models on the same items follows from them."""
 
     def __post_init__(self) -> None:
         if not self.name or self.direction not in DIRECTIONS:
@@ -112,6 +116,19 @@ def ratio_standard_error(
         return math.nan, clusters
     spread = (residual_C**2).sum() * clusters / (clusters - 1)
     return math.sqrt(spread) / float(denominator_N.sum()), clusters
+
+
+def cluster_totals(
+    numerator_N: NDArray[np.float64], denominator_N: NDArray[np.float64], cluster_N: NDArray[Any]
+) -> list[list[float]]:
+    """Return the sums of both over each cluster, or over at most ``JACKKNIFE_GROUPS`` groups of clusters."""
+    number_N = np.unique(cluster_N, return_inverse=True)[1] % JACKKNIFE_GROUPS
+    return [
+        list(pair)
+        for pair in zip(
+            *(np.bincount(number_N, x_N).tolist() for x_N in (numerator_N, denominator_N)), strict=True
+        )
+    ]
 
 
 def jackknife(

@@ -5,17 +5,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
 
 from analysis.stats.learning_rate_choice import (
     best_rates,
+    difference_error,
     extension,
     further_rate,
     rate_means,
     rate_table,
     robust_decades,
+    undecided_rates,
 )
 
 WriteRun = Callable[..., Path]
@@ -172,3 +175,38 @@ def test_the_extension_is_the_command_of_the_study_for_one_arm(swept: Path, writ
         "-m", "experiments.train", "-m", "study=rates", "budget.tokens=600", "task.path=a b",
         "backbone=mamba", "optimizer.learning_rate=0.03", "seed=100,101",
     ]  # fmt: skip
+
+
+def arm_of(results: dict[float, list[np.ndarray]]) -> pd.DataFrame:
+    """An arm: by rate, of each seed the bits of ten documents of 100 bytes."""
+    rows = []
+    for rate, seeds in results.items():
+        for seed, bits in enumerate(seeds):
+            totals = np.stack([bits, np.full(len(bits), 100.0)], axis=1)
+            value = bits.sum() / (100 * len(bits))
+            rows.append({"learning_rate": rate, "seed": seed, "validation": value, "totals": totals})
+    return pd.DataFrame(rows)
+
+
+def test_the_error_of_a_difference_is_that_of_the_differences_by_document() -> None:
+    rng = np.random.default_rng(0)
+    texts = rng.normal(250, 40, size=10)  # documents differ much, rates little
+    gain = rng.normal(3, 1, size=10)
+    arm = arm_of({1e-3: [texts], 3e-3: [texts - gain]})
+    expected = gain.std(ddof=1) / math.sqrt(10) / 100
+    assert difference_error(arm, 3e-3, 1e-3) == pytest.approx(expected)
+    mean = rate_means(arm.assign(direction="lower"))
+    assert undecided_rates(arm, mean, 3e-3) == []  # 3 bits of 100 bytes against 0.3
+    noisy = arm_of({1e-3: [texts], 3e-3: [texts - rng.normal(0.1, 20, size=10)], 1e-2: [texts + 100]})
+    best = float(rate_means(noisy).idxmin())
+    assert undecided_rates(noisy, rate_means(noisy), best) == [1e-3 if best == 3e-3 else 3e-3]
+
+
+def test_the_error_of_a_difference_holds_the_spread_of_seeds_too() -> None:
+    texts = np.full(10, 250.0)
+    arm = arm_of({1e-3: [texts, texts], 3e-3: [texts - 1, texts - 3]})
+    assert difference_error(arm, 1e-3, 3e-3) == pytest.approx(np.std([0.01, 0.03], ddof=1) / math.sqrt(2))
+
+
+def test_of_records_without_totals_nothing_is_called_undecided(swept: Path) -> None:
+    assert best_of(swept)["undecided"].tolist() == [[], []]

@@ -1,4 +1,4 @@
-"""Finite training sets of generated tasks: epochs, resuming, and held-out examples that were not trained on."""
+"""Finite training sets of generated tasks: epochs, resuming, held-out examples that are not in them."""
 
 from collections import Counter
 
