@@ -67,7 +67,7 @@ class Metric:
     """The part of the standard error that scoring the whole split would remove; 0 for a whole split."""
     cluster_totals: list[list[float]] | None = None
     """Of each cluster the two sums whose ratio over all clusters is the value (bits and bytes, or right
-    answers and examples), in order; of more than ``JACKKNIFE_GROUPS`` clusters, of so many groups of them. The
+    answers and examples); of more than ``JACKKNIFE_GROUPS`` clusters, of so many groups of them. The
     standard error of a difference of two models on the same items follows from them."""
 
     def __post_init__(self) -> None:
