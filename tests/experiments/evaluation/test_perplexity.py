@@ -12,7 +12,7 @@ from experiments.evaluate import evaluate
 from experiments.evaluation.perplexity import repeated_bigrams
 from experiments.run.load_model import load_model
 from experiments.runtime.device import torch_device
-from experiments.runtime.errors import ConfigError, DataError
+from experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
 DEVICE = torch_device("cpu")
@@ -49,6 +49,11 @@ def found(run: Path, folder: Path, *words: str) -> dict:
     return json.loads(file.read_text())
 
 
+def scored_by(words: list[str], windows: int) -> torch.Tensor:
+    """True at the tokens of the first test windows that are scored."""
+    return commands.task(*words).batch("test", 0, 0, windows).answer_BT
+
+
 def nats_of(run: Path, words: list[str], windows: int) -> torch.Tensor:
     """The loss of each token of the first test windows, by hand."""
     saved, batch = load_model(run, DEVICE), commands.task(*words).batch("test", 0, 0, windows)
@@ -61,14 +66,17 @@ def nats_of(run: Path, words: list[str], windows: int) -> torch.Tensor:
 def test_rates_are_the_same_nats_over_other_counts(
     runs: dict[str, Path], words: list[str], tmp_path: Path
 ) -> None:
-    nats = nats_of(runs["decoder"], words, 20).sum().item()
-    values = found(runs["decoder"], tmp_path, "examples=20", "batch_size=7", "stretches=4")
+    """Of the whole split: every token once, its end token included."""
+    windows = commands.task(*words).num_examples("test")
+    nats = nats_of(runs["decoder"], words, windows)[scored_by(words, windows)].sum().item()
+    values = found(runs["decoder"], tmp_path, "batch_size=7", "stretches=4")
     test = f"test: {TEXT}"
-    text = test.encode()[: 20 * 32]
+    text = test.encode()
+    assert values["metrics"][0]["scored"] == "whole split"
     characters = sum(byte & 0xC0 != 0x80 for byte in text)
     assert characters < len(text)
     assert values["metrics"][0]["value"] == pytest.approx(nats / len(text) / math.log(2), rel=1e-5)
-    assert values["perplexity_per_token"] == pytest.approx(math.exp(nats / 640), rel=1e-5)
+    assert values["perplexity_per_token"] == pytest.approx(math.exp(nats / (len(text) + 1)), rel=1e-5)
     assert values["bits_per_character"] == pytest.approx(nats / characters / math.log(2), rel=1e-5)
     per_word = nats / len(text) * len(test.encode()) / len(test.split())
     assert math.log(values["perplexity_per_word"]) == pytest.approx(per_word, rel=1e-5)
@@ -121,16 +129,16 @@ def test_a_stride_scores_each_token_in_the_window_where_it_has_most_context(
 ) -> None:
     strided = [*words, "task.stride=8"]
     nats_BT = nats_of(runs["decoder"], strided, 12)
-    nats = nats_BT[0].sum() + nats_BT[1:, 24:].sum()
+    scored_BT = scored_by(strided, 12)
+    assert set(scored_BT.sum(1).tolist()) <= {8, 32}  # 32 of the first window of the text
     values = found(runs["decoder"], tmp_path, "examples=12", *strided)
-    assert values["perplexity_per_token"] == pytest.approx(math.exp(nats.item() / (32 + 11 * 8)), rel=1e-5)
+    expected = math.exp(nats_BT[scored_BT].mean().item())
+    assert values["perplexity_per_token"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_what_only_reading_from_left_to_right_can_say_is_refused_elsewhere(
     runs: dict[str, Path], words: list[str], tmp_path: Path
 ) -> None:
-    with pytest.raises(DataError, match=r"task\.stride: MaskedLM scores whole windows"):
-        found(runs["encoder"], tmp_path, *words, "task.stride=8")
     with pytest.raises(ConfigError, match="set stretches=null"):
         found(runs["encoder"], tmp_path, "examples=4", "stretches=2")
     with pytest.raises(ConfigError, match=r"recall: .* set recall=false"):
