@@ -18,8 +18,13 @@ from tests import ROOT
 README = (ROOT / "README.md").read_text()
 
 SMALL = {
-    "train": ["budget=smoke", "budget.tokens=600", "trainer.test_examples=8"],
-    "plan": ["budget=smoke", "budget.tokens=600", "trainer.test_examples=8"],
+    "train": [
+        "budget=smoke",
+        "budget.tokens=600",
+        "trainer.test_examples=8",
+        "trainer.validation_examples=8",
+    ],
+    "plan": ["budget=smoke", "budget.tokens=600", "trainer.test_examples=8", "trainer.validation_examples=8"],
     "evaluate": ["examples=8"],
     "downstream": ["limit=8"],
     "benchmark": ["contexts=[64,128]", "seconds=0.01", "warmup_seconds=0.1", "decode_tokens=4"],

@@ -41,6 +41,7 @@ RECORD = {
         "fingerprint",
         "references",
         "resume",
+        "validation",
     ),
     *("status", "message", "training", "metrics", "finished_at"),
 }
@@ -287,7 +288,7 @@ def test_the_metric_is_that_of_the_checkpoint(trained, backbone: str, task: str)
 
 
 def test_bits_per_byte_by_hand(trained) -> None:
-    """For a causal model on bytes: the mean of -log2 p over the tokens of the test windows."""
+    """For a causal model on bytes: the mean of -log2 p over the scored tokens of the test windows."""
     folder = trained("decoder", "text")
     settings = commands.settings(*words("decoder", "text", f"runs={folder.parents[2]}"))
     task, model = plan(settings).task, rebuild(settings).eval()
@@ -297,6 +298,6 @@ def test_bits_per_byte_by_hand(trained) -> None:
         logits_BTV = model(torch.cat([start, batch.tokens_BT[:, :-1]], dim=1)).logits_BTV
     assert batch.bytes_BT is not None
     chance_BTV = logits_BTV[..., : task.vocabulary.size].double().log_softmax(-1)
-    nats = -chance_BTV.gather(-1, batch.tokens_BT[..., None]).sum()
-    value = (nats / batch.bytes_BT.sum() / math.log(2)).item()
+    nats = -chance_BTV.gather(-1, batch.tokens_BT[..., None])[..., 0][batch.answer_BT].sum()
+    value = (nats / batch.bytes_BT[batch.answer_BT].sum() / math.log(2)).item()
     assert commands.result(folder)["metrics"][0]["value"] == pytest.approx(value, rel=1e-5)
