@@ -21,7 +21,7 @@ from analysis.cli import parquet, run_command, write
 from analysis.figures.against import against_figure
 from analysis.load.study import load_history, load_study
 from analysis.report.page import Findings, find, render_page
-from analysis.stats.arms import comparisons
+from analysis.stats.comparisons import comparisons
 from analysis.stats.steps_to_loss import with_steps
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings, with_warnings

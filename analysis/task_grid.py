@@ -25,11 +25,9 @@ from analysis.cli import parquet, run_command, write
 from analysis.load.study import load_study
 from analysis.stats.arms import TASK_SCALE, arm_table, finished, mixed_data
 from analysis.stats.performance_profile import lines
-from analysis.stats.solve_rates import solve_rates
+from analysis.stats.solve_rates import SOLVED, solve_rates
 from analysis.stats.warnings import study_warnings, with_warnings
 
-SOLVED = 0.95
-"""The accuracy from which on a task counts as solved, where its study says nothing."""
 WIDTH = 220
 """Columns where the output is no terminal."""
 

@@ -1,7 +1,7 @@
 """Plant faults in the code, one at a time, and say which tier of the tests catches each.
 
-    python -m tests.planted_faults                 all faults
-    python -m tests.planted_faults rope-sign holm  these
+    python -m tests.planted_faults                       all faults
+    python -m tests.planted_faults rope-sign correction  these
     python -m tests.planted_faults --list
 
 For each fault the committed code is checked out into a scratch worktree, one line is replaced, and the tests
@@ -133,12 +133,12 @@ FAULTS = (
         tests="tests/experiments/tracking/test_run_folder.py tests/faults/test_fault_storage.py",
     ),
     Fault(
-        name="holm",
+        name="correction",
         about="p-values are not corrected for the number of pairs",
-        file="analysis/stats/intervals.py",
-        old="(len(p_values) - rank) * p_values[index]",
-        new="p_values[index]",
-        tests="tests/analysis/stats/test_intervals.py",
+        file="analysis/stats/family.py",
+        old="all_pairs(count)",
+        new="one_comparison()",
+        tests="tests/analysis/stats/test_verdict_test.py",
     ),
 )
 

@@ -15,7 +15,8 @@ import pandas as pd
 
 from analysis.figures.matplotlib_export import printed
 from analysis.report.page import Findings
-from analysis.stats.arms import arm_table, comparisons
+from analysis.stats.arms import arm_table
+from analysis.stats.comparisons import comparisons
 from analysis.stats.warnings import study_warnings
 from experiments.config.tracking import TrackingConfig
 from experiments.runtime.atomic_io import write_bytes, write_json

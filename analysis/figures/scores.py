@@ -50,8 +50,11 @@ def _score_points(row: pd.Series, runs: pd.DataFrame, style: dict[str, dict[str,
     seeds = runs[(runs["cell"] == row["cell"]) & (runs["digest"] == row["digest"])]["score"].tolist()
     marker = {"color": look["color"], "symbol": look["symbol"], "size": 11}
     mean = _point(row, [row["score"]], label, marker)
-    if math.isfinite(row["half_width"]):
-        mean.error_x = {"type": "data", "array": [row["half_width"]], "color": look["color"], "thickness": 2}
+    if math.isfinite(row["low"]):
+        mean.error_x = {
+            "type": "data", "symmetric": False, "array": [row["high"] - row["score"]],
+            "arrayminus": [row["score"] - row["low"]], "color": look["color"], "thickness": 2,
+        }  # fmt: skip
     small = {"color": look["color"], "symbol": "circle-open", "size": 5}
     return [_point(row, seeds, label, small), mean]
 
@@ -71,7 +74,7 @@ def forest(gains: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
     """
     if gains.empty:
         return None
-    figure, [cell] = make_panels(["better than the baseline, in units of the score; 95% t-intervals"])
+    figure, [cell] = make_panels(["better than the baseline, in units of the score; corrected 95% intervals"])
     look = styles(frame)
     names = list(dict.fromkeys(gains["task"] + ", " + gains["scale"]))
     arms = sorted(gains["arm"].unique())
@@ -83,7 +86,10 @@ def forest(gains: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
                 x=own["gain"].tolist(),
                 y=[names.index(name) + 0.8 * height for name in own["task"] + ", " + own["scale"]],
                 mode="markers", name=str(arm), customdata=own["task"].tolist(),
-                error_x={"type": "data", "array": own["half_width"].tolist(), "color": style["color"]},
+                error_x={
+                    "type": "data", "symmetric": False, "array": (own["high"] - own["gain"]).tolist(),
+                    "arrayminus": (own["gain"] - own["low"]).tolist(), "color": style["color"],
+                },
                 marker={"color": style["color"], "symbol": style["symbol"], "size": 9},
                 hovertemplate=f"<b>{arm}</b>, %{{customdata}}: %{{x:.4f}}<extra></extra>",
             ), **cell,

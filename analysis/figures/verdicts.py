@@ -17,6 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.style import MOST_PANELS, PALETTE, places
 from analysis.stats.arms import TASK_SCALE, likelihood_group
+from analysis.stats.verdict_test import UNDECIDED
 from analysis.stats.versus_baseline import with_differences
 
 WIDTH = 8.5
@@ -145,9 +146,9 @@ def _draw_group(axes: Any, rows: pd.DataFrame, colours: dict[str, int], longest:
 
 def _draw_gains(axes: Any, rows: pd.DataFrame, colours: dict[str, int]) -> None:
     """Draw the zero line, and for each model its gain over the baseline with the interval."""
-    halves = rows["gain_half_width"].astype(float).fillna(0.0)
     gains = rows["gain"].astype(float)
-    ends = [0.0, *(gains - halves).dropna(), *(gains + halves).dropna()]
+    lows, highs = (rows[end].astype(float).fillna(gains) for end in ("gain_low", "gain_high"))
+    ends = [0.0, *lows.dropna(), *highs.dropna()]
     span = (max(ends) - min(ends)) or 1.0
     axes.set_xlim(min(ends) - 0.08 * span, max(ends) + 0.08 * span)
     axes.axvline(0, color=INK, linewidth=1, zorder=1)
@@ -160,16 +161,21 @@ def _draw_gains(axes: Any, rows: pd.DataFrame, colours: dict[str, int]) -> None:
         elif math.isnan(gains[index]):
             note = "not compared"
         else:
+            bar = _error_bar(gains[index], lows[index], highs[index])
             axes.errorbar(
-                gains[index], number, xerr=halves[index] or None, color=colour, linewidth=2, capsize=3,
-                marker="o", markersize=7, markeredgewidth=1.8, zorder=3,
-                markerfacecolor=colour if bool(row["separated"]) else "white",
+                gains[index], number, xerr=bar, color=colour, linewidth=2, capsize=3, marker="o",
+                markersize=7, markeredgewidth=1.8, zorder=3,
+                markerfacecolor=colour if row["verdict"] != UNDECIDED else "white",
             )  # fmt: skip
             continue
         axes.annotate(
             note, (0, number), xytext=(7 if right else -7, 0), textcoords="offset points", fontsize=7.5,
             color=SOFT, ha="left" if right else "right", va="center", zorder=3,
         )  # fmt: skip
+
+
+def _error_bar(gain: float, low: float, high: float) -> list[list[float]] | None:
+    return None if low == high else [[gain - low], [high - gain]]
 
 
 def _beside(axes: Any, number: int, text: str, side: int, points: float, **style: Any) -> None:
@@ -191,10 +197,9 @@ def _caption(rows: pd.DataFrame) -> str:
     low, high = int(rows["seeds"].min()), int(rows["seeds"].max())
     seeds = f"{low} seed{'s' * (low > 1)}" if low == high else f"{low} to {high} seeds"
     return (
-        f"Points: mean difference from the baseline over {seeds}, paired by seed; bars: 95% t-intervals, not "
-        "corrected for their number.\n"
-        "Filled: better or worse (p < 0.05 after Holm, 3 seeds or more); open: a tie, not separated. "
-        "Right: mean score with its 95% interval.\n"
+        f"Points: mean difference from the baseline over {seeds}; bars: 95% intervals, corrected for their "
+        "number.\n"
+        "Filled: better, worse or equivalent; open: undecided. Right: mean score with its 95% interval.\n"
         "Scores of different likelihood types are not comparable, so each type has an axis and a baseline of "
         "its own: the study's, else its best model."
     )

@@ -20,6 +20,7 @@ rest is text (None where the record has none).
     published                          what the study quotes from others (``study.published``), JSON text
     baseline against                   what more the tables show: ``study.baseline``, ``study.against``
     solved                             the accuracy from which on a task counts as solved (``study.solved``)
+    shared_seeds margin                how models are compared: ``study.shared_seeds``, ``study.margin``
     decay_ends                         fractions of the steps at which the learning rate decayed, JSON text
     learning_rate                      its peak
     steps_to                           the arm whose final score the others are timed to (``study.steps_to``)

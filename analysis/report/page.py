@@ -34,7 +34,8 @@ from analysis.scaling.tables import Fit, checks, fit
 from analysis.speed.curves import roof_notes, speed_curves
 from analysis.speed.panels import largest_curves, memory_curves, sampling_curves
 from analysis.speed.rows import given
-from analysis.stats.arms import comparisons, matched_line
+from analysis.stats.arms import matched_line
+from analysis.stats.comparisons import comparisons
 from analysis.stats.extra_tests import published
 from analysis.stats.learning_rate_sensitivity import rate_notes, rate_optima, rate_runs
 from analysis.stats.ranks import baseline_gains, levels_reached

@@ -10,7 +10,8 @@ from analysis.figures.style import styles
 from analysis.load.arm_names import config_differences
 from analysis.speed.curves import SHARE_HEAD, share_rows
 from analysis.speed.panels import LARGEST_HEAD, largest_rows
-from analysis.stats.arms import TASK_SCALE, arm_table, comparisons, likelihood_group
+from analysis.stats.arms import TASK_SCALE, arm_table, likelihood_group
+from analysis.stats.comparisons import comparisons
 from analysis.stats.performance_profile import NOTE, across_tasks, profile_grid
 from analysis.stats.ranks import ranks
 from analysis.stats.run_costs import (

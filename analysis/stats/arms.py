@@ -1,4 +1,4 @@
-"""From runs to arms: means over seeds and paired comparisons.
+"""From runs to arms: means over seeds, with their intervals and reference lines.
 
 Everything here is a function of the frame that ``analysis.load.study.load_study``
 returns. An arm, called model in tables, is one run configuration under several seeds; a table holds the
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
 
 from analysis.load.run_record import NUMBERS
-from analysis.stats.intervals import MARGINS, compare_arms, mean_interval
+from analysis.stats.intervals import mean_interval
+from analysis.stats.shares import is_share, share_interval
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
 TASK_SCALE = ["task", "scale"]
@@ -43,24 +43,37 @@ def arm_table(frame: pd.DataFrame) -> pd.DataFrame:
 
     Columns: ``task scale kind`` (``arm`` or ``reference``) ``arm cell digest
     backbone objective likelihood metric unit direction``; ``score`` (mean over
-    seeds), ``half_width`` (of its 95% t-interval; NaN below two seeds),
-    ``seeds`` (runs that count), ``runs``, ``status`` (``complete`` if all are),
-    ``message``; and the means of the number columns of ``load_study``.
+    seeds), ``low`` and ``high`` (its 95% interval over seeds: Student's, of a
+    fraction by its logit), ``half_width`` (of the t-interval; all three NaN below
+    two seeds), ``seeds`` (runs that count), ``runs``, ``status`` (``complete`` if
+    all are), ``message``; ``item_se`` (standard error over test items, the mean of
+    the runs': another text, not another seed), ``items`` and ``clusters`` (what it
+    is over); ``below`` (the reference lines that the mean does not beat),
+    ``learned`` (False if one of these needs no learning); and the means of the
+    number columns of ``load_study``.
     Arms are in order of likelihood type, then score; the best first. Where types are mixed,
     in order of score alone, and ``mixed`` names the types.
     """
     rows = []
     for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
         mixed = mixed_likelihoods(group)
+        lines = _reference_rows(group)
         arms = [_arm_row(runs) | {"mixed": mixed} for _, runs in group.groupby(["cell", "digest"])]
+        arms = [row | _not_beaten(row, lines) for row in arms]
         arms.sort(key=_rank)
-        rows += [{"task": task, "scale": scale, **row} for row in arms + _reference_rows(group)]
+        rows += [{"task": task, "scale": scale, **row} for row in arms + lines]
     return pd.DataFrame(rows)
 
 
 def _arm_row(runs: pd.DataFrame) -> dict[str, Any]:
     good = runs[finished(runs)]
-    estimate = mean_interval(good["score"].tolist())
+    scores = good["score"].tolist()
+    estimate = mean_interval(scores)
+    half_width = math.nan if estimate.half_width is None else estimate.half_width
+    low, high = estimate.mean - half_width, estimate.mean + half_width
+    items = _mean(good, "score_items")
+    if is_share(_first(good["unit"]), scores):
+        low, high = share_interval(scores, items)
     unfinished = runs[~finished(runs)]
     shown = runs if good.empty else good
     return {
@@ -68,13 +81,44 @@ def _arm_row(runs: pd.DataFrame) -> dict[str, Any]:
         **{key: _first(runs[key]) for key in ("arm", "cell", "digest", "backbone", "objective")},
         **{key: _first(shown[key]) for key in ("likelihood", "metric", "unit", "direction")},
         "score": estimate.mean,
-        "half_width": math.nan if estimate.half_width is None else estimate.half_width,
+        "half_width": half_width,
+        "low": low,
+        "high": high,
+        "item_se": _mean(good, "score_standard_error"),
+        "items": items,
+        "clusters": _mean(good, "score_clusters"),
         "seeds": estimate.n,
         "runs": len(runs),
         "status": "complete" if unfinished.empty else ", ".join(sorted(set(unfinished["status"]))),
         "message": "; ".join(run_notes(unfinished)) or None,
         **{column: shown[column].mean() for column in NUMBERS if column in shown},
     }
+
+
+def _mean(runs: pd.DataFrame, column: str) -> float:
+    """Return the mean of a column that frames of earlier versions may lack."""
+    return float(runs[column].mean()) if column in runs else math.nan
+
+
+def _not_beaten(row: dict[str, Any], lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the columns ``below`` and ``learned`` of an arm."""
+    sign = 1 if row["direction"] == "higher" else -1
+    missed = [
+        line["arm"]
+        for line in lines
+        if row["seeds"] and line["metric"] == row["metric"] and sign * (row["score"] - line["score"]) <= 0
+    ]
+    learned = not any(needs_no_learning(row["metric"], name) for name in missed)
+    return {"below": ", ".join(missed) or None, "learned": learned}
+
+
+def needs_no_learning(metric: str, reference: str) -> bool:
+    """Return True for a line that no trained model should miss: chance, a shallow solver, a unigram.
+
+    Of bits per byte, compressors and n-grams use more of the text than that: to be above them is said, and
+    is no failure.
+    """
+    return metric != "bits_per_byte" or reference.startswith(("unigram", "uniform"))
 
 
 def _reference_rows(group: pd.DataFrame) -> list[dict[str, Any]]:
@@ -88,7 +132,7 @@ def _reference_rows(group: pd.DataFrame) -> list[dict[str, Any]]:
             "seeds": 0, "runs": 0,
         }
         for r in found.values()
-        if r["metric"] == metric
+        if r["metric"] == metric and r.get("split", "test") == "test"
     ]  # fmt: skip
     return sorted(rows, key=lambda r: r["score"], reverse=direction == "lower")
 
@@ -120,38 +164,17 @@ def mixed_likelihoods(group: pd.DataFrame) -> str | None:
     return ", ".join(found) if allowed and len(found) > 1 else None
 
 
-def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return every pair of arms of one task, scale and likelihood type; Holm over the pairs of the type.
+def declared_baseline(runs: pd.DataFrame) -> str | None:
+    """Return the model that ``study.baseline`` names, by its name or as the only one of its backbone.
 
-    Where types are mixed, they count as one, whose name is all their names.
-
-    Columns: ``task scale likelihood unit margin`` and the fields of
-    ``intervals.Difference``. Arms with a run that did not finish are left
-    out (the mean of the survivors flatters them), and so are tasks whose runs
-    saw different data.
+    None where a study names no baseline, or none of these runs' models.
     """
-    rows = []
-    for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
-        if mixed_data(group):
-            continue
-        if (mixed := mixed_likelihoods(group)) is not None:
-            group = group.assign(likelihood=mixed)
-        classes = group[in_finished_arms(group)].groupby(["likelihood", "metric"], dropna=False, sort=True)
-        for (kind, metric), arms in classes:
-            scores = {str(arm): r.set_index("seed")["score"].to_dict() for arm, r in arms.groupby("arm")}
-            margin = MARGINS.get(str(metric), 0.0)
-            shared = {
-                "task": task, "scale": scale, "likelihood": None if pd.isna(kind) else kind,
-                "unit": _first(arms["unit"]), "margin": margin,
-            }  # fmt: skip
-            rows += [shared | asdict(d) for d in compare_arms(scores, arms["direction"].iloc[0], margin)]
-    return pd.DataFrame(rows, columns=COMPARISON_COLUMNS)
-
-
-COMPARISON_COLUMNS = [
-    "task", "scale", "likelihood", "unit", "margin",
-    "better", "worse", "gain", "half_width", "n", "p", "detectable", "paired", "separated",
-]  # fmt: skip
+    wanted = asked(runs, "baseline")
+    names = runs[["arm", "backbone"]].drop_duplicates()
+    if wanted is None or wanted in names["arm"].tolist():
+        return wanted
+    own = names[names["backbone"] == wanted]["arm"]
+    return str(own.iloc[0]) if len(own) == 1 else None
 
 
 def run_notes(runs: pd.DataFrame) -> list[str]:

@@ -7,16 +7,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.stats.arms import TASK_SCALE, arm_table, asked, comparisons, finished, likelihood_group
+from analysis.stats.arms import TASK_SCALE, arm_table, declared_baseline, finished, likelihood_group
+from analysis.stats.comparisons import comparisons, verdict_of
 from analysis.stats.steps_to_loss import first_reached, validation_curve
+from analysis.stats.verdict_test import BETTER, WORSE
 
 LEVELS = 8
 
 
 def baseline_of(rows: pd.DataFrame, frame: pd.DataFrame) -> str:
     """Return ``study.baseline`` where it is one of these rows of ``arm_table``, else the first, the best."""
-    wanted = asked(frame, "baseline")
-    return str(wanted) if wanted in rows["arm"].tolist() else str(rows["arm"].iloc[0])
+    wanted = declared_baseline(frame[frame["arm"].isin(rows["arm"])])
+    return str(rows["arm"].iloc[0]) if wanted is None else wanted
 
 
 def levels_reached(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
@@ -68,40 +70,52 @@ def levels_reached(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
 def baseline_gains(frame: pd.DataFrame) -> pd.DataFrame:
     """Return how much better than the baseline each arm of its likelihood type is on each task.
 
-    Columns: ``task scale arm gain half_width``; intervals are not corrected for their number.
+    Columns: ``task scale arm gain low high verdict``; the interval is that of ``comparisons``.
     """
     pairs, rows = comparisons(frame), []
     arms = arm_table(frame).query("kind == 'arm' and seeds > 0 and seeds == runs")
     for (task, scale, _), group in arms.groupby([*TASK_SCALE, "likelihood"], dropna=False, sort=True):
         baseline = baseline_of(group, frame)
         here = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
-        for _, pair in here.iterrows():
-            names = {pair["better"], pair["worse"]}
-            other = names - {baseline}
-            if len(other) != 1 or not names <= set(group["arm"]) or pd.isna(pair["half_width"]):
-                continue
-            sign = 1 if pair["worse"] == baseline else -1
-            rows.append(
-                {"task": task, "scale": scale, "arm": other.pop(), "gain": sign * pair["gain"]}
-                | {"half_width": pair["half_width"]}
-            )
-    return pd.DataFrame(rows, columns=["task", "scale", "arm", "gain", "half_width"])
+        for arm in group["arm"]:
+            found = None if arm == baseline else verdict_of(here, arm, baseline)
+            if found is not None and not pd.isna(found["low"]):
+                rows.append(
+                    {"task": task, "scale": scale, "arm": arm, "gain": found["difference"]}
+                    | {key: found[key] for key in ("low", "high", "verdict")}
+                )
+    return pd.DataFrame(rows, columns=["task", "scale", "arm", "gain", "low", "high", "verdict"])
 
 
 def ranks(rows: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, str]:
     """Return the range of ranks within its likelihood type that each arm may have.
 
-    Arms between which nothing is separated are ties. An arm's best rank is one after all that are separated
-    from it and better, its worst one before all that are separated from it and worse.
+    An arm's best rank is one after all that are better, its worst one before all that are worse. What is
+    better than something better is better: the verdicts of a family hold together. Arms that have not learned
+    the task have no rank.
     """
     found = {}
-    sure = pairs[pairs["separated"].astype(bool)] if len(pairs) else pairs
     arms = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]
     for _, group in arms.groupby([likelihood_group(row) for _, row in arms.iterrows()]):
-        names = group["arm"].tolist()
+        names = [str(name) for name in group.loc[group["learned"].ne(False), "arm"]]
+        above = _better(names, pairs)
         for name in names:
-            above = sure[(sure["worse"] == name) & sure["better"].isin(names)]
-            below = sure[(sure["better"] == name) & sure["worse"].isin(names)]
-            first, last = 1 + len(above), len(names) - len(below)
-            found[str(name)] = f"{first}" if first == last else f"{first}-{last}"
+            worse = sum(name in own for own in above.values())
+            first, last = 1 + len(above[name]), len(names) - worse
+            found[name] = f"{first}" if first == last else f"{first}-{last}"
     return found
+
+
+def _better(names: list[str], pairs: pd.DataFrame) -> dict[str, set[str]]:
+    """Return for each arm those that are better than it, directly or through others."""
+    through: dict[str, set[str]] = {name: set() for name in {*names, *pairs["model"], *pairs["other"]}}
+    for model, other, verdict in zip(pairs["model"], pairs["other"], pairs["verdict"], strict=True):
+        if verdict == BETTER:
+            through[other].add(model)
+        elif verdict == WORSE:
+            through[model].add(other)
+    for middle in through:
+        for own in through.values():
+            if middle in own:
+                own |= through[middle]
+    return {name: through[name] & set(names) for name in names}

@@ -10,12 +10,18 @@ from typing import Any
 import pandas as pd
 
 from analysis.stats.arms import TASK_SCALE, arm_table, asked
-from analysis.stats.intervals import wilson_interval
+from analysis.stats.shares import wilson_interval
 
 NOTE = (
     "A run that diverged or ran out of memory has not solved its task; runs still going on are left out. The "
     "interval is Wilson's, 95%, over seeds."
 )
+
+SOLVED = 0.95
+"""The accuracy from which on a task counts as solved, where its study says nothing."""
+SPAN, JUMP = 0.1, 0.5
+"""Spans of a model's accuracies over its seeds: from ``SPAN`` on, seeds on both sides of ``study.solved`` are
+solved or not; from ``JUMP`` on they are, whatever a study says."""
 
 COLUMNS = ["task", "scale", "arm", "threshold", "solved", "runs", "rate", "low", "high"]
 
@@ -44,6 +50,29 @@ def solve_rates(frame: pd.DataFrame) -> pd.DataFrame:
                 }
             )  # fmt: skip
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def solve_counts(runs: pd.DataFrame) -> dict[str, tuple[int, int]] | None:
+    """Return how many of the seeds of each model solve a task, and all its seeds, if scores jump; else None.
+
+    Where some seeds of a model solve a task and others do not, means have no normal distribution, and models
+    are compared by solve counts. Where no model does both, means are compared as in any other task.
+
+    Args:
+        runs: finished runs of the models of one task.
+    """
+    if not runs["metric"].dropna().str.endswith("accuracy").all():
+        return None
+    declared = asked(runs, "solved")
+    threshold = SOLVED if declared is None else float(declared)
+    jumps, counts = False, {}
+    for arm, own in runs.groupby("arm", sort=True):
+        scores = own["score"]
+        solved, span = int((scores >= threshold).sum()), float(scores.max() - scores.min())
+        both = declared is not None and 0 < solved < len(scores)
+        jumps |= span > JUMP or (both and span > SPAN)
+        counts[str(arm)] = solved, len(scores)
+    return counts if jumps else None
 
 
 def solved_title(rows: pd.DataFrame) -> str:

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pandas as pd
 
-from analysis.stats.arms import TASK_SCALE, arm_table, comparisons, likelihood_group
-from analysis.stats.intervals import CONFIDENCE, MIN_SEEDS
+from analysis.stats.arms import TASK_SCALE, arm_table, likelihood_group
+from analysis.stats.comparisons import comparisons, verdict_of
 from analysis.stats.ranks import baseline_of, ranks
+from analysis.stats.verdict_test import UNDECIDED
 
 DIFFERENCES = ("rank", "gain over baseline (n)", "p", "verdict")
 """Headers of ``difference_cells``."""
 
 DIFFERENCES_NOTE = (
-    "Rank: the range of ranks within the likelihood type that the separated pairs allow. Gain: positive is "
-    "better; over study.baseline where that is of the type, else over the best model of the type. MDD: the "
-    "minimum detectable difference with these seeds, at 80% power and the 5% level."
+    "Rank: the range of ranks within the likelihood type that the verdicts allow. Gain: positive is "
+    "better; over study.baseline where that is of the type, else over the best model of the type; in square "
+    "brackets its 95% interval. MDD: the minimum detectable difference, found by these seeds with 80% power. "
+    "p, intervals and MDD are corrected for all comparisons."
 )
 
 
 def with_differences(frame: pd.DataFrame) -> pd.DataFrame:
     """Return ``arm_table`` with each arm's difference from the baseline of its likelihood type.
 
-    Further columns: ``rank`` (see ``ranks``), ``baseline``, ``gain`` (positive where the arm is
-    better than the baseline), ``gain_half_width`` (of its 95% t-interval), ``gain_seeds``, ``gain_p`` (after
-    Holm), ``paired``, ``separated``, ``detectable`` and ``margin``, as in ``comparisons``. They are
-    empty for the baseline itself, for references, and for arms that are not compared.
+    Further columns: ``rank`` (see ``ranks``), ``baseline``, ``gain`` (positive where the arm is better than
+    the baseline), ``gain_low`` and ``gain_high`` (its simultaneous 95% interval), ``gain_error`` (standard
+    error), ``gain_seeds``, ``gain_p``, and ``verdict``, ``separated``, ``detectable``, ``seeds_to_decide``,
+    ``margin``, ``reason`` and ``test`` as in ``comparisons``. They are empty for the baseline itself, for
+    references, and for arms that are not compared.
     """
     arms, pairs = arm_table(frame), comparisons(frame)
     known: dict[int, dict[str, Any]] = {}
@@ -40,49 +42,48 @@ def with_differences(frame: pd.DataFrame) -> pd.DataFrame:
             baseline = baseline_of(whole if len(whole) else group, frame)
             for index, arm in group["arm"].items():
                 compared = _against(here, str(arm), baseline)
-                known[int(str(index))] = {"rank": found[str(arm)], "baseline": baseline} | compared
+                known[int(str(index))] = {"rank": found.get(str(arm)), "baseline": baseline} | compared
     return arms.join(pd.DataFrame.from_dict(known, orient="index", columns=COLUMNS))
 
 
-COLUMNS = [
-    "rank", "baseline", "gain", "gain_half_width", "gain_seeds", "gain_p", "paired", "separated",
-    "detectable", "margin",
-]  # fmt: skip
+SAME = ("verdict", "separated", "detectable", "seeds_to_decide", "margin", "reason", "test")
+"""Columns of ``comparisons`` that keep their names."""
+RENAMED = {
+    "difference": "gain", "low": "gain_low", "high": "gain_high", "standard_error": "gain_error",
+    "seeds": "gain_seeds", "p": "gain_p",
+}  # fmt: skip
+COLUMNS = ["rank", "baseline", *RENAMED.values(), *SAME]
 
 
 def _against(pairs: pd.DataFrame, arm: str, baseline: str) -> dict[str, Any]:
-    found = pairs[pairs["better"].isin([arm, baseline]) & pairs["worse"].isin([arm, baseline])]
-    if found.empty:
+    pair = None if arm == baseline else verdict_of(pairs, arm, baseline)
+    if pair is None:
         return {}
-    pair = found.iloc[0]
-    return {
-        "gain": pair["gain"] if pair["better"] == arm else -pair["gain"],
-        "gain_half_width": pair["half_width"], "gain_seeds": pair["n"], "gain_p": pair["p"],
-        **{key: pair[key] for key in ("paired", "separated", "detectable", "margin")},
-    }  # fmt: skip
+    return {new: pair[old] for old, new in RENAMED.items()} | {key: pair[key] for key in SAME}
 
 
 def difference_cells(row: pd.Series) -> list[str]:
     """Return a row of ``with_differences`` as text, a cell for each of ``DIFFERENCES``."""
-    if not isinstance(row["rank"], str):
+    if not isinstance(row["baseline"], str):
         return [""] * len(DIFFERENCES)
+    rank = row["rank"] if isinstance(row["rank"], str) else ""
     if pd.isna(row["gain"]):
-        return [row["rank"], "", "", "baseline" if row["arm"] == row["baseline"] else "not compared"]
-    half = "" if pd.isna(row["gain_half_width"]) else f" ± {row['gain_half_width']:.4f}"
+        return [rank, "", "", "baseline" if row["arm"] == row["baseline"] else "not compared"]
+    ends = "" if pd.isna(row["gain_low"]) else f" [{row['gain_low']:+.4f}, {row['gain_high']:+.4f}]"
     p = "" if pd.isna(row["gain_p"]) else f"{row['gain_p']:.2g}"
-    return [row["rank"], f"{row['gain']:+.4f}{half} ({row['gain_seeds']:.0f})", p, verdict_words(row)]
+    return [rank, f"{row['gain']:+.4f}{ends} ({row['gain_seeds']:.0f})", p, verdict_words(row)]
 
 
 def verdict_words(row: pd.Series) -> str:
-    """Return better, worse or tie; a tie with the minimum detectable difference (MDD)."""
-    if row["separated"]:
-        words = "better" if row["gain"] > 0 else "worse"
-    elif row["gain_p"] < 1 - CONFIDENCE and row["gain_seeds"] >= MIN_SEEDS:
-        words = f"tie: below the margin of {row['margin']:g}"
-    elif row["gain_seeds"] >= MIN_SEEDS:
-        words = f"tie: MDD {row['detectable']:.4f}"
-    elif pd.isna(row["detectable"]) or math.isinf(row["detectable"]):
-        words = f"tie: a verdict takes {MIN_SEEDS} seeds"
-    else:
-        words = f"tie: MDD {row['detectable']:.4f}; a verdict takes {MIN_SEEDS} seeds"
-    return words if row["paired"] else f"{words}; unpaired"
+    """Return the verdict; undecided with its reason, the minimum detectable difference (MDD) and seeds.
+
+    Args:
+        row: of ``with_differences`` or of ``comparisons``.
+    """
+    if row["verdict"] != UNDECIDED:
+        return str(row["verdict"])
+    if row["reason"]:
+        return f"undecided: {row['reason']}"
+    words = "undecided" if pd.isna(row["detectable"]) else f"undecided: MDD {row['detectable']:.4f}"
+    decide = row["seeds_to_decide"]
+    return words if pd.isna(decide) else f"{words}, {decide:.0f} seeds would decide"

@@ -18,7 +18,7 @@ from analysis.stats.arms import (
     mixed_likelihoods,
     run_notes,
 )
-from analysis.stats.intervals import MIN_SEEDS
+from analysis.stats.family import MIN_SEEDS
 from analysis.stats.learning_rate_sensitivity import rate_warnings
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 

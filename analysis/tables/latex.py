@@ -6,7 +6,8 @@ import re
 
 import pandas as pd
 
-from analysis.stats.arms import TASK_SCALE, comparisons, likelihood_group, matched_line
+from analysis.stats.arms import TASK_SCALE, likelihood_group, matched_line
+from analysis.stats.comparisons import comparisons
 from analysis.stats.versus_baseline import DIFFERENCES_NOTE, difference_cells, with_differences
 from analysis.stats.warnings import study_warnings
 from analysis.tables.text import cells, counts_line, how_compared, title

@@ -18,12 +18,19 @@ from rich.text import Text
 from analysis.stats import against_variable as against
 from analysis.stats import likelihood_gap as gap
 from analysis.stats import solve_rates as solved
-from analysis.stats.arms import TASK_SCALE, arm_table, comparisons, likelihood_group, matched_line
+from analysis.stats.arms import TASK_SCALE, arm_table, likelihood_group, matched_line
+from analysis.stats.comparisons import ALL_PAIRS, BASELINE, comparisons, verdict_of
 from analysis.stats.extra_tests import further_grid, further_scores, published
-from analysis.stats.intervals import CONFIDENCE, MIN_SEEDS
 from analysis.stats.performance_profile import NOTE, across_tasks, profile_grid
 from analysis.stats.steps_to_loss import steps_grid
-from analysis.stats.versus_baseline import DIFFERENCES, DIFFERENCES_NOTE, difference_cells, with_differences
+from analysis.stats.verdict_test import BETTER, EQUIVALENT, WORSE
+from analysis.stats.versus_baseline import (
+    DIFFERENCES,
+    DIFFERENCES_NOTE,
+    difference_cells,
+    verdict_words,
+    with_differences,
+)
 from analysis.stats.warnings import study_warnings
 from analysis.tables.format import flops, seconds, si, size
 
@@ -135,7 +142,7 @@ def title(rows: pd.DataFrame) -> str:
 
 
 def verdicts(rows: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
-    """Return, for each likelihood type, its best model against each of the others, in words.
+    """Return, for each likelihood type, its models against the baseline or the best one, in words.
 
     Args:
         rows: the arms of one task and scale, in order, as from ``arm_table``.
@@ -148,11 +155,15 @@ def verdicts(rows: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
         found = pairs[same]
         if found.empty:
             continue
-        order = [arm for arm in rows["arm"] if arm in {*found["better"], *found["worse"]}]
+        against = found["family"] == BASELINE
+        order = [arm for arm in rows["arm"] if arm in {*found["model"], *found["other"]}]
+        best = str(found[against]["other"].iloc[0]) if against.any() else order[0]
         among = "" if pd.isna(likelihood) else f"{likelihood}: "
-        for other in order[1:]:
-            two = found["better"].isin([order[0], other]) & found["worse"].isin([order[0], other])
-            lines.append(among + verdict(found[two].iloc[0]))
+        for other in [arm for arm in order if arm != best]:
+            # The baseline stands second; the best model, where there is none, first.
+            two = (other, best) if against.any() else (best, other)
+            if (pair := verdict_of(found, *two)) is not None:
+                lines.append(among + verdict(pair))
     return lines + how_compared(pairs) * bool(lines)
 
 
@@ -161,33 +172,32 @@ def how_compared(pairs: pd.DataFrame, *notes: str) -> list[str]:
     if pairs.empty:
         return []
     margin, unit = pairs.iloc[0][["margin", "unit"]]
-    how = "Paired by seed, 95% t-intervals; p after Holm over all pairs of a likelihood type"
+    families = " and ".join(FAMILIES[name] for name in pairs["family"].unique())
+    tests = ", ".join(name for name in pairs["test"].unique() if name != "none") or "none"
+    how = f"Test: {tests}; p and 95% intervals corrected for {families} of a likelihood type"
     return [f"{how}; margin {margin:g}{'' if unit == 'share' else f' {unit}'}.", *notes]
 
 
+FAMILIES = {BASELINE: "all models against the baseline", ALL_PAIRS: "all pairs"}
+"""Words for the families of ``comparisons``."""
+
+
 def _compared(rows: pd.DataFrame) -> Iterator[tuple[Hashable, pd.Series]]:
-    """Return the rows of ``with_differences`` that have a rank."""
-    return rows[rows["rank"].notna()].iterrows()
+    """Return the rows of ``with_differences`` that have a baseline."""
+    return rows[rows["baseline"].notna()].iterrows()
 
 
 def verdict(pair: pd.Series) -> str:
     """Return one comparison in words."""
-    size = f"{pair['gain']:.4f}" + ("" if pd.isna(pair["half_width"]) else f" ± {pair['half_width']:.4f}")
-    if pair["separated"]:
-        sure = f"p = {pair['p']:.2g}, {pair['n']} seeds" + ", unpaired" * (not pair["paired"])
-        return f"{pair['better']} is better than {pair['worse']} by {size} ({sure})."
-    if pair["p"] < 1 - CONFIDENCE and pair["n"] >= MIN_SEEDS:
-        reason = f"below the margin of {pair['margin']:g}"
-    elif pair["n"] >= MIN_SEEDS:
-        reason = f"minimum detectable difference {pair['detectable']:.4f} with {pair['n']} seeds"
-    elif pair["n"] >= 2:
-        reason = f"a verdict takes {MIN_SEEDS} seeds"
-        if pd.notna(pair["detectable"]):
-            reason += f"; minimum detectable difference {pair['detectable']:.4f} with {pair['n']}"
-    else:
-        reason = f"seeds in common: {pair['n']}"
-    reason += "; no two seeds in common, so unpaired" * (not pair["paired"])
-    return f"{pair['better']} and {pair['worse']} are not separated: difference {size}; {reason}."
+    model, other = pair["model"], pair["other"]
+    ends = "" if pd.isna(pair["low"]) else f" [{pair['low']:+.4f}, {pair['high']:+.4f}]"
+    size = f"{pair['difference']:+.4f}{ends}" + " of solve rates" * ("solve rate" in pair["test"])
+    seeds = f"{pair['seeds']} seed" + "s" * int(pair["seeds"] != 1)
+    if pair["verdict"] in (BETTER, WORSE):
+        return f"{model} is {pair['verdict']} than {other}: {size} (p = {pair['p']:.2g}, {seeds})."
+    if pair["verdict"] == EQUIVALENT:
+        return f"{model} and {other} are equivalent within {pair['margin']:g}: {size} ({seeds})."
+    return f"{model} and {other}: {verdict_words(pair)}; difference {size}, {seeds}."
 
 
 def cells(row: pd.Series) -> list[str]:

@@ -11,7 +11,8 @@ from analysis import compare
 from analysis.cli import read_arguments
 from analysis.compare import CompareConfig, main
 from analysis.load.study import load_study
-from analysis.stats.arms import arm_table, comparisons
+from analysis.stats.arms import arm_table
+from analysis.stats.comparisons import comparisons
 from analysis.tables.latex import render_latex
 from analysis.tables.text import render_markdown, render_tables
 

@@ -32,7 +32,7 @@ def test_one_seed_has_no_bar_and_failures_no_point(study: Path) -> None:
 def test_arms_of_a_forest_stand_apart_around_their_task(study: Path) -> None:
     gains = pd.DataFrame(
         [
-            {"task": task, "scale": "nano", "arm": arm, "gain": 0.1, "half_width": 0.2}
+            {"task": task, "scale": "nano", "arm": arm, "gain": 0.1, "low": -0.1, "high": 0.3}
             for task in ("text", "recall")
             for arm in ("s4", "mamba")
         ]

@@ -14,7 +14,8 @@ import pytest
 from analysis.figures.curves import AXES, learning_curves
 from analysis.load.study import load_history, load_study
 from analysis.report.__main__ import main
-from analysis.stats.arms import TASK_SCALE, arm_table, comparisons
+from analysis.stats.arms import TASK_SCALE, arm_table
+from analysis.stats.comparisons import comparisons
 from analysis.stats.ranks import ranks
 from analysis.tables.text import HEADERS, cells
 from tests import ROOT

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from analysis.load.study import load_study
-from analysis.stats.arms import arm_table, comparisons, matched_line
+from analysis.stats.arms import arm_table, matched_line
+from analysis.stats.comparisons import comparisons
 from analysis.stats.warnings import study_warnings
 
 
@@ -47,16 +48,16 @@ def test_pairs_stay_within_a_class(study: Path) -> None:
     frame = load_study(study, "compare")
     pairs = comparisons(frame)
     text = pairs[pairs["task"] == "text"]
-    assert set(text["better"]) | set(text["worse"]) == {"decoder", "mamba", "s4"}
+    assert set(text["model"]) | set(text["other"]) == {"decoder", "mamba", "s4"}
     recall = pairs[pairs["task"] == "recall"]
-    assert {frozenset(p) for p in zip(recall["better"], recall["worse"], strict=True)} == {
+    assert {frozenset(p) for p in zip(recall["model"], recall["other"], strict=True)} == {
         frozenset(p) for p in (("decoder", "mamba"), ("decoder", "encoder"), ("mamba", "encoder"))
     }
 
 
 def test_an_arm_with_a_failure_is_not_compared(study: Path) -> None:
     pairs = comparisons(load_study(study, "compare"))
-    assert "moe" not in {*pairs["better"], *pairs["worse"]}
+    assert "moe" not in {*pairs["model"], *pairs["other"]}
 
 
 def test_noise_is_not_separated(write_run: Any, tmp_path: Path) -> None:
@@ -65,7 +66,7 @@ def test_noise_is_not_separated(write_run: Any, tmp_path: Path) -> None:
         write_run("mamba", seed, float(value[1]))
     pair = comparisons(load_study(tmp_path / "runs", "compare")).iloc[0]
     assert not pair["separated"]
-    assert pair["detectable"] > pair["gain"]
+    assert pair["detectable"] > pair["difference"]
 
 
 def test_other_data_is_never_compared(write_run: Any, tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ def test_mixed_classes_are_ranked_as_one_where_that_is_allowed(study: Path) -> N
     pairs = comparisons(frame)
     mixed = pairs[pairs["task"] == "text"]
     assert set(mixed["likelihood"]) == {"exact, bound, pseudo"}
-    assert {frozenset(p) for p in zip(mixed["better"], mixed["worse"], strict=True)} == {
+    assert {frozenset(p) for p in zip(mixed["model"], mixed["other"], strict=True)} == {
         frozenset(p) for p in combinations(["encoder", "decoder", "mamba", "s4", "diffusion"], 2)
     }
     warnings = [w for w in study_warnings(frame) if "--allow-mixed" in w]

@@ -1,0 +1,118 @@
+"""Verdicts between the models of a study, as a frame: one row for each pair that is compared."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from analysis.stats.arms import (
+    TASK_SCALE,
+    arm_table,
+    asked,
+    declared_baseline,
+    in_finished_arms,
+    mixed_data,
+    mixed_likelihoods,
+)
+from analysis.stats.intervals import MARGINS
+from analysis.stats.solve_rates import solve_counts
+from analysis.stats.solve_test import solve_verdicts
+from analysis.stats.verdict_test import BETTER, UNDECIDED, WORSE, Verdict, untested, verdicts
+
+COLUMNS = [
+    "task", "scale", "likelihood", "unit", "margin", "family", "model", "other", "difference",
+    "standard_error", "low", "high", "p", "verdict", "separated", "detectable", "seeds_to_decide", "seeds",
+    "reason", "test",
+]  # fmt: skip
+BASELINE, ALL_PAIRS = "baseline", "all pairs"
+"""Families: every model against the study's baseline, or all pairs of a likelihood type."""
+UNLEARNED = "none of these has learned the task"
+"""Reason where both models are below a line that needs no learning."""
+
+
+def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the verdicts between models of one task, scale and likelihood type; columns: ``COLUMNS``.
+
+    The family, over which p-values and intervals are corrected, is every model against ``study.baseline``
+    where that is a model of the type, and else all pairs. ``verdict`` is of ``model``; of all pairs, the
+    better mean is ``model``. ``difference`` is positive where ``model`` is better, and in solve rates where
+    ``test`` says so. ``separated`` is True for better and worse. The other columns are fields of
+    ``verdict_test.Verdict``.
+
+    Models with a run that did not finish are left out (the mean of the survivors flatters them), and so are
+    tasks whose runs saw different data. Where likelihood types are mixed, they count as one, whose name is
+    all their names.
+    """
+    rows: list[dict[str, Any]] = []
+    for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
+        if mixed_data(group):
+            continue
+        table = arm_table(group)
+        unlearned = set(table.loc[table["learned"].eq(False), "arm"])
+        if (mixed := mixed_likelihoods(group)) is not None:
+            group = group.assign(likelihood=mixed)
+        classes = group[in_finished_arms(group)].groupby(["likelihood", "metric"], dropna=False, sort=True)
+        for (kind, metric), runs in classes:
+            asked_margin = asked(group, "margin")
+            margin = MARGINS.get(str(metric), 0.0) if asked_margin is None else float(asked_margin)
+            family, found = _of_type(runs, margin)
+            units = runs["unit"].dropna()
+            shared = {
+                "task": task, "scale": scale, "likelihood": None if pd.isna(kind) else kind,
+                "unit": None if units.empty else units.iloc[0], "margin": margin, "family": family,
+            }  # fmt: skip
+            rows += [shared | _row(_learned(verdict, unlearned)) for verdict in found]
+    found = pd.DataFrame(rows, columns=COLUMNS)
+    return found.astype({"seeds_to_decide": float, "separated": bool})
+
+
+def _of_type(runs: pd.DataFrame, margin: float) -> tuple[str, list[Verdict]]:
+    """Return the family of the models of one likelihood type, and its verdicts."""
+    baseline = declared_baseline(runs)
+    family = ALL_PAIRS if baseline is None else BASELINE
+    counts = solve_counts(runs)
+    if counts is not None:
+        return family, solve_verdicts(counts, baseline=baseline)
+    scores = {str(arm): own.set_index("seed")["score"].to_dict() for arm, own in runs.groupby("arm")}
+    shared = bool(asked(runs, "shared_seeds"))
+    direction = str(runs["direction"].iloc[0])
+    return family, verdicts(scores, direction, baseline=baseline, margin=margin, shared_seeds=shared)
+
+
+def _learned(verdict: Verdict, unlearned: set[str]) -> Verdict:
+    """Return the verdict, or that there is none between two models that have not learned the task."""
+    if not {verdict.model, verdict.other} <= unlearned:
+        return verdict
+    return untested(
+        verdict.model, verdict.other, difference=verdict.difference, seeds=verdict.seeds, reason=UNLEARNED
+    )
+
+
+def _row(verdict: Verdict) -> dict[str, Any]:
+    fields = dict(vars(verdict))
+    decide = math.nan if verdict.seeds_to_decide is None else verdict.seeds_to_decide
+    return fields | {"separated": verdict.verdict in (BETTER, WORSE), "seeds_to_decide": decide}
+
+
+def verdict_of(pairs: pd.DataFrame, model: str, other: str) -> pd.Series | None:
+    """Return the row of a pair from the side of ``model``; None where the two were not compared.
+
+    Args:
+        pairs: comparisons of one task and scale.
+    """
+    found = pairs[pairs["model"].isin([model, other]) & pairs["other"].isin([model, other])]
+    if found.empty:
+        return None
+    row = found.iloc[0].copy()
+    if row["model"] != model:
+        row["model"], row["other"], row["difference"] = model, other, -row["difference"]
+        row["low"], row["high"] = -row["high"], -row["low"]
+        row["verdict"] = {BETTER: WORSE, WORSE: BETTER}.get(row["verdict"], row["verdict"])
+    return row
+
+
+def decided(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Return the pairs whose verdict is not ``undecided``."""
+    return pairs[pairs["verdict"] != UNDECIDED]

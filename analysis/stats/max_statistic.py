@@ -1,0 +1,144 @@
+"""Distribution of the largest |t| of a family of comparisons, with its quantiles and power.
+
+The family is all pairs of models (Tukey's studentized range, ``scipy.stats.studentized_range``), every model
+against a baseline (Dunnett's multivariate t, which ``scipy.stats.dunnett`` keeps to itself) or one comparison
+(Student's t). SciPy integrates anew for each number, which takes seconds for the 630 pairs
+of 36 models; here one integral over the normal part is tabulated, and quantiles are kept.
+"""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy import interpolate, special, stats
+
+Array = npt.NDArray[np.float64]
+
+LEVEL = 0.05
+POWER = 0.80
+NODES = 96
+"""Points at which the distribution of the estimated deviation is evaluated."""
+STEPS = 50
+"""Halvings of an interval in which a quantile is sought."""
+
+_FREEDOMS = (*(1 / np.linspace(1, 1 / 60, 100)).tolist(), 80.0, 120.0, 200.0, 400.0, 1000.0, 10_000.0, 1e6)
+"""Degrees of freedom at which quantiles are tabulated; between them they are interpolated in 1/f."""
+_MOST = 40.0
+"""Largest |t| of known deviation that is tabulated."""
+
+
+class MaxStatistic:
+    """The largest of several |t| that share one estimate of the standard deviation, under the null."""
+
+    def __init__(self, points: Array, cumulative: Array) -> None:
+        """Take P(max |t| <= point) for a known deviation (infinite degrees of freedom)."""
+        self._points, self._tail = points, 1 - cumulative
+        self._quantiles: dict[tuple[float, float], interpolate.PchipInterpolator] = {}
+
+    def p_value(self, t: Array | float, freedom: Array | float) -> Array:
+        """Return P(max |t| > t), elementwise: the p-value that is corrected for the family."""
+        t, freedom = np.broadcast_arrays(np.abs(np.asarray(t, float)), np.asarray(freedom, float))
+        distinct, place = np.unique(freedom.ravel(), return_inverse=True)
+        deviations_FD, weights_D = _deviations(tuple(distinct.tolist()))
+        return (self._tails(t.ravel()[:, None] * deviations_FD[place]) @ weights_D).reshape(t.shape)
+
+    def _tails(self, t: Array) -> Array:
+        return np.interp(t, self._points, self._tail)
+
+    def critical(self, freedom: Array | float, level: float = LEVEL) -> Array:
+        """Return the |t| that the largest of the family exceeds with probability ``level``."""
+        return self._interpolated(freedom, level, 0.0)
+
+    def detectable_shift(self, freedom: Array | float, factor: float = 1.0) -> Array:
+        """Return the true difference, in standard errors, that one comparison finds with 80% power.
+
+        Args:
+            freedom: degrees of freedom of the standard error.
+            factor: number by which |t| is divided before it is held against ``critical``.
+        """
+        return self._interpolated(freedom, LEVEL, factor)
+
+    def _interpolated(self, freedom: Array | float, level: float, factor: float) -> Array:
+        if (level, factor) not in self._quantiles:
+            values = self._shifts(factor) if factor else self._criticals(level)
+            self._quantiles[level, factor] = interpolate.PchipInterpolator(
+                1 / np.array(_FREEDOMS[::-1]), np.log(values[::-1])
+            )
+        inverse = 1 / np.clip(np.asarray(freedom, float), _FREEDOMS[0], _FREEDOMS[-1])
+        return np.asarray(np.exp(self._quantiles[level, factor](inverse)))
+
+    def _criticals(self, level: float) -> Array:
+        deviations_FD, weights_D = _deviations(_FREEDOMS)
+        low, high = np.zeros(len(_FREEDOMS)), np.full(len(_FREEDOMS), 400.0)
+        for _ in range(STEPS):
+            middle = (low + high) / 2
+            exceeded = self._tails(middle[:, None] * deviations_FD) @ weights_D > level
+            low, high = np.where(exceeded, middle, low), np.where(exceeded, high, middle)
+        return (low + high) / 2
+
+    def _shifts(self, factor: float) -> Array:
+        """The power is an average over the estimated deviation, which is chi-distributed."""
+        deviations_FD, weights_D = _deviations(_FREEDOMS)
+        bar_FD = factor * self.critical(np.array(_FREEDOMS))[:, None] * deviations_FD
+        low, high = np.zeros(len(_FREEDOMS)), np.full(len(_FREEDOMS), 1000.0)
+        for _ in range(STEPS):
+            middle = (low + high) / 2
+            found = special.ndtr(middle[:, None] - bar_FD) + special.ndtr(-middle[:, None] - bar_FD)
+            missed = found @ weights_D < POWER
+            low, high = np.where(missed, middle, low), np.where(missed, high, middle)
+        return (low + high) / 2
+
+
+@lru_cache(maxsize=64)
+def _deviations(freedoms: tuple[float, ...]) -> tuple[Array, Array]:
+    """Return an estimated deviation's quantiles, a row for each number of degrees, and their weights.
+
+    The nodes stand closer where the estimate is small, as small deviations make the tail.
+    """
+    nodes_D, weights_D = np.polynomial.legendre.leggauss(NODES)
+    nodes_D, weights_D = (nodes_D + 1) / 2, weights_D / 2
+    freedom_F1 = np.array(freedoms)[:, None]
+    chi2_FD = stats.chi2.ppf(nodes_D**4, freedom_F1)
+    return np.sqrt(chi2_FD / freedom_F1), weights_D * 4 * nodes_D**3
+
+
+def _grid() -> tuple[Array, Array, Array]:
+    """Return the points of |t|, and nodes and weights of the standard normal."""
+    points = np.concatenate([np.linspace(0, 8, 1601), np.linspace(8.1, _MOST, 200)])
+    z = np.linspace(-8, 8, 641)
+    return points, z, stats.norm.pdf(z) * (z[1] - z[0])
+
+
+@lru_cache(maxsize=64)
+def all_pairs(models: int) -> MaxStatistic:
+    """Return the distribution for all pairs of so many models (Tukey; of unequal sizes, Kramer)."""
+    points, z, weights = _grid()
+    between = special.ndtr(z) - special.ndtr(z - np.sqrt(2) * points[:, None])
+    return MaxStatistic(points, np.minimum(1.0, models * between ** (models - 1) @ weights))
+
+
+@lru_cache(maxsize=64)
+def against_baseline(sizes: tuple[int, ...], baseline: int) -> MaxStatistic:
+    """Return the distribution for several models against a baseline (Dunnett 1955).
+
+    Args:
+        sizes: seeds of each model, without the baseline.
+        baseline: seeds of the baseline.
+    """
+    points, z, weights = _grid()
+    inside = np.ones((len(points), len(z)))
+    for size in sorted(set(sizes)):
+        shared = np.sqrt(size / (size + baseline))
+        own = np.sqrt(1 - shared**2)
+        upper, lower = (shared * z + points[:, None]) / own, (shared * z - points[:, None]) / own
+        inside *= (special.ndtr(upper) - special.ndtr(lower)) ** sizes.count(size)
+    return MaxStatistic(points, np.minimum(1.0, inside @ weights))
+
+
+@cache
+def one_comparison() -> MaxStatistic:
+    """Return the distribution of a single |t| (Student)."""
+    points, _, _ = _grid()
+    return MaxStatistic(points, 2 * special.ndtr(points) - 1)

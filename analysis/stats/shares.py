@@ -1,0 +1,67 @@
+"""Intervals for fractions, such as an accuracy or a solve rate: they stay within 0 and 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import special, stats
+
+CONFIDENCE = 0.95
+
+
+def is_share(unit: str | None, values: Sequence[float]) -> bool:
+    """Return True if scores are fractions between 0 and 1."""
+    return unit == "share" and all(0 <= value <= 1 for value in values)
+
+
+def share_interval(values: Sequence[float], items: float = math.nan) -> tuple[float, float]:
+    """Return the 95% interval of the mean of fractions over seeds, by the logit of the mean.
+
+    The error of the logit follows from that of the mean by the delta method, with Student's quantile. The
+    interval is at least the binomial one of all items, so that seeds which agree by chance have one too; a
+    mean of 0 or 1 is moved inwards by half an item. NaN below two seeds.
+
+    Args:
+        values: a fraction for each seed.
+        items: test items of each seed, such as examples; NaN where they are not known, which leaves out the
+            floor.
+    """
+    seeds = len(values)
+    if seeds < 2:
+        return math.nan, math.nan
+    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(seeds)
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, seeds - 1)) * error
+    if math.isfinite(items) and items > 0:
+        trials = seeds * items
+        mean = min(max(mean, 0.5 / trials), 1 - 0.5 / trials)
+        floor = math.sqrt(mean * (1 - mean) / trials)
+        half = max(half, float(stats.norm.ppf((1 + CONFIDENCE) / 2)) * floor)
+    if not 0 < mean < 1:
+        return mean, mean
+    half /= mean * (1 - mean)
+    ends = special.expit(special.logit(mean) + np.array([-half, half]))
+    return float(ends[0]), float(ends[1])
+
+
+def wilson_interval(successes: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Return the two-sided interval of a fraction, ``successes`` of ``n`` (Wilson 1927)."""
+    interval = stats.binomtest(successes, n).proportion_ci(confidence, method="wilson")
+    return float(interval.low), float(interval.high)
+
+
+def rate_difference_interval(
+    first: tuple[int, int], second: tuple[int, int], confidence: float = CONFIDENCE
+) -> tuple[float, float]:
+    """Return the interval of the difference of two rates (Newcombe 1998, method 10).
+
+    Args:
+        first: successes and number of trials.
+        second: of the rate that is subtracted.
+    """
+    (low_1, high_1), (low_2, high_2) = (wilson_interval(*own, confidence) for own in (first, second))
+    rate_1, rate_2 = first[0] / first[1], second[0] / second[1]
+    below = math.hypot(rate_1 - low_1, high_2 - rate_2)
+    above = math.hypot(high_1 - rate_1, rate_2 - low_2)
+    return max(-1.0, rate_1 - rate_2 - below), min(1.0, rate_1 - rate_2 + above)

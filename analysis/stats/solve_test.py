@@ -1,0 +1,144 @@
+"""Verdicts on tasks that a seed solves or does not: a test of solve counts.
+
+Where training jumps, scores have two values and no normal distribution: a test of means errs in up to 18% of
+studies of five seeds. Boschloo's exact test of the two counts holds its level, with Holm's correction for the
+family. It needs at least 10 seeds to find a model that always solves against one of 30%.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import combinations
+
+import numpy as np
+from scipy import stats
+
+from analysis.stats.detectable import MOST_SEEDS
+from analysis.stats.family import MIN_SEEDS
+from analysis.stats.max_statistic import LEVEL, POWER, Array
+from analysis.stats.shares import rate_difference_interval
+from analysis.stats.verdict_test import BETTER, SEED_WORDS, UNDECIDED, WORSE, Verdict, untested
+
+RATES = 400
+"""Values of the common rate at which Boschloo's test looks for the largest probability."""
+TEST = "Boschloo, solve rate"
+
+
+def solve_verdicts(counts: Mapping[str, tuple[int, int]], *, baseline: str | None = None) -> list[Verdict]:
+    """Return the verdicts of a family on solve rates: against the baseline, or all pairs without one.
+
+    Intervals are Newcombe's, at a level that Bonferroni corrects. Nothing is called equivalent.
+
+    Args:
+        counts: for each model the seeds that solved the task, and all seeds that ended.
+        baseline: name of the model that the others are held against.
+    """
+    rates = {name: solved / seeds if seeds else math.nan for name, (solved, seeds) in counts.items()}
+    pairs = [(model, other) for model, other in combinations(counts, 2)]
+    if baseline is None:
+        pairs = [pair if rates[pair[0]] >= rates[pair[1]] else pair[::-1] for pair in pairs]
+    else:
+        pairs = [(model, baseline) for model in counts if model != baseline]
+    enough = [pair for pair in pairs if min(counts[name][1] for name in pair) >= MIN_SEEDS]
+    p_values = holm([boschloo(counts[model], counts[other]) for model, other in enough])
+    found = [
+        _verdict(pair, counts[pair[0]], counts[pair[1]], p, len(enough))
+        for pair, p in zip(enough, p_values, strict=True)
+    ]
+    for model, other in [pair for pair in pairs if pair not in enough]:
+        fewest = min(counts[model][1], counts[other][1])
+        few = untested(
+            model, other, difference=rates[model] - rates[other], seeds=fewest, reason=SEED_WORDS[fewest]
+        )
+        found.append(few)
+    return found
+
+
+def _verdict(
+    pair: tuple[str, str], first: tuple[int, int], second: tuple[int, int], p: float, comparisons: int
+) -> Verdict:
+    rates = (first[0] / first[1], second[0] / second[1])
+    difference = rates[0] - rates[1]
+    low, high = rate_difference_interval(first, second, 1 - LEVEL / comparisons)
+    seeds = min(first[1], second[1])
+    verdict = (BETTER if difference > 0 else WORSE) if p < LEVEL else UNDECIDED
+    variance = rates[0] * (1 - rates[0]) / first[1] + rates[1] * (1 - rates[1]) / second[1]
+    return Verdict(
+        model=pair[0], other=pair[1], difference=difference, standard_error=math.sqrt(variance),
+        low=low, high=high, p=p, verdict=verdict, detectable=_detectable_rate(rates[1], seeds, comparisons),
+        seeds_to_decide=_seeds(*sorted(rates), comparisons), reason="", seeds=seeds, test=TEST,
+    )  # fmt: skip
+
+
+@cache
+def boschloo_table(seeds: int, other_seeds: int) -> Array:
+    """Return the two-sided p-value of Boschloo's exact test (1970) for every two counts.
+
+    ``scipy.stats.boschloo_exact`` gives the same for one table at a time, which takes long for the pairs
+    of a study. Here the probability of all tables that are as extreme by Fisher's p-value is summed for 400
+    values of the common rate, and the largest taken.
+    """
+    first, second = np.arange(seeds + 1)[:, None], np.arange(other_seeds + 1)[None, :]
+    all_seeds = seeds + other_seeds
+    greater = _largest_probability(stats.hypergeom.sf(first - 1, all_seeds, first + second, seeds))
+    less = _largest_probability(stats.hypergeom.cdf(first, all_seeds, first + second, seeds))
+    return np.asarray(np.minimum(1.0, 2 * np.minimum(greater, less)))
+
+
+def _largest_probability(fisher: Array) -> Array:
+    """Return for each table the largest probability, over common rates, of one as extreme by Fisher's p."""
+    rates_G = np.sin(np.linspace(0, np.pi / 2, RATES)) ** 2
+    (seeds, others) = (count - 1 for count in fisher.shape)
+    pmf_GT = (
+        stats.binom.pmf(np.arange(seeds + 1)[None, :, None], seeds, rates_G[:, None, None])
+        * stats.binom.pmf(np.arange(others + 1)[None, None, :], others, rates_G[:, None, None])
+    ).reshape(RATES, -1)
+    order = np.argsort(fisher.ravel(), kind="stable")
+    ordered = fisher.ravel()[order]
+    last = np.searchsorted(ordered, ordered * (1 + 1e-12), side="right") - 1  # tables as extreme count too
+    found = np.empty(len(order))
+    found[order] = np.cumsum(pmf_GT[:, order], axis=1).max(axis=0)[last]
+    return found.reshape(fisher.shape)
+
+
+def boschloo(first: tuple[int, int], second: tuple[int, int]) -> float:
+    """Return the two-sided p-value of two counts, each successes of trials."""
+    return float(boschloo_table(first[1], second[1])[first[0], second[0]])
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values after Holm's step-down correction (1979), to be held against the level as they are."""
+    corrected, running = [0.0] * len(p_values), 0.0
+    for rank, index in enumerate(np.argsort(p_values, kind="stable")):
+        running = max(running, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = running
+    return corrected
+
+
+def _power(rates: tuple[float, float], seeds: int, comparisons: int) -> float:
+    """Return the probability that the test finds the difference, at a level that Bonferroni corrects."""
+    first, second = (stats.binom.pmf(np.arange(seeds + 1), seeds, rate) for rate in rates)
+    found = boschloo_table(seeds, seeds) < LEVEL / comparisons
+    return float(first @ found @ second)
+
+
+@cache
+def _detectable_rate(rate: float, seeds: int, comparisons: int) -> float:
+    """Return the smallest difference from a rate that is found with 80% power; NaN where none is."""
+    for step in range(5, 101, 5):
+        others = [other for other in (rate + step / 100, rate - step / 100) if 0 <= other <= 1]
+        if others and min(_power((other, rate), seeds, comparisons) for other in others) >= POWER:
+            return step / 100
+    return math.nan
+
+
+@cache
+def _seeds(lower: float, upper: float, comparisons: int) -> int | None:
+    """Return the fewest seeds of each model that would decide the rates, as they were observed."""
+    low, high = MIN_SEEDS - 1, MOST_SEEDS + 1
+    while high - low > 1 and lower < upper:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _power((lower, upper), middle, comparisons) >= POWER else (middle, high)
+    return None if high > MOST_SEEDS else high

@@ -1,0 +1,58 @@
+"""Solve counts: Boschloo's test against SciPy's, and the family that is corrected by Holm."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from analysis.stats.solve_test import boschloo, boschloo_table, holm, solve_verdicts
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [((10, 10), (3, 10)), ((5, 5), (0, 5)), ((2, 7), (9, 12)), ((4, 9), (4, 9))]
+)
+def test_boschloo_agrees_with_scipy(first: tuple[int, int], second: tuple[int, int]) -> None:
+    table = [[first[0], second[0]], [first[1] - first[0], second[1] - second[0]]]
+    expected = min(1.0, stats.boschloo_exact(table).pvalue)
+    assert boschloo(first, second) == pytest.approx(expected, rel=1e-3)
+    assert boschloo(second, first) == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 0.9])
+def test_boschloo_holds_its_level_exactly(rate: float) -> None:
+    weights = stats.binom.pmf(np.arange(13), 12, rate)
+    assert weights @ (boschloo_table(12, 12) < 0.05) @ weights <= 0.05
+
+
+def test_holm_by_hand() -> None:
+    # Sorted: .01 * 4, .02 * 3, .03 * 2 (held at .06), .9 * 1.
+    assert holm([0.03, 0.01, 0.9, 0.02]) == pytest.approx([0.06, 0.04, 0.9, 0.06])
+    assert holm([0.5, 0.6]) == pytest.approx([1.0, 1.0])
+    assert holm([]) == []
+
+
+def test_ten_seeds_decide_against_a_baseline() -> None:
+    found = solve_verdicts({"a": (10, 10), "b": (3, 10), "c": (4, 10)}, baseline="b")
+    assert [(v.model, v.other, v.verdict) for v in found] == [("a", "b", "better"), ("c", "b", "undecided")]
+    assert found[0].p == pytest.approx(2 * boschloo((10, 10), (3, 10)))
+    assert found[0].difference == pytest.approx(0.7)
+    assert 0 < found[0].low < 0.7 < found[0].high <= 1
+    assert found[1].seeds_to_decide is None
+    assert "solve rate" in found[0].test
+
+
+def test_five_seeds_say_what_would_decide() -> None:
+    found = solve_verdicts({"a": (5, 5), "b": (1, 5), "c": (1, 5), "d": (5, 5)})
+    pair = next(v for v in found if {v.model, v.other} == {"a", "b"})
+    assert (pair.model, pair.verdict) == ("a", "undecided")
+    assert pair.seeds_to_decide is not None
+    assert 6 < pair.seeds_to_decide < 20
+    assert math.isnan(next(v for v in solve_verdicts({"a": (3, 3), "b": (0, 3), "c": (0, 3)})).detectable)
+
+
+def test_too_few_seeds_are_not_tested() -> None:
+    [verdict] = solve_verdicts({"a": (2, 2), "b": (0, 3)})
+    assert (verdict.verdict, verdict.reason) == ("undecided", "two seeds")
