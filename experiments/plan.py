@@ -11,6 +11,7 @@ output is no terminal it shows that once.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import rich.console
@@ -20,6 +21,7 @@ from omegaconf import DictConfig
 
 from experiments.config.hydra_app import start
 from experiments.config.sections import read_sections
+from experiments.config.size_target import AXIS_UNITS
 from experiments.run.live_view import Planned, watch
 from experiments.runtime.console import count
 from experiments.runtime.errors import ConfigError, RunError
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 WATCH = "--watch"
 
+WIDTH = 100
+"""Characters of a line where the output is no terminal."""
+
 _cells: list[dict[str, Any]] = []
 _watched: dict[str, list[Planned]] = {}
 
@@ -38,15 +43,20 @@ def main() -> None:
     watching = WATCH in sys.argv
     # One process, whatever launcher the study asks for: the rows are gathered here.
     sys.argv[1:] = [*(word for word in sys.argv[1:] if word != WATCH), "hydra/launcher=basic"]
-    start(_note if watching else _collect)
+    start(_note if watching else _collect, refused=_refuse)
     for study, watched in _watched.items():
         watch(study, watched)
     if not _cells:
         return  # watched, or --help or --cfg was all that was asked
-    rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else 150).print(_table())
-    refused = [cell for cell in _cells if "refused" in cell]
+    console = rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    for line in _held_equal():
+        console.print(line)
+    for table in _tables():
+        console.print(table)
+    refused = [cell for cell in _cells if cell["status"] == "refused"]
     for cell in refused:
-        sys.stderr.write(f"error: {cell['cell']}: {cell['refused']}\n")
+        if "refused" in cell:
+            sys.stderr.write(f"error: {cell['cell']}: {cell['refused']}\n")
     done = sum(cell["status"] == "done" for cell in _cells)
     print(f"{done} of {len(_cells)} cells are done; experiments.train with the same words runs the others.")
     if refused:
@@ -65,16 +75,28 @@ def _collect(cfg: DictConfig) -> None:
     """Add the row of a run configuration: its cost, or why it is refused. Builds no model."""
     try:
         settings = _read(cfg)
-        cell = {"cell": settings.cell, "seed": settings.seed, "objective": settings.names.objective}
-        _cells.append({**cell, **_price(settings), "status": _status(settings)})
+        from experiments.run.plan import plan
+
+        key = f"{settings.cell}-{settings.digest}"
+        cell = {"cell": settings.cell, "task": settings.names.task, "key": key, "seed": settings.seed}
+        _cells.append({**cell, "status": _status(settings), **plan(settings).cost})
     except RunError as error:
         words = " ".join(HydraConfig.get().overrides.task)
         _cells.append({"cell": words, "status": "refused", "refused": str(error)})
 
 
+def _refuse(sweep: DictConfig, words: Sequence[str], reason: str) -> None:
+    """Add the row of a cell that cannot be composed, whose reason is printed already."""
+    _cells.append({"cell": " ".join(words), "status": "refused"})
+
+
 def _note(cfg: DictConfig) -> None:
     """Add a run to be watched: its folder and its training budget."""
-    settings = _read(cfg)
+    try:
+        settings = _read(cfg)
+    except RunError as error:
+        sys.stderr.write(f"error: {' '.join(HydraConfig.get().overrides.task)}: {error}\n")
+        return
     planned = Planned(
         cell=settings.cell,
         backbone=settings.names.backbone,
@@ -83,25 +105,6 @@ def _note(cfg: DictConfig) -> None:
         tokens=settings.budget.tokens,
     )
     _watched.setdefault(settings.study, []).append(planned)
-
-
-def _price(settings: Settings) -> dict[str, Any]:
-    from experiments.run.plan import plan
-
-    planned = plan(settings)
-    cost, length = planned.cost, planned.task.sequence_length
-    tokens_per_step = settings.budget.batch_size * length
-    steps = max(1, settings.budget.tokens // tokens_per_step)
-    return {
-        "body": cost["parameters"]["body"],
-        "off": cost["matched"]["residual"],
-        "total": cost["parameters"]["total"],
-        "active": cost["parameters"]["active"],
-        "flops": cost["flops_per_token"],
-        "steps": steps,
-        "train": cost["flops_per_token"] * steps * tokens_per_step,
-        "state": cost["state_bytes_2k"],
-    }
 
 
 def _status(settings: Settings) -> str:
@@ -118,37 +121,73 @@ def _status(settings: Settings) -> str:
     return "begun" if folder.root.exists() else "missing"
 
 
-def _table() -> rich.table.Table:
-    table = rich.table.Table(box=rich.box.SIMPLE, title=None)
-    for name in ("cell", "objective"):
-        table.add_column(name, no_wrap=True)
-    for name in (
-        "seed",
-        "body parameters",
-        "total",
-        "active",
-        "FLOPs/token",
-        "steps",
-        "FLOPs",
-        "state at 2k",
-    ):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("status", min_width=10, overflow="fold")
-    for c in _cells:
-        if "refused" in c:
-            continue
-        table.add_row(
+def _held_equal() -> list[str]:
+    """Return what is held equal on each task, and the mixtures of which all experts are counted."""
+    matched = [(cell["task"], cell["cell"], cell["matched"]) for cell in _cells if "matched" in cell]
+    lines = [
+        f"{task}: widths as given"
+        if m["target"] is None
+        else f"{task}, held equal: {AXIS_UNITS[m['axis']]}, {m['target']:,} ({m['axis']})"
+        for task, _, m in matched
+    ]
+    lines += [f"{name} {m['note']}" for _, name, m in matched if m["note"]]
+    return list(dict.fromkeys(lines))
+
+
+def _tables() -> list[rich.table.Table]:
+    """Return two tables of at most 100 characters: what a cell costs and what is done; then its setup.
+
+    Runs of a cell that differ in their seeds share a row.
+    """
+    costs = _empty("residual", "body", "total", "active", "FLOPs/token", "FLOPs", "seed", "status")
+    setups = _empty("d_model", "layers", "heads", "state", "batch", "length", "lr", "tokens", "at 2k")
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for cell in _cells:
+        if cell["status"] != "refused":
+            rows.setdefault(cell["key"], []).append(cell)
+    for seeds in rows.values():
+        c = seeds[0]
+        setup, parameters, matched = c["setup"], c["parameters"], c["matched"]
+        costs.add_row(
             c["cell"],
-            c["objective"],
-            str(c["seed"]),
-            f"{c['body']:,} ({c['off']:+.2%})",
-            f"{c['total']:,}",
-            f"{c['active']:,}",
-            count(c["flops"]),
-            f"{c['steps']:,}",
-            count(c["train"]),
-            f"{count(c['state'])}B" if c["state"] else "none",
-            c["status"],
+            "" if matched["target"] is None else f"{matched['residual']:+.2%}",
+            *(count(parameters[part]) for part in ("body", "total", "active")),
+            count(c["flops_per_token"]),
+            count(c["planned"]["flops"]),
+            ",".join(str(one["seed"]) for one in seeds),
+            _statuses(seeds),
+        )
+        shape = (setup[name] for name in ("d_model", "num_layers", "num_heads", "d_state", "batch_size"))
+        setups.add_row(
+            c["cell"],
+            *("-" if number is None else str(number) for number in shape),
+            str(setup["sequence_length"]),
+            f"{setup['learning_rate']:g}",
+            count(c["planned"]["tokens"]),
+            f"{count(c['state_bytes_2k'])}B" if c["state_bytes_2k"] else "none",
+        )
+    return [costs, setups]
+
+
+def _statuses(seeds: list[dict[str, Any]]) -> str:
+    """Return the status that the seeds share, or that of each."""
+    found = {one["status"] for one in seeds}
+    if len(found) == 1:
+        return str(found.pop())
+    return "; ".join(f"{one['seed']}: {one['status']}" for one in seeds)
+
+
+def _empty(*columns: str) -> rich.table.Table:
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("cell", no_wrap=True)
+    for name in columns:
+        last = name == "status"
+        table.add_column(
+            name,
+            justify="left" if last else "right",
+            no_wrap=not last,
+            overflow="fold",
+            min_width=10 if last else None,
         )
     return table
 

@@ -5,10 +5,14 @@
     python -m experiments.train study=compare
     torchrun --nproc-per-node 2 -m experiments.train backbone=decoder parallel=fsdp
 
-A cell that is complete is not trained again; one that was interrupted continues.
+A cell that is complete is not trained again; one that was interrupted continues. A cell of a sweep or a study
+that is refused leaves a record, and the others are trained.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
@@ -16,13 +20,31 @@ from omegaconf import DictConfig
 
 from experiments.config.hydra_app import start
 from experiments.config.sections import read_sections
-from experiments.runtime.errors import ConfigError
+from experiments.run.refusal import AskedCell, refuse_uncomposed
+from experiments.run.study_summary import summary
+from experiments.runtime.errors import ConfigError, RunError
 from experiments.runtime.rank import process_rank
 from experiments.tracking.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from experiments.run.settings import Settings
 
 
 def train(cfg: DictConfig) -> float:
     """Trains the cell and gives what a sweeper that searches may minimise: its score on validation."""
+    asked, settings = AskedCell.composed(cfg), None
+    try:
+        settings = _read(cfg)
+        asked.forget(settings.folder)
+        _execute(settings)
+    except RunError as error:
+        asked.refuse(error, settings)
+        raise
+    return RunFolder(settings.folder).loss()
+
+
+def _read(cfg: DictConfig) -> Settings:
+    """The settings of a cell. Raises ConfigError, before torch is imported where it can."""
     sections = read_sections(cfg)
     processes = process_rank().size
     if processes > 1 and HydraConfig.get().mode == RunMode.MULTIRUN:
@@ -30,18 +52,29 @@ def train(cfg: DictConfig) -> float:
             f"a sweep (-m, or a study) with {processes} processes: they train one cell together, so start "
             "torchrun for each cell"
         )
-    # Only now, for this imports torch.
-    from experiments.run.execute import execute
     from experiments.run.settings import read_settings
+
+    return read_settings(sections)
+
+
+def _execute(settings: Settings) -> None:
+    """Executes the run. An error that nobody foresaw is a RunError too, so that it is recorded."""
+    from experiments.run.execute import execute
+    from experiments.runtime.failures import to_run_error
     from experiments.training.parallel import collectives
 
     try:
-        settings = read_settings(sections)
         execute(settings)
+    except Exception as error:
+        raise to_run_error(error) from error
     finally:
         collectives.stop()
-    return RunFolder(settings.folder).loss()
+
+
+def end(sweep: DictConfig) -> None:
+    """Prints what became of the runs of a study, after a sweep of it."""
+    print("\n".join(summary(Path(sweep.runs) / sweep.study.name)), flush=True)
 
 
 if __name__ == "__main__":
-    start(train)
+    start(train, refused=refuse_uncomposed, ended=end)

@@ -7,6 +7,7 @@ running       on a node, with the step of its last logged row
 preempted     stopped with a checkpoint; resumes when its job runs again or is submitted again
 done          complete
 diverged, oom, failed    ended with an error, which the table shows
+refused       cannot begin, for the reason that the table shows; submitting it again does not help
 interrupted   killed: it has begun, has no result, and is not in the queue; submit again
 missing       not begun, and not in the queue; submit again
 """
@@ -25,12 +26,16 @@ import rich.table
 from omegaconf import OmegaConf
 
 from experiments.config.structured import typed
-from experiments.runtime.errors import ConfigError, RunError, nearest
+from experiments.run.refusal import refusals
+from experiments.runtime.errors import ConfigError, RunError, nearest, nearest_folder
+from experiments.runtime.run_status import RunStatus
 from slurm.queue import Task, finished_tasks, queued_tasks
 from slurm.submission import StudyRun, submissions
 
 NOT_RUNNING = ("COMPLETING", "PENDING", "REQUEUED", "REQUEUE_HOLD", "CONFIGURING", "SUSPENDED")
 """States of a queued task in which it does not train."""
+EXPLAINED = (RunStatus.DIVERGED, RunStatus.OOM, RunStatus.FAILED, RunStatus.REFUSED)
+"""States whose reason is in the run's record, not in SLURM's."""
 WIDTH = 150
 
 
@@ -89,6 +94,8 @@ def rows(study: Path) -> list[Row]:
     """Return a row for every run of the study's submissions. Raises RunError."""
     found = submissions(study)
     if not found:
+        if not study.parent.is_dir():
+            raise ConfigError(f"runs={study.parent}: there is no such folder{nearest_folder(study.parent)}")
         have = [path.parent.name for path in study.parent.glob("*/slurm")]
         raise ConfigError(
             f"study={study.name}: nothing was submitted into {study.parent}/{nearest(study.name, have)}"
@@ -106,13 +113,19 @@ def rows(study: Path) -> list[Row]:
                 waiting[run.key] = queue[index]  # type: ignore[index]
             elif run.task is not None and index in accounts:
                 tasks[run.key] = accounts[index]  # type: ignore[index]
+    known = {Path(run.folder) for run in newest.values()}
+    for folder, record in refusals(study):  # those that no submission has
+        if folder not in known:
+            newest[record["key"]] = StudyRun(
+                key=record["key"], name=record["cell"], seed=record["seed"], folder=str(folder), words=[]
+            )
     return [
         Row(
             run=run,
             state=state_of(run, waiting.get(key)),
             step=last_step(run),
             task=waiting.get(key, tasks.get(key)),
-            message=str((run.result() or {}).get("message") or "").partition("\n")[0],
+            message=run.message,
         )
         for key, run in newest.items()
     ]
@@ -136,7 +149,7 @@ def table(found: Sequence[Row]) -> rich.table.Table:
             "" if row.step is None else f"{row.step:,}",
             task.job,
             task.state,
-            row.message if row.state in ("diverged", "oom", "failed") else task.nodes_or_reason,
+            row.message if row.state in EXPLAINED else task.nodes_or_reason,
         )
     return shown
 

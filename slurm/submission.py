@@ -39,6 +39,11 @@ class StudyRun:
         result = self.result()
         return None if result is None else str(result["status"])
 
+    @property
+    def message(self) -> str:
+        """Return the first line of ``message`` of result.json; empty where there is none."""
+        return str((self.result() or {}).get("message") or "").partition("\n")[0]
+
     def result(self) -> dict[str, Any] | None:
         """Return result.json; None if there is none."""
         try:

@@ -16,7 +16,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,9 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.config.hydra_app import start
 from experiments.config.sections import read_sections
 from experiments.config.structured import typed
+from experiments.run.refusal import AskedCell
 from experiments.runtime.errors import ConfigError, RunError
-from experiments.tracking.run_folder import FINAL
+from experiments.runtime.run_status import FINAL, RunStatus
 from slurm.cluster import ClusterConfig, read_cluster
 from slurm.queue import Task, call, queued_tasks
 from slurm.submission import StudyRun, job_name, new_folder, submissions, write_submission
@@ -62,8 +63,14 @@ class Plan:
     runs: list[StudyRun]
     refused: list[str]
     """Mistakes in the configurations of the others."""
-    study: Path
+    refusals: list[tuple[AskedCell, RunError]] = field(default_factory=list)
+    """The cells that they refuse, to be recorded when the others are submitted."""
+    study: Path = Path()
     """``runs/STUDY``, absolute."""
+
+    def leave_out(self, sweep: DictConfig, words: Sequence[str], reason: str) -> None:
+        """Add a cell that cannot be composed; its reason is printed already."""
+        self.refusals.append((AskedCell.uncomposed(sweep, words), ConfigError(reason)))
 
 
 def split(words: Sequence[str]) -> tuple[SubmitConfig, list[str]]:
@@ -76,7 +83,7 @@ def split(words: Sequence[str]) -> tuple[SubmitConfig, list[str]]:
 
 def plan_runs(words: Sequence[str]) -> Plan:
     """Compose every run of a study, in this process; build no model and open no data."""
-    planned = Plan(runs=[], refused=[], study=Path())
+    planned = Plan(runs=[], refused=[])
 
     def collect(cfg: DictConfig) -> None:
         from experiments.run.settings import read_settings  # imports torch, which --help need not wait for
@@ -86,6 +93,7 @@ def plan_runs(words: Sequence[str]) -> Plan:
             settings = read_settings(read_sections(cfg))
         except RunError as error:
             planned.refused.append(f"{' '.join(chosen)}: {error}")
+            planned.refusals.append((AskedCell.composed(cfg), error))
             return
         planned.study = (settings.runs / settings.study).absolute()
         planned.runs.append(
@@ -99,7 +107,7 @@ def plan_runs(words: Sequence[str]) -> Plan:
         )
 
     sys.argv = [sys.argv[0], *words, "hydra/launcher=basic"]
-    start(collect)
+    start(collect, refused=lambda sweep, chosen, reason: planned.leave_out(sweep, chosen, reason))
     return planned
 
 
@@ -188,7 +196,10 @@ def submit(words: Sequence[str]) -> int:
     planned = plan_runs(others)
     for refused in planned.refused:
         sys.stderr.write(f"error: {refused}\n")
-    failure = ConfigError.exit_code if planned.refused else 0
+    failure = ConfigError.exit_code if planned.refusals else 0
+    if config.submit:
+        for asked, error in planned.refusals:
+            asked.refuse(error)
     if not planned.runs:
         return failure
     queued = in_queue(planned.study)
@@ -199,6 +210,9 @@ def submit(words: Sequence[str]) -> int:
         f"Study {planned.study.name}: {len(planned.runs)} runs, {ended} ended, {waiting} in the queue, "
         f"{len(chosen)} to submit."
     )
+    for run in chosen:
+        if run.status == RunStatus.REFUSED:
+            print(f"{run.key} was refused, and will be again unless this was mended: {run.message}")
     if not chosen:
         return failure
     folder = new_folder(planned.study)

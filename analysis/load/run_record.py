@@ -28,6 +28,10 @@ NUMBERS = {
             "peak_memory_bytes", "final_loss",
         )
     },
+    **{
+        k: ("setup", k)
+        for k in ("d_model", "num_layers", "num_heads", "d_state", "batch_size", "sequence_length")
+    },
     "matched_target": ("matched", "target"),
     "matched_residual": ("matched", "residual"),
 }  # fmt: skip
@@ -98,6 +102,7 @@ def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[st
             value = (value or {}).get(key)
         row[column] = _number(value)
     row |= {
+        "matched_note": (result.get("matched") or {}).get("note"),
         "matched_axis": upgrade({"scale": result.get("matched") or {}})["scale"].get("axis"),
         "fingerprint": result.get("fingerprint") or data.get("fingerprint"),
         "git_commit": git.get("commit"), "git_dirty": git.get("dirty"), "git_code": git.get("code"),

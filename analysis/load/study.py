@@ -25,7 +25,11 @@ rest is text (None where the record has none).
     learning_rate                      its peak
     steps_to                           the arm whose final score the others are timed to (``study.steps_to``)
     parameters_*  flops_per_token  state_bytes_2k  training_*
-    matched_axis matched_target matched_residual
+    d_model num_layers num_heads d_state batch_size sequence_length
+                                       ``num_layers`` of encoder and decoder together; NaN for what a
+                                       backbone has not, and in records of earlier versions
+    matched_axis matched_target matched_residual matched_note
+                                       what is held equal; the mismatch, relative to the target
     fingerprint git_commit git_dirty git_code device_* versions kernels command
                                        ``git_code`` is a hash of the code that a result depends on
     finished_at                        when the result was written, UTC
@@ -53,6 +57,7 @@ from analysis.load.arm_names import arm_names
 from analysis.load.cache import CURVE, read_runs
 from analysis.load.joined_studies import join_studies
 from analysis.load.run_record import NUMBERS
+from experiments.runtime.errors import nearest_folder
 
 LEADING = ("step", "tokens", "flops", "seconds")
 """Columns of every history, after ``path`` and ``kind``; the others follow in alphabetical order."""
@@ -149,6 +154,8 @@ def run_names(runs: Path, study: str) -> list[str]:
         near = difflib.get_close_matches(study, studies, n=1)
         hint = f"did you mean '{near[0]}'? " if near else ""
         there = f"studies there: {', '.join(studies)}" if studies else "there are none yet"
+        if not runs.is_dir():
+            there = f"there is no such folder{nearest_folder(runs)}"
         raise ValueError(f"study={study} is not in {runs}/: {hint}{there}; or {remedy}")
     cells = sorted(entry.name for entry in os.scandir(root) if "-" in entry.name and entry.is_dir())
     names = [

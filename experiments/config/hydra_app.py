@@ -14,38 +14,59 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import hydra
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.config.legacy import renamed_key, renamed_option
 from experiments.config.sections import CONF
-from experiments.runtime.errors import Preempted, RunError, nearest
+from experiments.runtime.errors import ConfigError, Preempted, RunError, nearest
 from experiments.runtime.rank import process_rank
 from experiments.runtime.secrets import redact
 
 Function = Callable[[DictConfig], object]
 
 
-def start(function: Function | str, config_name: str = "config") -> None:
+def start(
+    function: Function | str,
+    config_name: str = "config",
+    *,
+    refused: Callable[[DictConfig, Sequence[str], str], object] | None = None,
+    ended: Callable[[DictConfig], object] | None = None,
+) -> None:
     """Runs ``function`` on the composed configuration, once or for each cell of a sweep.
 
-    By its dotted path it is imported only once there is a configuration. ``config_name`` is the
-    YAML of the root. A mistake ends the process with the exit code of ``experiments.runtime.errors``; with
-    DEBUG=1 there is a traceback too.
+    By its dotted path it is imported only once there is a configuration. A mistake ends the process with the
+    exit code of ``experiments.runtime.errors``; with DEBUG=1 there is a traceback too.
+
+    Args:
+        function: what to run, or its dotted path.
+        config_name: the YAML of the root.
+        refused: called for each cell of a sweep that cannot be composed, while others can: with the
+            configuration of the sweep, the words of the cell, and the reason. The others are run.
+        ended: called with the configuration of a sweep after its last cell.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's printer
     one_job = functools.partial(_run_job, function)
+    sweep = _Sweep(config_name, refused)
     try:
-        hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(one_job)()
+        try:
+            with sweep.checked():
+                hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(one_job)()
+        finally:
+            if sweep.config is not None and ended is not None:
+                ended(sweep.config)
+        if sweep.refused:
+            raise ConfigError(sweep.refused[0])
     except RunError as error:
         _fail(f"at least one cell failed, first: {error}", error.exit_code)
     except (HydraException, OmegaConfBaseException) as error:
@@ -56,6 +77,52 @@ def start(function: Function | str, config_name: str = "config") -> None:
         if not str(error).startswith("Config group override"):  # Hydra's complaint about GROUP=null
             raise
         _fail(f"a group cannot be null: choose one of its YAML files ({error})", 2)
+
+
+class _Sweep:
+    """Composes the cells of a sweep before any is run, and leaves out those that cannot be."""
+
+    def __init__(
+        self, config_name: str, handler: Callable[[DictConfig, Sequence[str], str], object] | None
+    ) -> None:
+        self.config_name, self.handler = config_name, handler
+        self.config: DictConfig | None = None
+        """Configuration of the sweep, once it has begun."""
+        self.refused: list[str] = []
+        """Reason of each cell that was left out."""
+
+    @contextmanager
+    def checked(self) -> Iterator[None]:
+        """Stand in for Hydra's own check, which ends the sweep at the first cell that does not compose."""
+        own = Sweeper.validate_batch_is_legal
+        Sweeper.validate_batch_is_legal = lambda sweeper, batch: self._check(sweeper, batch)  # type: ignore
+        try:
+            yield
+        finally:
+            Sweeper.validate_batch_is_legal = own  # type: ignore[method-assign]
+
+    def _check(self, sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
+        """Take the cells that do not compose out of a batch. Raises the first reason where none does."""
+        assert sweeper.hydra_context is not None
+        assert sweeper.config is not None
+        loader, wrong = sweeper.hydra_context.config_loader, {}
+        for place, words in enumerate(batch):
+            try:
+                loader.load_sweep_config(master_config=sweeper.config, sweep_overrides=list(words))
+            except (HydraException, OmegaConfBaseException) as error:
+                wrong[place] = error
+        if wrong and (len(wrong) == len(batch) or not isinstance(batch, list)):
+            # The command is wrong, not a cell; or a search chose the cell, and waits for its score.
+            raise next(iter(wrong.values()))
+        self.config = sweeper.config
+        for place, mistake in wrong.items():
+            reason = explain(mistake, self.config_name)
+            self.refused.append(reason)
+            sys.stderr.write(redact(f"error: {' '.join(batch[place])}: {reason}\n"))
+            if self.handler is not None:
+                self.handler(sweeper.config, batch[place], reason)
+        if wrong and isinstance(batch, list):
+            batch[:] = [words for place, words in enumerate(batch) if place not in wrong]
 
 
 def _run_job(function: Function | str, cfg: DictConfig) -> object:
@@ -154,7 +221,6 @@ def _unknown_key(key: str, config_name: str) -> str:
 def _keys(parent: str, config_name: str) -> list[str]:
     """The keys beside a mistyped one: those of the configuration without the overrides of single keys."""
     groups = [word for word in sys.argv[1:] if re.fullmatch(r"[a-z_]+=[\w.-]+", word)]
-    GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         try:
             cfg = hydra.compose(

@@ -14,6 +14,7 @@ from experiments.config.tracking import TrackingConfig
 from experiments.evaluation.divergence import divergence
 from experiments.objectives.objective import Objective
 from experiments.run import resume_compatibility
+from experiments.run.closing import closing_lines
 from experiments.run.plan import build_model, plan
 from experiments.run.record import (
     begin_record,
@@ -23,7 +24,7 @@ from experiments.run.record import (
     training_summary,
 )
 from experiments.run.settings import Settings
-from experiments.runtime.console import Console, clock
+from experiments.runtime.console import Console, clock, count
 from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.errors import (
     DivergedError,
@@ -78,7 +79,10 @@ def execute(settings: Settings) -> None:
 def _finished(folder: RunFolder, console: Console) -> bool:
     finished = collectives.run_on_rank_zero(lambda: folder.finished)
     if finished:
-        console.log(f"already {(folder.result() or {})['status']}: {folder.root}")
+        result = folder.result() or {}
+        console.log(f"already {result['status']}: {folder.root}")
+        for line in closing_lines(folder.root, result):
+            console.log(line)
     return finished
 
 
@@ -120,9 +124,13 @@ def _execute(
         if is_out_of_memory(error):
             raise OutOfMemoryError(f"out of memory while building the model: {error}") from error
         raise
+    if folder.writes:
+        console.keep(folder.root / "train.log")
+    matched, parameters = planned.matched, planned.cost["parameters"]
     console.log(
-        f"{planned.cost['parameters']['body']:,} body parameters "
-        f"({planned.matched.residual:+.2%} of the target), {settings.folder}"
+        f"{parameters['body']:,} parameters without embedding and head, "
+        f"{count(planned.cost['flops_per_token'])} FLOPs per token; "
+        f"{matched.words}; {settings.folder}"
     )
     if training_set:
         shares = [
@@ -223,9 +231,7 @@ def _train(
     if error is not None:
         console.log(f"{status}: {message}")
         raise error
-    first = metrics[0]
     ended = len(list(folder.root.parents[1].glob("*/s*/result.json")))
-    console.log(
-        f"complete in {clock(state.seconds)}: test {first['name']} {first['value']:.4f} "
-        f"({ended} runs of study {record['study']} have ended)"
-    )
+    console.log(f"complete in {clock(state.seconds)} ({ended} runs of study {record['study']} have ended)")
+    for line in closing_lines(folder.root, result):
+        console.log(line)

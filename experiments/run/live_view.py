@@ -21,15 +21,22 @@ import rich.table
 
 from experiments.runtime import run_lock as lock
 from experiments.runtime.console import clock, count
+from experiments.runtime.run_status import RunStatus
 
 EVERY = 2.0
 """Seconds between two looks."""
 TAIL = 16_384
 """Bytes at the end of metrics.jsonl that are read: some fifty rows."""
-ENDED = ("complete", "diverged", "oom", "failed")
+ENDED = (
+    RunStatus.COMPLETE,
+    RunStatus.DIVERGED,
+    RunStatus.OOM,
+    RunStatus.FAILED,
+    RunStatus.REFUSED,
+)
 """Statuses of runs that nothing continues by itself."""
-OPEN = ("preempted", "running", "stopped", "missing")
-"""The others. ``preempted`` saved itself and said so; ``stopped`` has begun, and no process writes it."""
+OPEN = (RunStatus.PREEMPTED, "running", "interrupted", "missing")
+"""The others. ``interrupted``, as ``running``, has begun and has no result; no process writes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +100,7 @@ def look(planned: Planned) -> Look:
     writer = lock.writer(folder)
     return Look(
         planned=planned,
-        status="running" if writer else "stopped",
+        status="running" if writer else "interrupted",
         writer=writer or "",
         tokens=last["tokens"],
         seconds=last["seconds"],

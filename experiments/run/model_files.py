@@ -7,7 +7,6 @@ library (config.json and safetensors). Nothing else of either is needed here.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import json
 import re
@@ -26,7 +25,7 @@ from experiments.config.structured import load_class, typed
 from experiments.data.folder_tokenizer import FolderTokenizer
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.atomic_io import write_json
-from experiments.runtime.errors import CheckpointError, ConfigError, nearest
+from experiments.runtime.errors import CheckpointError, ConfigError, nearest_folder
 from experiments.tasks.task import Task
 from experiments.training.checkpoint import newest
 from experiments.training.state_dict import model_tensors
@@ -91,9 +90,7 @@ def is_run_folder(path: Path) -> bool:
     if (path / "config.json").is_file():
         return False
     if not path.is_dir():
-        siblings = [p.name for p in path.parent.iterdir() if p.is_dir()] if path.parent.is_dir() else []
-        close = difflib.get_close_matches(path.name, siblings, n=1)
-        raise ConfigError(f"{path}: there is no such folder{nearest(path.name, close)}")
+        raise ConfigError(f"{path}: there is no such folder{nearest_folder(path)}")
     raise ConfigError(
         f"{path} is neither the folder of a run (with {RECORD}; its name is that of the seed, as s0) nor "
         "one of Hugging Face (with config.json)"

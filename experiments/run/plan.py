@@ -12,6 +12,7 @@ from architectures.backbone import Backbone
 from experiments.objectives.objective import Objective
 from experiments.run.model_files import load_state, read_tensors
 from experiments.run.settings import Settings
+from experiments.run.setup import run_setup
 from experiments.run.size_solver import Matched, Sizes, match, training_flops_per_token
 from experiments.runtime.device import torch_device
 from experiments.runtime.errors import ConfigError, DataError
@@ -109,6 +110,7 @@ def plan(settings: Settings) -> Plan:
             "residual": matched.residual,
             "note": matched.note,
         },
+        "setup": run_setup(settings, matched.config, task),
         "widths": asdict(matched.config),
         "planned": _planned(settings, task, flops),
     }

@@ -41,6 +41,13 @@ class Matched:
         return 0.0 if self.target is None else self.value / self.target - 1
 
     @property
+    def words(self) -> str:
+        """Axis, target and mismatch, in words."""
+        if self.target is None:
+            return "widths as given"
+        return f"{self.axis} {self.residual:+.2%} of {self.target:,}"
+
+    @property
     def note(self) -> str | None:
         """Words about a mixture of experts that is held equal on all its experts."""
         if not self.unused:

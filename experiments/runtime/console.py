@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import rich.console
@@ -43,13 +45,23 @@ class Console:
     def __init__(self, name: str, *, quiet: bool = False) -> None:
         """``quiet`` prints nothing: only the process of rank 0 prints."""
         self.name = name
+        self._file: Path | None = None
         self._rich = _Screen(highlight=False, soft_wrap=True, quiet=quiet)
+
+    def keep(self, path: Path) -> None:
+        """Also append the lines from now on to a file, each with the time."""
+        self._file = path
 
     def log(self, text: str) -> None:
         """Print a line, with secrets removed."""
+        text = redact(text)
         with contextlib.suppress(OSError):
-            self._rich.print(redact(f"[{self.name}] {text}"), markup=False)
+            self._rich.print(f"[{self.name}] {text}", markup=False)
             sys.stdout.flush()
+        if self._file is not None:
+            now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
+            with contextlib.suppress(OSError), self._file.open("a", encoding="utf-8") as file:
+                file.write(f"{now} {text}\n")
 
     def step(self, step: int, total: int, row: dict[str, Any], seconds_left: float) -> None:
         """Print the line of a logged step."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class RunError(Exception):
@@ -68,6 +69,16 @@ class Preempted(SystemExit):
         super().__init__(code)
         self.args = (code, reason)  # so that it can travel between processes
         self.reason = reason
+
+
+def nearest_folder(path: Path) -> str:
+    """``; did you mean 'x'?`` about the first folder of a path that does not exist; empty if none is near."""
+    missing = path.absolute()
+    while not missing.parent.is_dir():
+        missing = missing.parent
+    names = [entry.name for entry in missing.parent.iterdir() if entry.is_dir()]
+    close = difflib.get_close_matches(missing.name, names, n=1, cutoff=0.5)
+    return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def nearest(name: str, options: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 config.yaml        the resolved configuration
 provenance.json    code, versions, data fingerprint, device, kernels, command
 metrics.jsonl      one row for each logged step and each evaluation
+train.log          the lines that its processes printed, with the time (UTC)
 routing/           the experts that a few fixed examples chose at each evaluation, where there are experts
 checkpoints/       what is needed to continue
 result.json        written last, in one piece; its presence says that the run has ended, and how
@@ -19,10 +20,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from experiments.runtime.atomic_io import NOT_FINITE, plain, write_json, write_text
+from experiments.runtime.run_status import FINAL
 from experiments.runtime.secrets import redact
-
-FINAL = ("complete", "diverged", "oom")
-"""Statuses that running again would only repeat; the others are run again."""
 
 
 class RunFolder:

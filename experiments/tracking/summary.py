@@ -64,7 +64,7 @@ def derived(record: dict[str, Any], provenance: dict[str, Any]) -> dict[str, Any
     planned, parameters = record.get("planned") or {}, record.get("parameters") or {}
     ratio = planned["tokens"] / parameters["total"] if planned and parameters.get("total") else None
     names = ("key", "study", "cell", "digest", "seed", "backbone", "objective", "task", "scale", "initial")
-    costs = ("parameters", "flops_per_token", "state_bytes_2k", "matched", "widths", "planned")
+    costs = ("parameters", "flops_per_token", "state_bytes_2k", "matched", "setup", "widths", "planned")
     sources = ("device", "kernels", "versions", "git")
     return {
         **{name: record[name] for name in (*names, *costs, "fingerprint") if name in record},

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from experiments.config.tracking import TrackingConfig
 from experiments.runtime.atomic_io import write_json
-from experiments.runtime.errors import ConfigError
+from experiments.runtime.errors import ConfigError, nearest_folder
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.summary import derived
 from experiments.tracking.tracker import RunIdentity, open_tracker
@@ -23,7 +23,8 @@ def study_folders(runs: Path, study: str) -> list[Path]:
     """The run folders of a study that have begun. Raises ConfigError where there is none."""
     folders = sorted(path.parent for path in (runs / study).glob("*/s*/config.yaml"))
     if not folders:
-        raise ConfigError(f"study={study}: there is no run in {runs / study}/")
+        hint = nearest_folder(runs / study) if not (runs / study).is_dir() else ""
+        raise ConfigError(f"study={study}: there is no run in {runs / study}/{hint}")
     return folders
 
 

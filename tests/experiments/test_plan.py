@@ -39,48 +39,63 @@ def cells(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 def test_a_study_lists_all_its_cells_and_runs_none(tmp_path: Path) -> None:
     params = OmegaConf.load(CONF / "study" / "compare.yaml").hydra.sweeper.params
     expected = {
-        (f"{backbone}-{task}-nano", seed)
+        f"{backbone}-{task}-nano"
         for backbone in params.backbone.split(",")
         for task in params.task.split(",")
-        for seed in str(params.seed).split(",")
     }
     ended = commands.run("plan", "study=compare", f"runs={tmp_path}")
     assert ended.returncode == 0, ended.stderr
     rows = [line.split() for line in ended.stdout.splitlines() if re.search(r"-nano ", line)]
-    assert {(row[0], row[2]) for row in rows} == expected
-    assert len(rows) == len(expected)
-    assert {row[-1] for row in rows} == {"missing"}
-    for row in rows:
-        off = row[4]
-        assert re.fullmatch(r"\([+-]0\.\d\d%\)", off)
-    assert f"0 of {len(expected)} cells are done" in ended.stdout
+    costs, setups = rows[: len(expected)], rows[len(expected) :]
+    assert {row[0] for row in costs} == {row[0] for row in setups} == expected
+    assert len(rows) == 2 * len(expected)
+    for row in costs:
+        assert re.fullmatch(r"[+-]0\.\d\d%", row[1])
+        assert row[-2:] == [str(params.seed), "missing"]
+    for task in params.task.split(","):
+        target = commands.settings("study=compare", f"task={task}").scale.target
+        assert f"{task}, held equal: training FLOPs per token, {target:,} (flops)" in ended.stdout
+    assert max(map(len, ended.stdout.splitlines())) <= 100
+    runs = len(expected) * len(str(params.seed).split(","))
+    assert f"0 of {runs} cells are done" in ended.stdout
     assert not [path for path in tmp_path.rglob("*") if path.is_dir()], "a run folder was made"
 
 
 def test_a_cell_shows_what_its_record_will_say(cells, tmp_path: Path) -> None:
     words = (*RECALL, "backbone=mamba", f"runs={tmp_path}")
-    line = cells(*words)[0]
+    costs, setup, _ = cells(*words)
     assert not any(tmp_path.iterdir())
     found = commands.result(commands.train(*words))
-    parameters = found["parameters"]
-    assert line.split()[:3] == ["mamba-recall-nano", "causal_lm", "0"]
-    shown = [f"{parameters['body']:,}", f"{parameters['total']:,}", f"{parameters['active']:,}"]
-    shown += [count(found["flops_per_token"]), str(found["training"]["steps"])]
-    shown += [count(found["training"]["flops"]), f"{count(found['state_bytes_2k'])}B"]
-    for value in shown:
-        assert value in line.split(), (value, line)
+    parameters, planned = found["parameters"], found["planned"]
+    expected = [f"{found['matched']['residual']:+.2%}"]
+    expected += [count(parameters[part]) for part in ("body", "total", "active")]
+    expected += [count(found["flops_per_token"]), count(planned["flops"]), "0", "missing"]
+    assert costs.split() == ["mamba-recall-nano", *expected]
+    shape = found["setup"]
+    assert shape["num_heads"] is None
+    numbers = [shape[name] for name in ("d_model", "num_layers", "d_state", "batch_size", "sequence_length")]
+    width, layers, *rest = map(str, numbers)
+    expected = [width, layers, "-", *rest, f"{shape['learning_rate']:g}", count(planned["tokens"])]
+    assert setup.split() == ["mamba-recall-nano", *expected, f"{count(found['state_bytes_2k'])}B"]
+
+
+def test_a_mixture_held_equal_on_all_its_experts_is_noted(cells, tmp_path: Path) -> None:
+    words = (*RECALL, "backbone=moe", f"runs={tmp_path}")
+    cells(*words)
+    assert [cell["matched"]["note"] is not None for cell in plan._cells] == [True]
+    assert "counts all experts" in plan._held_equal()[-1]
 
 
 def test_the_status_of_every_cell(cells, tmp_path: Path) -> None:
     words = (*RECALL, f"runs={tmp_path}")
 
     def status() -> str:
-        return cells(*words)[0].split("kB ", 1)[1].strip()
+        return cells(*words)[0].split(" 0 ", 1)[1].strip()
 
     assert status() == "missing"
     folder = commands.train(*words)
     assert status() == "done"
-    assert cells(*words)[1].startswith("1 of 1 cells are done")
+    assert cells(*words)[-1].startswith("1 of 1 cells are done")
     record = commands.result(folder)
     record |= {"status": "diverged", "message": "loss is nan\nmore"}
     (folder / "result.json").write_text(json.dumps(record))
@@ -95,7 +110,7 @@ def test_an_impossible_cell_is_said_beside_the_others(tmp_path: Path) -> None:
     words = ("backbone=decoder,encoder", "objective=causal_lm", *RECALL)
     ended = commands.run("plan", "-m", *words, f"runs={tmp_path}")
     assert ended.returncode == 2
-    (line,) = [line for line in ended.stdout.splitlines() if "-recall-nano" in line]
+    line, _ = (line for line in ended.stdout.splitlines() if "-recall-nano" in line)
     assert line.split()[0] == "decoder-recall-nano"
     assert line.split()[-1] == "missing"
     assert ended.stderr.startswith("error: backbone=encoder objective=causal_lm ")

@@ -37,6 +37,7 @@ RECORD = {
         "planned",
         "state_bytes_2k",
         "matched",
+        "setup",
         "widths",
         "fingerprint",
         "references",
@@ -84,7 +85,11 @@ def test_every_backbone_leaves_a_complete_record(trained, backbone: str, task: s
     assert sum(tensor.numel() for tensor in stored.values()) >= parameters["total"]
     reads_again = ("encoder", "masked_diffusion", "s4_bidirectional", "hybrid_bidirectional")
     assert (found["state_bytes_2k"] == 0) == (backbone in reads_again)
-    assert found["widths"]["d_model"] > 0
+    setup = found["setup"]
+    assert setup["d_model"] == found["widths"]["d_model"] > 0
+    assert setup["num_layers"] == found["widths"]["num_layers"] * (2 if backbone == "encoder_decoder" else 1)
+    assert (setup["batch_size"], setup["sequence_length"]) == (4, {"text": 64, "recall": 32}[task])
+    assert (folder / "train.log").read_text().splitlines()[-1].endswith(f"runs={folder.parents[2]}")
 
     training, length = found["training"], {"text": 64, "recall": 32}[task]
     assert training["tokens"] == training["steps"] * 4 * length == 4000 // (4 * length) * 4 * length

@@ -40,6 +40,8 @@ def run(tmp_path: Path) -> StudyRun:
         ("failed", True, PENDING, "waiting"),
         ("failed", True, RUNNING, "failed"),  # its neighbours in the task go on
         ("diverged", True, RUNNING, "diverged"),
+        ("refused", True, None, "refused"),
+        ("refused", True, PENDING, "waiting"),
     ],
 )
 def test_the_state_of_a_run(
@@ -77,10 +79,34 @@ def test_the_table(
     assert printed.endswith("1 run: 1 waiting\n")
 
 
+def test_refused_cells_are_rows_with_their_reasons_also_those_that_were_never_submitted(
+    run: StudyRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = Path(run.folder).parents[1]
+    write_submission(new_folder(study), [run])
+    other = study / "mambo-b-c-1" / "s0"
+    (study / ".refused").mkdir()
+    for number, (folder, reason) in enumerate([(Path(run.folder), "too small"), (other, "no such YAML")]):
+        folder.mkdir(parents=True)
+        cell, _, digest = folder.parent.name.rpartition("-")
+        record = {"status": "refused", "message": reason, "key": f"{folder.parent.name}-s0", "cell": cell}
+        (folder / "result.json").write_text(json.dumps({**record, "digest": digest, "seed": 0}))
+        (study / ".refused" / f"{number}.json").write_text(json.dumps({"folder": f"{folder.parent.name}/s0"}))
+    monkeypatch.setattr(status, "queued_tasks", lambda names: {})
+    monkeypatch.setattr(status, "finished_tasks", lambda names: {})
+    assert main(["study=mine", f"runs={study.parent}"]) == 0
+    printed = capsys.readouterr().out
+    assert "too small" in printed
+    assert "no such YAML" in printed
+    assert printed.endswith("2 runs: 2 refused\n")
+
+
 def test_mistakes_are_named(run: StudyRun, capsys: pytest.CaptureFixture[str]) -> None:
     study = Path(run.folder).parents[1]
     write_submission(new_folder(study), [run])
     assert main(["study=mien", f"runs={study.parent}"]) == 2
     assert "did you mean 'mine'" in capsys.readouterr().err
+    assert main(["study=mine", f"runs={study.parents[1]}/rnus"]) == 2
+    assert "did you mean 'runs'" in capsys.readouterr().err
     assert main(["studdy=mine"]) == 2
     assert "did you mean 'study'" in capsys.readouterr().err

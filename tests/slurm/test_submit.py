@@ -63,7 +63,16 @@ def test_words_of_a_run_compose_to_the_same_run(tmp_path: Path, monkeypatch: pyt
 
 
 def test_runs_that_are_done_or_queued_are_left_out(tmp_path: Path) -> None:
-    states = {0: "complete", 1: "diverged", 2: "oom", 3: "failed", 4: "preempted", 5: None, 6: None}
+    states = {
+        0: "complete",
+        1: "diverged",
+        2: "oom",
+        3: "failed",
+        4: "preempted",
+        5: None,
+        6: None,
+        7: "refused",
+    }
     runs = []
     for seed, status in states.items():
         folder = tmp_path / f"s{seed}"
@@ -72,8 +81,24 @@ def test_runs_that_are_done_or_queued_are_left_out(tmp_path: Path) -> None:
             (folder / "result.json").write_text(f'{{"status": "{status}"}}')
         runs.append(run(folder, seed))
     chosen = missing(runs, {runs[6].key: Task(job="1_0", state="PENDING")})
-    assert [each.seed for each in chosen] == [3, 4, 5]
-    assert [each.task for each in assign(runs, chosen, 2)] == [None, None, None, 0, 0, 1, None]
+    assert [each.seed for each in chosen] == [3, 4, 5, 7]
+    assert [each.task for each in assign(runs, chosen, 2)] == [None, None, None, 0, 0, 1, None, 1]
+
+
+def test_resubmitting_a_refused_run_says_why_it_will_not_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "mine" / "cell" / "s0"
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text('{"status": "refused", "message": "10 is too small\\nmore"}')
+    planned = submit.Plan(runs=[run(folder)], refused=[], study=tmp_path / "mine")
+    monkeypatch.setattr(submit, "plan_runs", lambda words: planned)
+    assert submit.submit(["study=mine"]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        f"{run(folder).key} was refused, and will be again unless this was mended: 10 is too small" in printed
+    )
+    assert "1 to submit" in printed
 
 
 def test_the_jobs_wait_for_each_other_and_take_what_the_cluster_file_says(tmp_path: Path) -> None:

@@ -116,8 +116,8 @@ def test_an_unknown_study_names_the_nearest(study: Path) -> None:
     words = r"did you mean 'compare'\?.*python -m experiments.train study=compaer"
     with pytest.raises(ValueError, match=words):
         load_study(study, "compaer")
-    with pytest.raises(ValueError, match="there are none yet"):
-        load_study(study / "nowhere", "compare")
+    with pytest.raises(ValueError, match=r"there is no such folder; did you mean 'runs'\?"):
+        load_study(study.parent / "rnus", "compare")
     (study / "empty").mkdir()
     with pytest.raises(ValueError, match="study=empty has no runs"):
         load_study(study, "empty")

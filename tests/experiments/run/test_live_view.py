@@ -32,7 +32,7 @@ def test_a_folder_in_every_state(tmp_path: Path) -> None:
     run = planned(tmp_path / "s0")
     assert look(run).status == "missing"
     run.folder.mkdir()
-    assert look(run).status == "stopped"
+    assert look(run).status == "interrupted"
     assert look(run).seconds_left is None
     metrics = run.folder / "metrics.jsonl"
     metrics.write_text(
@@ -48,7 +48,7 @@ def test_a_folder_in_every_state(tmp_path: Path) -> None:
     assert seen.train is not None
     assert seen.validation is not None
     assert (seen.train["loss"], seen.validation["bits"]) == (2.5, 2.0)
-    assert look(run).status == "stopped"
+    assert look(run).status == "interrupted"
     for status in ("complete", "diverged", "preempted"):
         result = {"status": status, "message": "why\nand how", "training": {"tokens": 500, "seconds": 7.0}}
         (run.folder / "result.json").write_text(json.dumps(result))
@@ -121,7 +121,7 @@ def test_a_real_study_is_seen_to_run_to_be_killed_and_to_end(tmp_path: Path) -> 
     assert re.search(rf"decoder-recall-nano +0 +\d+% +\d\.\d{{4}} .*process {process.pid} on", text), text
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert re.search(r"backbone +stopped +missing", shown(*slow))
+    assert re.search(r"backbone +interrupted +missing", shown(*slow))
     assert commands.run("train", *words).returncode == 0
     assert "seen: 2 of 2 runs complete, 100% of the training" in shown(*words)
 

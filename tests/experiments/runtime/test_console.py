@@ -76,7 +76,8 @@ def test_a_run_prints_its_steps(tmp_path, capsys: pytest.CaptureFixture[str]) ->
     folder = commands.train(*commands.TINY, *commands.RECALL, "trainer.log_every=10", f"runs={tmp_path}")
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("[decoder-recall-nano s0] ") for line in lines)
-    assert "19,936 body parameters (-0.32% of the target)" in lines[0]
+    assert "19,936 parameters without embedding and head" in lines[0]
+    assert "non_embedding -0.32% of 20,000" in lines[0]
     way = "torch" if build.problem() else "cpp"
     assert lines[1].endswith(f"kernels: decoding: {way}, attention: sdpa, pointwise: {way}")
     pattern = (
@@ -86,7 +87,11 @@ def test_a_run_prints_its_steps(tmp_path, capsys: pytest.CaptureFixture[str]) ->
     steps = [found[1] for line in lines if (found := re.search(pattern, line))]
     assert steps == ["10", "20", "30", "31"]
     assert any("| validation answer_accuracy 0." in line for line in lines)
-    assert f"test answer_accuracy {commands.result(folder)['metrics'][0]['value']:.4f}" in lines[-1]
+    assert f"test answer_accuracy {commands.result(folder)['metrics'][0]['value']:.4f} ± " in lines[-3]
+    assert lines[-2].split("] ", 1)[1].startswith("cost: ")
+    assert lines[-1].endswith(f"next: python -m analysis.compare study=single runs={tmp_path}")
+    kept = (folder / "train.log").read_text().splitlines()
+    assert [line[20:] for line in kept] == [line.split("] ", 1)[1] for line in lines]
 
 
 def test_a_reader_that_goes_away_ends_no_run() -> None:

@@ -11,8 +11,9 @@ import torch
 from omegaconf import OmegaConf
 
 from experiments.runtime.atomic_io import plain, write_json, write_text
+from experiments.runtime.run_status import FINAL
 from experiments.tracking.provenance import PACKAGES, _git, provenance
-from experiments.tracking.run_folder import FINAL, RunFolder
+from experiments.tracking.run_folder import RunFolder
 from tests.experiments import commands
 
 

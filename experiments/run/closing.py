@@ -1,0 +1,77 @@
+"""The last lines of a run: its scores with their uncertainties, its cost, and the next command."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+from pathlib import Path
+from typing import Any
+
+from experiments.runtime.console import clock, count
+from experiments.runtime.run_status import RunStatus
+
+
+def closing_lines(folder: Path, result: dict[str, Any]) -> list[str]:
+    """Return what a finished run prints at its end, and again whenever it is issued again.
+
+    Args:
+        folder: of the run; the other seeds of its cell stand beside it.
+        result: its record.
+    """
+    if result["status"] != RunStatus.COMPLETE:
+        return [f"{result['status']}: {result.get('message') or 'no reason recorded'}"]
+    metrics = result.get("metrics") or []
+    own = [metric for metric in metrics if metric["split"] == "test"]
+    extra = [metric for metric in metrics if metric["split"] != "test"]
+    lines = [f"{'' if place else 'score: '}{_score(metric)}" for place, metric in enumerate(own)]
+    if own and (seeds := _over_seeds(folder, own[0])):
+        lines.append(seeds)
+    lines += [f"extra evaluation {_score(metric)}" for metric in extra]
+    lines.append(_cost(result))
+    study, runs = folder.parents[1].name, folder.parents[2]
+    words = ["python", "-m", "analysis.compare", f"study={study}"]
+    words += [] if str(runs) == "runs" else [f"runs={runs}"]
+    return [*lines, f"next: {shlex.join(words)}"]
+
+
+def _score(metric: dict[str, Any]) -> str:
+    """Return a metric with the standard error over the items that were scored."""
+    value, error = metric["value"], metric.get("standard_error")
+    text = f"{metric['split']} {metric['name']} {_number(value)}"
+    if not isinstance(error, int | float):
+        return text
+    clusters, kind = metric.get("clusters") or metric["items"], metric.get("clustered_by", "example")
+    return f"{text} ± {_number(error)} (standard error over {clusters:,} {kind}s)"
+
+
+def _over_seeds(folder: Path, metric: dict[str, Any]) -> str | None:
+    """Return mean and standard deviation over the finished seeds of the cell; None below two."""
+    values = []
+    for path in folder.parent.glob("s*/result.json"):
+        try:
+            record = json.loads(path.read_text())
+            first = next(m for m in record["metrics"] if m["split"] == "test")
+        except (OSError, ValueError, KeyError, TypeError, StopIteration):
+            continue
+        if record.get("status") == RunStatus.COMPLETE and first["name"] == metric["name"]:
+            values.append(float(first["value"]))
+    if len(values) < 2:
+        return None
+    return (
+        f"over {len(values)} seeds: mean {statistics.mean(values):.4f}, standard deviation "
+        f"{statistics.stdev(values):.4f}"
+    )
+
+
+def _cost(result: dict[str, Any]) -> str:
+    """Return what training cost."""
+    training = result["training"]
+    return (
+        f"cost: {count(training['flops'])} FLOPs, {clock(training['seconds'])} of training steps, "
+        f"{count(training['tokens'])} tokens in {training['steps']:,} steps"
+    )
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, int | float) else str(value)

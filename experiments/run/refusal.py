@@ -1,0 +1,214 @@
+"""The record of a cell that was refused before it began, so that it stays a row of its study.
+
+Where the settings could be read, the record stands in the folder of the run. Else the folder is named by the
+words that asked for the cell. ``runs/STUDY/.refused/`` has a file for each, named by these words too: the
+record goes when the same words begin a run, which may have another folder by then.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from experiments.config.digest import settings_digest
+from experiments.config.structured import check_file_name
+from experiments.runtime import run_lock
+from experiments.runtime.atomic_io import write_json, write_text
+from experiments.runtime.errors import CheckpointError, ConfigError, LockedError, RunError
+from experiments.runtime.rank import process_rank
+from experiments.runtime.run_status import RunStatus
+from experiments.runtime.secrets import redact
+from experiments.tracking.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from experiments.run.settings import Settings  # imports torch, which a mistake need not wait for
+
+GROUPS = ("backbone", "objective", "task", "scale")
+INDEX = ".refused"
+UNRECORDED = (LockedError, CheckpointError)
+"""Another process writes the run, or nothing can be written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskedCell:
+    """A cell as its words ask for it, whether they compose or not."""
+
+    study: Path
+    """``runs/STUDY``."""
+    words: list[str]
+    """Overrides of the cell."""
+    seed: int
+    names: dict[str, str]
+    """Names of the YAML files of ``GROUPS``, or of the words that ask for one that is not there."""
+    config: str | None
+    """The composed configuration, as far as it can be written."""
+    in_study: bool
+    """False for a single run outside of studies: its mistakes are answered on the terminal alone."""
+
+    @classmethod
+    def composed(cls, cfg: DictConfig) -> AskedCell:
+        """Return the cell that Hydra runs now."""
+        hydra = HydraConfig.get()
+        study = _text(cfg, "study.name")
+        return cls(
+            study=_folder(cfg, study),
+            words=_deciding(hydra.overrides.task),
+            seed=int(cfg.seed),
+            names={group: _text(cfg, f"names.{group}") for group in GROUPS},
+            config=_yaml(cfg),
+            in_study=hydra.mode == RunMode.MULTIRUN or study != "single",
+        )
+
+    @classmethod
+    def uncomposed(cls, sweep: DictConfig, words: Sequence[str]) -> AskedCell:
+        """Return a cell that cannot be composed; ``sweep`` is the configuration without its words."""
+        given = {key.lstrip("+"): value for key, _, value in (word.partition("=") for word in words)}
+        return cls(
+            study=_folder(sweep, given.get("study.name", _text(sweep, "study.name"))),
+            words=_deciding(words),
+            seed=int(given["seed"]) if given.get("seed", "").isdigit() else int(sweep.seed),
+            names={g: given.get(g, _text(sweep, f"hydra.runtime.choices.{g}")) for g in GROUPS},
+            config=None,
+            in_study=True,
+        )
+
+    @property
+    def digest(self) -> str:
+        """Return eight hexadecimal digits of the words, the seed left out."""
+        return settings_digest({"words": [word for word in self.words if not word.startswith("seed=")]})
+
+    @property
+    def name(self) -> str:
+        """Return the cell, as in the name of a run folder."""
+        words = (self.names[group] for group in ("backbone", "task", "scale"))
+        return "-".join(re.sub(r"\W", "_", word) for word in words)
+
+    @property
+    def index(self) -> Path:
+        """Return the file that says where the cell's refusal is recorded."""
+        return self.study / INDEX / f"{self.digest}-s{self.seed}.json"
+
+    def refuse(self, error: RunError, settings: Settings | None = None) -> None:
+        """Write the record of a cell that ended before it began; leave a run that has begun as it is.
+
+        Args:
+            error: the reason.
+            settings: of the run, where they could be read.
+        """
+        if not self.in_study or isinstance(error, UNRECORDED) or process_rank().rank != 0:
+            return
+        if not _is_file_name(self.study.name):  # the mistake itself: it may lead out of the folder of runs
+            return
+        own = self.study / f"{self.name}-{self.digest}" / f"s{self.seed}"
+        run = RunFolder(own if settings is None else settings.folder)
+        config = self.config if settings is None else _as_yaml(settings.resolved)
+        if _begun(run):
+            return
+        refused = error.exit_code in (2, 3)
+        cell, _, digest = run.root.parent.name.rpartition("-")
+        record = {
+            "format": 1, "study": self.study.name, "cell": cell, "digest": digest, "seed": self.seed,
+            "key": f"{cell}-{digest}-s{self.seed}", **self.names,
+            "status": str(RunStatus.REFUSED) if refused else error.status,
+            "exit_code": error.exit_code, "message": redact(str(error)), "words": redact(self.words),
+        }  # fmt: skip
+        run.root.mkdir(parents=True, exist_ok=True)
+        if config is not None:
+            write_text(run.root / "config.yaml", config)
+        run.finish(record)
+        self.index.parent.mkdir(exist_ok=True)
+        write_json(self.index, {"folder": str(run.root.relative_to(self.study))})
+
+    def forget(self, own: Path) -> None:
+        """Remove the record of a refusal of these words: they begin a run now, in the folder ``own``."""
+        if process_rank().rank != 0 or not self.index.exists():
+            return
+        folder = self.study / json.loads(self.index.read_text())["folder"]
+        if folder.resolve() != own.resolve() and is_refused(RunFolder(folder)):
+            shutil.rmtree(folder)
+            if not any(folder.parent.iterdir()):
+                folder.parent.rmdir()
+        self.index.unlink(missing_ok=True)
+        if not any(self.index.parent.iterdir()):
+            self.index.parent.rmdir()
+
+
+def is_refused(run: RunFolder) -> bool:
+    """Return True for a folder that holds nothing but the record of a refusal."""
+    result = run.result()
+    return result is not None and result["status"] == RunStatus.REFUSED
+
+
+def refusals(study: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Return folder and record of each refusal of a study."""
+    found = []
+    for index in sorted((study / INDEX).glob("*.json")):
+        folder = study / json.loads(index.read_text())["folder"]
+        result = RunFolder(folder).result()
+        if result is not None and result["status"] == RunStatus.REFUSED:
+            found.append((folder, result))
+    return found
+
+
+def refuse_uncomposed(sweep: DictConfig, words: Sequence[str], message: str) -> None:
+    """Write the record of a cell of a sweep that cannot be composed."""
+    AskedCell.uncomposed(sweep, words).refuse(ConfigError(message))
+
+
+def _folder(cfg: DictConfig, study: str) -> Path:
+    """Return ``runs/STUDY``; a name that is no file name is kept in one piece, to be found out as such."""
+    return Path(_text(cfg, "runs")) / (study if _is_file_name(study) else "..")
+
+
+def _is_file_name(name: str) -> bool:
+    try:
+        check_file_name("study.name", name)
+    except ConfigError:
+        return False
+    return True
+
+
+def _begun(run: RunFolder) -> bool:
+    """Return True where a folder holds more than a refusal, or a process writes it."""
+    result = run.result()
+    if result is not None:
+        return result["status"] != RunStatus.REFUSED
+    return run.metrics.exists() or run.checkpoints.exists() or run_lock.writer(run.root) is not None
+
+
+def _deciding(words: Sequence[str]) -> list[str]:
+    """Return the words that choose the cell, in one order: not where it is kept, nor how it is launched."""
+    beside = ("runs=", "hydra.", "hydra/", "tracking")
+    return sorted(word for word in words if not word.startswith(beside))
+
+
+def _text(cfg: DictConfig, key: str) -> str:
+    """Return a value as text; ``unknown`` where it cannot be resolved."""
+    try:
+        return str(OmegaConf.select(cfg, key) or "unknown")
+    except OmegaConfBaseException:
+        return "unknown"
+
+
+def _yaml(cfg: DictConfig) -> str | None:
+    """Return a configuration as YAML, resolved where all of it can be."""
+    for resolve in (True, False):
+        try:
+            return _as_yaml(OmegaConf.to_container(cfg, resolve=resolve))
+        except OmegaConfBaseException:
+            continue
+    return None
+
+
+def _as_yaml(tree: Any) -> str:
+    return OmegaConf.to_yaml(OmegaConf.create(redact(tree)))

@@ -1,0 +1,44 @@
+"""The end of a study: how many of its runs ended in which way, why, and the command that compares them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from pathlib import Path
+
+from experiments.runtime.run_status import RunStatus
+
+SHOWN = 5
+"""Runs that are named with one reason."""
+
+
+def summary(study: Path) -> list[str]:
+    """Return the lines printed after a sweep: counts by status, reasons, the next command."""
+    counts: Counter[str] = Counter()
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for folder in sorted(study.glob("*-*/s*")):
+        status, message = _outcome(folder)
+        counts[status] += 1
+        if status != RunStatus.COMPLETE:
+            first = message.strip().partition("\n")[0]
+            reasons[f"{status}: {first}" if first else status].append(f"{folder.parent.name} {folder.name}")
+    order = {str(status): place for place, status in enumerate(RunStatus)}
+    found = sorted(counts.items(), key=lambda item: order.get(item[0], len(order)))
+    lines = [f"study {study.name}: " + ", ".join(f"{count} {status}" for status, count in found)]
+    for reason, runs in reasons.items():
+        more = f" and {len(runs) - SHOWN} more" if len(runs) > SHOWN else ""
+        lines.append(f"  {', '.join(runs[:SHOWN])}{more}: {reason}")
+    runs_folder = "" if str(study.parent) == "runs" else f" runs={study.parent}"
+    lines.append(f"to compare: python -m analysis.compare study={study.name}{runs_folder}")
+    return lines
+
+
+def _outcome(folder: Path) -> tuple[str, str]:
+    """Return status and message of a run."""
+    try:
+        result = json.loads((folder / "result.json").read_text())
+        return str(result["status"]), str(result.get("message") or "")
+    except FileNotFoundError:
+        return RunStatus.INCOMPLETE, "no result; it still runs, or was killed"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return RunStatus.UNREADABLE, f"{folder}/result.json: {error}"

@@ -1,0 +1,50 @@
+"""The last lines of a run: score with both uncertainties, extra evaluations, cost, the next command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from experiments.run.closing import closing_lines
+
+
+def record(value: float, **changes: Any) -> dict[str, Any]:
+    metric = {"name": "bits_per_byte", "split": "test", "value": value, "standard_error": 0.012, "items": 700}
+    extra = {**metric, "split": "length=256", "value": 2.5}
+    training = {"flops": 9.11e11, "seconds": 75.0, "tokens": 1_200_000, "steps": 1171}
+    found = {"status": "complete", "message": None, "metrics": [metric, extra], "training": training}
+    return found | changes
+
+
+def written(tmp_path: Path, *values: float) -> Path:
+    """The folder of the last of several seeds of a cell."""
+    for seed, value in enumerate(values):
+        folder = tmp_path / "runs" / "mine" / "decoder-text-nano-1234" / f"s{seed}"
+        folder.mkdir(parents=True)
+        (folder / "result.json").write_text(json.dumps(record(value)))
+    return folder
+
+
+def test_a_complete_run_ends_with_score_cost_and_the_next_command(tmp_path: Path) -> None:
+    folder = written(tmp_path, 2.0, 2.2)
+    assert closing_lines(folder, record(2.2)) == [
+        "score: test bits_per_byte 2.2000 ± 0.0120 (standard error over 700 examples)",
+        "over 2 seeds: mean 2.1000, standard deviation 0.1414",
+        "extra evaluation length=256 bits_per_byte 2.5000 ± 0.0120 (standard error over 700 examples)",
+        "cost: 911G FLOPs, 1:15 of training steps, 1.2M tokens in 1,171 steps",
+        f"next: python -m analysis.compare study=mine runs={tmp_path}/runs",
+    ]
+
+
+def test_one_seed_says_nothing_of_others_and_clusters_are_named(tmp_path: Path) -> None:
+    found = record(2.0)
+    found["metrics"] = [found["metrics"][0] | {"clusters": 28, "clustered_by": "document"}]
+    lines = closing_lines(written(tmp_path, 2.0), found)
+    assert lines[0].endswith("(standard error over 28 documents)")
+    assert not any("seeds" in line for line in lines)
+
+
+def test_a_run_that_ended_otherwise_says_why(tmp_path: Path) -> None:
+    found = record(2.0, status="diverged", message="loss is nan")
+    assert closing_lines(written(tmp_path, 2.0), found) == ["diverged: loss is nan"]

@@ -1,0 +1,33 @@
+"""The shape of a model, as a reader asks for it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from experiments.run.setup import model_shape
+from tests.experiments.run.test_size_solver import read
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "heads", "state"),
+    [
+        ("decoder", 2, 4, None),
+        ("encoder_decoder", 4, 4, None),
+        ("mamba", 2, None, 16),
+        ("s4", 2, None, 64),
+        ("hybrid", 2, 4, 16),
+        ("gla", 2, 2, None),
+    ],
+)
+def test_the_shape_of_a_backbone(name: str, layers: int, heads: int | None, state: int | None) -> None:
+    config = dataclasses.replace(read(name)[1], d_model=64)
+    assert model_shape(config) == {"d_model": 64, "num_layers": layers, "num_heads": heads, "d_state": state}
+
+
+def test_only_mixers_that_stand_in_the_layers_count() -> None:
+    config = dataclasses.replace(read("hybrid")[1], d_model=64, layers=["mamba"])  # type: ignore[call-arg]
+    assert model_shape(config)["num_heads"] is None
+    local = dataclasses.replace(config, layers=["local_attention"])  # type: ignore[call-arg]
+    assert (model_shape(local)["num_heads"], model_shape(local)["d_state"]) == (4, None)
