@@ -134,7 +134,7 @@ def _validation(result: dict[str, Any], curve: list[dict[str, Any]], metric: str
     """The score on the validation split after training; in records without one, the last of the curve."""
     if final := result.get("validation"):
         return _number(final[0].get("value"))
-    validations = [line.get(metric) for line in curve if line["kind"] == "validation"]
+    validations = [line.get(str(metric)) for line in curve if line["kind"] == "validation"]
     return _number(validations[-1]) if validations else math.nan
 
 

@@ -79,11 +79,6 @@ class ExampleRNG:
     index_B: NDArray[np.int64]
     """The numbers of the examples in their split."""
 
-    @classmethod
-    def of(cls, split: str, seed: int, start: int, count: int) -> ExampleRNG:
-        """Return the random numbers of examples ``start .. start + count``."""
-        return cls(seed=seed, split=split, index_B=np.arange(start, start + count, dtype=np.int64))
-
     def uniform(self, name: str, slots: int) -> NDArray[np.float64]:
         """Return uniform numbers in the open interval (0, 1), shape (B, S)."""
         return uniform(stream(self.seed, self.split, name), self.index_B, slots)

@@ -149,7 +149,7 @@ def _enough_examples(scores: list[Score], count: int) -> int:
 def _with_setting(metric: Metric, task: Task, available: int | None) -> Metric:
     """Return the metric with what decides which bytes or examples it is of, and what it knows of each."""
     scored = GENERATED if available is None else WHOLE if metric.items == available else SAMPLE
-    setting = {"scored": scored, "available": available}
+    setting: dict[str, Any] = {"scored": scored, "available": available}
     if task.stride is not None and metric.split != "train":
         setting |= {"window": task.sequence_length, "stride": task.stride}
     return replace(metric, clustered_by=task.clustered_by(metric.split), **setting)
@@ -165,7 +165,7 @@ def summarise(scores: list[Score], objective: Objective, split: str, available: 
     accuracy_N = _joined([s.accuracy_B for s in scores])
     items = len(accuracy_N) or sum(len(s.nats_B) for s in scores if s.nats_B is not None)
     cluster_N = _joined([s.cluster_B for s in scores])
-    cluster_N = cluster_N if len(cluster_N) else np.arange(items)
+    cluster_N = cluster_N if len(cluster_N) else np.arange(items, dtype=np.float64)
     if len(accuracy_N):
         metric = Metric(
             name="answer_accuracy",

@@ -90,6 +90,7 @@ class Text(Task):
 
     Config = TextConfig
     tokenizer: TextTokenizer
+    stride: int
     metric = "bits_per_byte"
 
     def __init__(self, config: TextConfig) -> None:

@@ -305,7 +305,7 @@ def test_the_error_of_clusters_is_that_of_their_totals():
     nats, length = rng.normal(30, 4, size=40), rng.integers(20, 30, size=40).astype(float)
     cluster = np.repeat(np.arange(10), 4)
     totals = [np.add.reduceat(x, np.arange(0, 40, 4)) for x in (nats, length)]
-    alone = ratio_standard_error(*totals, np.arange(10))
+    alone = ratio_standard_error(totals[0], totals[1], np.arange(10))
     assert ratio_standard_error(nats, length, cluster) == (pytest.approx(alone[0]), 10)
     shuffled = rng.permutation(40)
     again = ratio_standard_error(nats[shuffled], length[shuffled], cluster[shuffled])

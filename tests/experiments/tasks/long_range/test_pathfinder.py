@@ -61,7 +61,7 @@ def connected(scene, image, size):
 @pytest.mark.parametrize(("settings", "images"), [({}, 24), (PATH_X, 4)], ids=["pathfinder", "path_x"])
 def test_the_label_says_whether_a_path_connects_the_dots(settings, images):
     task = Pathfinder(PathfinderConfig(**settings))
-    scene = task.scenes("train", 1, 0, images)
+    scene = task.scenes("train", 1, np.arange(images))
     found = [connected(scene, image, task.config.size) for image in range(images)]
     assert found == scene[2].astype(bool).tolist()
     answers = task.batch("train", 1, 0, images).tokens_BT[:, -1]
@@ -70,7 +70,7 @@ def test_the_label_says_whether_a_path_connects_the_dots(settings, images):
 
 
 def test_dashes_are_bright_and_the_rest_is_dark(task):
-    scene = task.scenes("train", 0, 0, 16)
+    scene = task.scenes("train", 0, np.arange(16))
     image_BHW = task.batch("train", 0, 0, 16).tokens_BT[:, :-1].reshape(16, 32, 32).numpy()
     assert image_BHW.min() == 0
     assert image_BHW.max() == 255
@@ -90,7 +90,7 @@ def test_dashes_are_bright_and_the_rest_is_dark(task):
 
 
 def test_curves_keep_apart_and_turn_by_less_than_a_right_angle(task):
-    pair, others, _ = task.scenes("train", 0, 0, 32)
+    pair, others, _ = task.scenes("train", 0, np.arange(32))
     first, second = pair.points_BSN2[:, 0], pair.points_BSN2[:, 1]
     distance = np.linalg.norm(first[:, :, None] - second[:, None], axis=-1)
     assert distance.min() > 1.7  # 2.5 pixels, less what rounding to pixels takes

@@ -10,14 +10,14 @@ from experiments.data.vocabulary import Vocabulary
 from experiments.tasks.formal.base import LanguageConfig
 from experiments.tasks.formal.context_free import ReverseString
 from experiments.tasks.formal.regular import EvenPairs, ParityCheck
-from experiments.tasks.probes.probe import Probe, batch_of
+from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
 from experiments.tasks.probes.shallow_baselines import Answers, best_reference, shallow_scores
 from experiments.tasks.recall.memorization import Memorization, MemorizationConfig
 from experiments.tasks.recall.mqar import Recall, RecallConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlantedConfig:
+class PlantedConfig(GeneratedConfig):
     """Which shortcut is planted."""
 
     shortcut: str
@@ -32,8 +32,8 @@ class Planted(Probe):
         self.config, self.sequence_length = config, 11
         self.vocabulary = Vocabulary(num_symbols=6, num_sentinels=1)
 
-    def batch(self, split: str, seed: int, start: int, count: int):
-        rng = ExampleRNG.of(split, seed, start, count)
+    def examples(self, split: str, seed: int, index_B: np.ndarray):
+        rng, count = ExampleRNG(seed=seed, split=split, index_B=index_B), len(index_B)
         shown_BN = 1 + rng.integers("shown", 9, 5)
         free_B2 = 1 + rng.integers("free", 2, 5)
         rare_B2 = np.where(rng.uniform("rare", 2) < 0.7, 3, free_B2)
