@@ -54,7 +54,7 @@ def _decides(family: Family, seeds: Array, margin: float) -> npt.NDArray[np.bool
     """Return for each pair if so many seeds of each model would decide it with 80% power."""
     error = family.error * np.sqrt(family.seeds / seeds)
     freedom = family.known_freedom * (seeds - 1) / (family.seeds - 1)
-    factor = np.ones(len(seeds)) if len(family.sizes) == 2 else small_sample_factor(seeds)
+    factor = small_sample_factor(seeds, len(family.sizes), blocked=family.blocked)
     size = np.abs(family.difference)
     shown = error * _shifts(family, freedom, factor) <= size
     # An equivalent pair's mean difference must stay so far within the margin that the interval does.

@@ -38,6 +38,8 @@ class Family:
     """Seeds of the smaller model of each pair."""
     factor: Array
     """What |t| is divided by (``pair_errors.SMALL_SAMPLE``)."""
+    blocked: bool
+    """True where differences are taken within seeds."""
     statistic: MaxStatistic
     test: str
 
@@ -87,7 +89,7 @@ def make_family(scores: Sequence[Mapping[int, float]], baseline: int | None, *, 
     return Family(
         sizes=sizes, pairs=pairs, difference=means[pairs[:, 0]] - means[pairs[:, 1]], error=error,
         freedom=freedom, seeds=smaller,
-        factor=np.ones(len(pairs)) if count == 2 else small_sample_factor(smaller), statistic=statistic,
+        factor=small_sample_factor(smaller, count, blocked=shared), blocked=shared, statistic=statistic,
         test=test + ", blocked" * (shared and count > 2),
     )  # fmt: skip
 

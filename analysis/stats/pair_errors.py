@@ -22,8 +22,15 @@ numbers hold the family-wise error at 5%; they were found by simulation (``analy
 """
 
 
-def small_sample_factor(seeds: Array | float) -> Array:
-    """Return the entry of ``SMALL_SAMPLE`` for numbers of seeds, elementwise."""
+def small_sample_factor(seeds: Array | float, models: int, *, blocked: bool = False) -> Array:
+    """Return what |t| is divided by, elementwise: the entry of ``SMALL_SAMPLE``; 1 for two models.
+
+    In the blocked form, 1 + 0.9 / (seeds - 1), as the own variance of a pair has half the degrees of freedom.
+    """
+    if models == 2:
+        return np.ones(np.shape(seeds))
+    if blocked:
+        return np.asarray(1 + 0.9 / (np.asarray(seeds) - 1))
     factor = np.ones(np.shape(seeds))
     for count, value in SMALL_SAMPLE.items():
         factor = np.where(np.asarray(seeds) == count, value, factor)

@@ -62,6 +62,8 @@ def _verdict(
     rates = (first[0] / first[1], second[0] / second[1])
     difference = rates[0] - rates[1]
     low, high = rate_difference_interval(first, second, 1 - LEVEL / comparisons)
+    if p >= LEVEL:  # the interval is approximate, the test is exact: they must not contradict each other
+        low, high = min(low, 0.0), max(high, 0.0)
     seeds = min(first[1], second[1])
     verdict = (BETTER if difference > 0 else WORSE) if p < LEVEL else UNDECIDED
     variance = rates[0] * (1 - rates[0]) / first[1] + rates[1] * (1 - rates[1]) / second[1]

@@ -1,0 +1,188 @@
+"""Procedures that were candidates for the verdict, on many simulated studies at once.
+
+Each takes scores (R replicates, K models, N seeds) and pairs (P, 2), and returns (R, P): True where it calls
+the two models different at the 5% level of the family. The analysis uses ``larger_se``, its blocked form and
+``solve_counts``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+from analysis.stats.max_statistic import (
+    LEVEL,
+    Array,
+    MaxStatistic,
+    against_baseline,
+    all_pairs,
+    one_comparison,
+)
+from analysis.stats.pair_errors import (
+    Pairs,
+    blocked_errors,
+    independent_errors,
+    pooled,
+    small_sample_factor,
+    welch,
+)
+from analysis.stats.solve_test import boschloo_table
+
+Found = npt.NDArray[np.bool_]
+Procedure = Callable[[Array, Pairs], Found]
+SOLVED = 0.95
+
+
+def _family(score_RKN: Array, pair_P2: Pairs) -> MaxStatistic:
+    _, models, seeds = score_RKN.shape
+    if models == 2:
+        return one_comparison()
+    against = (pair_P2[:, 1] == 0).all()
+    return against_baseline((seeds,) * (models - 1), seeds) if against else all_pairs(models)
+
+
+def _sizes(score_RKN: Array) -> Array:
+    return np.full(score_RKN.shape[1], float(score_RKN.shape[2]))
+
+
+def _variances(score_RKN: Array) -> Array:
+    """Return variances over seeds, exactly 0 where there is no spread."""
+    spread = score_RKN.max(axis=-1) > score_RKN.min(axis=-1)
+    return np.where(spread, score_RKN.var(axis=-1, ddof=1), 0.0)
+
+
+def _gaps(score_RKN: Array, pair_P2: Pairs) -> Array:
+    mean_RK = score_RKN.mean(axis=-1)
+    return np.abs(mean_RK[:, pair_P2[:, 0]] - mean_RK[:, pair_P2[:, 1]])
+
+
+def _ratio(gap_RP: Array, error_RP: Array) -> Array:
+    """Return |t|: infinite where there is a gap and no spread, 0 where there is neither."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.nan_to_num(gap_RP / error_RP, nan=0.0, posinf=np.inf)
+
+
+def holm_rejects(p_RP: Array) -> Found:
+    """Return what Holm's procedure rejects in each replicate."""
+    count = p_RP.shape[1]
+    order_RP = np.argsort(p_RP, axis=1)
+    bars_P = LEVEL / np.arange(count, 0, -1)
+    below_RP = np.logical_and.accumulate(np.take_along_axis(p_RP, order_RP, axis=1) < bars_P, axis=1)
+    found_RP = np.empty_like(below_RP)
+    np.put_along_axis(found_RP, order_RP, below_RP, axis=1)
+    return found_RP
+
+
+def paired_holm(score_RKN: Array, pair_P2: Pairs) -> Found:
+    """Paired t-tests with Holm's correction: the verdict of version 0.1."""
+    seeds = score_RKN.shape[2]
+    difference_RPN = score_RKN[:, pair_P2[:, 0]] - score_RKN[:, pair_P2[:, 1]]
+    t_RP = _ratio(np.abs(difference_RPN.mean(-1)), difference_RPN.std(-1, ddof=1) / np.sqrt(seeds))
+    return holm_rejects(2 * special.stdtr(seeds - 1, -t_RP))
+
+
+def welch_holm(score_RKN: Array, pair_P2: Pairs) -> Found:
+    """Welch's t-tests with Holm's correction."""
+    own_RP, freedom_RP = welch(_variances(score_RKN), _sizes(score_RKN), pair_P2)
+    t_RP = _ratio(_gaps(score_RKN, pair_P2), np.sqrt(own_RP))
+    return holm_rejects(2 * special.stdtr(np.nan_to_num(freedom_RP, nan=1.0), -t_RP))
+
+
+def pooled_tukey(score_RKN: Array, pair_P2: Pairs) -> Found:
+    """Tukey's or Dunnett's test with the pooled variance."""
+    variance_RP, freedom_RP = pooled(_variances(score_RKN), _sizes(score_RKN), pair_P2)
+    t_RP = _ratio(_gaps(score_RKN, pair_P2), np.sqrt(variance_RP))
+    return t_RP > _family(score_RKN, pair_P2).critical(np.maximum(freedom_RP, 1))
+
+
+def games_howell(score_RKN: Array, pair_P2: Pairs) -> Found:
+    """Tukey's or Dunnett's distribution with each pair's own variance (Games and Howell 1976)."""
+    own_RP, freedom_RP = welch(_variances(score_RKN), _sizes(score_RKN), pair_P2)
+    t_RP = _ratio(_gaps(score_RKN, pair_P2), np.sqrt(own_RP))
+    return t_RP > _family(score_RKN, pair_P2).critical(np.nan_to_num(freedom_RP, nan=1.0))
+
+
+def moderated_tukey(score_RKN: Array, pair_P2: Pairs) -> Found:
+    """Variances shrunk towards a common one by empirical Bayes (Smyth 2004), then as Games and Howell."""
+    variance_RK, freedom = np.maximum(_variances(score_RKN), 1e-12), score_RKN.shape[2] - 1.0
+    log_RK = np.log(variance_RK) - special.digamma(freedom / 2) + np.log(freedom / 2)
+    excess_R = log_RK.var(axis=1, ddof=1) - special.polygamma(1, freedom / 2)
+    half_R = _inverse_trigamma(np.maximum(excess_R, 1e-4))
+    prior_R = np.exp(log_RK.mean(axis=1) + special.digamma(half_R) - np.log(half_R))
+    total_R = 2 * half_R + freedom
+    shrunk_RK = ((2 * half_R * prior_R)[:, None] + freedom * variance_RK) / total_R[:, None]
+    seeds = score_RKN.shape[2]
+    error_RP = np.sqrt((shrunk_RK[:, pair_P2[:, 0]] + shrunk_RK[:, pair_P2[:, 1]]) / seeds)
+    bar_R1 = _family(score_RKN, pair_P2).critical(np.minimum(total_R, freedom * len(variance_RK[0])))[:, None]
+    return _ratio(_gaps(score_RKN, pair_P2), error_RP) > bar_R1
+
+
+def _inverse_trigamma(value: Array) -> Array:
+    found = 0.5 + 1 / value
+    for _ in range(30):
+        now = special.polygamma(1, found)
+        found = np.maximum(found + now * (1 - now / value) / special.polygamma(2, found), 1e-3)
+    return found
+
+
+def larger_se(score_RKN: Array, pair_P2: Pairs) -> Found:
+    """The larger of the pair's own and the pooled error, with Tukey's or Dunnett's distribution."""
+    variance_RK, size_K = _variances(score_RKN), _sizes(score_RKN)
+    factor = small_sample_factor(score_RKN.shape[2], score_RKN.shape[1])
+    return _larger(score_RKN, pair_P2, factor, *independent_errors(variance_RK, size_K, pair_P2))
+
+
+def blocked_larger_se(score_RKN: Array, pair_P2: Pairs) -> Found:
+    """The same with differences within seeds."""
+    factor = small_sample_factor(score_RKN.shape[2], score_RKN.shape[1], blocked=True)
+    return _larger(score_RKN, pair_P2, factor, *blocked_errors(score_RKN, pair_P2))
+
+
+def _larger(score_RKN: Array, pair_P2: Pairs, factor: Array, error_RP: Array, freedom_RP: Array) -> Found:
+    # Without any spread nothing is tested: the error is NaN.
+    with np.errstate(invalid="ignore", divide="ignore"):
+        t_RP = np.nan_to_num(_gaps(score_RKN, pair_P2) / error_RP, nan=0.0, posinf=0.0)
+    bar_RP = _family(score_RKN, pair_P2).critical(np.nan_to_num(freedom_RP, nan=1.0))
+    return t_RP > factor * bar_RP
+
+
+def solve_counts(score_RKN: Array, pair_P2: Pairs) -> Found:
+    """Boschloo's test of solve counts with Holm's correction."""
+    seeds, solved_RK = score_RKN.shape[2], (score_RKN >= SOLVED).sum(axis=-1)
+    table = boschloo_table(seeds, seeds)
+    return holm_rejects(table[solved_RK[:, pair_P2[:, 0]], solved_RK[:, pair_P2[:, 1]]])
+
+
+def unequal_larger_se(score_RKN: Array, pair_P2: Pairs) -> Found:
+    """``larger_se`` where the last model lost a seed."""
+    _, models, seeds = score_RKN.shape
+    size_K = _sizes(score_RKN)
+    size_K[-1] -= 1
+    kept_RKN = score_RKN.copy()
+    variance_RK = _variances(kept_RKN)
+    variance_RK[:, -1] = _variances(kept_RKN[:, -1:, :-1])[:, 0]
+    mean_RK = kept_RKN.mean(axis=-1)
+    mean_RK[:, -1] = kept_RKN[:, -1, :-1].mean(axis=-1)
+    error_RP, freedom_RP = independent_errors(variance_RK, size_K, pair_P2)
+    smaller_P = np.minimum(size_K[pair_P2[:, 0]], size_K[pair_P2[:, 1]])
+    factor_P = small_sample_factor(smaller_P, models)
+    if models > 2 and (pair_P2[:, 1] == 0).all():
+        family = against_baseline((seeds - 1, *(seeds,) * (models - 2)), seeds)
+    else:
+        family = _family(score_RKN, pair_P2)
+    t_RP = np.abs(mean_RK[:, pair_P2[:, 0]] - mean_RK[:, pair_P2[:, 1]]) / error_RP
+    return t_RP > factor_P * family.critical(np.nan_to_num(freedom_RP, nan=1.0))
+
+
+PROCEDURES: dict[str, Procedure] = {
+    "paired t + Holm (version 0.1)": paired_holm,
+    "Welch + Holm": welch_holm,
+    "pooled Tukey / Dunnett": pooled_tukey,
+    "Games-Howell": games_howell,
+    "moderated t, Tukey": moderated_tukey,
+    "larger-SE Tukey / Dunnett": larger_se,
+}
+"""Candidates of the table of ``docs/statistics.md``; Boschloo's test has a row of its own."""

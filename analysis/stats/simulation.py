@@ -1,0 +1,197 @@
+"""Error rates and power of the verdict and of the candidates that it was chosen from, by simulation.
+
+    python -m analysis.stats.simulation [REPLICATES]
+
+Prints the table of ``docs/statistics.md``; 4,000 replicates where no number is given. A family-wise error is
+the largest over 2 to 12 models, all pairs and against a baseline, of the fraction of studies in which any two
+equal models are called different. Models differ in spread only.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+
+import numpy as np
+
+from analysis.stats.max_statistic import Array
+from analysis.stats.pair_errors import Pairs
+from analysis.stats.simulated_procedures import (
+    PROCEDURES,
+    Procedure,
+    blocked_larger_se,
+    larger_se,
+    solve_counts,
+    unequal_larger_se,
+)
+
+SEEDS = (3, 5, 10)
+MODELS = (2, 3, 7, 12)
+REPLICATES = 4000
+Draw = Callable[[np.random.Generator, int, int, int], Iterator[Array]]
+"""Scores (replicates, models, seeds) of the studies of one kind, one array for each case."""
+
+
+def _spreads(ratio: float) -> Draw:
+    """Return studies in which the variance of some models is ``ratio`` times that of the others."""
+
+    def draw(rng: np.random.Generator, replicates: int, models: int, seeds: int) -> Iterator[Array]:
+        # One, two or half of the models are noisier: the last ones, or the baseline.
+        for noisy in sorted({1, 2, models // 2} & set(range(models))):
+            for first in (True, False):
+                deviation_K = np.ones(models)
+                deviation_K[slice(noisy) if first else slice(models - noisy, None)] = ratio**0.5
+                yield rng.normal(size=(replicates, models, seeds)) * deviation_K[:, None]
+        steps_K = np.geomspace(1, ratio**0.5, models)
+        yield rng.normal(size=(replicates, models, seeds)) * steps_K[:, None]
+
+    return draw
+
+
+def _equal(rng: np.random.Generator, replicates: int, models: int, seeds: int) -> Iterator[Array]:
+    yield rng.normal(size=(replicates, models, seeds))
+
+
+def _without_spread(rng: np.random.Generator, replicates: int, models: int, seeds: int) -> Iterator[Array]:
+    scores = rng.normal(size=(replicates, models, seeds))
+    scores[:, -1] = 0.0
+    yield scores
+
+
+def _lognormal(rng: np.random.Generator, replicates: int, models: int, seeds: int) -> Iterator[Array]:
+    yield np.exp(rng.normal(size=(replicates, models, seeds)))
+
+
+def _solved(rng: np.random.Generator, replicates: int, models: int, seeds: int) -> Iterator[Array]:
+    for rate in (0.3, 0.7):
+        yield np.where(rng.random((replicates, models, seeds)) < rate, 1.0, 0.3)
+
+
+def _skewed_noisy(rng: np.random.Generator, replicates: int, models: int, seeds: int) -> Iterator[Array]:
+    """One model is skewed, and ten times as noisy as the others."""
+    scores = rng.normal(size=(replicates, models, seeds))
+    scores[:, -1] = 10**0.5 * (np.exp(rng.normal(size=(replicates, seeds))) - np.exp(0.5)) / 2.16
+    yield scores
+
+
+SCENARIOS: dict[str, Draw] = {
+    "equal variances": _equal,
+    "1 : 10": _spreads(10),
+    "1 : 100": _spreads(100),
+    "one without spread": _without_spread,
+    "lognormal": _lognormal,
+    "solved or not": _solved,
+}
+
+
+def pairs_of(models: int, *, against_baseline: bool) -> Pairs:
+    """Return all pairs of so many models, or all of them against the first."""
+    if against_baseline:
+        return np.array([(model, 0) for model in range(1, models)])
+    return np.array(list(combinations(range(models), 2)))
+
+
+def family_wise_error(
+    procedure: Procedure, draw: Draw, seeds: int, replicates: int, models: Sequence[int] = MODELS
+) -> float:
+    """Return the largest fraction of studies of equal models in which a procedure finds any difference."""
+    worst = 0.0
+    for count in models:
+        rng = np.random.default_rng(1000 * count + seeds)
+        for scores in draw(rng, replicates, count, seeds):
+            for against in (False, True):
+                found = procedure(scores, pairs_of(count, against_baseline=against))
+                worst = max(worst, float(found.any(axis=1).mean()))
+    return worst
+
+
+def power(
+    procedure: Procedure,
+    shift: float,
+    seeds: int,
+    replicates: int,
+    *,
+    against_baseline: bool,
+    models: int = 7,
+) -> float:
+    """Return how often a model is found that is better than each other one by ``shift`` deviations."""
+    rng = np.random.default_rng(seeds)
+    scores = rng.normal(size=(replicates, models, seeds))
+    scores[:, -1] += shift
+    pairs = pairs_of(models, against_baseline=against_baseline)
+    return float(procedure(scores, pairs)[:, (pairs == models - 1).any(axis=1)].mean())
+
+
+def solve_power(seeds: int, replicates: int, *, against_baseline: bool, models: int = 7) -> float:
+    """Return how often a model that always solves a task is found among others that do in 30% of seeds."""
+    rng = np.random.default_rng(seeds)
+    scores = np.where(rng.random((replicates, models, seeds)) < 0.3, 1.0, 0.3)
+    scores[:, -1] = 1.0
+    pairs = pairs_of(models, against_baseline=against_baseline)
+    return float(solve_counts(scores, pairs)[:, (pairs == models - 1).any(axis=1)].mean())
+
+
+def table(replicates: int) -> list[list[str]]:
+    """Return the rows of the table: errors, then power, in percent at 3 / 5 / 10 seeds."""
+
+    def cell(values: Sequence[float]) -> str:
+        return " / ".join(f"{100 * value:.0f}" for value in values)
+
+    head = ["procedure", *SCENARIOS, "power 3 SD", "power 5 SD", "3 SD, baseline", "5 SD, baseline"]
+    rows = [head]
+    for name, procedure in PROCEDURES.items():
+        errors = [
+            cell([family_wise_error(procedure, draw, n, replicates) for n in SEEDS])
+            for draw in SCENARIOS.values()
+        ]
+        found = [
+            cell([power(procedure, shift, n, replicates, against_baseline=against) for n in SEEDS])
+            for against in (False, True)
+            for shift in (3, 5)
+        ]
+        rows.append([name, *errors, *found])
+    solved = cell([family_wise_error(solve_counts, _solved, n, replicates) for n in SEEDS])
+    found = [
+        cell([solve_power(n, replicates, against_baseline=against) for n in SEEDS])
+        for against in (False, True)
+    ]
+    rows.append(["Boschloo + Holm (30% to 100% solved)", *[""] * 5, solved, found[0], "", found[1], ""])
+    return rows
+
+
+def further(replicates: int) -> list[str]:
+    """Return errors in percent at 3 / 5 / 10 seeds of what the table leaves out."""
+    cases: dict[str, tuple[Procedure, Draw, Sequence[int]]] = {
+        "a killed seed, equal variances": (unequal_larger_se, _equal, MODELS),
+        "a killed seed, 1 : 10": (unequal_larger_se, _spreads(10), MODELS),
+        "two models only, 1 : 100": (larger_se, _spreads(100), (2,)),
+        "shared seeds (blocked), equal variances": (blocked_larger_se, _equal, MODELS),
+        "shared seeds (blocked), 1 : 10": (blocked_larger_se, _spreads(10), MODELS),
+        "one model skewed and noisier": (larger_se, _skewed_noisy, MODELS),
+    }
+    lines = []
+    for name, (procedure, draw, models) in cases.items():
+        # A model that lost a seed needs three others at least.
+        seeds = [n for n in SEEDS if n > 3 or procedure is not unequal_larger_se]
+        errors = [family_wise_error(procedure, draw, n, replicates, models) for n in seeds]
+        shown = " / ".join(f"{100 * error:.0f}" for error in errors)
+        lines.append(f"{name}: {'- / ' * (len(SEEDS) - len(seeds))}{shown}")
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the tables; the first argument is the number of replicates."""
+    replicates = int(arguments[0]) if arguments else REPLICATES
+    rows = table(replicates)
+    for number, row in enumerate(rows):
+        print("| " + " | ".join(row) + " |")
+        if number == 0:
+            print("|" + " --- |" * len(row))
+    print()
+    print("\n".join(f"- {line}" for line in further(replicates)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
