@@ -1,10 +1,12 @@
 """Compare the models of a study: print its tables, write its frames and its report.
 
-    python -m analysis.compare study=compare [runs=runs] [out=FOLDER] [--allow-mixed]
+    python -m analysis.compare study=compare [runs=runs] [out=FOLDER] [--wide] [--allow-mixed]
+    python -m analysis.compare study=one,two
 
-Prints one table for each task. Writes results.csv and results.parquet (a row for
-each run), table.csv, table.md and table.tex (a row for each model), pairs.csv (a row for each
-two models that are compared) and compare.html; against.svg too, where the study has study.against.
+Prints what wins, by how much and how surely, then a table for each task; of several studies also what
+differs between them. Writes results.csv and results.parquet (a row for each run), table.csv, table.md and
+table.tex (a row for each model), pairs.csv (a row for each two models that are compared) and compare.html;
+against.svg too, where the study has study.against.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from analysis.stats.comparisons import comparisons
 from analysis.stats.steps_to_loss import with_steps
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings, with_warnings
+from analysis.tables.columns import WIDTH
 from analysis.tables.latex import render_latex
-from analysis.tables.text import WIDTH, render_markdown, render_tables, study_text
+from analysis.tables.text import render_markdown, render_tables, study_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +37,13 @@ class CompareConfig:
     """The study to compare, and where the results go."""
 
     study: str = "compare"
-    """The study to read, a folder inside ``runs``."""
+    """The study to read, a folder inside ``runs``; of several, the names with commas between them."""
     runs: str = "runs"
     """The folder of all studies."""
     out: str = ""
     """Where the results go; empty for ``RUNS/STUDY/analysis``."""
+    wide: bool = False
+    """Print all columns, not the eight that fit 100 characters."""
     allow_mixed: bool = False
     """Rank models of different likelihood types against each other."""
 
@@ -53,35 +58,35 @@ class CompareConfig:
         return Path(self.out) if self.out else Path(self.runs) / self.study / "analysis"
 
 
-def publish(frame: pd.DataFrame, history: pd.DataFrame, found: Findings, folder: Path) -> None:
-    """Write the files of a study into ``folder``, then print its tables."""
+def publish(frame: pd.DataFrame, history: pd.DataFrame, found: Findings, config: CompareConfig) -> None:
+    """Write the files of a study into its folder, then print its tables."""
     warnings = study_warnings(frame)
     results, arms = with_warnings(frame, warnings), with_warnings(with_differences(frame), warnings)
     contents: dict[str, str | bytes] = {
         "results.csv": results.to_csv(index=False),
         "results.parquet": parquet(results),
         "table.csv": arms.to_csv(index=False),
-        "table.md": render_markdown(frame),
+        "table.md": render_markdown(frame, wide=config.wide),
         "table.tex": render_latex(frame),
         "pairs.csv": with_warnings(comparisons(frame), warnings).to_csv(index=False),
         "compare.html": render_page(frame, history, found),
     }
     if (drawn := against_figure(frame)) is not None:
         contents["against.svg"] = drawn
-    paths = [write(folder / name, content) for name, content in contents.items()]
+    paths = [write(config.folder / name, content) for name, content in contents.items()]
     if sys.stdout.isatty():
-        Console(width=max(Console().width, WIDTH)).print(study_text(frame))
+        Console(width=max(Console().width, WIDTH)).print(study_text(frame, wide=config.wide), crop=False)
     else:
-        print(render_tables(frame))
+        print(render_tables(frame, wide=config.wide))
     print("\n".join(f"wrote {path}" for path in paths), flush=True)
 
 
-def prepare(config: CompareConfig) -> tuple[pd.DataFrame, pd.DataFrame, Findings, Path]:
-    """Return frame and history of a study, what its page shows, and where results go. Raises ValueError."""
+def prepare(config: CompareConfig) -> tuple[pd.DataFrame, pd.DataFrame, Findings, CompareConfig]:
+    """Return frame and history of a study, what its page shows, and the config. Raises ValueError."""
     frame = load_study(Path(config.runs), config.study)
     history = load_history(Path(config.runs), config.study)
     frame = with_steps(frame, history).assign(allow_mixed=config.allow_mixed)
-    return frame, history, find(frame, history), config.folder
+    return frame, history, find(frame, history), config
 
 
 def main(arguments: Sequence[str]) -> int:

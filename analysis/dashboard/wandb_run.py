@@ -13,13 +13,14 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.cli import parquet
 from analysis.figures.matplotlib_export import printed
 from analysis.report.page import Findings
-from analysis.stats.arms import arm_table
 from analysis.stats.comparisons import comparisons
+from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
 from experiments.config.tracking import TrackingConfig
-from experiments.runtime.atomic_io import write_bytes, write_json
+from experiments.runtime.atomic_io import write_json
 from experiments.runtime.secrets import redact
 from experiments.tracking.tracker import SPEC, RunIdentity
 from experiments.tracking.wandb import start
@@ -33,11 +34,12 @@ class Contents:
 
     study: str
     tables: Mapping[str, pd.DataFrame]
-    """``verdict`` (an arm each), ``comparisons`` (a pair of arms each) and ``results`` (a run each)."""
+    """``verdict`` (an arm each, with rank, difference, p and verdict), ``comparisons`` (a pair of arms each)
+    and ``results`` (a run each)."""
     figures: Mapping[str, bytes]
     """PNGs by name."""
     files: Mapping[str, bytes]
-    """The frame as CSV."""
+    """The tables as Parquet and CSV: an artifact."""
     warnings: list[str]
 
     @property
@@ -58,13 +60,15 @@ def contents(frame: pd.DataFrame, found: Findings) -> Contents:
     """What is uploaded of a study; paths on this machine and command lines are not."""
     frame = frame.drop(columns=["path", "command"])
     frame = frame.assign(message=[redact(text) for text in frame["message"]])
+    tables = {"verdict": with_differences(frame), "comparisons": comparisons(frame), "results": frame}
     return Contents(
         study=str(frame["study"].iloc[0]),
-        tables={"verdict": arm_table(frame), "comparisons": comparisons(frame), "results": frame},
+        tables=tables,
         figures={
             name: printed(figure, "png") for name, figure in found.figures.items() if figure is not None
         },
-        files={"results.csv": frame.to_csv(index=False).encode()},
+        files={f"{name}.parquet": parquet(table) for name, table in tables.items()}
+        | {f"{name}.csv": table.to_csv(index=False).encode() for name, table in tables.items()},
         warnings=study_warnings(frame),
     )
 
@@ -112,11 +116,11 @@ def upload_analysis(folder: Path, contents: Contents, *, mode: str, project: str
             path.write_bytes(figure)
             shown[f"figures/{name}"] = wandb.Image(str(path))
         run.log(shown)
-        files = Path(run.dir) / "analysis"
-        files.mkdir(exist_ok=True)
+        frames = wandb.Artifact(f"{contents.run_id}-frames", type="frames", metadata=said)
         for name, content in contents.files.items():
-            write_bytes(files / name, content)
-        run.save(str(files / "*"), base_path=run.dir, policy="now")
+            with frames.new_file(name, mode="wb") as file:
+                file.write(content)
+        run.log_artifact(frames)
         run.tags = ["stage:analysis", "status:complete"]
         run.finish(exit_code=0)
     write_json(mark, state)

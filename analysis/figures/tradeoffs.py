@@ -13,7 +13,7 @@ from analysis.stats.arms import TASK_SCALE, arm_table
 MEMORY = "training_peak_memory_bytes"
 COSTS = {
     "training_tokens_per_second": ("training tokens per second", 1.0, "higher"),
-    "decoded_per_second": ("decoded tokens per second, one sequence", 1.0, "higher"),
+    "decoded_per_second": ("decoded tokens per second", 1.0, "higher"),
     MEMORY: ("peak memory of the GPU in training, MiB", 2.0**20, "lower"),
     "state_bytes_2k": ("decoding state at 2048 tokens, KiB", 2.0**10, "lower"),
 }
@@ -135,6 +135,6 @@ def decoding_note(frame: pd.DataFrame, speed: pd.DataFrame | None) -> str:
     sizes = rows.groupby("backbone")["parameters_body"].last()
     listed = ", ".join(f"{name} {body:,.0f}" for name, body in sizes.items() if math.isfinite(body))
     return (
-        f"Decoding was measured after {context:,} tokens, by experiments.benchmark, with models of these "
-        f"non-embedding parameters: {listed}."
+        f"Decoding was measured of one sequence after {context:,} tokens, by experiments.benchmark, with "
+        f"models of these non-embedding parameters: {listed}."
     ) * bool(listed)

@@ -106,8 +106,9 @@ def _load_one(runs: Path, study: str) -> pd.DataFrame:
     for column in ("backbone", "objective", "task", "scale"):
         known = frame.groupby(["cell", "digest"])[column].transform("first")
         frame[column] = frame[column].where(frame[column].notna(), known)
-    for place, column in enumerate(("backbone", "task", "scale")):
-        named = frame["cell"].str.split("-").where(frame["cell"].str.count("-") == 2).str[place]
+    parts = frame["cell"].str.split("-").where(frame["cell"].str.count("-").isin([2, 3]))
+    for place, column in ((0, "backbone"), (-2, "task"), (-1, "scale")):
+        named = parts.str[place]
         frame[column] = frame[column].where(frame[column].notna(), named)
     frame["backbone"] = frame["backbone"].where(frame["backbone"].notna(), frame["cell"])
     return frame.fillna({"objective": "unknown", "task": "unknown", "scale": "unknown"})

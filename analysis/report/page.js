@@ -1,5 +1,6 @@
 const AXES = JSON.parse(document.getElementById("axes").textContent);
 const dark = matchMedia("(prefers-color-scheme: dark)");
+const NARROW = 620;
 const figures = () => document.querySelectorAll(".js-plotly-plot");
 function axes(div) { return Object.keys(div._fullLayout).filter(k => /^[xy]axis[0-9]*$/.test(k)); }
 
@@ -13,6 +14,7 @@ async function start() {
   document.head.append(script);
   for (const div of document.querySelectorAll(".figure[data-plot]")) {
     const plot = JSON.parse(div.querySelector("script").textContent);
+    if (innerWidth < NARROW) stack(plot.layout);
     await Plotly.newPlot(div, plot.data, plot.layout, {
       displaylogo: false, responsive: true,
       modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
@@ -27,6 +29,22 @@ async function start() {
   document.getElementById("seeds")?.addEventListener("change", () => show(t => t.meta === "seed"));
   for (const input of document.querySelectorAll(".arms input")) input.addEventListener("change", toggle);
   document.body.dataset.ready = "yes";
+}
+
+// One panel below the other, where there is no room for two.
+function stack(layout) {
+  const number = key => Number(key.slice(5) || 1);
+  const keys = Object.keys(layout).filter(k => /^xaxis[0-9]*$/.test(k)).sort((a, b) => number(a) - number(b));
+  const count = keys.length, lines = Math.ceil(count / 2);
+  if (count < 2) return;
+  keys.forEach((key, i) => {
+    const top = 1 - i / count;
+    layout[key].domain = [0, 1];
+    layout[key.replace("x", "y")].domain = [top - 0.66 / count, top];
+    if (layout.annotations?.[i]) Object.assign(layout.annotations[i], {x: 0.5, y: top});
+  });
+  layout.height *= count / lines;
+  if (layout.legend) layout.legend.y = 1 + 0.13 / count;
 }
 
 function paint(isDark, size) {
@@ -55,6 +73,8 @@ function redraw() {
 // Shows or hides an arm in every figure at once.
 function toggle(event) {
   show(t => t.legendgroup === event.target.value || t.name === event.target.value);
+  for (const row of document.querySelectorAll(".bar[data-arm]"))
+    if (row.dataset.arm === event.target.value) row.hidden = !event.target.checked;
 }
 
 // Brings the traces that are meant up to date with the switches: those of arms, and that of single seeds.

@@ -28,6 +28,7 @@ from analysis.figures.style import styles
 from analysis.figures.tradeoffs import decoding_note, pareto_fronts
 from analysis.figures.training import compute_to_target, gradient_norms, rate_curves
 from analysis.report import tables
+from analysis.report.differences import panels
 from analysis.scaling.figures import scaling_curves
 from analysis.scaling.points import study_points
 from analysis.scaling.tables import Fit, checks, fit
@@ -39,8 +40,10 @@ from analysis.stats.comparisons import comparisons
 from analysis.stats.extra_tests import published
 from analysis.stats.learning_rate_sensitivity import rate_notes, rate_optima, rate_runs
 from analysis.stats.ranks import baseline_gains, levels_reached
+from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
-from analysis.tables.text import counts_line, verdict
+from analysis.tables.headings import counts_line, joined_lines, study_name, verdict
+from analysis.tables.sentences import answers
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -130,8 +133,12 @@ def plot_json(figure: go.Figure) -> Markup:
 
 def _summary(frame: pd.DataFrame) -> dict[str, object]:
     """Return what stands above the first section."""
+    arms = with_differences(frame)
     return {
-        "study": str(frame["study"].iloc[0]),
+        "study": study_name(frame),
+        "answers": [_answer(line) for line in answers(arms)],
+        "panels": panels(arms, frame),
+        "joined": joined_lines(frame),
         "counts": counts_line(frame),
         "hours": f"{frame['training_seconds'].sum() / 3600:.2f}",
         "flops": f"{frame['training_flops'].sum():.2e}",
@@ -139,6 +146,12 @@ def _summary(frame: pd.DataFrame) -> dict[str, object]:
         "warnings": study_warnings(frame),
         "colours": {arm: look["color"] for arm, look in styles(frame).items()},
     }
+
+
+def _answer(line: str) -> dict[str, str]:
+    """Return where a sentence holds (task, scale, likelihood type), and what it says."""
+    where, _, what = line.partition(": ")
+    return {"where": where, "what": what}
 
 
 def _tables(frame: pd.DataFrame, history: pd.DataFrame) -> dict[str, object]:

@@ -10,10 +10,9 @@ from analysis.figures.style import styles
 from analysis.load.arm_names import config_differences
 from analysis.speed.curves import SHARE_HEAD, share_rows
 from analysis.speed.panels import LARGEST_HEAD, largest_rows
-from analysis.stats.arms import TASK_SCALE, arm_table, likelihood_group
+from analysis.stats.arms import TASK_SCALE, arm_table
 from analysis.stats.comparisons import comparisons
 from analysis.stats.performance_profile import NOTE, across_tasks, profile_grid
-from analysis.stats.ranks import ranks
 from analysis.stats.run_costs import (
     COST_HEAD,
     COST_NOTE,
@@ -22,8 +21,12 @@ from analysis.stats.run_costs import (
     cost_rows,
     stability_rows,
 )
+from analysis.stats.versus_baseline import with_differences
+from analysis.tables.body import REFERENCES, Row, table_rows
+from analysis.tables.columns import table_columns
 from analysis.tables.format import flops, seconds, si, size
-from analysis.tables.text import HEADERS, cells, more_tables, title, verdicts
+from analysis.tables.headings import held_equal, how_compared, item_line, title
+from analysis.tables.text import COLUMNS_NOTE, more_tables
 
 PROVENANCE = {
     "git_commit": "commit", "git_dirty": "uncommitted changes", "fingerprint": "data",
@@ -54,60 +57,56 @@ class VerdictRow:
     """The model's colour in the figures."""
     cells: list[str]
     note: str
-    note_css: str
-    """Class of the note's cell; empty where the row has no such cell."""
+    """What a reference is, or why a model is not compared; empty for none."""
     span: int
     """Number of columns of the note's cell."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictTable:
-    """The models of a task at one scale, and what the tests between them say."""
+    """The models of a task at one scale, and how they were compared."""
 
     title: str
+    held_equal: str
     head: list[str]
     rows: list[VerdictRow]
-    verdicts: list[str]
+    notes: list[str]
 
 
 def verdict_tables(frame: pd.DataFrame) -> list[VerdictTable]:
-    """Return the verdict table of each task and scale."""
-    arms, pairs, style = arm_table(frame), comparisons(frame), styles(frame)
+    """Return the verdict table of each task and scale, with all columns."""
+    arms, pairs = with_differences(frame), comparisons(frame)
+    colours = {arm: look["color"] for arm, look in styles(frame).items()}
     found = []
     for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
+        runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
         own = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
-        noted = bool(rows[rows["kind"] == "arm"]["message"].notna().any())
-        head = [HEADERS[0], "rank", *HEADERS[1:], *["note"] * noted]
-        colours = {arm: look["color"] for arm, look in style.items()}
-        lines = _verdict_rows(rows, ranks(rows, own), colours, len(head), noted=noted)
-        found.append(VerdictTable(title=title(rows), head=head, rows=lines, verdicts=verdicts(rows, own)))
+        columns = table_columns(rows, wide=True)
+        table = VerdictTable(
+            title=title(rows), held_equal=held_equal(runs), head=[column.head for column in columns],
+            rows=_verdict_rows(table_rows(rows, columns), colours, len(columns)),
+            notes=[*item_line(rows), *how_compared(own), COLUMNS_NOTE],
+        )  # fmt: skip
+        found.append(table)
     return found
 
 
-def _verdict_rows(
-    rows: pd.DataFrame, rank: dict[str, str], colours: dict[str, str], columns: int, *, noted: bool
-) -> list[VerdictRow]:
-    """Return the rows of one verdict table with so many columns; ``noted`` if the last one is for notes."""
+def _verdict_rows(body: list[Row], colours: dict[str, str], columns: int) -> list[VerdictRow]:
+    """Return the rows of one verdict table with so many columns."""
     found: list[VerdictRow] = []
     before = None
-    for _, row in rows.iterrows():
-        group = likelihood_group(row)
-        name, *text = cells(row)
-        line = [name, rank.get(row["arm"], ""), *text]
-        css = ["reference"] * (group == "reference") + ["class"] * (before not in (None, group))
-        before = group
-        if group == "reference":  # it has a score only: its description takes the empty cells
-            line = line[:4]
+    for row in body:
+        reference = row.group == REFERENCES
+        css = ["reference"] * reference + ["class"] * (before not in (None, row.group))
+        before = row.group
+        message = row.source["message"]
+        note = (message if isinstance(message, str) else "reference") if reference else row.note
         found.append(
             VerdictRow(
-                css=" ".join(css),
-                colour=colours.get(row["arm"], "transparent"),
-                cells=line,
-                note=row["message"] if isinstance(row["message"], str) else "",
-                note_css="spread" if group == "reference" else "wide" * noted,
-                span=columns - len(line),
+                css=" ".join(css), colour=colours.get(row.source["arm"], "transparent"), cells=row.cells,
+                note=note, span=columns - len(row.cells),
             )
-        )
+        )  # fmt: skip
     return found
 
 

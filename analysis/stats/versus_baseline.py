@@ -11,16 +11,6 @@ from analysis.stats.comparisons import comparisons, verdict_of
 from analysis.stats.ranks import baseline_of, ranks
 from analysis.stats.verdict_test import UNDECIDED
 
-DIFFERENCES = ("rank", "gain over baseline (n)", "p", "verdict")
-"""Headers of ``difference_cells``."""
-
-DIFFERENCES_NOTE = (
-    "Rank: the range of ranks within the likelihood type that the verdicts allow. Gain: positive is "
-    "better; over study.baseline where that is of the type, else over the best model of the type; in square "
-    "brackets its 95% interval. MDD: the minimum detectable difference, found by these seeds with 80% power. "
-    "p, intervals and MDD are corrected for all comparisons."
-)
-
 
 def with_differences(frame: pd.DataFrame) -> pd.DataFrame:
     """Return ``arm_table`` with each arm's difference from the baseline of its likelihood type.
@@ -60,18 +50,6 @@ def _against(pairs: pd.DataFrame, arm: str, baseline: str) -> dict[str, Any]:
     if pair is None:
         return {}
     return {new: pair[old] for old, new in RENAMED.items()} | {key: pair[key] for key in SAME}
-
-
-def difference_cells(row: pd.Series) -> list[str]:
-    """Return a row of ``with_differences`` as text, a cell for each of ``DIFFERENCES``."""
-    if not isinstance(row["baseline"], str):
-        return [""] * len(DIFFERENCES)
-    rank = row["rank"] if isinstance(row["rank"], str) else ""
-    if pd.isna(row["gain"]):
-        return [rank, "", "", "baseline" if row["arm"] == row["baseline"] else "not compared"]
-    ends = "" if pd.isna(row["gain_low"]) else f" [{row['gain_low']:+.4f}, {row['gain_high']:+.4f}]"
-    p = "" if pd.isna(row["gain_p"]) else f"{row['gain_p']:.2g}"
-    return [rank, f"{row['gain']:+.4f}{ends} ({row['gain_seeds']:.0f})", p, verdict_words(row)]
 
 
 def verdict_words(row: pd.Series) -> str:

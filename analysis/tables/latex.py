@@ -6,18 +6,15 @@ import re
 
 import pandas as pd
 
-from analysis.stats.arms import TASK_SCALE, likelihood_group, matched_line
+from analysis.stats.arms import TASK_SCALE
 from analysis.stats.comparisons import comparisons
-from analysis.stats.versus_baseline import DIFFERENCES_NOTE, difference_cells, with_differences
+from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
-from analysis.tables.text import cells, counts_line, how_compared, title
-
-HEAD = (
-    "model", "score ($n$)", "likelihood", "rank", "gain over baseline ($n$)", "$p$", "verdict", "parameters",
-    "FLOPs", "tokens", "tokens/s", "state",
-)  # fmt: skip
-SHOWN = (5, 6, 7, 9, 11)
-"""Cells of the tables in the terminal that stand here too: active parameters, FLOPs, tokens, speed, state."""
+from analysis.tables.body import table_rows
+from analysis.tables.columns import Column, fitted, table_columns
+from analysis.tables.headings import counts_line, held_equal, how_compared, item_line, joined_lines, title
+from analysis.tables.sentences import answers
+from analysis.tables.text import COLUMNS_NOTE
 
 ESCAPED = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#",
@@ -38,35 +35,46 @@ def render_latex(frame: pd.DataFrame) -> str:
     parts = [r"% Needs \usepackage{booktabs} and, as the tables are wide, \usepackage{graphicx}."]
     for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
         here = pairs[(pairs["task"] == task) & (pairs["scale"] == scale)]
-        notes = [f"Warning: {warning}." for warning in study_warnings(frame)]
-        notes += [*how_compared(here, DIFFERENCES_NOTE), "Bold: may be the best of its likelihood type."]
-        caption = f"{title(rows)}. {matched_line(frame)} {counts_line(frame)}"
-        parts.append(_table(caption, f"tab:{task}-{scale}", _body(rows), notes))
+        runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
+        notes = [*answers(rows), *joined_lines(frame)]
+        notes += [f"Warning: {warning}." for warning in study_warnings(frame)]
+        notes += [*item_line(rows), *how_compared(here, COLUMNS_NOTE)]
+        notes.append("Bold: may be the best of its likelihood type.")
+        caption = f"{title(rows)}. {held_equal(runs)} {counts_line(frame)}"
+        columns, _ = fitted(table_columns(rows, wide=False), lambda kept: 0)
+        parts.append(_table(caption, f"tab:{task}-{scale}", columns, _body(rows, columns), notes))
     return "\n\n".join(parts) + "\n"
 
 
-def _body(rows: pd.DataFrame) -> list[str]:
-    lines, group = [], None
-    for _, row in rows.iterrows():
-        if group is not None and likelihood_group(row) != group:
-            lines.append(r"\midrule")
-        group, text = likelihood_group(row), cells(row)
-        first, score, likelihood = (escape(cell) for cell in text[:3])
-        if isinstance(row["rank"], str) and row["rank"].split("-")[0] == "1":
+def _body(rows: pd.DataFrame, columns: list[Column]) -> list[str]:
+    lines: list[str] = []
+    group = None
+    for row in table_rows(rows, columns):
+        if row.group != group:
+            lines += [r"\midrule"] * bool(lines)
+            heading = rf"\multicolumn{{{len(columns)}}}{{l}}{{\emph{{{escape(row.group)}}}}} \\"
+            lines += [heading] * bool(row.group)
+        group = row.group
+        first, *cells = map(escape, row.cells)
+        rank = row.source["rank"]
+        if isinstance(rank, str) and rank.split("-")[0] == "1":
             first = rf"\textbf{{{first}}}"
-        rank, *known = difference_cells(row)
-        values = [first, score, likelihood, rank.replace("-", "--"), *map(escape, known)]
-        lines.append(" & ".join([*values, *(escape(text[i]) for i in SHOWN)]) + r" \\")
+        if row.note:
+            room = len(columns) - len(row.cells)
+            cells.append(rf"\multicolumn{{{room}}}{{l}}{{{escape(row.note)}}}")
+        lines.append(" & ".join([first, *cells]) + r" \\")
     return lines
 
 
-def _table(caption: str, label: str, body: list[str], notes: list[str]) -> str:
+def _table(caption: str, label: str, columns: list[Column], body: list[str], notes: list[str]) -> str:
+    sides = "".join("l" if column.left else "r" for column in columns)
     return "\n".join(
         [
             r"\begin{table}", r"\centering", rf"\caption{{{escape(caption)}}}",
             rf"\label{{{re.sub(r'[^A-Za-z0-9:-]', '-', label)}}}", r"\resizebox{\linewidth}{!}{%",
-            r"\begin{tabular}{lrlrrrl" + "r" * len(SHOWN) + "}", r"\toprule",
-            " & ".join(HEAD) + r" \\", r"\midrule", *body, r"\bottomrule", r"\end{tabular}}",
+            rf"\begin{{tabular}}{{{sides}}}", r"\toprule",
+            " & ".join(escape(column.head) for column in columns) + r" \\", r"\midrule", *body,
+            r"\bottomrule", r"\end{tabular}}",
             *(rf"\par\footnotesize {escape(note)}" for note in notes), r"\end{table}",
         ]
     )  # fmt: skip

@@ -1,94 +1,165 @@
-"""Tables as text: for the terminal, for the README, and as Markdown.
+"""The tables of a study as text: for the terminal, for the README, and as Markdown.
 
-``render_tables`` is a pure function of the results frame, of fixed width and
-without colour, so the same runs always give the same characters.
+Sentences come first, then warnings, then a table for each task and scale. ``render_tables`` and
+``render_markdown`` are pure functions of the results frame, without colour, so the same runs always give the
+same characters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+import textwrap
 from io import StringIO
 
 import pandas as pd
 from rich import box
-from rich.console import Console, Group, JustifyMethod, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from analysis.stats import against_variable as against
 from analysis.stats import likelihood_gap as gap
 from analysis.stats import solve_rates as solved
-from analysis.stats.arms import TASK_SCALE, arm_table, likelihood_group, matched_line
-from analysis.stats.comparisons import ALL_PAIRS, BASELINE, comparisons, verdict_of
+from analysis.stats.arms import TASK_SCALE, arm_table
+from analysis.stats.comparisons import comparisons
 from analysis.stats.extra_tests import further_grid, further_scores, published
 from analysis.stats.performance_profile import NOTE, across_tasks, profile_grid
 from analysis.stats.steps_to_loss import steps_grid
-from analysis.stats.verdict_test import BETTER, EQUIVALENT, WORSE
-from analysis.stats.versus_baseline import (
-    DIFFERENCES,
-    DIFFERENCES_NOTE,
-    difference_cells,
-    verdict_words,
-    with_differences,
-)
+from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
-from analysis.tables.format import flops, seconds, si, size
+from analysis.tables.body import Row, table_rows
+from analysis.tables.columns import WIDTH, Column, fitted, table_columns
+from analysis.tables.headings import (
+    counts_line,
+    held_equal,
+    how_compared,
+    item_line,
+    joined_lines,
+    reference_line,
+    title,
+)
+from analysis.tables.sentences import answers
 
-WIDTH = 122
-"""Columns of the plain text."""
 ARM = 24
-"""Least width of the column of models, where a table is too wide."""
-
-HEADERS = (
-    "model", "score (n)", "likelihood", "non-emb.", "total", "active", "FLOPs", "tokens", "sec", "tok/s",
-    "memory", "state",
+"""Least width of the column of models, where a further table is too wide."""
+GAP = "  "
+INDENT = " "
+COLUMNS_NOTE = (
+    "score: mean over n seeds with its 95% interval over seeds. verdict: against the baseline of the "
+    "likelihood type (study.baseline, else its best model), with the difference and its interval; + is "
+    "better. parameters: active/total. state: of decoding at 2048 tokens."
 )  # fmt: skip
-"""Headers of a table: mean score over n seeds, likelihood type, parameters (three columns), training
-FLOPs, tokens, seconds and tokens per second, peak memory, decoding state at 2048 tokens."""
 
 
-def render_tables(frame: pd.DataFrame) -> str:
-    """Return the tables of a study as plain text, ``WIDTH`` columns wide. A pure function of the frame."""
+def render_tables(frame: pd.DataFrame, *, wide: bool = False) -> str:
+    """Return the tables of a study as plain text. A pure function of the frame.
+
+    Args:
+        frame: from ``analysis.load.study.load_study``.
+        wide: whether tables have all columns, however long their lines, or those that fit ``WIDTH``.
+    """
     text = StringIO()
     # The height is given because Rich ignores a lone width on a dumb terminal.
     console = Console(file=text, width=WIDTH, height=1000, color_system=None, force_terminal=False)
-    console.print(study_text(frame))
+    console.print(study_text(frame, wide=wide), crop=False)
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n") + "\n"
 
 
-def study_text(frame: pd.DataFrame) -> RenderableType:
+def study_text(frame: pd.DataFrame, *, wide: bool = False) -> RenderableType:
     """Return the tables of a study for a Rich console."""
     arms, pairs = with_differences(frame), comparisons(frame)
-    parts: list[RenderableType] = [Text(f"Warning: {w}.", style="yellow") for w in study_warnings(frame)]
-    parts += [Text(line) for line in (counts_line(frame), matched_line(frame))]
+    parts: list[RenderableType] = [_wrapped(line) for line in answers(arms)]
+    parts += [_wrapped(line) for line in ("", counts_line(frame), *joined_lines(frame))]
+    parts += [_wrapped(f"Warning: {w}.", style="yellow") for w in study_warnings(frame)]
     for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
-        parts.append(Text(f"\n{title(rows)}", style="bold"))
-        parts.append(_rich_table(rows))
         here = (pairs["task"] == task) & (pairs["scale"] == scale)
-        if (body := [[row["arm"], *difference_cells(row)] for _, row in _compared(rows)]) and here.any():
-            parts.append(_rich_grid(["model", *DIFFERENCES], body, left=("verdict",)))
-        parts += [Text(f"  {line}") for line in how_compared(pairs[here], DIFFERENCES_NOTE)]
-        for name, head, body, note in more_tables(frame, task, scale):
+        runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
+        parts += [_wrapped(f"\n{title(rows)}", style="bold"), _wrapped(held_equal(runs)), Text("")]
+        lines, out = grid_lines(rows, wide=wide)
+        parts += [*lines, Text("")]
+        parts += [_wrapped(line) for line in (*reference_line(rows), *item_line(rows))]
+        parts += [_wrapped(line) for line in how_compared(pairs[here])]
+        parts += [_wrapped(f"No room for {', '.join(out)}: add --wide.")] * bool(out)
+        for name, head, body, note in more_tables(frame, str(task), str(scale)):
             parts += [Text(f"\n{name}", style="bold"), _rich_grid(head, body)]
-            parts += [Text(f"  {note}")] * bool(note)
+            parts += [_wrapped(note)] * bool(note)
     for _, rows in across_tasks(frame).groupby("scale", sort=True):
         name, head, body = profile_grid(rows)
-        parts += [Text(f"\n{name}", style="bold"), _rich_grid(head, body), Text(f"  {NOTE}")]
-    return Group(*parts, *(Text(f"\nPublished: {line}") for line in published(frame)))
+        parts += [Text(f"\n{name}", style="bold"), _rich_grid(head, body), _wrapped(NOTE)]
+    parts += [_wrapped(f"\n{COLUMNS_NOTE}")]
+    return Group(*parts, *(_wrapped(f"\nPublished: {line}") for line in published(frame)))
 
 
-def render_markdown(frame: pd.DataFrame) -> str:
+def _wrapped(line: str, style: str = "") -> Text:
+    """Return a line in lines of ``WIDTH``, the later ones indented."""
+    start = "\n" * (len(line) - len(line.lstrip("\n")))
+    text = textwrap.fill(line.lstrip("\n"), WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    return Text(start + text, style=style)
+
+
+def grid_lines(rows: pd.DataFrame, *, wide: bool = False) -> tuple[list[Text], list[str]]:
+    """Return the lines of one table, and the headers of the columns there was no room for."""
+    rows = rows[rows["kind"] == "arm"]
+    columns, out = table_columns(rows, wide=wide), []
+    if not wide:
+        columns, out = fitted(columns, lambda kept: sum(_widths(table_rows(rows, kept), kept)) + _gaps(kept))
+    body = table_rows(rows, columns)
+    widths = _widths(body, columns)
+    total = sum(widths) + _gaps(columns)
+    lines = [_line([column.head for column in columns], columns, widths), Text(INDENT + "─" * total)]
+    group = body[0].group if body else ""
+    lines += [Text(f"{INDENT}{group}", style="italic")] * bool(group)
+    for row in body:
+        if row.group != group:
+            group = row.group
+            lines += [Text(f"{INDENT}{group}", style="italic")] if group else [Text("")]
+        line = _line(row.cells, columns, widths)
+        if row.note:
+            line = _with_note(line.plain, row, columns, widths, total)
+        lines.append(line)
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ignore"
+    return lines, out
+
+
+def _gaps(columns: list[Column]) -> int:
+    return len(INDENT) + len(GAP) * (len(columns) - 1)
+
+
+def _widths(body: list[Row], columns: list[Column]) -> list[int]:
+    """Return the width of each column. A note is not counted: it is wrapped."""
+    texts = [[column.head] for column in columns]
+    for row in body:
+        for cells, cell in zip(texts, row.cells, strict=False):
+            cells.append(cell)
+    return [max(map(len, cells)) for cells in texts]
+
+
+def _line(cells: list[str], columns: list[Column], widths: list[int]) -> Text:
+    """Return the cells of a row in their columns."""
+    sides = zip(cells, columns, widths, strict=False)
+    return Text(INDENT + GAP.join(c.ljust(w) if k.left else c.rjust(w) for c, k, w in sides))
+
+
+def _with_note(line: str, row: Row, columns: list[Column], widths: list[int], total: int) -> Text:
+    """Return a row whose note takes the place of all columns from the verdict on, wrapped."""
+    begin = len(INDENT) + sum(widths[: len(row.cells)]) + len(GAP) * len(row.cells)
+    room = max(total - begin, ARM)
+    first, *rest = textwrap.wrap(row.note, room) or [""]
+    return Text("\n".join([f"{line.ljust(begin)}{first}", *(" " * begin + part for part in rest)]))
+
+
+def render_markdown(frame: pd.DataFrame, *, wide: bool = False) -> str:
     """Return the same tables as Markdown."""
     arms, pairs = with_differences(frame), comparisons(frame)
-    head = [*HEADERS, *DIFFERENCES]
-    lines = [f"- Warning: {w}." for w in study_warnings(frame)]
-    lines += [f"- {line}" for line in (counts_line(frame), matched_line(frame))]
+    lines = [f"- {line}" for line in answers(arms)]
+    lines += [f"- {line}" for line in (counts_line(frame), *joined_lines(frame))]
+    lines += [f"- Warning: {w}." for w in study_warnings(frame)]
     for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
-        lines += ["", f"## {title(rows)}", "", _markdown_row(head), "|" + " --- |" * len(head)]
-        lines += [_markdown_row(cells(row) + difference_cells(row)) for _, row in rows.iterrows()]
+        runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
         here = (pairs["task"] == task) & (pairs["scale"] == scale)
-        lines += ["", *(f"- {line}" for line in how_compared(pairs[here], DIFFERENCES_NOTE))]
-        for name, head, body, note in more_tables(frame, task, scale):
+        lines += ["", f"## {title(rows)}", "", held_equal(runs), "", *markdown_table(rows, wide=wide)]
+        lines += ["", *(f"- {line}" for line in (*item_line(rows), *how_compared(pairs[here])))]
+        for name, head, body, note in more_tables(frame, str(task), str(scale)):
             lines += ["", f"### {name}", "", _markdown_row(head), "|" + " --- |" * len(head)]
             lines += [_markdown_row(row) for row in body]
             lines += ["", note] * bool(note)
@@ -96,8 +167,31 @@ def render_markdown(frame: pd.DataFrame) -> str:
         name, head, body = profile_grid(rows)
         lines += ["", f"## {name}", "", _markdown_row(head), "|" + " --- |" * len(head)]
         lines += [*map(_markdown_row, body), "", NOTE]
+    lines += ["", COLUMNS_NOTE]
     lines += ["", "## Published"] * bool(published(frame)) + [f"- {line}" for line in published(frame)]
     return "\n".join(lines) + "\n"
+
+
+def markdown_table(rows: pd.DataFrame, *, wide: bool = False) -> list[str]:
+    """Return the lines of one table, with all columns or with the eight that the terminal shows first."""
+    columns = table_columns(rows, wide=wide)
+    if not wide:
+        columns, _ = fitted(columns, lambda kept: 0)
+    lines = [
+        _markdown_row([column.head for column in columns]),
+        "|" + "".join(" :-- |" if column.left else " --: |" for column in columns),
+    ]
+    group = ""
+    for row in table_rows(rows, columns):
+        if row.group not in ("", group):
+            lines.append(_markdown_row([f"*{row.group}*", *[""] * (len(columns) - 1)]))
+        group = row.group
+        lines.append(_markdown_row([*row.filled, *[""] * (len(columns) - len(row.filled))]))
+    return lines
+
+
+def _markdown_row(values: list[str]) -> str:
+    return "| " + " | ".join(" ".join(v.split()).replace("|", "\\|") for v in values) + " |"
 
 
 def more_tables(
@@ -106,7 +200,7 @@ def more_tables(
     """Return title, header, rows and note of each further table that a study asks for about one task."""
     found = []
     here = frame[(frame["task"] == task) & (frame["scale"] == scale)]
-    if not (tests := further_scores(here)).empty:
+    if "further" in here and not (tests := further_scores(here)).empty:
         name = title(arm_table(here))
         found.append((f"Extra evaluations, {name}", *further_grid(tests), ""))
     if not (rows := gap.gaps(here)).empty:
@@ -120,135 +214,13 @@ def more_tables(
     return found
 
 
-def counts_line(frame: pd.DataFrame) -> str:
-    """Return how many runs, run configurations and seeds a study has."""
-    arms = len(frame.groupby(["cell", "digest"]))
-    seeds = ", ".join(str(s) for s in sorted(frame["seed"].unique()))
-    complete = int((frame["status"] == "complete").sum())
-    study = frame["study"].iloc[0]
-    return (
-        f"Study {study}: {complete} of {len(frame)} runs complete; {arms} run configurations; seeds {seeds}."
-    )
-
-
-def title(rows: pd.DataFrame) -> str:
-    """Return the heading of one table."""
-    first = rows.iloc[0]
-    if not isinstance(first["metric"], str):
-        return f"{first['task']}, {first['scale']}: no scores yet"
-    name = first["metric"].replace("_", " ")
-    mixed = f"; {first['mixed']} ranked as one (--allow-mixed)" if isinstance(first["mixed"], str) else ""
-    return f"{first['task']}, {first['scale']}: {name} on test, {first['direction']} is better{mixed}"
-
-
-def verdicts(rows: pd.DataFrame, pairs: pd.DataFrame) -> list[str]:
-    """Return, for each likelihood type, its models against the baseline or the best one, in words.
-
-    Args:
-        rows: the arms of one task and scale, in order, as from ``arm_table``.
-        pairs: their comparisons.
-    """
-    lines = []
-    shown = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]
-    for likelihood in shown["mixed"].where(shown["mixed"].notna(), shown["likelihood"]).unique():
-        same = (pairs["likelihood"] == likelihood) | (pairs["likelihood"].isna() & pd.isna(likelihood))
-        found = pairs[same]
-        if found.empty:
-            continue
-        against = found["family"] == BASELINE
-        order = [arm for arm in rows["arm"] if arm in {*found["model"], *found["other"]}]
-        best = str(found[against]["other"].iloc[0]) if against.any() else order[0]
-        among = "" if pd.isna(likelihood) else f"{likelihood}: "
-        for other in [arm for arm in order if arm != best]:
-            # The baseline stands second; the best model, where there is none, first.
-            two = (other, best) if against.any() else (best, other)
-            if (pair := verdict_of(found, *two)) is not None:
-                lines.append(among + verdict(pair))
-    return lines + how_compared(pairs) * bool(lines)
-
-
-def how_compared(pairs: pd.DataFrame, *notes: str) -> list[str]:
-    """Return how the pairs of one task and scale were compared, then the notes; empty without pairs."""
-    if pairs.empty:
-        return []
-    margin, unit = pairs.iloc[0][["margin", "unit"]]
-    families = " and ".join(FAMILIES[name] for name in pairs["family"].unique())
-    tests = ", ".join(name for name in pairs["test"].unique() if name != "none") or "none"
-    how = f"Test: {tests}; p and 95% intervals corrected for {families} of a likelihood type"
-    return [f"{how}; margin {margin:g}{'' if unit == 'share' else f' {unit}'}.", *notes]
-
-
-FAMILIES = {BASELINE: "all models against the baseline", ALL_PAIRS: "all pairs"}
-"""Words for the families of ``comparisons``."""
-
-
-def _compared(rows: pd.DataFrame) -> Iterator[tuple[Hashable, pd.Series]]:
-    """Return the rows of ``with_differences`` that have a baseline."""
-    return rows[rows["baseline"].notna()].iterrows()
-
-
-def verdict(pair: pd.Series) -> str:
-    """Return one comparison in words."""
-    model, other = pair["model"], pair["other"]
-    ends = "" if pd.isna(pair["low"]) else f" [{pair['low']:+.4f}, {pair['high']:+.4f}]"
-    size = f"{pair['difference']:+.4f}{ends}" + " of solve rates" * ("solve rate" in pair["test"])
-    seeds = f"{pair['seeds']} seed" + "s" * int(pair["seeds"] != 1)
-    if pair["verdict"] in (BETTER, WORSE):
-        return f"{model} is {pair['verdict']} than {other}: {size} (p = {pair['p']:.2g}, {seeds})."
-    if pair["verdict"] == EQUIVALENT:
-        return f"{model} and {other} are equivalent within {pair['margin']:g}: {size} ({seeds})."
-    return f"{model} and {other}: {verdict_words(pair)}; difference {size}, {seeds}."
-
-
-def cells(row: pd.Series) -> list[str]:
-    """Return one row of ``arm_table`` as text, a cell for each header."""
-    if row["kind"] == "reference":
-        return [row["arm"], f"{row['score']:.3f}", "reference", *[""] * (len(HEADERS) - 3)]
-    likelihood = row["likelihood"] if isinstance(row["likelihood"], str) else "-"
-    return [
-        row["arm"], score_text(row), likelihood,
-        si(row["parameters_body"]), si(row["parameters_total"]), si(row["parameters_active"]),
-        flops(row["training_flops"]), si(row["training_tokens"]), seconds(row["training_seconds"]),
-        si(row["training_tokens_per_second"]), size(row["training_peak_memory_bytes"]),
-        "none" if row["state_bytes_2k"] == 0 else size(row["state_bytes_2k"]),
-    ]  # fmt: skip
-
-
-def score_text(row: pd.Series) -> str:
-    """Mean, interval and seeds; the status of an arm without any score."""
-    if not row["seeds"]:
-        return f"{row['status']} (0 of {row['runs']})"
-    interval = "" if pd.isna(row["half_width"]) else f" ± {row['half_width']:.3f}"
-    count = str(row["seeds"]) if row["seeds"] == row["runs"] else f"{row['seeds']} of {row['runs']}"
-    return f"{row['score']:.3f}{interval} ({count})"
-
-
-def _rich_table(rows: pd.DataFrame) -> Table:
-    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    for index, name in enumerate(HEADERS):
-        side: JustifyMethod = "left" if index in (0, 2) else "right"
-        table.add_column(name, justify=side, no_wrap=index > 0, overflow="fold")
-    group = None
-    for _, row in rows.iterrows():
-        here = likelihood_group(row)
-        if group is not None and here != group:
-            table.add_section()
-        group = here
-        table.add_row(*cells(row), style="dim" if here == "reference" else None)
-    return table
-
-
-def _rich_grid(head: list[str], rows: list[list[str]], left: tuple[str, ...] = ()) -> Table:
-    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+def _rich_grid(head: list[str], rows: list[list[str]]) -> Table:
+    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), width=None)
     for index, name in enumerate(head):
         if index == 0:
             table.add_column(name, overflow="fold", min_width=min(ARM, max(len(row[0]) for row in rows)))
         else:
-            table.add_column(name, justify="left" if name in left else "right", overflow="fold")
+            table.add_column(name, justify="right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table
-
-
-def _markdown_row(values: list[str]) -> str:
-    return "| " + " | ".join(v.replace("|", "\\|") for v in values) + " |"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -29,7 +30,7 @@ def test_results_go_beside_the_runs_or_where_they_are_sent() -> None:
     [
         (
             ["stduy=compare"],
-            "'stduy=compare': did you mean 'study='? the keys are study, runs, out, --allow-mixed",
+            "'stduy=compare': did you mean 'study='? the keys are study, runs, out, --wide, ",
         ),
         (["--allow-mix"], "'--allow-mix': did you mean '--allow-mixed'?"),
         (["compare"], "'compare': the keys are study, runs, out"),
@@ -79,11 +80,29 @@ def test_everything_is_written_and_printed(study: Path, capsys: pytest.CaptureFi
 
 def test_mixed_classes_are_ranked_only_when_asked(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frames: list[pd.DataFrame] = []
-    monkeypatch.setattr(compare, "publish", lambda frame, history, found, folder: frames.append(frame))
+    monkeypatch.setattr(compare, "publish", lambda frame, history, found, config: frames.append(frame))
     for flags in ([], ["--allow-mixed"]):
         assert main([f"runs={study}", *flags]) == 0
     assert not frames[0]["allow_mixed"].any()
     assert frames[1]["allow_mixed"].all()
+
+
+def test_wide_tables_and_several_studies(
+    study: Path, write_run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(3):
+        write_run("hybrid", seed, 2.2, study="more", processor="q")
+    assert main([f"runs={study}", "study=compare,more", "--wide"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(render_tables(load_study(study, "compare,more"), wide=True))
+    assert "Study compare,more: 28 of 33 runs complete" in out
+    assert "Between the studies, processor is p in compare, q in more." in out
+    assert (study / "compare,more" / "analysis" / "compare.html").is_file()
+    write_run("gla", 0, 2.2, study="other", fingerprint="data-2")
+    assert main([f"runs={study}", "study=compare,other"]) == 2
+    error = capsys.readouterr().err
+    assert "study=compare,other cannot be compared on text, nano, exact: other data" in error
+    assert error.count("\n") == 1
 
 
 def test_the_analysis_is_not_taken_for_a_run(study: Path) -> None:

@@ -8,12 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
-from analysis.tables.text import render_tables
 from experiments.cli import MODULES
 from tests import ROOT
+from tests.docs import renew_tables
 
 README = (ROOT / "README.md").read_text()
 
@@ -167,15 +166,8 @@ def run(command: str, desk: Path) -> None:
 
 
 def test_the_excerpt_is_of_what_was_printed() -> None:
-    """Its lines are lines of what ``analysis.compare`` renders from the committed frame, in their order."""
-    quoted = (
-        README.split("<!-- compare:begin -->\n```\n")[1].split("```\n<!-- compare:end -->")[0].splitlines()
-    )
-    assert 5 <= len(quoted) <= 12
-    frame = pd.read_parquet(ROOT / "docs" / "results" / "compare.parquet")
-    lines = (line.rstrip() for line in render_tables(frame).splitlines())
-    for line in quoted:
-        assert line.rstrip() in lines, f"not printed, or not in this order: {line}"
+    remedy = "run python -m tests.docs.renew_tables"
+    assert renew_tables.quoted(ROOT / "README.md") == renew_tables.readme_block(), remedy
 
 
 def test_links_of_the_readme_lead_somewhere() -> None:

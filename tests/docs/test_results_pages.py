@@ -9,8 +9,8 @@ import pytest
 
 from analysis import task_grid
 from analysis.scaling.tables import fit
-from analysis.tables.text import render_markdown
 from tests import ROOT
+from tests.docs import renew_tables
 
 RESULTS = ROOT / "docs" / "results"
 
@@ -28,22 +28,12 @@ def test_the_table_of_the_attention_zoo_is_its_frame() -> None:
         assert [float(cell) for cell in cells.split("|") if cell.strip()] == [round(e, 3) for e in expected]
 
 
-def test_the_tables_of_experts_are_its_frame() -> None:
-    frame = pd.read_parquet(RESULTS / "experts.parquet")
-    assert (frame["status"] == "complete").all()
-    page = (RESULTS / "experts.md").read_text()
-    rendered = render_markdown(frame)
-    for line in rendered[rendered.index("## ") :].splitlines():
-        assert line.lstrip("#") in page, line
-
-
-def test_the_table_of_tuning_is_its_frame() -> None:
-    frame = pd.read_parquet(RESULTS / "confirm.parquet")
-    assert (frame["status"] == "complete").all()
-    page = (RESULTS / "tuning.md").read_text()
-    rendered = render_markdown(frame)
-    for line in rendered[rendered.index("## ") :].splitlines():
-        assert line.lstrip("#") in page, line
+@pytest.mark.parametrize("page", sorted(renew_tables.PAGES))
+def test_quoted_tables_are_those_of_the_frame(page: str) -> None:
+    name, level = renew_tables.PAGES[page]
+    assert (renew_tables.frame(name)["status"] == "complete").all()
+    remedy = "run python -m tests.docs.renew_tables"
+    assert renew_tables.quoted(RESULTS / page) == renew_tables.page_block(name, level), remedy
 
 
 def test_the_table_of_probes_is_its_frame_and_holds_every_task_and_family() -> None:

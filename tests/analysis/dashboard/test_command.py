@@ -16,10 +16,10 @@ from analysis.dashboard.wandb_run import contents, rows, upload_analysis
 from analysis.figures.curves import learning_curves
 from analysis.load.study import load_history, load_study
 from analysis.report.page import Findings
-from analysis.stats.arms import arm_table
-from analysis.stats.versus_baseline import difference_cells, with_differences
+from analysis.stats.comparisons import comparisons
+from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
-from analysis.tables.text import cells
+from analysis.tables.text import markdown_table
 from tests import wandb_file
 
 
@@ -98,7 +98,8 @@ def test_lines_are_backbones_where_these_tell_the_arms_apart(
 def test_the_verdict_s_numbers_are_the_frame_s(study: Path, tmp_path: Path) -> None:
     found = dry_run(study, tmp_path / "out")
     frame = load_study(study, "compare")
-    table, arms = found["analysis"]["tables"]["verdict"], arm_table(frame)
+    table, arms = found["analysis"]["tables"]["verdict"], with_differences(frame)
+    assert {"rank", "gain", "gain_p", "verdict"} <= set(table["columns"])
     assert table["columns"] == list(arms.columns)
     assert table["rows"] == json.loads(json.dumps(rows(arms)))
     results = found["analysis"]["tables"]["results"]
@@ -107,9 +108,8 @@ def test_the_verdict_s_numbers_are_the_frame_s(study: Path, tmp_path: Path) -> N
     assert found["analysis"]["warnings"] == study_warnings(frame) != []
     blocks = found["report"]["view"]["spec"]["blocks"]
     (text,) = [b["content"] for b in blocks if b["type"] == "markdown-block" and "## recall" in b["content"]]
-    for _, arm in with_differences(frame).iterrows():
-        row = [*cells(arm), *(difference_cells(arm) if arm["kind"] == "arm" else [])]
-        assert "| " + " | ".join(row) in text
+    for _, own in arms.groupby(["task", "scale"]):
+        assert "\n".join(markdown_table(own)) in text
     for warning in study_warnings(frame):
         assert warning in text
 
@@ -149,12 +149,18 @@ def test_the_analysis_run_is_one_and_sent_again_only_when_it_changed(
     (row,) = wandb_file.history(path)
     frame = load_study(study, "compare")
     table = json.loads((path.parent / "files" / row["tables/verdict/path"]).read_text())
-    arms = arm_table(frame.drop(columns=["path", "command"]))
+    arms = with_differences(frame.drop(columns=["path", "command"]))
     assert table["columns"] == list(arms.columns)
     assert table["data"] == json.loads(json.dumps(rows(arms)))
     figure = path.parent / "files" / row["figures/learning_curves/path"]
     assert figure.read_bytes().startswith(b"\x89PNG")
-    assert (path.parent / "files" / "analysis" / "results.csv").is_file()
+    [frames] = [artifact for artifact in wandb_file.artifacts(path) if artifact.type == "frames"]
+    assert frames.name == "analysis-compare-frames"
+    held = {entry.path: Path(entry.local_path) for entry in frames.manifest.contents}
+    assert {name.split(".")[1] for name in held} == {"csv", "parquet"}
+    assert pd.read_parquet(held["results.parquet"])["score"].equals(frame["score"])
+    assert pd.read_csv(held["verdict.csv"])["verdict"].dropna().tolist() == arms["verdict"].dropna().tolist()
+    assert len(pd.read_parquet(held["comparisons.parquet"])) == len(comparisons(frame))
     write_run("decoder", 3, 2.41)
     assert send() == "uploaded"
     assert {wandb_file.run_record(each).run_id for each in files()} == {"analysis-compare"}

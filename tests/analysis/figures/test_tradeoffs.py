@@ -68,7 +68,7 @@ def test_scores_stand_against_the_speed_of_decoding(study: Path) -> None:
     without, figure = pareto_fronts(frame), pareto_fronts(frame, SPEED)
     assert without is not None
     assert figure is not None
-    label = "decoded tokens per second, one sequence (higher is better)"
+    label = "decoded tokens per second (higher is better)"
     assert label in axes(figure)
     assert label not in axes(without)
     here = [t for t in figure.data if t.xaxis == axes(figure)[label]]

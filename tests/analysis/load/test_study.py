@@ -44,7 +44,7 @@ def test_a_killed_run_is_told_by_its_cell_and_its_torn_line_counted(study: Path)
 def test_a_lone_killed_run_goes_by_its_cell(write_run: Any, tmp_path: Path) -> None:
     write_run("mamba", 0, killed=True)
     run = load_study(tmp_path / "runs", "compare").iloc[0]
-    assert (run["arm"], run["task"], run["scale"]) == ("mamba-causal_lm-text-nano", "text", "unknown")
+    assert (run["arm"], run["task"], run["scale"]) == ("mamba", "text", "nano")
 
 
 def test_numbers_written_as_text(write_run: Any, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 CHROMIUM = shutil.which("chromium")
 REMEDY = "needs a browser: apt-get install chromium"
+NARROWEST = 500
+"""Width of Chromium's narrowest window."""
 SCHEMES = {"dark": 0, "light": 1}
 """Chromium's numbers of what a reader's system prefers."""
 
@@ -34,9 +36,27 @@ def document(page: Path, scheme: str = "light", width: int = 1280) -> str:
     return visit(page, "--dump-dom", scheme=scheme, width=width)
 
 
+FRAME = """<!DOCTYPE html><style>body { margin: 0 }</style>
+<iframe src="%s" width="%d" height="%d" style="border: 0"></iframe><pre id="found"></pre>
+<script>onmessage = e => document.getElementById("found").textContent = e.data;</script>"""
+
+
+def framed(page: Path, width: int, height: int = 900) -> Path:
+    """A page beside another that shows it at any width: Chromium's window is never below 500 pixels.
+
+    Its element ``found`` has what the page posts to its parent.
+    """
+    frame = page.with_name("frame.html")
+    frame.write_text(FRAME % (page.name, width, height))
+    return frame
+
+
 def picture(page: Path, path: Path, scheme: str, width: int, height: int) -> None:
-    """A PNG of the top of a page."""
-    visit(page, f"--screenshot={path.resolve()}", scheme=scheme, width=width, height=height)
+    """A PNG of the top of a page; of one below 500 pixels, a margin stands to the right."""
+    if width < NARROWEST:
+        page = framed(page, width, height)
+    shot = f"--screenshot={path.resolve()}"
+    visit(page, shot, scheme=scheme, width=max(width, NARROWEST), height=height)
 
 
 def on_paper(page: Path, path: Path) -> None:

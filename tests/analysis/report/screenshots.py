@@ -20,8 +20,9 @@ from tests import ROOT
 from tests.analysis.report.browser import picture
 
 SHOTS = {
-    "light_1440": ("light", 1440, 0, 2300),
-    "dark_900": ("dark", 900, 0, 2300),
+    "light_1440": ("light", 1440, 0, 1500),
+    "dark_900": ("dark", 900, 0, 1500),
+    "light_390": ("light", 390, 0, 1500),
     "dark_1440": ("dark", 1440, 2830, 5120),
     "light_900": ("light", 900, 2870, 5120),
 }

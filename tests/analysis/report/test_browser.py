@@ -14,12 +14,12 @@ import pytest
 from analysis.figures.curves import AXES, learning_curves
 from analysis.load.study import load_history, load_study
 from analysis.report.__main__ import main
-from analysis.stats.arms import TASK_SCALE, arm_table
-from analysis.stats.comparisons import comparisons
-from analysis.stats.ranks import ranks
-from analysis.tables.text import HEADERS, cells
+from analysis.stats.arms import TASK_SCALE
+from analysis.stats.versus_baseline import with_differences
+from analysis.tables.body import table_rows
+from analysis.tables.columns import table_columns
 from tests import ROOT
-from tests.analysis.report.browser import CHROMIUM, REMEDY, document, on_paper
+from tests.analysis.report.browser import CHROMIUM, NARROWEST, REMEDY, document, framed, on_paper
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(CHROMIUM is None, reason=REMEDY)]
 TRAINED = ROOT / "runs"
@@ -34,8 +34,8 @@ const wait = setInterval(async () => {
   if (document.body.dataset.ready !== "yes") return;
   clearInterval(wait);
   const rows = table => [...table.rows].map(row => [...row.cells].map(cell => cell.textContent));
-  const tables = [...document.querySelectorAll("h3 + .scroll > table.sortable")]
-    .filter(table => table.tHead.rows[0].cells[1].textContent === "rank").map(rows);
+  const tables = [...document.querySelectorAll("table.sortable")]
+    .filter(table => table.tHead.rows[0].cells[1].textContent === "score (n)").map(rows);
   const curves = document.querySelector("#curves .js-plotly-plot");
   const seen = {};
   const note = what => seen[what] = {
@@ -56,6 +56,8 @@ const wait = setInterval(async () => {
   document.querySelector(".arms input").click();
   await new Promise(done => setTimeout(done, 300));
   note("without");
+  const bars = [...document.querySelectorAll(".bar[data-arm]")]
+    .map(bar => [bar.dataset.arm, getComputedStyle(bar).display !== "none"]);
   const others = [...document.querySelectorAll(".js-plotly-plot")].flatMap(div => div.data)
     .filter(t => t.name === arm).map(t => t.visible);
   document.getElementById("seeds").click();
@@ -64,13 +66,15 @@ const wait = setInterval(async () => {
   table.tHead.rows[0].cells[0].click();
   await new Promise(done => setTimeout(done, 300));
   note("last");
-  const wide = [...document.querySelectorAll(".figure, p, ul, h2")]
+  const wide = [...document.querySelectorAll(".figure, .panels, .bar > *, p, ul, h2, h3")]
     .filter(part => part.getBoundingClientRect().right > innerWidth + 1).map(part => part.className);
-  const found = {problems, tables, seen, arm, others, wide, sideways: document.body.scrollWidth - innerWidth,
+  const found = {problems, tables, seen, arm, others, wide, bars,
+    width: innerWidth, sideways: document.body.scrollWidth - innerWidth,
+    across: [...document.querySelectorAll(".js-plotly-plot")].flatMap(div => Object.entries(div._fullLayout)
+      .filter(([key]) => /^xaxis[0-9]*$/.test(key)).map(([, axis]) => axis.domain[1] - axis.domain[0])),
     empty: [...document.querySelectorAll(".figure")].filter(f => !f.querySelector(".main-svg")).length,
     first: rows(table).slice(1).map(row => row[0])};
-  document.body.insertAdjacentHTML("beforeend", `<pre id="found"></pre>`);
-  document.getElementById("found").textContent = JSON.stringify(found);
+  parent.postMessage(JSON.stringify(found), "*");
 }, 50);
 </script>
 """
@@ -87,29 +91,28 @@ def clicked(page: Path, scheme: str, width: int) -> dict[str, Any]:
     """What ``CLICKS`` found on a page."""
     copy = page.with_name("clicked.html")
     copy.write_text(page.read_text().replace("<h1>", CLICKS + "<h1>", 1))
-    [text] = re.findall(r'<pre id="found">({.*?})</pre>', document(copy, scheme, width), flags=re.DOTALL)
+    html = document(framed(copy, width), scheme, max(width, NARROWEST))
+    [text] = re.findall(r'<pre id="found">({.*?})</pre>', html, re.DOTALL)
     return dict(json.loads(unescape(text)))
 
 
 def verdicts(frame: pd.DataFrame) -> list[list[list[str]]]:
-    """The verdict tables as the page must show them: ``analysis.tables.text`` writes them from the frame."""
-    arms, pairs = arm_table(frame), comparisons(frame)
+    """The verdict tables as the page must show them: ``analysis.tables`` writes them from the frame."""
     tables = []
-    for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
-        place = ranks(rows, pairs[(pairs["task"] == task) & (pairs["scale"] == scale)])
-        noted = bool(rows[rows["kind"] == "arm"]["message"].notna().any())
-        lines = [[HEADERS[0], "rank", *HEADERS[1:], *["note"] * noted]]
-        for _, row in rows.iterrows():
-            arm, *rest = cells(row)
-            note = [row["message"] if isinstance(row["message"], str) else ""]
-            last = rest[:2] + note if row["kind"] == "reference" else rest + note * noted
-            lines.append([arm, place.get(arm, ""), *last])
+    for _, rows in with_differences(frame).groupby(TASK_SCALE, sort=True):
+        columns = table_columns(rows, wide=True)
+        lines = [[column.head for column in columns]]
+        for row in table_rows(rows, columns):
+            message = row.source["message"]
+            note = message or "reference" if row.source["kind"] == "reference" else row.note
+            lines.append([*row.cells, *[note] * bool(note)])
         tables.append(lines)
     return tables
 
 
 @pytest.mark.parametrize(
-    ("which", "scheme", "width"), [("synthetic", "dark", 900), ("trained", "light", 1440)]
+    ("which", "scheme", "width"),
+    [("synthetic", "dark", 900), ("trained", "light", 1440), ("synthetic", "light", 390)],
 )
 def test_switches_work_and_numbers_are_the_frames(
     which: str, scheme: str, width: int, study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -123,6 +126,10 @@ def test_switches_work_and_numbers_are_the_frames(
     assert found["empty"] == 0
     assert found["wide"] == []  # nothing is cut off at the right
     assert found["sideways"] <= 0  # and nobody must scroll to the side
+    assert found["width"] == width
+    assert min(found["across"]) > (0.9 if width < NARROWEST else 0.3)  # no panel is a sliver
+    shown = dict(found["bars"])
+    assert {arm for arm, there in shown.items() if not there} == {found["arm"]} & set(shown)
     assert found["tables"] == verdicts(frame)
     figure, arm = learning_curves(frame, history), found["arm"]
     assert figure is not None

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from markupsafe import escape
 
 from analysis.load.study import load_history, load_study
+from analysis.report.differences import panels
 from analysis.report.page import POLICY, render_page
-from analysis.stats.arms import arm_table
+from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
-from analysis.tables.text import cells
+from analysis.tables.body import table_rows
+from analysis.tables.columns import table_columns
+from analysis.tables.sentences import answers
 
 
 def page(runs: Path) -> str:
@@ -75,18 +79,55 @@ def test_a_hundred_runs_stay_under_five_megabytes(write_run: Any, tmp_path: Path
     assert len(page(tmp_path / "runs").encode()) < 5_000_000
 
 
+def test_the_first_screen_answers_in_sentences_and_one_figure(study: Path) -> None:
+    frame = load_study(study, "compare")
+    html = page(study)
+    first = without_scripts(html[: html.index("<h2>")])
+    for sentence in answers(with_differences(frame)):
+        where, _, what = sentence.partition(": ")
+        assert f"<strong>{escape(where)}:</strong> {escape(what)}" in first
+    found = panels(with_differences(frame), frame)
+    assert [(panel.title, panel.subtitle) for panel in found] == [
+        ("recall, nano", "answer accuracy against decoder"),
+        ("text, nano", "exact likelihood, bits per byte against decoder"),
+    ]  # bounds and pseudo-likelihoods have one model each, and an axis of their own where they have two
+    assert first.count('<section class="panel">') == 2
+    bars = {bar.arm: bar for bar in found[1].bars}
+    assert bars["decoder"].baseline
+    assert bars["decoder"].middle is None
+    s4, zero = bars["s4"], found[1].zero
+    places = [0.0, s4.low, s4.middle, s4.high, zero, 100.0]
+    assert None not in places
+    assert places == sorted(map(float, places))  # type: ignore[arg-type]  # worse is left of the baseline
+    assert s4.decided
+    assert not bars["moe"].decided
+    assert f'cx="{s4.middle}%"' in first
+
+
 def test_tables_equal_the_frame(study: Path) -> None:
     frame = load_study(study, "compare")
     text = re.sub(r'<span class="dot"[^>]*></span>', "", without_scripts(page(study)))
-    for _, row in arm_table(frame).iterrows():
-        arm, *rest = cells(row)
-        rest = rest[: 2 if row["kind"] == "reference" else None]  # the note takes the place of what is empty
-        line = re.escape("".join(f"<td>{escape(c)}</td>" for c in rest))
-        assert re.search(rf"<td>{re.escape(escape(arm))}</td><td>[\d-]*</td>{line}", text), arm
+    for _, rows in with_differences(frame).groupby(["task", "scale"]):
+        for row in table_rows(rows, table_columns(rows, wide=True)):
+            assert "".join(f"<td>{escape(cell)}</td>" for cell in row.cells) in text, row.cells
     for _, run in frame[frame["status"] == "complete"].iterrows():
         assert f"<td>{run['score']:.6f}</td>" in text
     for warning in study_warnings(frame):
         assert escape(warning) in text
+
+
+def test_no_picture_is_an_image(write_run: Any, tmp_path: Path) -> None:
+    """A figure of Matplotlib is an element of the page, and its style is its own."""
+    for seed in range(2):
+        for number, digest in enumerate(("11111111", "22222222")):
+            folder = write_run("decoder", seed, 2.4 + number / 10, digest=digest)
+            config = {"study": {"against": "training_tokens"}, "budget": {"tokens": 1 + number}}
+            (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    text = without_scripts(page(tmp_path / "runs"))
+    assert '<div class="drawn"' in text
+    assert text.count("<svg") > text.count('<div class="bar"')
+    assert not re.search(r"<img|<image|data:image", text)
+    assert not re.search(r"(?<!svg )\*\{", text)
 
 
 def test_provenance_and_meanings_are_there(pair: Path) -> None:

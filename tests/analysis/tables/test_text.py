@@ -8,74 +8,122 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from analysis.load.study import load_study
-from analysis.stats.versus_baseline import DIFFERENCES, difference_cells, with_differences
+from analysis.stats.versus_baseline import with_differences
+from analysis.tables.body import table_rows
+from analysis.tables.columns import MOST_COLUMNS, WIDTH, interval, table_columns
 from analysis.tables.format import flops, seconds, si, size
-from analysis.tables.text import HEADERS, WIDTH, cells, render_markdown, render_tables
+from analysis.tables.headings import held_equal
+from analysis.tables.text import render_markdown, render_tables
+
+
+def table(text: str, task: str = "text") -> list[str]:
+    """The lines of one table, from its header to its last row."""
+    here = text[text.rindex(f"\n{task}, nano: ") :]
+    here = here[here.index("\n model") + 1 :]
+    return here[: here.index("\n\n")].splitlines()
 
 
 def line(text: str, arm: str, task: str = "text") -> str:
     """The line of one arm in the table of one task."""
-    table = text[text.index(f"\n{task}, nano: ") :]
-    return next(x.strip() for x in table.splitlines() if x.strip().startswith(f"{arm} "))
+    return next(x.strip() for x in table(text, task) if x.strip().startswith(f"{arm} "))
 
 
-def gains(text: str, task: str = "text") -> dict[str, list[str]]:
-    """What stands after each arm in the table of gains of one task."""
-    table = text[text.index(f"\n{task}, nano: ") :]
-    lines = table[table.index("gain over baseline") :].splitlines()[2:]
-    rows = [x.split() for x in lines[: lines.index("")]]
-    return {row[0]: row[1:] for row in rows}
-
-
-def test_the_table_is_plain_text_of_fixed_width(study: Path) -> None:
+def test_the_table_has_eight_columns_at_most_that_fit_a_hundred_characters(study: Path) -> None:
     text = render_tables(load_study(study, "compare"))
-    assert max(len(x) for x in text.splitlines()) <= WIDTH
+    assert max(len(x) for x in text.splitlines()) <= WIDTH == 100
     assert "\x1b" not in text
-    assert line(text, "decoder").split() == [
-        "decoder", "2.401", "±", "0.022", "(3)", "exact", "201k", "209k", "209k", "5.00e11", "205k",
-        "6.0", "41.0k", "500", "MiB", "64", "KiB",
+    head, *_ = table(text)
+    assert re.split(r"\s{2,}", head.strip()) == [
+        "model", "score (n)", "verdict, + better", "FLOPs", "parameters", "tok/s", "state",
     ]  # fmt: skip
+    assert len(re.split(r"\s{2,}", head.strip())) <= MOST_COLUMNS
+    assert line(text, "decoder").startswith("decoder    2.401 ± 0.022 (3)  ")
+    assert line(text, "decoder").split()[-5:] == ["5.00e11", "209k", "41.0k", "64", "KiB"]
     assert line(text, "encoder").endswith("none")
-    assert line(text, "xz").split() == ["xz", "2.200", "reference"]
-    assert "bits per byte on test, lower is better" in text
 
 
-def test_warnings_come_first_and_failures_are_rows(study: Path) -> None:
-    text = render_tables(load_study(study, "compare"))
-    assert text.startswith("Warning: recall, nano: s4 is not compared")
-    assert line(text, "s4", "recall").split()[:5] == ["s4", "diverged", "(0", "of", "3)"]
-    assert "2.390 (1 of 3)" in line(text, "moe")
+def test_sentences_come_first_then_warnings_then_the_tables(study: Path) -> None:
+    frame = load_study(study, "compare")
+    text = render_tables(frame)
+    assert text.startswith("recall, nano: decoder wins with 0.991")
+    places = [
+        text.index(words) for words in ("text, nano, exact", "Study compare:", "Warning:", "Held equal")
+    ]
+    assert places == sorted(places)
+    markdown = render_markdown(frame)
+    assert markdown.startswith("- recall, nano: decoder wins with 0.991")
 
 
-def test_only_the_separated_are_called_better(study: Path, write_run: Any) -> None:
-    for seed, noise in enumerate((0.03, -0.02, 0.0)):
-        write_run("mamba", seed, 2.40 + noise, study="noise")
-        write_run("s4", seed, 2.41 - noise, study="noise")
-        write_run("decoder", seed, 2.10 + noise / 10, study="noise")
-    text = render_tables(load_study(study, "compare"))
-    of_text = gains(text)
-    assert of_text["s4"][1] == "-0.3020"  # against moe, the best, nothing is known: it lacks runs
-    assert {arm: words[-1] for arm, words in of_text.items() if "undecided:" not in words} == {
-        "moe": "compared", "decoder": "baseline", "s4": "worse", "diffusion": "baseline",
-        "encoder": "baseline",
-    }  # fmt: skip
-    noisy = gains(render_tables(load_study(study, "noise")))
-    assert {arm: (words[0], words[-1]) for arm, words in noisy.items() if "undecided:" not in words} == {
-        "decoder": ("1", "baseline"), "mamba": ("2-3", "worse"), "s4": ("2-3", "worse"),
-    }  # fmt: skip
+def test_the_first_line_of_a_table_says_what_is_held_equal(study: Path) -> None:
+    frame = load_study(study, "compare").assign(matched_axis="non_embedding")
+    words = "Held equal: 200,000 non-embedding parameters (largest mismatch 0.30%); 205k training tokens; "
+    lines = render_tables(frame).splitlines()
+    first = lines.index("text, nano: bits per byte on test, lower is better") + 1
+    assert " ".join(lines[first : first + 2]).startswith(words)
+    assert "Held equal: 800 FLOPs per token;" in held_equal(
+        frame.assign(matched_axis="flops", matched_target=800.0, matched_residual=math.nan)
+    )
+    other = frame.assign(matched_axis=None)
+    other["training_tokens"] = range(1, 1 + len(other))
+    other["training_flops"] = range(1, 1 + len(other))
+    assert held_equal(other) == "Held equal: nothing."
 
 
-def test_not_separated_says_what_would_have_been_seen(write_run: Any, tmp_path: Path) -> None:
-    for seed, noise in enumerate((0.03, -0.02, 0.0)):
-        write_run("mamba", seed, 2.40 + noise)
-        write_run("s4", seed, 2.41 - noise)
-    s4 = " ".join(gains(render_tables(load_study(tmp_path / "runs", "compare")))["s4"])
-    found = re.fullmatch(r"1-2 -0.00\d+ \[-0.\d+, \+0.\d+\] \(3\) 0.\d+ undecided: MDD (0.\d+)", s4)
-    assert found
-    # The deviation of the noise is 0.0252; Welch's test of three seeds each finds 3.07 of it.
-    assert float(found[1]) == pytest.approx(3.07 * 0.0252, rel=0.01)
+def test_cells_without_a_score_are_rows_with_their_reasons(study: Path, write_run: Any) -> None:
+    broken = write_run("gla", 0)
+    (broken / "result.json").write_text('{"format": 1, "sta')
+    write_run("rwkv", 0, None, status="refused", message="12 heads do not divide d_model=100")
+    text = " ".join(render_tables(load_study(study, "compare")).split())
+    for words in (
+        "s4 diverged (0 of 3) seeds 0, 1, 2 diverged: loss is nan at step 40",
+        "moe 2.390 (1 of 3) not compared: seed 1 oom: asked for 9 GiB, 8 GiB were free; seed 2 incomplete",
+        "rwkv refused (0 of 1) seed 0 refused: 12 heads do not divide d_model=100",
+        "gla unreadable (0 of 1) seed 0 unreadable: ",
+    ):
+        assert words in text
+    assert "25 of 32 runs complete, 3 diverged, 1 incomplete, 1 oom, 1 refused, 1 unreadable" in text
+
+
+def test_below_a_baseline_that_learned_nothing_is_flagged_and_not_ranked(study: Path, write_run: Any) -> None:
+    for seed in range(3):
+        write_run("gla", seed, 0.03, task="recall")
+    text = render_tables(load_study(study, "compare"), wide=True)
+    assert "gla has not learned the task and is not ranked: no better than any value." in " ".join(
+        text.split()
+    )
+    cells = re.split(r"\s{2,}", line(text, "gla", "recall"))
+    assert cells[2] == "not learned"
+    rows = [x.split()[0] for x in table(text, "recall")[2:]]
+    assert rows == ["decoder", "mamba", "encoder", "gla", "no", "s4"]
+
+
+def test_settings_are_columns(write_run: Any, tmp_path: Path) -> None:
+    for number, (kind, heads) in enumerate((("rope", 4), ("alibi", 1))):
+        for seed in range(2):
+            folder = write_run("decoder", seed, 2.4 + number + seed / 100, digest=f"{number:08}")
+            backbone = {"kind": kind, "heads": heads}
+            (folder / "config.yaml").write_text(yaml.safe_dump({"backbone": backbone}))
+    frame = load_study(tmp_path / "runs", "compare")
+    assert set(frame["arm"]) == {"decoder heads=4 kind=rope", "decoder heads=1 kind=alibi"}
+    text = render_tables(frame)
+    head, _, _, *lines = table(text)
+    assert head.split()[:4] == ["model", "heads", "kind", "score"]
+    assert len(re.split(r"\s{2,}", head.strip())) <= MOST_COLUMNS
+    assert [x.split()[:3] for x in lines] == [["decoder", "4", "rope"], ["decoder", "1", "alibi"]]
+    assert "No room for state: add --wide." in text
+
+
+def test_wide_has_all_columns_and_no_line_is_broken(study: Path) -> None:
+    frame = load_study(study, "compare")
+    head, *_ = table(render_tables(frame, wide=True))
+    for name in ("likelihood", "rank", "p", "detectable", "seeds to decide", "error over items", "mismatch"):
+        assert name in re.split(r"\s{2,}", head.strip())
+    decoder = line(render_tables(frame, wide=True), "decoder")
+    assert decoder.endswith("+0.30%")
+    assert len(decoder) > WIDTH
 
 
 def test_rendering_is_pure(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,13 +137,17 @@ def test_rendering_is_pure(study: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert frame.equals(copy)
 
 
-def test_markdown_holds_the_same_cells(study: Path) -> None:
+@pytest.mark.parametrize("wide", [False, True])
+def test_markdown_holds_the_same_cells(study: Path, wide: bool) -> None:
     frame = load_study(study, "compare")
-    lines = render_markdown(frame).splitlines()
-    tables = [x for x in lines if x.startswith("|")]
-    assert {len(x.split(" | ")) for x in tables if "---" not in x} == {len(HEADERS) + len(DIFFERENCES)}
-    for _, row in with_differences(frame).iterrows():
-        assert "| " + " | ".join(cells(row) + difference_cells(row)) + " |" in tables
+    lines = [x for x in render_markdown(frame, wide=wide).splitlines() if x.startswith("|")]
+    for _, rows in with_differences(frame).groupby(["task", "scale"]):
+        columns = table_columns(rows, wide=wide)
+        assert {len(x.split(" | ")) for x in lines if "---" not in x} == {len(columns)}
+        for row in table_rows(rows, columns):
+            cells = row.filled + [""] * (len(columns) - len(row.filled))
+            assert "| " + " | ".join(" ".join(cell.split()) for cell in cells) + " |" in lines
+    assert "| *pseudo-likelihood* |" in "\n".join(lines)
 
 
 def test_a_table_says_that_it_ranks_mixed_classes_as_one(study: Path) -> None:
@@ -103,36 +155,49 @@ def test_a_table_says_that_it_ranks_mixed_classes_as_one(study: Path) -> None:
     asked = frame.assign(allow_mixed=True)
     note = "; exact, bound, pseudo ranked as one (--allow-mixed)"
     for text in (render_tables(asked), render_markdown(asked)):
-        assert f"text, nano: bits per byte on test, lower is better{note}\n" in text
+        title = f"text, nano: bits per byte on test, lower is better{note} "
+        assert title in " ".join(text.split())
         assert "recall, nano: answer accuracy on test, higher is better\n" in text
-    assert gains(render_tables(asked))["decoder"][1].startswith("-1.3")  # from the encoder, the best of all
+    assert "worse -1.3" in line(render_tables(asked), "decoder")  # than the encoder, the best of all
     alone = render_tables(frame)
     assert note not in alone
-    assert gains(alone)["decoder"][-1] == "baseline"
+    assert "worse" not in line(alone, "decoder")
 
 
 def test_a_study_of_nothing_but_failures_is_a_table(write_run: Any, tmp_path: Path) -> None:
     write_run("mamba", 0, None, status="failed", message="a [bold]bug[/bold] | with marks")
     text = render_tables(load_study(tmp_path / "runs", "compare"))
-    assert "no scores yet" in text
+    assert "text, nano: no model has a score yet" in text
     assert "seed 0 failed: a [bold]bug[/bold] | with marks" in text
-    assert "Held equal: body parameters" in text
+    assert "Held equal: 200,000 body parameters" in text
 
 
 def test_long_names_wrap_and_nothing_is_cut(write_run: Any, tmp_path: Path) -> None:
-    folder = write_run("hybrid_of_attention_and_mamba", 0, task="recall", objective="masked_diffusion")
-    write_run("hybrid_of_attention_and_mamba", 0, task="recall")
+    name = "hybrid_of_attention_and_mamba"
+    for objective in ("causal_lm", "masked_diffusion"):
+        folder = write_run(name, 0, task="recall", objective=objective)
     record = json.loads((folder / "result.json").read_text())
-    name = "a value of the context, at random"
-    record["references"].append({"name": name, "metric": "answer_accuracy", "value": 0.25, "note": ""})
+    reference = "a value of the context, at random, after all that was said before of keys and values"
+    record["references"].append({"name": reference, "metric": "answer_accuracy", "value": 0.25, "note": ""})
     (folder / "result.json").write_text(json.dumps(record))
-    lines = render_tables(load_study(tmp_path / "runs", "compare")).splitlines()
-    assert max(len(x) for x in lines) <= WIDTH
-    first = next(i for i, x in enumerate(lines) if x.startswith(" a value"))
-    folded = " ".join(re.split(r"\s{2,}", x.strip())[0] for x in lines[first : first + 3])
-    assert folded.startswith(name)
-    assert "…" not in "".join(lines)
-    assert [x for x in lines if x.endswith("64 KiB")]
+    text = render_tables(load_study(tmp_path / "runs", "compare"))
+    assert max(len(x) for x in text.splitlines()) <= WIDTH
+    assert f"{reference} 0.250" in " ".join(text.split())
+    assert "…" not in text
+    assert line(text, f"{name} masked_diffusion", "recall")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ((2.115, 2.101, 2.129), "2.115 ± 0.014"),
+        ((0.848, 0.052, 0.998), "0.848 [0.05, 1.00]"),
+        ((0.5, math.nan, math.nan), "0.500"),
+        ((-0.0001, -0.0101, 0.0099), "0.000 ± 0.010"),
+    ],
+)
+def test_an_interval_is_symmetric_or_has_both_ends(numbers: tuple[float, ...], text: str) -> None:
+    assert interval(*numbers, 3) == text
 
 
 def test_numbers_for_people() -> None:

@@ -1,0 +1,157 @@
+"""The columns of a study's table: eight that fit ``WIDTH`` characters, and all the others for ``--wide``.
+
+A row is one of ``analysis.stats.versus_baseline.with_differences``. Settings in which the models of a table
+differ are columns of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from analysis.load.arm_names import split_name
+from analysis.tables.format import flops, seconds, si, size
+
+WIDTH = 100
+"""Characters of a line of plain text."""
+MOST_COLUMNS = 8
+
+Text = Callable[[pd.Series], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of a table of models."""
+
+    head: str
+    text: Text
+    """The cell of a model that has a score."""
+    left: bool = False
+    """Whether the text is aligned to the left."""
+    spared: bool = False
+    """Whether the column is left out where a table is too wide."""
+
+
+def table_columns(rows: pd.DataFrame, *, wide: bool) -> list[Column]:
+    """Return the columns of a table: the model, its settings, score, verdict and costs.
+
+    Args:
+        rows: models of one task and scale.
+        wide: whether to add all columns that are in no table of ``MOST_COLUMNS``.
+    """
+    return [*_names(rows), *RESULTS, *COSTS, *(FURTHER if wide else [])]
+
+
+def fitted(columns: list[Column], widths: Callable[[list[Column]], int]) -> tuple[list[Column], list[str]]:
+    """Return the columns that fit, and the headers of those left out: costs, the last first.
+
+    Args:
+        columns: from ``table_columns``.
+        widths: the characters that a line of some columns takes.
+    """
+    kept, out = list(columns), []
+    while len(kept) > MOST_COLUMNS or widths(kept) > WIDTH:
+        spared = [column for column in kept if column.spared]
+        if not spared:
+            break
+        kept.remove(spared[-1])
+        out.append(spared[-1].head)
+    return kept, out[::-1]
+
+
+def _names(rows: pd.DataFrame) -> list[Column]:
+    """Return the column of the models' names, and one for each setting in which they differ."""
+    split = {str(arm): split_name(str(arm)) for arm in rows["arm"]}
+    keys = list(dict.fromkeys(key for _, settings in split.values() for key in settings))
+
+    def setting(key: str) -> Text:
+        return lambda row: split[str(row["arm"])][1].get(key, "")
+
+    model = Column(head="model", text=lambda row: split[str(row["arm"])][0], left=True)
+    return [model, *(Column(head=key, text=setting(key), left=True) for key in keys)]
+
+
+def interval(mean: float, low: float, high: float, digits: int, sign: str = "") -> str:
+    """Return a mean with its interval: ``± h`` where it is symmetric, else both ends with a digit less."""
+    text = f"{mean:{sign}.{digits}f}"
+    if float(text) == 0:  # no sign before a zero
+        text = text.lstrip("+-")
+    if not math.isfinite(low) or not math.isfinite(high):
+        return text
+    if abs((high - mean) - (mean - low)) < 0.02 * (high - low) + 1e-12:
+        return f"{text} ± {(high - low) / 2:.{digits}f}"
+    return f"{text} [{low:{sign}.{digits - 1}f}, {high:{sign}.{digits - 1}f}]"
+
+
+def score_text(row: pd.Series) -> str:
+    """Return mean, 95% interval and seeds; the status of a model without any score."""
+    if not row["seeds"]:
+        return f"{row['status']} (0 of {row['runs']})"
+    count = str(row["seeds"]) if row["seeds"] == row["runs"] else f"{row['seeds']} of {row['runs']}"
+    return f"{interval(row['score'], row['low'], row['high'], 3)} ({count})"
+
+
+def verdict_text(row: pd.Series) -> str:
+    """Return the verdict on a model with its difference from the baseline."""
+    if row["arm"] == row["baseline"]:
+        return "baseline"
+    if not row["learned"]:
+        return "not learned"
+    if not isinstance(row["verdict"], str):
+        return "not compared"
+    if pd.isna(row["gain"]):
+        return str(row["verdict"])
+    return f"{row['verdict']} {interval(row['gain'], row['gain_low'], row['gain_high'], 3, '+')}"
+
+
+def _number(key: str, show: Callable[[float], str]) -> Text:
+    return lambda row: show(float(row[key])) if key in row and pd.notna(row[key]) else "-"
+
+
+def _parameters(row: pd.Series) -> str:
+    active, total = si(row["parameters_active"]), si(row["parameters_total"])
+    return active if active == total else f"{active}/{total}"
+
+
+def _state(row: pd.Series) -> str:
+    return "none" if row["state_bytes_2k"] == 0 else size(row["state_bytes_2k"])
+
+
+def p_text(value: float) -> str:
+    """Return a p-value with its sign: ``= 0.012`` or ``< 0.0001``."""
+    return "< 0.0001" if value < 1e-4 else f"= {value:.2g}"
+
+
+def _plain(key: str) -> Text:
+    return lambda row: str(row[key]) if key in row and isinstance(row[key], str) else "-"
+
+
+RESULTS = [
+    Column(head="score (n)", text=score_text),
+    Column(head="verdict, + better", text=verdict_text, left=True),
+]
+"""Mean score over n seeds with its 95% interval; verdict against the baseline, with the difference."""
+COSTS = [
+    Column(head="FLOPs", text=_number("training_flops", flops), spared=True),
+    Column(head="parameters", text=_parameters, spared=True),
+    Column(head="tok/s", text=_number("training_tokens_per_second", si), spared=True),
+    Column(head="state", text=_state, spared=True),
+]
+"""Training FLOPs, parameters (active/total), training tokens per second, decoding state at 2048 tokens."""
+FURTHER = [
+    Column(head="likelihood", text=_plain("likelihood"), left=True),
+    Column(head="rank", text=_plain("rank")),
+    Column(head="p", text=_number("gain_p", lambda v: p_text(v).removeprefix("= "))),
+    Column(head="detectable", text=_number("detectable", lambda v: f"{v:.4f}")),
+    Column(head="seeds to decide", text=_number("seeds_to_decide", lambda v: f"{v:.0f}")),
+    Column(head="error over items", text=_number("item_se", lambda v: f"{v:.4f}")),
+    Column(head="non-embedding", text=_number("parameters_body", si)),
+    Column(head="tokens", text=_number("training_tokens", si)),
+    Column(head="seconds", text=_number("training_seconds", seconds)),
+    Column(head="memory", text=_number("training_peak_memory_bytes", size)),
+    Column(head="mismatch", text=_number("matched_residual", lambda v: f"{v:+.2%}")),
+]
+"""Columns of ``--wide``: also the mismatch of what was held equal, relative to its target."""

@@ -1,0 +1,218 @@
+"""What a study's comparison says, as sentences: they stand before every table and on top of the report.
+
+For each task and likelihood type: what is best, by how much and how surely, what that costs, and what is
+undecided with the seeds that would decide it. Everything is a function of the rows that
+``analysis.stats.versus_baseline.with_differences`` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pandas as pd
+
+from analysis.stats.arms import TASK_SCALE, likelihood_group
+from analysis.stats.family import MIN_SEEDS
+from analysis.tables.columns import interval, p_text
+
+TYPES = {
+    "exact": "exact likelihoods",
+    "conditional": "conditional likelihoods",
+    "bound": "bounds on the likelihood",
+    "pseudo": "pseudo-likelihoods",
+}
+"""Likelihood types as a sentence has them; a score that is no likelihood has none."""
+COSTS = {
+    "training_flops": "training FLOPs",
+    "training_tokens_per_second": "tokens per second",
+    "state_bytes_2k": "decoding state",
+}
+ALIKE = 0.02
+"""Costs that differ by less are said to be equal."""
+MOST_NAMES = 6
+"""Models that a sentence names at most."""
+
+
+def answers(arms: pd.DataFrame) -> list[str]:
+    """Return the sentences of all tasks, one string for each task and likelihood type.
+
+    Args:
+        arms: from ``with_differences``.
+    """
+    found = []
+    for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
+        scored = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]
+        groups = [likelihood_group(row) for _, row in scored.iterrows()]
+        for group in dict.fromkeys(groups):
+            own = scored[[each == group for each in groups]]
+            among = f", {TYPES[group]}" if group in TYPES else ""
+            found.append(f"{task}, {scale}{among}: {' '.join(_sentences(own))}")
+        if scored.empty:
+            found.append(f"{task}, {scale}: no model has a score yet.")
+    return found
+
+
+def _sentences(rows: pd.DataFrame) -> list[str]:
+    """Return the sentences about the models of one likelihood type."""
+    unlearned = rows[rows["learned"].eq(False)]
+    ranked = rows.drop(unlearned.index)
+    if ranked.empty:
+        return [f"no model has learned the task: none is better than {_lines(rows)}."]
+    missed = []
+    if not unlearned.empty:
+        who = f"{_names(unlearned['arm'])} {_has(unlearned)} not learned the task"
+        missed.append(f"{who} and {_is(unlearned)} not ranked: no better than {_lines(unlearned)}.")
+    return [*_verdicts(ranked), *missed, *_beyond(ranked)]
+
+
+def _beyond(rows: pd.DataFrame) -> list[str]:
+    """Return which reference lines no model beats, such as a compressor."""
+    lines = [set(below.split(", ")) if isinstance(below, str) else set() for below in rows["below"]]
+    missed = sorted(set.intersection(*lines))
+    return [f"None is better than {_joined(missed)}."] * bool(missed)
+
+
+def _verdicts(rows: pd.DataFrame) -> list[str]:
+    """Return what wins, how surely, what it costs, and what is undecided."""
+    baseline = str(rows["baseline"].iloc[0])
+    others = rows[(rows["arm"] != baseline) & rows["verdict"].notna()]
+    left = rows[(rows["arm"] != baseline) & rows["verdict"].isna()]
+    apart = [f"{_names(left['arm'])} {_is(left)} not compared: runs are missing."] * (not left.empty)
+    if others.empty:
+        first = rows.iloc[0]
+        alone = f"{first['arm']} has {_score(first)}, and there is nothing of its type to compare it with."
+        return [alone, *apart]
+    rows = rows.drop(left.index)
+    kinds = {kind: _by_size(others[others["verdict"] == kind]) for kind in KINDS}
+    lead = _lead(rows, baseline, kinds)
+    winner = kinds["better"].iloc[0] if len(kinds["better"]) else None
+    sentences = [lead, *_rest(kinds, baseline), *_undecided(kinds["undecided"], baseline), *apart]
+    if winner is not None:
+        beside = rows[rows["arm"] == baseline]
+    else:
+        winner, beside = rows.iloc[0], kinds["worse"]
+    if len(beside) and not (kinds["better"].empty and len(kinds["undecided"])):
+        sentences.insert(1, _cost(winner, beside.iloc[0]))
+    return [sentence for sentence in sentences if sentence]
+
+
+KINDS = ("better", "worse", "equivalent", "undecided")
+
+
+def _by_size(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.sort_values("gain", ascending=False, kind="stable")
+
+
+def _lead(rows: pd.DataFrame, baseline: str, kinds: dict[str, pd.DataFrame]) -> str:
+    """Return the first sentence: the winner, or that none is decided."""
+    better, worse, undecided = kinds["better"], kinds["worse"], kinds["undecided"]
+    if len(better):
+        first, more = better.iloc[0], better.iloc[1:]
+        too = f"; so {_is(more)} {_listed(more)}" if len(more) else ""
+        return f"{first['arm']} wins with {_score(first)}, better than {baseline} by {_by(first)}{too}."
+    first = rows[rows["arm"] == baseline].iloc[0] if (rows["arm"] == baseline).any() else rows.iloc[0]
+    if len(undecided):
+        lead = rows.iloc[0]
+        return f"No winner is decided. {lead['arm']} has the best mean, {_score(lead)}."
+    if len(worse) and not len(kinds["equivalent"]):
+        return f"{baseline} wins with {_score(first)}: all others are worse."
+    return f"Nothing is better than {baseline}, which has {_score(first)}."
+
+
+def _rest(kinds: dict[str, pd.DataFrame], baseline: str) -> list[str]:
+    """Return the sentences on models that are worse than the baseline, or equivalent to it."""
+    found = []
+    if len(worse := kinds["worse"]):
+        found.append(f"Worse than {baseline}: {_listed(worse)}.")
+    if len(same := kinds["equivalent"]):
+        margin = f" within {float(same['margin'].iloc[0]):g}" if "margin" in same else ""
+        found.append(f"Equivalent to {baseline}{margin}: {_names(same['arm'])}.")
+    return found
+
+
+def _undecided(rows: pd.DataFrame, baseline: str) -> list[str]:
+    """Return what stays undecided, with the seeds that would decide it or why nothing was tested."""
+    if rows.empty:
+        return []
+    needed = rows.assign(needed=[_needed(row) for _, row in rows.iterrows()])
+    parts = [f"{_names(own['arm'])} ({words})" for words, own in needed.groupby("needed", sort=False)]
+    return [f"Undecided against {baseline}: {'; '.join(parts)}."]
+
+
+def _needed(row: pd.Series) -> str:
+    """Return what would decide a model, in words."""
+    reason = row["reason"] if isinstance(row["reason"], str) else ""
+    if row["gain_seeds"] < MIN_SEEDS:
+        return f"{reason}, and a verdict takes {MIN_SEEDS}"
+    if reason:
+        return reason
+    if pd.isna(row["seeds_to_decide"]):
+        return "more than 100 seeds would be needed"
+    more = int(row["seeds_to_decide"]) - int(row["gain_seeds"])
+    return f"{more} more seed{'s' * (more != 1)} would decide" if more > 0 else "at the edge of a verdict"
+
+
+def _cost(row: pd.Series, base: pd.Series) -> str:
+    """Return what a model costs beside another."""
+    parts, alike = [], []
+    for key, words in COSTS.items():
+        own, other = float(row[key]), float(base[key])
+        if not (own > 0 and other > 0):
+            continue
+        if abs(own / other - 1) < ALIKE:
+            alike.append(words)
+        else:
+            parts.append(f"{_times(own / other)} the {words}")
+    if not parts:
+        return f"It has the same {_joined(alike)} as {base['arm']}." if alike else ""
+    same = f", and the same {_joined(alike)}" if alike else ""
+    return f"It has {_joined(parts)} of {base['arm']}{same}."
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f} times" if ratio < 10 else f"{ratio:.0f} times"
+
+
+def _score(row: pd.Series) -> str:
+    words = str(row["metric"]).replace("_", " ")
+    seeds = f"{row['seeds']} seed{'s' * bool(row['seeds'] != 1)}"
+    return f"{interval(row['score'], row['low'], row['high'], 3)} {words} ({seeds})"
+
+
+def _by(row: pd.Series) -> str:
+    """Return the size of a difference, with its interval and p-value."""
+    sign = 1 if row["gain"] >= 0 else -1
+    low, high = sorted((sign * row["gain_low"], sign * row["gain_high"]))
+    p = "" if pd.isna(row["gain_p"]) else f" (p {p_text(row['gain_p'])})"
+    return interval(sign * row["gain"], low, high, 3) + p
+
+
+def _listed(rows: pd.DataFrame) -> str:
+    shown = [f"{row['arm']} by {_by(row)}" for _, row in rows.head(MOST_NAMES).iterrows()]
+    return _joined([*shown, *_more(len(rows))])
+
+
+def _names(arms: Iterable[str]) -> str:
+    names = list(map(str, arms))
+    return _joined([*names[:MOST_NAMES], *_more(len(names))])
+
+
+def _more(count: int) -> list[str]:
+    return [f"{count - MOST_NAMES} more"] if count > MOST_NAMES else []
+
+
+def _lines(rows: pd.DataFrame) -> str:
+    """Return the reference lines that some models do not beat; all of them where they miss several."""
+    return _joined(list(dict.fromkeys(name for below in rows["below"] for name in below.split(", "))))
+
+
+def _has(rows: pd.DataFrame) -> str:
+    return "has" if len(rows) == 1 else "have"
+
+
+def _is(rows: pd.DataFrame) -> str:
+    return "is" if len(rows) == 1 else "are"
+
+
+def _joined(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""

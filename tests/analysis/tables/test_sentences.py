@@ -1,0 +1,91 @@
+"""The sentences: what wins, by how much, how surely, at what cost, and what stays undecided."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.load.study import load_study
+from analysis.stats.versus_baseline import with_differences
+from analysis.tables.sentences import answers
+
+NOISE = (0.00, 0.01, -0.008, 0.004, -0.006)
+
+
+@pytest.fixture
+def told(write_run: Any, tmp_path: Path) -> Any:
+    """``told(decoder=2.4, mamba=2.3)`` is the sentence about five seeds of each model."""
+
+    def tell(baseline: str | None = None, noise: float = 1.0, seeds: int = 5, **means: float) -> str:
+        for name, mean in means.items():
+            for seed in range(seeds):
+                # Each model has the noise of other seeds, so that differences are noisy too.
+                score = mean + noise * NOISE[(seed + len(name)) % 5]
+                folder = write_run(name, seed, score, state_bytes=2000 if name == "mamba" else 64000)
+                if baseline is not None:
+                    (folder / "config.yaml").write_text(f"study:\n  baseline: {baseline}\n")
+        [sentence] = answers(with_differences(load_study(tmp_path / "runs", "compare")))
+        return sentence
+
+    return tell
+
+
+def test_a_winner_over_the_named_baseline_with_size_certainty_and_cost(told: Any) -> None:
+    text = told(baseline="decoder", decoder=2.4, mamba=2.3, s4=2.7)
+    assert text.startswith(
+        "text, nano, exact likelihoods: mamba wins with 2.300 ± 0.009 bits per byte (5 seeds)"
+    )
+    assert "better than decoder by 0.100 ± 0.0" in text
+    assert "(p < 0.0001)" in text
+    assert (
+        "It has 0.03 times the decoding state of decoder, and the same training FLOPs and tokens per" in text
+    )
+    assert "Worse than decoder: s4 by 0.300 ± 0.0" in text
+
+
+def test_without_a_named_baseline_the_best_is_held_against_all(told: Any) -> None:
+    text = told(decoder=2.4, mamba=2.3, s4=2.7)
+    assert "mamba wins with 2.300 ± 0.009 bits per byte (5 seeds): all others are worse." in text
+    assert "Worse than mamba: decoder by 0.100" in text
+
+
+def test_undecided_says_how_many_seeds_would_decide(told: Any) -> None:
+    text = told(decoder=2.4, mamba=2.391)
+    assert "No winner is decided. mamba has the best mean, 2.391" in text
+    assert "Undecided against mamba: decoder (" in text
+    assert "more seeds would decide)" in text
+
+
+def test_two_seeds_decide_nothing(told: Any) -> None:
+    text = told(decoder=2.4, mamba=2.0, seeds=2)
+    assert "Undecided against mamba: decoder (two seeds, and a verdict takes 3)." in text
+
+
+def test_equivalent_models_are_said_to_be(told: Any) -> None:
+    text = told(noise=0.02, decoder=2.4, mamba=2.4001)
+    assert "Equivalent to decoder within 0.002: mamba." in text
+    assert "Nothing is better than decoder" in text
+
+
+def test_what_no_model_beats_is_said(told: Any) -> None:
+    assert told(decoder=2.4, mamba=2.3).endswith("None is better than xz.")
+    assert "xz" not in told(gla=2.1)
+
+
+def test_a_lone_model_and_one_with_missing_runs(told: Any, write_run: Any) -> None:
+    assert "there is nothing of its type to compare it with" in told(decoder=2.4)
+    write_run("s4", 0, 1.9)
+    write_run("s4", 1, killed=True)
+    text = told(mamba=2.3)
+    assert "mamba wins" in text
+    assert "s4 is not compared: runs are missing." in text
+
+
+def test_where_nothing_is_learned_nothing_wins(write_run: Any, tmp_path: Path) -> None:
+    for seed in range(3):
+        write_run("decoder", seed, 0.02, task="recall")
+        write_run("mamba", seed, 0.01, task="recall")
+    [text] = answers(with_differences(load_study(tmp_path / "runs", "compare")))
+    assert text == "recall, nano: no model has learned the task: none is better than any value."

@@ -1,0 +1,63 @@
+"""Renews the tables that pages quote, from the frames in docs/results: ``python -m tests.docs.renew_tables``.
+
+Run it after the frames or the form of tables have changed; ``make compare`` leaves the frame of the README in
+``runs/compare/analysis/results.parquet``, to be copied to ``docs/results/compare.parquet``. The tests of the
+pages compare them with the same functions.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.tables.text import render_markdown, render_tables
+from tests import ROOT
+
+RESULTS = ROOT / "docs" / "results"
+PAGES = {"experts.md": ("experts", 2), "tuning.md": ("confirm", 3)}
+"""Pages in docs/results with a block of tables: the frame, and the level of its headings."""
+
+
+def frame(name: str) -> pd.DataFrame:
+    """Return a frame of docs/results."""
+    return pd.read_parquet(RESULTS / f"{name}.parquet")
+
+
+def readme_block() -> str:
+    """Return the table of language modelling as the terminal shows it, without its empty lines."""
+    lines = render_tables(frame("compare")).split("\ntext, nano: ", 1)[1].splitlines()
+    last = next(i for i, line in enumerate(lines) if line.startswith("References: "))
+    return (
+        "```\n" + "\n".join(line for line in ["text, nano: " + lines[0], *lines[1:last]] if line) + "\n```\n"
+    )
+
+
+def page_block(name: str, level: int) -> str:
+    """Return the tables of a frame as Markdown, with headings of a level."""
+    text = render_markdown(frame(name))
+    text = text[text.index("## ") :]
+    return re.sub(r"^#(#+) ", lambda found: "#" * (level - 2) + found[0], text, flags=re.MULTILINE)
+
+
+def blocks() -> dict[Path, str]:
+    """Return what stands between the marks of each page."""
+    pages = {RESULTS / page: page_block(name, level) for page, (name, level) in PAGES.items()}
+    return {ROOT / "README.md": readme_block(), **pages}
+
+
+def quoted(page: Path) -> str:
+    """Return what a page has between its marks."""
+    return page.read_text().split("<!-- table:begin -->\n")[1].split("<!-- table:end -->")[0]
+
+
+def main() -> None:
+    """Write the blocks, and docs/results/compare.md whole."""
+    for page, block in blocks().items():
+        page.write_text(page.read_text().replace(quoted(page), block))
+    (RESULTS / "compare.md").write_text(render_markdown(frame("compare")))
+
+
+if __name__ == "__main__":
+    main()
