@@ -66,13 +66,13 @@ def test_every_cell_composes(study: str) -> None:
     assert all(len(key) <= 64 for key in keys)
 
 
-SIX_FAMILIES = {"decoder", "encoder", "encoder_decoder", "s4", "mamba", "moe", "masked_diffusion"}
+MODELS = {"decoder", "encoder", "encoder_decoder", "hybrid", "s4", "mamba", "moe", "masked_diffusion"}
 
 
 @pytest.mark.parametrize("study", ["compare", "compare_rates"])
 def test_every_family_is_an_arm_on_every_task(study: str) -> None:
     for task, found in arms(study).items():
-        assert {cell.names.backbone for cell in found} == SIX_FAMILIES, task
+        assert {cell.names.backbone for cell in found} == MODELS, task
 
 
 def conditions(settings: Settings) -> dict[str, Any]:
@@ -169,8 +169,8 @@ def test_the_search_has_the_conditions_of_the_comparison() -> None:
 
 def test_a_study_overrides_what_the_root_file_sets() -> None:
     """The root configuration comes before the groups, so its values do not undo a study's."""
-    trainer = commands.settings("study=compare", "task=recall", "backbone=decoder").trainer
-    assert (trainer.evaluate_every, trainer.log_every) == (100, 20)
+    trainer = commands.settings("study=compare_rates", "task=recall", "backbone=decoder").trainer
+    assert (trainer.evaluate_every, trainer.test_examples) == (100000, 2)
     assert trainer.checkpoint_every == 200
 
 
