@@ -20,6 +20,7 @@ from analysis.stats.arms import (
 )
 from analysis.stats.family import MIN_SEEDS
 from analysis.stats.learning_rate_sensitivity import rate_warnings
+from analysis.stats.score_warnings import score_warnings
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
 RESIDUAL_LIMIT = 0.01
@@ -67,7 +68,13 @@ def _of_task(where: str, group: pd.DataFrame) -> list[str]:
             f"{where}: scores of several likelihood types ({', '.join(classes)}) are not comparable, so each "
             "type is ranked separately"
         )
-    return found + _other_data(where, group) + _few_seeds(where, group) + _unequal(where, group)
+    return [
+        *found,
+        *_other_data(where, group),
+        *_few_seeds(where, group),
+        *_unequal(where, group),
+        *score_warnings(where, group),
+    ]
 
 
 def _missing(where: str, group: pd.DataFrame) -> list[str]:

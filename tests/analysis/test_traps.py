@@ -87,6 +87,34 @@ def other_class(study: Path, write: WriteRun) -> None:
         write("diffusion", seed, 2.2, objective="masked_diffusion", likelihood="bound")
 
 
+def scores(mamba: list[float], decoder: list[float] | None = None) -> Plant:
+    """The scores of the runs are replaced, by seed; a third arm is as noisy as the others were."""
+
+    def plant(study: Path, write: WriteRun) -> None:
+        for arm, values in (("mamba", mamba), ("decoder", decoder)):
+            for run, value in zip(of(study, arm), values or (), strict=False):
+                record = json.loads((run / "result.json").read_text())
+                record["metrics"][0]["value"] = value
+                (run / "result.json").write_text(json.dumps(record))
+        for seed in range(3):
+            write("s4", seed, 0.6 + seed / 80, task="recall")
+
+    return plant
+
+
+def unequal_trials(study: Path, write: WriteRun) -> None:
+    rates(r1=0.3, r3=0.6, r10=0.5)(study, write)
+    for run in (*of(study, "mamba"), *of(study, "decoder")):
+        (run / "config.yaml").write_text("optimizer:\n  learning_rate: 0.003\n")
+
+
+def two_documents(study: Path, write: WriteRun) -> None:
+    for run in of(study, "mamba"):
+        record = json.loads((run / "result.json").read_text())
+        record["metrics"][0]["clusters"] = 2
+        (run / "result.json").write_text(json.dumps(record))
+
+
 TRAPS: dict[str, tuple[Plant, str]] = {
     "no budget": (again(0, 1, 2, matched=None), "3 of 6 complete runs were matched to no budget"),
     "other budgets": (unmatched("total parameters"), "runs were matched on different axes"),
@@ -114,6 +142,27 @@ TRAPS: dict[str, tuple[Plant, str]] = {
     "killed": (again(0, killed=True), "mamba is not compared, as runs are missing (seed 0 incomplete"),
     "dropped": (without(2), "seeds that other models have are missing: mamba 2"),
     "mixed classes": (other_class, "scores of several likelihood types (exact, bound) are not comparable"),
+    "below a baseline": (
+        scores([0.03, 0.02, 0.025]),
+        "not above what needs no learning, so not ranked: mamba (any value)",
+    ),
+    "one noisy arm": (
+        scores([0.5, 0.9, 0.6]),
+        "seeds spread more than 10 times as far as the median model's: mamba",
+    ),
+    "solved or not": (
+        scores([1.0, 0.3, 1.0]),
+        "some seeds solve the task and others do not: compared by solve counts; 3 seeds decide little",
+    ),
+    "identical scores": (
+        scores([0.8, 0.81, 0.82], [0.8, 0.81, 0.82]),
+        "the same scores under every seed: decoder, mamba; is one setting without effect?",
+    ),
+    "two documents": (two_documents, "the standard error over test items rests on 2 documents: not reliable"),
+    "unequal trials": (
+        unequal_trials,
+        "unequal numbers of learning rates tried: decoder 1, mamba 1, s4 3",
+    ),
     "inexact resume": (
         recorded(1, resume={"sittings": 2, "exact": False, "changed": {"versions.torch": ["2.9", "2.10"]}}),
         "1 runs continued after a change of versions.torch: not exact",

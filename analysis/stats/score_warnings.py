@@ -1,0 +1,99 @@
+"""Warnings about the scores of one task: what they are below, how they spread, and what they rest on."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.stats.arms import arm_table, finished, in_finished_arms
+from analysis.stats.family import MIN_SEEDS
+from analysis.stats.solve_rates import solve_counts
+
+SOLVE_SEEDS = 10
+"""Fewer seeds than this decide little where a task is solved or not."""
+NOISY = 10
+"""A model whose seeds spread so many times as far as the median model's is warned about."""
+CLUSTERS = 10
+"""A standard error over fewer documents is warned about."""
+
+
+def score_warnings(where: str, group: pd.DataFrame) -> list[str]:
+    """Return the warnings about the scores of one task at one scale; ``where`` names them."""
+    return [
+        *_below(where, group),
+        *_jumps(where, group),
+        *_spreads(where, group),
+        *_identical(where, group),
+        *_few_clusters(where, group),
+        *_trials(where, group),
+    ]
+
+
+def _below(where: str, group: pd.DataFrame) -> list[str]:
+    """Arms that are below a line that needs no learning."""
+    arms = arm_table(group)
+    missed = arms[arms["learned"].eq(False)]
+    if missed.empty:
+        return []
+    shown = "; ".join(f"{arm} ({below})" for arm, below in zip(missed["arm"], missed["below"], strict=True))
+    return [f"{where}: not above what needs no learning, so not ranked: {shown}"]
+
+
+def _jumps(where: str, group: pd.DataFrame) -> list[str]:
+    """Scores of which some seeds solve the task and others do not."""
+    whole = group[in_finished_arms(group)]
+    if whole.empty or (counts := solve_counts(whole)) is None:
+        return []
+    fewest = min(seeds for _, seeds in counts.values())
+    few = f"; {fewest} seeds decide little, take 10 or more" if fewest < SOLVE_SEEDS else ""
+    return [f"{where}: some seeds solve the task and others do not: compared by solve counts{few}"]
+
+
+def _spreads(where: str, group: pd.DataFrame) -> list[str]:
+    """Arms that are much noisier than the others, which costs all comparisons power."""
+    whole = group[in_finished_arms(group)]
+    deviations = whole.groupby("arm")["score"].std()
+    deviations = deviations[(deviations > 0) & (whole.groupby("arm")["score"].size() >= MIN_SEEDS)]
+    if len(deviations) < MIN_SEEDS:
+        return []
+    noisy = deviations[deviations > NOISY * deviations.median()]
+    shown = ", ".join(str(arm) for arm in noisy.index)
+    return [f"{where}: seeds spread more than {NOISY} times as far as the median model's: {shown}"] * bool(
+        shown
+    )
+
+
+def _identical(where: str, group: pd.DataFrame) -> list[str]:
+    """Different arms with the same score under every seed, which spread: perhaps one model run twice."""
+    seen: dict[tuple[tuple[int, float], ...], list[str]] = {}
+    for arm, runs in group[finished(group)].groupby("arm", sort=True):
+        if runs["score"].nunique() > 1:
+            pairs = sorted(zip(runs["seed"].tolist(), runs["score"].tolist(), strict=True))
+            seen.setdefault(tuple(pairs), []).append(str(arm))
+    return [
+        f"{where}: the same scores under every seed: {', '.join(arms)}; is one setting without effect?"
+        for arms in seen.values()
+        if len(arms) > 1
+    ]
+
+
+def _few_clusters(where: str, group: pd.DataFrame) -> list[str]:
+    """Standard errors over test items that rest on few documents."""
+    if "score_clusters" not in group:
+        return []
+    fewest = group["score_clusters"].min()
+    if not fewest < CLUSTERS:
+        return []
+    return [f"{where}: the standard error over test items rests on {fewest:.0f} documents: not reliable"]
+
+
+def _trials(where: str, group: pd.DataFrame) -> list[str]:
+    """Backbones that were tried under more settings than others: the best of many trials flatters."""
+    if "learning_rate" not in group:  # a frame that an earlier version wrote
+        return []
+    known = group[finished(group) & group["learning_rate"].notna()]
+    sizes = known.groupby(["backbone", "matched_target"], dropna=False)["learning_rate"].nunique()
+    trials = sizes.groupby("backbone").max()
+    if len(trials) < 2 or trials.min() == trials.max():
+        return []
+    shown = ", ".join(f"{backbone} {count}" for backbone, count in trials.items())
+    return [f"{where}: unequal numbers of learning rates tried: {shown}"]
