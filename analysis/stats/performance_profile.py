@@ -16,8 +16,8 @@ from analysis.stats.intervals import SHARES
 
 MIN_TASKS = 3
 NOTE = (
-    "Seeds are drawn anew within each task, the tasks are given (stratified BCa bootstrap, 10,000 draws); "
-    "with three seeds about 85 of 100 such 95% intervals hold the truth. A run that diverged counts as 0."
+    "Seeds are drawn anew within each task, the tasks are given (95% t-intervals with the deviation of a "
+    "stratified bootstrap, 10,000 draws). A run that diverged counts as 0."
 )
 
 COLUMNS = ["scale", "line", "tasks", "runs", "diverged", "mean", "iqm", "iqm_low", "iqm_high", "baseline",

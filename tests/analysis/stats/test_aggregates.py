@@ -37,7 +37,7 @@ def test_profile_by_hand() -> None:
 def test_tasks_are_strata() -> None:
     # Spread between tasks is none of the seeds': without any within a task the interval has no width.
     found = interquartile_mean([[0.1, 0.1], [0.5, 0.5], [0.8, 0.8]], resamples=200)
-    assert (found.low, found.high) == (found.value, found.value)
+    assert (found.low, found.high) == pytest.approx((found.value, found.value))
 
 
 def test_one_seed_has_no_interval_over_tasks() -> None:
@@ -63,17 +63,17 @@ def coverage(seeds: int, studies: int) -> float:
 
 
 def test_interval_over_tasks_covers_the_truth_nearly_as_often_as_it_says() -> None:
-    assert 0.82 < coverage(10, studies=60) <= 1.0
+    assert 0.86 < coverage(10, studies=60) <= 1.0
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("seeds", "expected"), [(3, 0.85), (5, 0.90), (10, 0.92)])
+@pytest.mark.parametrize(("seeds", "expected"), [(3, 0.95), (5, 0.95), (10, 0.95)])
 def test_coverage_is_what_the_page_says(seeds: int, expected: float) -> None:
     assert coverage(seeds, studies=400) == pytest.approx(expected, abs=0.04)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("seeds", "expected"), [(3, 0.90), (10, 0.95)])
+@pytest.mark.parametrize(("seeds", "expected"), [(3, 0.95), (10, 0.95)])
 def test_coverage_of_the_probability_of_improvement(seeds: int, expected: float) -> None:
     rng, gaps = np.random.default_rng(seeds), np.linspace(-0.05, 0.1, 6)
     truth = stats.norm.cdf(gaps / (0.05 * math.sqrt(2))).mean()
