@@ -11,7 +11,7 @@ import pytest
 from analysis.stats.against_variable import against_grid, against_scores
 from analysis.stats.arms import arm_table
 from analysis.stats.likelihood_gap import gap_grid, gaps
-from analysis.tables.text import score_text
+from analysis.tables.columns import score_text
 from tests import ROOT
 
 RESULTS = ROOT / "docs" / "results"

@@ -7,8 +7,8 @@ import pytest
 
 from analysis.stats.arms import arm_table
 from analysis.stats.extra_tests import further_grid, further_scores
+from analysis.tables.columns import score_text
 from analysis.tables.format import size
-from analysis.tables.text import score_text
 from tests import ROOT
 
 RESULTS = ROOT / "docs" / "results"
