@@ -95,7 +95,7 @@ def _draw(panel: Any, trace: go.Scatter) -> None:
     sizes = marker.size if marker.size is not None else 6
     size = max(sizes) if isinstance(sizes, tuple | list) else sizes
     bars = {
-        key: list(bar.array)
+        key: [list(bar.array if bar.arrayminus is None else bar.arrayminus), list(bar.array)]
         for key, bar in (("xerr", trace.error_x), ("yerr", trace.error_y))
         if bar.array is not None
     }

@@ -55,10 +55,12 @@ def measured_costs(frame: pd.DataFrame) -> dict[str, tuple[str, float, str]]:
 def pareto_fronts(frame: pd.DataFrame, speed: pd.DataFrame | None = None) -> go.Figure | None:
     """Score against each cost, for each task and likelihood class, with 95% intervals over seeds.
 
-    A dotted line joins the arms that no other dominates; dominated ones are open. ``speed`` holds rows of
-    ``experiments.benchmark``; without any there is no speed of decoding.
+    Arms that have not learned the task are left out. A dotted line joins the arms that no other dominates;
+    dominated ones are open. ``speed`` holds rows of ``experiments.benchmark``; without any there is no speed
+    of decoding.
     """
-    arms = with_costs(arm_table(frame).query("kind == 'arm' and seeds > 0"), speed)
+    arms = arm_table(frame).query("kind == 'arm' and seeds > 0")
+    arms = with_costs(arms[arms["learned"].ne(False)], speed)
     groups = list(arms.groupby([*TASK_SCALE, "likelihood"], dropna=False, sort=True))
     costs = measured_costs(frame)
     wanted = [(key, rows, cost) for key, rows in groups for cost in costs if rows[cost].notna().sum() > 1]
@@ -98,7 +100,8 @@ def _panel(rows: pd.DataFrame, cost: str, look: dict[str, dict[str, str]]) -> li
     ]  # fmt: skip
     labelled = set(rows["arm"] if len(rows) <= MOST_LABELS else front["arm"])
     for number, (_, row) in enumerate(rows.sort_values(cost).iterrows()):
-        arm, style, half = str(row["arm"]), look[str(row["arm"])], float(row["half_width"])
+        arm, style = str(row["arm"]), look[str(row["arm"])]
+        known = math.isfinite(row["low"])
         colour = REFERENCE_COLOUR if arm in open_arms else style["color"]
         symbol = style["symbol"] + "-open" * (arm in open_arms)
         traces.append(
@@ -107,8 +110,11 @@ def _panel(rows: pd.DataFrame, cost: str, look: dict[str, dict[str, str]]) -> li
                 text=[arm if arm in labelled else ""], textfont={"size": 11},
                 textposition="top center" if number % 2 else "bottom center",
                 marker={"color": colour, "symbol": symbol, "size": 11}, showlegend=False, cliponaxis=False,
-                error_y={"type": "data", "array": [half if math.isfinite(half) else 0.0], "color": colour,
-                         "thickness": 1},
+                error_y={
+                    "type": "data", "symmetric": False, "color": colour, "thickness": 1,
+                    "array": [row["high"] - row["score"] if known else 0.0],
+                    "arrayminus": [row["score"] - row["low"] if known else 0.0],
+                },
                 hovertemplate=f"<b>{arm}</b> %{{x:.4s}}, %{{y:.4f}}<extra></extra>",
             )
         )  # fmt: skip

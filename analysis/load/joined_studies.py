@@ -18,6 +18,7 @@ TASK_SCALE = ["task", "scale"]
 SCORING = {
     "metric": "metrics", "unit": "units", "direction": "directions", "averaging": "averagings",
     "estimator": "estimators", "score_samples": "samples of the estimator", "score_items": "scored items",
+    "score_setting": "scoring",
 }  # fmt: skip
 """Columns that say what a score is, and the word for several of each."""
 SHARED = ("task", "scale", "budget", "optimizer", "objective", "evaluation")

@@ -25,7 +25,7 @@ from analysis.stats.versus_baseline import with_differences
 from analysis.tables.body import REFERENCES, Row, table_rows
 from analysis.tables.columns import table_columns
 from analysis.tables.format import flops, seconds, si, size
-from analysis.tables.headings import held_equal, how_compared, item_line, title
+from analysis.tables.headings import held_equal, how_compared, item_line, scored_line, title
 from analysis.tables.text import COLUMNS_NOTE, more_tables
 
 PROVENANCE = {
@@ -85,7 +85,7 @@ def verdict_tables(frame: pd.DataFrame) -> list[VerdictTable]:
         table = VerdictTable(
             title=title(rows), held_equal=held_equal(runs), head=[column.head for column in columns],
             rows=_verdict_rows(table_rows(rows, columns), colours, len(columns)),
-            notes=[*item_line(rows), *how_compared(own), COLUMNS_NOTE],
+            notes=[*scored_line(runs), *item_line(rows), *how_compared(own), COLUMNS_NOTE],
         )  # fmt: skip
         found.append(table)
     return found

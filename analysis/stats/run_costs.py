@@ -12,10 +12,11 @@ import pandas as pd
 from analysis.stats.arms import TASK_SCALE
 from analysis.stats.intervals import mean_interval
 
-FATES = ("complete", "diverged", "oom", "failed", "incomplete")
+FATES = ("complete", "diverged", "oom", "failed", "refused", "unreadable", "incomplete")
 COST_HEAD = [
-    "model", "task", "complete", "diverged", "out of memory", "failed", "unfinished", "hours", "FLOPs",
-    "waiting for data", "compiling", "computing", "interruptions", "inexactly resumed",
+    "model", "task", "complete", "diverged", "out of memory", "failed", "refused", "unreadable",
+    "unfinished", "hours", "FLOPs", "waiting for data", "compiling", "computing", "interruptions",
+    "inexactly resumed",
 ]  # fmt: skip
 COST_NOTE = (
     "hours: in training steps, over all restart segments. computing: the fraction of training and compile "

@@ -152,6 +152,12 @@ FURTHER = [
     Column(head="tokens", text=_number("training_tokens", si)),
     Column(head="seconds", text=_number("training_seconds", seconds)),
     Column(head="memory", text=_number("training_peak_memory_bytes", size)),
+    Column(head="d_model", text=_number("d_model", "{:.0f}".format)),
+    Column(head="layers", text=_number("num_layers", "{:.0f}".format)),
+    Column(head="heads", text=_number("num_heads", "{:.0f}".format)),
+    Column(head="state size", text=_number("d_state", "{:.0f}".format)),
+    Column(head="batch", text=_number("batch_size", "{:.0f}".format)),
+    Column(head="length", text=_number("sequence_length", "{:.0f}".format)),
     Column(head="mismatch", text=_number("matched_residual", lambda v: f"{v:+.2%}")),
 ]
 """Columns of ``--wide``: also the mismatch of what was held equal, relative to its target."""

@@ -82,6 +82,12 @@ def reference_line(rows: pd.DataFrame) -> list[str]:
     return [f"References: {'; '.join(shown)}."] * bool(shown)
 
 
+def scored_line(runs: pd.DataFrame) -> list[str]:
+    """Return which part of the test split the scores of one table are of; empty where it is not recorded."""
+    known = runs["score_setting"].dropna().unique() if "score_setting" in runs else []
+    return [f"Scored: {' or '.join(sorted(map(str, known)))}."] * bool(len(known))
+
+
 def item_line(rows: pd.DataFrame) -> list[str]:
     """Return the uncertainty over test items of the scores of one table; empty where it is not recorded."""
     known = rows[(rows["kind"] == "arm") & rows["item_se"].notna()]

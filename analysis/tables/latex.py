@@ -12,7 +12,15 @@ from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
 from analysis.tables.body import table_rows
 from analysis.tables.columns import Column, fitted, table_columns
-from analysis.tables.headings import counts_line, held_equal, how_compared, item_line, joined_lines, title
+from analysis.tables.headings import (
+    counts_line,
+    held_equal,
+    how_compared,
+    item_line,
+    joined_lines,
+    scored_line,
+    title,
+)
 from analysis.tables.sentences import answers
 from analysis.tables.text import COLUMNS_NOTE
 
@@ -38,7 +46,7 @@ def render_latex(frame: pd.DataFrame) -> str:
         runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
         notes = [*answers(rows), *joined_lines(frame)]
         notes += [f"Warning: {warning}." for warning in study_warnings(frame)]
-        notes += [*item_line(rows), *how_compared(here, COLUMNS_NOTE)]
+        notes += [*scored_line(runs), *item_line(rows), *how_compared(here, COLUMNS_NOTE)]
         notes.append("Bold: may be the best of its likelihood type.")
         caption = f"{title(rows)}. {held_equal(runs)} {counts_line(frame)}"
         columns, _ = fitted(table_columns(rows, wide=False), lambda kept: 0)

@@ -35,6 +35,7 @@ from analysis.tables.headings import (
     item_line,
     joined_lines,
     reference_line,
+    scored_line,
     title,
 )
 from analysis.tables.sentences import answers
@@ -76,7 +77,7 @@ def study_text(frame: pd.DataFrame, *, wide: bool = False) -> RenderableType:
         parts += [_wrapped(f"\n{title(rows)}", style="bold"), _wrapped(held_equal(runs)), Text("")]
         lines, out = grid_lines(rows, wide=wide)
         parts += [*lines, Text("")]
-        parts += [_wrapped(line) for line in (*reference_line(rows), *item_line(rows))]
+        parts += [_wrapped(line) for line in (*reference_line(rows), *scored_line(runs), *item_line(rows))]
         parts += [_wrapped(line) for line in how_compared(pairs[here])]
         parts += [_wrapped(f"No room for {', '.join(out)}: add --wide.")] * bool(out)
         for name, head, body, note in more_tables(frame, str(task), str(scale)):
@@ -99,7 +100,8 @@ def _wrapped(line: str, style: str = "") -> Text:
 def grid_lines(rows: pd.DataFrame, *, wide: bool = False) -> tuple[list[Text], list[str]]:
     """Return the lines of one table, and the headers of the columns there was no room for."""
     rows = rows[rows["kind"] == "arm"]
-    columns, out = table_columns(rows, wide=wide), []
+    columns = table_columns(rows, wide=wide)
+    out: list[str] = []
     if not wide:
         columns, out = fitted(columns, lambda kept: sum(_widths(table_rows(rows, kept), kept)) + _gaps(kept))
     body = table_rows(rows, columns)
@@ -158,7 +160,8 @@ def render_markdown(frame: pd.DataFrame, *, wide: bool = False) -> str:
         runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
         here = (pairs["task"] == task) & (pairs["scale"] == scale)
         lines += ["", f"## {title(rows)}", "", held_equal(runs), "", *markdown_table(rows, wide=wide)]
-        lines += ["", *(f"- {line}" for line in (*item_line(rows), *how_compared(pairs[here])))]
+        lines += ["", *(f"- {line}" for line in (*scored_line(runs), *item_line(rows)))]
+        lines += [f"- {line}" for line in how_compared(pairs[here])]
         for name, head, body, note in more_tables(frame, str(task), str(scale)):
             lines += ["", f"### {name}", "", _markdown_row(head), "|" + " --- |" * len(head)]
             lines += [_markdown_row(row) for row in body]

@@ -96,7 +96,7 @@ def test_points_have_labels_and_intervals_and_a_line_joins_the_front(study: Path
 
 def test_of_many_models_those_on_the_front_are_labelled(write_run: Any, tmp_path: Path) -> None:
     for number in range(12):
-        write_run(f"net{number:02}", 0, 2.0 + number)
+        write_run(f"net{number:02}", 0, 2.0 + number / 10)
     figure = pareto_fronts(load_study(tmp_path / "runs", "compare"))
     assert figure is not None
     assert {t.text[0] for t in figure.data if t.name != "front"} == {"", "net00"}

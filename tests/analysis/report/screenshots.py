@@ -23,8 +23,8 @@ SHOTS = {
     "light_1440": ("light", 1440, 0, 1500),
     "dark_900": ("dark", 900, 0, 1500),
     "light_390": ("light", 390, 0, 1500),
-    "dark_1440": ("dark", 1440, 2830, 5120),
-    "light_900": ("light", 900, 2870, 5120),
+    "dark_1440": ("dark", 1440, 3290, 5300),
+    "light_900": ("light", 900, 3290, 5300),
 }
 """Of each picture the scheme, the width of the window, and from where to where of the page, in pixels."""
 COLOURS = 128

@@ -104,7 +104,9 @@ def verdicts(frame: pd.DataFrame) -> list[list[list[str]]]:
         lines = [[column.head for column in columns]]
         for row in table_rows(rows, columns):
             message = row.source["message"]
-            note = message or "reference" if row.source["kind"] == "reference" else row.note
+            note = row.note
+            if row.source["kind"] == "reference" and isinstance(message, str):
+                note = message
             lines.append([*row.cells, *[note] * bool(note)])
         tables.append(lines)
     return tables

@@ -46,11 +46,15 @@ def test_a_figure_is_printed_in_three_kinds_alike(tmp_path: Path) -> None:
         go.Scatter(x=[1, 10], y=[2, 3], mode="lines", line={"width": 0}, fill="tonexty",
                    fillcolor="rgba(0,114,178,0.15)", showlegend=False), **cell,
     )  # fmt: skip
+    bars = {"type": "data", "symmetric": False, "array": [0.5], "arrayminus": [0.1]}
+    point = {"mode": "markers+text", "text": ["a label"], "marker": {"color": "#D55E00"}, "error_y": bars}
+    figure.add_trace(go.Scatter(x=[5], y=[2], **point), **cell)
     figure.update_xaxes(title_text="FLOPs", type="log", **cell)
     svg = printed(figure, "svg")
     assert svg == printed(figure, "svg")
     assert b"#0072b2" in svg
     assert b"FLOPs" in svg
+    assert b"a label" in svg
     assert printed(figure, "pdf").startswith(b"%PDF")
     (tmp_path / "f.png").write_bytes(printed(figure, "png"))
     pixels = matplotlib.image.imread(tmp_path / "f.png")

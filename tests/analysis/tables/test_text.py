@@ -196,7 +196,7 @@ def test_long_names_wrap_and_nothing_is_cut(write_run: Any, tmp_path: Path) -> N
         ((-0.0001, -0.0101, 0.0099), "0.000 ± 0.010"),
     ],
 )
-def test_an_interval_is_symmetric_or_has_both_ends(numbers: tuple[float, ...], text: str) -> None:
+def test_an_interval_is_symmetric_or_has_both_ends(numbers: tuple[float, float, float], text: str) -> None:
     assert interval(*numbers, 3) == text
 
 
