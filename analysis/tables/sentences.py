@@ -69,7 +69,8 @@ def _beyond(rows: pd.DataFrame) -> list[str]:
     """Return which reference lines no model beats, such as a compressor."""
     lines = [set(below.split(", ")) if isinstance(below, str) else set() for below in rows["below"]]
     missed = sorted(set.intersection(*lines))
-    return [f"None is better than {_joined(missed)}."] * bool(missed)
+    words = f"the reference{'s' * (len(missed) > 1)} {_joined(missed)}"
+    return [f"None is better than {words}."] * bool(missed)
 
 
 def _verdicts(rows: pd.DataFrame) -> list[str]:
