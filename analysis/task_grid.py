@@ -37,7 +37,7 @@ class GridConfig:
     """The study to read, and where the table goes."""
 
     study: str = "probes"
-    """The study to read, a folder inside ``runs``."""
+    """The study to read, a folder inside ``runs``; of several, the names with commas between them."""
     runs: str = "runs"
     """The folder of all studies."""
     out: str = ""

@@ -20,6 +20,7 @@ from analysis.cli import run_command, write
 from analysis.figures.files import figure_bytes
 from analysis.figures.verdicts import verdict_figure
 from analysis.load.study import load_study
+from analysis.tables.headings import study_name
 
 FORMATS = ("svg", "png")
 DPI = 200
@@ -31,7 +32,7 @@ class VerdictsConfig:
     """Which study to draw, and where the figure goes."""
 
     study: str = "compare"
-    """The study to read, a folder inside ``runs``."""
+    """The study to read, a folder inside ``runs``; of several, the names with commas between them."""
     runs: str = "runs"
     """The folder of all studies."""
     frame: str = ""
@@ -61,7 +62,7 @@ def prepare(config: VerdictsConfig) -> tuple[VerdictsConfig, str, Figure]:
         frame = read_frame(Path(config.frame))
     else:
         frame = load_study(Path(config.runs), config.study)
-    figure, study = verdict_figure(frame), str(frame["study"].iloc[0])
+    figure, study = verdict_figure(frame), study_name(frame)
     if figure is None:
         raise ValueError(f"study={study} has no model with a score yet")
     return config, study, figure

@@ -29,7 +29,7 @@ class ReportConfig:
     """The study to report, and where the report goes."""
 
     study: str = "compare"
-    """The study to read, a folder inside ``runs``."""
+    """The study to read, a folder inside ``runs``; of several, the names with commas between them."""
     runs: str = "runs"
     """The folder of all studies."""
     out: str = ""
