@@ -34,9 +34,13 @@ QUIZ = [
 ]
 
 
+SIDE_BY_SIDE = (*commands.SHORT_TEXT, "task.stride=null")
+"""Held-out windows without a context, which are texts of their own."""
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    words = (*commands.SHORT_TEXT, *commands.TINY, f"runs={tmp_path_factory.mktemp('runs')}")
+    words = (*SIDE_BY_SIDE, *commands.TINY, f"runs={tmp_path_factory.mktemp('runs')}")
     return {name: commands.train(f"backbone={name}", *words) for name in CLASSES}
 
 
@@ -158,7 +162,7 @@ def test_solved_examples_are_of_the_training_split_and_follow_from_the_seed(
 
 def test_whole_texts_cost_what_evaluation_says(runs: dict[str, Path], tasks: Path, tmp_path: Path) -> None:
     """The windows of the test split as texts of their own."""
-    task = commands.task(*commands.SHORT_TEXT)
+    task = commands.task(*SIDE_BY_SIDE)
     windows = task.batch("test", 0, 0, 8).tokens_BT.tolist()
     texts = [task.tokenizer.decode(window) for window in windows]
     assert [task.tokenizer.encode(text) for text in texts] == windows
