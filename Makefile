@@ -34,8 +34,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 compare: $(INSTALLED)
-	@$(BIN)/python -m experiments.plan study=compare
-	@$(BIN)/python -m experiments.train study=compare
+	@$(BIN)/python -m experiments.plan study=compare $(WORDS)
+	@$(BIN)/python -m experiments.train study=compare $(WORDS)
 	@$(BIN)/python -m analysis.compare study=compare
 
 test: $(INSTALLED)
