@@ -36,7 +36,7 @@ OUTSIDE = {"make", "source", "sbatch", "apt-get"}
 """First words of lines that are no command of ours."""
 
 FIRST = ["README.md", "docs/getting_started.md", "docs/how-to/backbone.md"]
-"""Pages that the default tests run: whoever comes first reads them first."""
+"""The pages that whoever comes first reads, in this order."""
 OTHERS = sorted(
     {str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "how-to").glob("*.md")} - set(FIRST)
 )
@@ -108,11 +108,13 @@ def test_commands_exist_and_files_are_named(page: str) -> None:
             assert re.match(r"# (mine/\S+|notebook)\n", block), f"a {language} block of {page} names no file"
 
 
-@pytest.mark.fast
-def test_commands_run_one_after_the_other(desk: Path) -> None:
+@pytest.mark.parametrize(
+    "pages", [pytest.param(FIRST[:1], marks=pytest.mark.fast), pytest.param(FIRST, marks=pytest.mark.full)]
+)
+def test_commands_run_one_after_the_other(pages: list[str], desk: Path) -> None:
     """In the order of the pages: a later command may read what an earlier one wrote."""
     done = set()
-    for page in FIRST:
+    for page in pages:
         for command in commands(page):
             if command not in done:
                 run(command, desk)
@@ -120,14 +122,12 @@ def test_commands_run_one_after_the_other(desk: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.full
 @pytest.mark.parametrize("page", [page for page in OTHERS if blocks(page, "sh")])
 def test_commands_of_how_to_pages_run(page: str, desk: Path) -> None:
     for command in commands(page):
         run(command, desk)
 
 
-@pytest.mark.full
 @pytest.mark.full
 def test_notebooks_run(desk: Path) -> None:
     for block in blocks("docs/how-to/notebooks.md", "python"):

@@ -29,5 +29,6 @@ def test_the_shape_of_a_backbone(name: str, layers: int, heads: int | None, stat
 def test_only_mixers_that_stand_in_the_layers_count() -> None:
     config = dataclasses.replace(read("hybrid")[1], d_model=64, layers=["mamba"])  # type: ignore[call-arg]
     assert model_shape(config)["num_heads"] is None
-    local = dataclasses.replace(config, layers=["local_attention"])  # type: ignore[call-arg]
+    windowed = dataclasses.replace(config.attention, window=8)  # type: ignore[attr-defined]
+    local = dataclasses.replace(config, layers=["local_attention"], attention=windowed)  # type: ignore[call-arg]
     assert (model_shape(local)["num_heads"], model_shape(local)["d_state"]) == (4, None)
