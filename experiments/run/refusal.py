@@ -33,6 +33,7 @@ from experiments.tracking.run_folder import RunFolder
 if TYPE_CHECKING:
     from experiments.run.settings import Settings  # imports torch, which a mistake need not wait for
 
+UNKNOWN = "unknown"
 GROUPS = ("backbone", "objective", "task", "scale")
 INDEX = ".refused"
 UNRECORDED = (LockedError, CheckpointError)
@@ -166,8 +167,9 @@ def refuse_uncomposed(sweep: DictConfig, words: Sequence[str], message: str) -> 
 
 
 def _folder(cfg: DictConfig, study: str) -> Path:
-    """Return ``runs/STUDY``; a name that is no file name is kept in one piece, to be found out as such."""
-    return Path(_text(cfg, "runs")) / (study if _is_file_name(study) else "..")
+    """Return ``runs/STUDY``; ``runs/..``, which gets no record, where the study has no name or a wrong one."""
+    named = study != UNKNOWN and _is_file_name(study)
+    return Path(_text(cfg, "runs")) / (study if named else "..")
 
 
 def _is_file_name(name: str) -> bool:
@@ -193,11 +195,11 @@ def _deciding(words: Sequence[str]) -> list[str]:
 
 
 def _text(cfg: DictConfig, key: str) -> str:
-    """Return a value as text; ``unknown`` where it cannot be resolved."""
+    """Return a value as text; ``UNKNOWN`` where it is null or cannot be resolved."""
     try:
-        return str(OmegaConf.select(cfg, key) or "unknown")
+        return str(OmegaConf.select(cfg, key) or UNKNOWN)
     except OmegaConfBaseException:
-        return "unknown"
+        return UNKNOWN
 
 
 def _yaml(cfg: DictConfig) -> str | None:
