@@ -26,12 +26,14 @@ def frame(name: str) -> pd.DataFrame:
 
 
 def readme_block() -> str:
-    """Return the table of language modelling as the terminal shows it, without its empty lines."""
-    lines = render_tables(frame("compare")).split("\ntext, nano: ", 1)[1].splitlines()
-    last = next(i for i, line in enumerate(lines) if line.startswith("References: "))
-    return (
-        "```\n" + "\n".join(line for line in ["text, nano: " + lines[0], *lines[1:last]] if line) + "\n```\n"
-    )
+    """Return the sentence and the table of exact likelihoods of text, as the terminal shows them."""
+    lines = render_tables(frame("compare")).splitlines()
+    sentence = next(i for i, line in enumerate(lines) if line.startswith("text, nano, exact likelihoods: "))
+    length = next(i for i, line in enumerate(lines[sentence + 1 :], 1) if not line.startswith("  "))
+    table = next(i for i, line in enumerate(lines) if line.startswith("text, nano: "))
+    others = next(i for i, line in enumerate(lines) if i > table and line.startswith(" bound"))
+    shown = [line for line in lines[table:others] if line]
+    return "\n".join(["```", *lines[sentence : sentence + length], "", *shown, "```", ""])
 
 
 def page_block(name: str, level: int) -> str:
