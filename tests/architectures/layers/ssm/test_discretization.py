@@ -24,6 +24,7 @@ def scipy_discretised(A, B, step, method):
     return A_bar, B_bar[:, 0]
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("method", DISCRETISATIONS)
 @pytest.mark.parametrize("initialisation", EIGENVALUES)
 def test_diagonal_matrices_are_those_of_scipy(initialisation, method):
@@ -39,6 +40,7 @@ def test_diagonal_matrices_are_those_of_scipy(initialisation, method):
         np.testing.assert_allclose(found_B[d], expected_B, atol=1e-12)
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("method", ALPHA)
 def test_dense_matrices_are_those_of_scipy(method):
     A, B = hippo_legs(9), hippo_legs_input(9)
