@@ -167,7 +167,7 @@ def refuse_uncomposed(sweep: DictConfig, words: Sequence[str], message: str) -> 
 
 
 def _folder(cfg: DictConfig, study: str) -> Path:
-    """Return ``runs/STUDY``; ``runs/..``, which gets no record, where the study has no name or a wrong one."""
+    """Return ``runs/STUDY``; ``runs/..``, which gets no record, where the study has no name or a bad one."""
     named = study != UNKNOWN and _is_file_name(study)
     return Path(_text(cfg, "runs")) / (study if named else "..")
 
