@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 FUNCTION_SECONDS = 0.05
-CASE_SECONDS = 1.5
+CASE_SECONDS = 0.5
 RECORDED_FROM = 0.05
 """Shorter tests are not listed in the file."""
 UNRECORDED = 0.1
