@@ -144,7 +144,8 @@ def test_switches_work_and_numbers_are_the_frames(
             assert drawn["y"] == pytest.approx(list(trace.y))
             seeds, hidden = state in ("seeds", "without"), state == "without" and drawn.get("name") == arm
             assert drawn["shown"] == (not hidden and (seeds or not drawn["seed"])), (state, drawn)
-    assert any(trace["seed"] for trace in found["seen"]["first"]["traces"])
+    of_seeds = any(trace["seed"] for trace in found["seen"]["first"]["traces"])
+    assert of_seeds == (frame["seed"].nunique() > 1), "a line for each seed, where there are several"
     assert found["others"]
     assert not any(found["others"])  # the arm is gone from every figure
     names = [name for name in found["first"] if name]
