@@ -38,7 +38,7 @@ class Bar:
     high: float | None
     baseline: bool
     decided: bool
-    """Whether the verdict is better, worse or equivalent: drawn as a filled point."""
+    """True where the verdict is better, worse or equivalent: drawn as a filled point."""
     text: str
 
 

@@ -57,7 +57,7 @@ class VerdictRow:
     """The model's colour in the figures."""
     cells: list[str]
     note: str
-    """What a reference is, or why a model is not compared; empty for none."""
+    """Explanation of a reference, or reason why a model is not compared; empty for none."""
     span: int
     """Number of columns of the note's cell."""
 

@@ -37,7 +37,7 @@ class Family:
     seeds: Array
     """Seeds of the smaller model of each pair."""
     factor: Array
-    """What |t| is divided by (``pair_errors.SMALL_SAMPLE``)."""
+    """Divisor of |t| (``pair_errors.SMALL_SAMPLE``)."""
     blocked: bool
     """True where differences are taken within seeds."""
     statistic: MaxStatistic

@@ -69,7 +69,7 @@ def _solved(rng: np.random.Generator, replicates: int, models: int, seeds: int) 
 
 
 def _skewed_noisy(rng: np.random.Generator, replicates: int, models: int, seeds: int) -> Iterator[Array]:
-    """One model is skewed, and ten times as noisy as the others."""
+    """Draw scores of which the last model's are skewed, and ten times as noisy as the others'."""
     scores = rng.normal(size=(replicates, models, seeds))
     scores[:, -1] = 10**0.5 * (np.exp(rng.normal(size=(replicates, seeds))) - np.exp(0.5)) / 2.16
     yield scores

@@ -30,7 +30,7 @@ BELOW_MARGIN = "below the margin"
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the seeds say of a model against another."""
+    """Outcome of the test of one model against another, over their seeds."""
 
     model: str
     other: str

@@ -30,9 +30,9 @@ class Column:
     text: Text
     """The cell of a model that has a score."""
     left: bool = False
-    """Whether the text is aligned to the left."""
+    """True where the text is aligned to the left."""
     spared: bool = False
-    """Whether the column is left out where a table is too wide."""
+    """True where the column is left out of a table that is too wide."""
 
 
 def table_columns(rows: pd.DataFrame, *, wide: bool) -> list[Column]:

@@ -1,4 +1,4 @@
-"""What stands around the tables of a study: headings, what is held equal, how models were compared."""
+"""Lines around the tables of a study: headings, the quantities held equal, the test that was used."""
 
 from __future__ import annotations
 

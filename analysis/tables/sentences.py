@@ -1,4 +1,4 @@
-"""What a study's comparison says, as sentences: they stand before every table and on top of the report.
+"""The answers of a comparison as sentences, which stand before every table and on top of the report.
 
 For each task and likelihood type: what is best, by how much and how surely, what that costs, and what is
 undecided with the seeds that would decide it. Everything is a function of the rows that

@@ -33,7 +33,7 @@ class ScaleConfig:
     """The size every backbone is brought to."""
 
     axis: str = "flops"
-    """What is held equal: ``flops`` (training FLOPs per token at the task's length), ``non_embedding``
+    """Quantity held equal: ``flops`` (training FLOPs per token at the task's length), ``non_embedding``
     (parameters without embedding and head), ``active_non_embedding`` (those of them that a token uses), or
     ``total``."""
     target: int | None = None

@@ -13,7 +13,7 @@ AXIS_UNITS = {
     "active_non_embedding": "those of them that a token uses",
     "total": "parameters in all",
 }
-"""What a target on each axis counts."""
+"""Unit of a target, by axis."""
 
 
 def with_target(section: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Whether a finished run has diverged: a score that is no number, or worse than knowing nothing."""
+"""Detect that a finished run has diverged: its score is no number, or worse than knowing nothing."""
 
 from __future__ import annotations
 

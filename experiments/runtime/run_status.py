@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class RunStatus(StrEnum):
-    """What became of a run."""
+    """Outcome of a run."""
 
     COMPLETE = "complete"
     """Trained and evaluated. Issued again, it prints its score."""

@@ -53,7 +53,7 @@ class Metric:
     clusters: int | None = None
     """Independent groups of items that the standard error is over; None where every item is one."""
     clustered_by: str = "example"
-    """What a cluster is, such as ``document``."""
+    """Unit that makes a cluster, such as ``document``."""
     scored: str | None = None
     """Which part of the split: one of ``SCORED``; None in records that do not say."""
     available: int | None = None

@@ -33,7 +33,7 @@ _CHUNK = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedConfig:
-    """What all generated tasks have."""
+    """Settings that all generated tasks have."""
 
     train_examples: int | None = None
     """Examples of the training set: the same for every seed, gone through in epochs, each in a new order;

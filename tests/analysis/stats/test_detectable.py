@@ -18,7 +18,7 @@ def family(means: list[float], seeds: int, deviation: float = 1.0, baseline: int
 
 
 def power(models: int, seeds: int, shift: float, baseline: str | None, studies: int = 1500) -> float:
-    """How often a model that is better by ``shift`` deviations is found against one other."""
+    """Return the fraction of studies in which a model that is better by ``shift`` deviations is found."""
     rng, found = np.random.default_rng(0), 0
     for _ in range(studies):
         draws = rng.normal(size=(models, seeds))

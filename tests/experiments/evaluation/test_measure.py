@@ -324,7 +324,7 @@ def test_a_sample_says_so_and_what_it_adds_to_the_error():
 
 @pytest.mark.parametrize(("rate", "items"), [(1.0, 2000), (0.97, 2000), (0.5, 10_000), (0.9, 3960)])
 def test_generated_tasks_are_scored_until_the_error_is_half_a_point(rate, items):
-    """One answer each, right with a probability of its own."""
+    """Examples have a single answer each, right with a probability of its own."""
     task = Recall(RecallConfig(sequence_length=4, num_pairs=1, num_symbols=4))
     rng = torch.Generator().manual_seed(0)
 

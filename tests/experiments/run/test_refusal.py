@@ -34,7 +34,7 @@ def results(tmp_path: Path) -> dict[str, dict[str, Any]]:
 
 
 def test_a_sweep_records_what_it_refuses_and_trains_the_others(tmp_path: Path) -> None:
-    """One cell composes to nothing, one is refused as it is read, one as its size is solved."""
+    """The cells fail in turn: while they compose, while they are read, while their size is solved."""
     words = (*WORDS, f"runs={tmp_path}", "backbone=decoder,mambo,encoder", "objective=causal_lm", "seed=3")
     ended = commands.run("train", "-m", *words)
     assert ended.returncode == 2
@@ -83,7 +83,7 @@ def test_a_refusal_does_not_stand_in_the_way_of_its_own_run(tmp_path: Path) -> N
 
 
 def test_the_words_of_a_mended_cell_take_its_record_away(tmp_path: Path) -> None:
-    """What was mended, in a YAML for example, gives the run another folder."""
+    """A configuration that was mended, in a YAML for example, has another run folder."""
     words = ("backbone=decoder", f"runs={tmp_path}")
     asked(tmp_path, *words).refuse(ConfigError("num_pairs=9"))
     asked(tmp_path, *words, "seed=1").refuse(ConfigError("num_pairs=9"))
