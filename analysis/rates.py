@@ -25,7 +25,7 @@ from rich.table import Table
 
 from analysis.cli import run_command, write
 from analysis.load.study import load_study
-from analysis.stats.learning_rate_choice import (
+from analysis.stats.learning_rates.choice import (
     ARM,
     MIN_RATES,
     best_rates,

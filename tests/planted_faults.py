@@ -135,10 +135,10 @@ FAULTS = (
     Fault(
         name="correction",
         about="p-values are not corrected for the number of pairs",
-        file="analysis/stats/family.py",
+        file="analysis/stats/verdicts/family.py",
         old="all_pairs(count)",
         new="one_comparison()",
-        tests="tests/analysis/stats/test_verdict_test.py",
+        tests="tests/analysis/stats/verdicts/test_verdict_test.py",
     ),
 )
 

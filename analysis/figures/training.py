@@ -47,7 +47,7 @@ def compute_to_target(reached: pd.DataFrame, frame: pd.DataFrame) -> go.Figure |
 def rate_curves(rates: pd.DataFrame) -> go.Figure | None:
     """Validation against learning rate, a panel for each task; the best is ringed, a cross diverged.
 
-    From ``analysis.stats.learning_rate_sensitivity.rate_runs``.
+    From ``analysis.stats.learning_rates.sensitivity.rate_runs``.
     """
     groups = list(rates.groupby("task", sort=True))[:MOST_PANELS]
     if not groups:

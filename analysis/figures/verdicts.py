@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.style import MOST_PANELS, PALETTE, places
 from analysis.stats.arms import TASK_SCALE, likelihood_group
-from analysis.stats.verdict_test import UNDECIDED
+from analysis.stats.verdicts.verdict_test import UNDECIDED
 from analysis.stats.versus_baseline import with_differences
 
 WIDTH = 8.5

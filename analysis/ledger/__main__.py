@@ -26,8 +26,8 @@ from analysis.ledger.claims import Order, Record, Row, read_records
 from analysis.ledger.page import Line, Page, markdown, text
 from analysis.load.study import load_study
 from analysis.stats.arms import finished
-from analysis.stats.family import MIN_SEEDS
 from analysis.stats.intervals import mean_interval
+from analysis.stats.verdicts.family import MIN_SEEDS
 from experiments.runtime.errors import DataError, nearest
 
 NOT_RUN = "not run"

@@ -38,7 +38,7 @@ from analysis.speed.rows import given
 from analysis.stats.arms import matched_line
 from analysis.stats.comparisons import comparisons
 from analysis.stats.extra_tests import published
-from analysis.stats.learning_rate_sensitivity import rate_notes, rate_optima, rate_runs
+from analysis.stats.learning_rates.sensitivity import rate_notes, rate_optima, rate_runs
 from analysis.stats.ranks import baseline_gains, levels_reached
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings

@@ -18,8 +18,8 @@ from analysis.stats.arms import (
 )
 from analysis.stats.intervals import MARGINS
 from analysis.stats.solve_rates import solve_counts
-from analysis.stats.solve_test import solve_verdicts
-from analysis.stats.verdict_test import BETTER, UNDECIDED, WORSE, Verdict, untested, verdicts
+from analysis.stats.verdicts.solve_test import solve_verdicts
+from analysis.stats.verdicts.verdict_test import BETTER, UNDECIDED, WORSE, Verdict, untested, verdicts
 
 COLUMNS = [
     "task", "scale", "likelihood", "unit", "margin", "family", "model", "other", "difference",
@@ -39,7 +39,7 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
     where that is a model of the type, and else all pairs. ``verdict`` is of ``model``; of all pairs, the
     better mean is ``model``. ``difference`` is positive where ``model`` is better, and in solve rates where
     ``test`` says so. ``separated`` is True for better and worse. The other columns are fields of
-    ``verdict_test.Verdict``.
+    ``verdicts.verdict_test.Verdict``.
 
     Models with a run that did not finish are left out (the mean of the survivors flatters them), and so are
     tasks whose runs saw different data. Where likelihood types are mixed, they count as one, whose name is

@@ -2,7 +2,7 @@
 
 Intervals are Student's: a percentile bootstrap covers 77% instead of 95% at three seeds; the t-interval
 covers 95% at every number of seeds. Fractions have intervals of their own (``shares``), and so have
-differences between models (``verdict_test``).
+differences between models (``verdicts.verdict_test``).
 """
 
 from __future__ import annotations

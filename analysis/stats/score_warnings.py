@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.stats.arms import arm_table, finished, in_finished_arms
-from analysis.stats.family import MIN_SEEDS
 from analysis.stats.solve_rates import solve_counts
+from analysis.stats.verdicts.family import MIN_SEEDS
 
 SOLVE_SEEDS = 10
 """Fewer seeds than this decide little where a task is solved or not."""

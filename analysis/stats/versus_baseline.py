@@ -9,7 +9,7 @@ import pandas as pd
 from analysis.stats.arms import TASK_SCALE, arm_table, likelihood_group
 from analysis.stats.comparisons import comparisons, verdict_of
 from analysis.stats.ranks import baseline_of, ranks
-from analysis.stats.verdict_test import UNDECIDED
+from analysis.stats.verdicts.verdict_test import UNDECIDED
 
 
 def with_differences(frame: pd.DataFrame) -> pd.DataFrame:

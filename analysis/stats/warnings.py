@@ -18,9 +18,9 @@ from analysis.stats.arms import (
     mixed_likelihoods,
     run_notes,
 )
-from analysis.stats.family import MIN_SEEDS
-from analysis.stats.learning_rate_sensitivity import rate_warnings
+from analysis.stats.learning_rates.sensitivity import rate_warnings
 from analysis.stats.score_warnings import score_warnings
+from analysis.stats.verdicts.family import MIN_SEEDS
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
 RESIDUAL_LIMIT = 0.01

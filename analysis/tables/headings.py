@@ -8,8 +8,8 @@ import pandas as pd
 
 from analysis.stats.arms import AXIS_WORDS
 from analysis.stats.comparisons import ALL_PAIRS, BASELINE
-from analysis.stats.family import MIN_SEEDS
-from analysis.stats.verdict_test import BETTER, EQUIVALENT, WORSE
+from analysis.stats.verdicts.family import MIN_SEEDS
+from analysis.stats.verdicts.verdict_test import BETTER, EQUIVALENT, WORSE
 from analysis.stats.versus_baseline import verdict_words
 from analysis.tables.columns import interval, p_text
 from analysis.tables.format import flops, si

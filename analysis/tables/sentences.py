@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from analysis.stats.arms import TASK_SCALE, likelihood_group
-from analysis.stats.family import MIN_SEEDS
+from analysis.stats.verdicts.family import MIN_SEEDS
 from analysis.tables.columns import interval, p_text
 
 TYPES = {

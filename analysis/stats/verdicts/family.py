@@ -9,7 +9,7 @@ from itertools import combinations
 
 import numpy as np
 
-from analysis.stats.max_statistic import (
+from analysis.stats.verdicts.max_statistic import (
     LEVEL,
     Array,
     MaxStatistic,
@@ -17,7 +17,7 @@ from analysis.stats.max_statistic import (
     all_pairs,
     one_comparison,
 )
-from analysis.stats.pair_errors import Pairs, blocked_errors, independent_errors, small_sample_factor
+from analysis.stats.verdicts.pair_errors import Pairs, blocked_errors, independent_errors, small_sample_factor
 
 MIN_SEEDS = 3
 """With fewer seeds no verdict is drawn."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from analysis.stats.max_statistic import Array
+from analysis.stats.verdicts.max_statistic import Array
 
 
 def is_equivalent(difference: Array, half_width: Array, margin: float) -> npt.NDArray[np.bool_]:

@@ -15,10 +15,10 @@ from itertools import combinations
 
 import numpy as np
 
-from analysis.stats.detectable import detectable_differences, seeds_to_decide
-from analysis.stats.equivalence import is_equivalent
-from analysis.stats.family import MIN_SEEDS, Family, make_family
-from analysis.stats.max_statistic import LEVEL
+from analysis.stats.verdicts.detectable import detectable_differences, seeds_to_decide
+from analysis.stats.verdicts.equivalence import is_equivalent
+from analysis.stats.verdicts.family import MIN_SEEDS, Family, make_family
+from analysis.stats.verdicts.max_statistic import LEVEL
 
 BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
 SEED_WORDS = {0: "no seed", 1: "one seed", 2: "two seeds"}

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.stats.learning_rate_choice import (
+from analysis.stats.learning_rates.choice import (
     best_rates,
     difference_error,
     extension,

@@ -1,6 +1,6 @@
 """Error rates and power of the verdict and of the candidates that it was chosen from, by simulation.
 
-    python -m analysis.stats.simulation [REPLICATES]
+    python -m analysis.stats.verdicts.simulation [REPLICATES]
 
 Prints the table of ``docs/statistics.md``; 4,000 replicates where no number is given. A family-wise error is
 the largest over 2 to 12 models, all pairs and against a baseline, of the fraction of studies in which any two
@@ -15,9 +15,9 @@ from itertools import combinations
 
 import numpy as np
 
-from analysis.stats.max_statistic import Array
-from analysis.stats.pair_errors import Pairs
-from analysis.stats.simulated_procedures import (
+from analysis.stats.verdicts.max_statistic import Array
+from analysis.stats.verdicts.pair_errors import Pairs
+from analysis.stats.verdicts.simulated_procedures import (
     PROCEDURES,
     Procedure,
     blocked_larger_se,

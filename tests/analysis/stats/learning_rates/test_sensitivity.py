@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from analysis.load.study import load_study
-from analysis.stats.learning_rate_sensitivity import rate_notes, rate_optima, rate_runs, rate_warnings
+from analysis.stats.learning_rates.sensitivity import rate_notes, rate_optima, rate_runs, rate_warnings
 
 WriteRun = Callable[..., Path]
 

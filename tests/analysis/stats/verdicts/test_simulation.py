@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.stats.pair_errors import independent_errors
-from analysis.stats.simulated_procedures import (
+from analysis.stats.verdicts.pair_errors import independent_errors
+from analysis.stats.verdicts.simulated_procedures import (
     PROCEDURES,
     Procedure,
     blocked_larger_se,
@@ -19,7 +19,7 @@ from analysis.stats.simulated_procedures import (
     solve_counts,
     unequal_larger_se,
 )
-from analysis.stats.simulation import (
+from analysis.stats.verdicts.simulation import (
     SCENARIOS,
     SEEDS,
     Draw,
@@ -30,8 +30,8 @@ from analysis.stats.simulation import (
     power,
     solve_power,
 )
-from analysis.stats.solve_test import holm
-from analysis.stats.verdict_test import verdicts
+from analysis.stats.verdicts.solve_test import holm
+from analysis.stats.verdicts.verdict_test import verdicts
 
 PAGE = Path(__file__).parents[3] / "docs" / "statistics.md"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.stats.max_statistic import against_baseline, all_pairs, one_comparison
+from analysis.stats.verdicts.max_statistic import against_baseline, all_pairs, one_comparison
 
 
 @pytest.mark.parametrize(("models", "freedom"), [(3, 6.0), (7, 14.0), (36, 72.0), (12, 2.5)])

@@ -15,11 +15,11 @@ from itertools import combinations
 import numpy as np
 from scipy import stats
 
-from analysis.stats.detectable import MOST_SEEDS
-from analysis.stats.family import MIN_SEEDS
-from analysis.stats.max_statistic import LEVEL, POWER, Array
 from analysis.stats.shares import rate_difference_interval
-from analysis.stats.verdict_test import BETTER, SEED_WORDS, UNDECIDED, WORSE, Verdict, untested
+from analysis.stats.verdicts.detectable import MOST_SEEDS
+from analysis.stats.verdicts.family import MIN_SEEDS
+from analysis.stats.verdicts.max_statistic import LEVEL, POWER, Array
+from analysis.stats.verdicts.verdict_test import BETTER, SEED_WORDS, UNDECIDED, WORSE, Verdict, untested
 
 RATES = 400
 """Values of the common rate at which Boschloo's test looks for the largest probability."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analysis.stats.detectable import MOST_SEEDS, detectable_differences, seeds_to_decide
-from analysis.stats.family import Family, make_family
-from analysis.stats.verdict_test import verdicts
+from analysis.stats.verdicts.detectable import MOST_SEEDS, detectable_differences, seeds_to_decide
+from analysis.stats.verdicts.family import Family, make_family
+from analysis.stats.verdicts.verdict_test import verdicts
 
 
 def family(means: list[float], seeds: int, deviation: float = 1.0, baseline: int | None = None) -> Family:

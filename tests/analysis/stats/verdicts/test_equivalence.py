@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.stats.equivalence import is_equivalent
-from analysis.stats.verdict_test import verdicts
+from analysis.stats.verdicts.equivalence import is_equivalent
+from analysis.stats.verdicts.verdict_test import verdicts
 
 
 def test_two_one_sided_tests_by_hand() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from analysis.stats.max_statistic import (
+from analysis.stats.verdicts.max_statistic import (
     LEVEL,
     Array,
     MaxStatistic,
@@ -21,7 +21,7 @@ from analysis.stats.max_statistic import (
     all_pairs,
     one_comparison,
 )
-from analysis.stats.pair_errors import (
+from analysis.stats.verdicts.pair_errors import (
     Pairs,
     blocked_errors,
     independent_errors,
@@ -29,7 +29,7 @@ from analysis.stats.pair_errors import (
     small_sample_factor,
     welch,
 )
-from analysis.stats.solve_test import boschloo_table
+from analysis.stats.verdicts.solve_test import boschloo_table
 
 Found = npt.NDArray[np.bool_]
 Procedure = Callable[[Array, Pairs], Found]

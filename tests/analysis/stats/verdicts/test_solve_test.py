@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.stats.solve_test import boschloo, boschloo_table, holm, solve_verdicts
+from analysis.stats.verdicts.solve_test import boschloo, boschloo_table, holm, solve_verdicts
 
 
 @pytest.mark.parametrize(

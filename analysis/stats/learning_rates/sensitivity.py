@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from analysis.stats.learning_rate_choice import best_rate, rate_means
+from analysis.stats.learning_rates.choice import best_rate, rate_means
 from analysis.stats.performance_profile import lines
 
 FEW = 3

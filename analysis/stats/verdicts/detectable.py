@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from analysis.stats.family import MIN_SEEDS, Family
-from analysis.stats.max_statistic import LEVEL, POWER, Array
-from analysis.stats.pair_errors import small_sample_factor
+from analysis.stats.verdicts.family import MIN_SEEDS, Family
+from analysis.stats.verdicts.max_statistic import LEVEL, POWER, Array
+from analysis.stats.verdicts.pair_errors import small_sample_factor
 
 MOST_SEEDS = 100
 """More seeds than this and a difference counts as out of reach."""

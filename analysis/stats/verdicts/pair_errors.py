@@ -18,7 +18,7 @@ SMALL_SAMPLE = {3: 1.25, 4: 1.1, 5: 1.07, 6: 1.04, 7: 1.03, 8: 1.02}
 """Divisors of |t| by the seeds of the smaller of two models; 1 from nine seeds on.
 
 With few seeds the own variance of a noisy pair is often too small by chance, and the rule misses it. The
-numbers hold the family-wise error at 5%; they were found by simulation (``analysis.stats.simulation``).
+numbers hold the family-wise error at 5%; they were found by simulation (``simulation.py``).
 """
 
 
