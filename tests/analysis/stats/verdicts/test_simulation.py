@@ -33,7 +33,7 @@ from analysis.stats.verdicts.simulation import (
 from analysis.stats.verdicts.solve_test import holm
 from analysis.stats.verdicts.verdict_test import verdicts
 
-PAGE = Path(__file__).parents[3] / "docs" / "statistics.md"
+PAGE = Path(__file__).parents[4] / "docs" / "statistics.md"
 
 
 def limit(replicates: int) -> float:
