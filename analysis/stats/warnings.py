@@ -221,4 +221,5 @@ def _unmatched(frame: pd.DataFrame) -> list[str]:
     loose = sorted(known[known["matched_residual"].abs() > RESIDUAL_LIMIT]["arm"].unique())
     if loose:
         found.append(f"matched to worse than {RESIDUAL_LIMIT:.0%}: {', '.join(loose)}")
-    return found
+    noted = known[["arm", "matched_note"]].dropna().drop_duplicates("arm").sort_values("arm")
+    return [*found, *(f"what is held equal of {arm} {note}" for arm, note in noted.itertuples(index=False))]

@@ -40,14 +40,17 @@ def initialization_seed(seed: int) -> int:
 
 
 def data_order_key(seed: int, epoch: int) -> int:
-    """Return the key of the permutation in which an epoch shows the training examples."""
+    """Return the key of the permutation in which an epoch shows the training examples.
+
+    Used by ``experiments.data.counter_rng`` for generated tasks and by ``experiments.tasks.text`` for texts.
+    """
     return stream(seed, "train", "order", epoch)
 
 
 def objective_noise_seed(seed: int, step: int) -> int:
     """Return the seed of what an objective draws for the batch of a step: masks, spans, noise levels.
 
-    The whole batch is drawn at once by the trainer, so micro-batches do not change it.
+    ``experiments.training.trainer`` draws for the whole batch at once, so micro-batches do not change it.
     """
     return torch_seed(seed, "noise", step)
 
@@ -55,8 +58,8 @@ def objective_noise_seed(seed: int, step: int) -> int:
 def dropout_seed(seed: int, step: int, data_rank: int) -> int:
     """Return the seed of a step's dropout in the process with this part of the batch.
 
-    The trainer sets it before each step. The process with the first part draws what a process that trains
-    alone does.
+    ``experiments.training.trainer`` sets it before each step. The process with the first part draws what a
+    process that trains alone does.
     """
     part = (data_rank,) if data_rank else ()
     return torch_seed(seed, "dropout", step, *part)

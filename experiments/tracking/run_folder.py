@@ -46,7 +46,7 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Return True if running again would only repeat the result."""
+        """Return True if running again would only repeat the result: complete, diverged, out of memory."""
         result = self.result()
         return result is not None and result.get("status") in FINAL
 

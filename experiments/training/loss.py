@@ -1,4 +1,7 @@
-"""The training loss: the objective's loss plus auxiliary losses, such as the load-balancing loss of MoE."""
+"""The training loss: the objective's loss plus auxiliary losses of the backbone.
+
+One of these is the load-balancing loss of a mixture of experts: ``architectures.layers.moe.balance_loss``.
+"""
 
 from __future__ import annotations
 

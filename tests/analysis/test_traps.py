@@ -115,9 +115,26 @@ def two_documents(study: Path, write: WriteRun) -> None:
         (run / "result.json").write_text(json.dumps(record))
 
 
+def subset_of_windows(study: Path, write: WriteRun) -> None:
+    scored = {"decoder": "whole split", "mamba": "random sample"}
+    for arm, words in scored.items():
+        for run in of(study, arm):
+            record = json.loads((run / "result.json").read_text())
+            record["metrics"][0] |= {"scored": words, "items": 256, "available": 4096}
+            (run / "result.json").write_text(json.dumps(record))
+
+
+ALL_EXPERTS = "counts all experts: a token uses 59,400 of 137,160 parameters"
+"""What the record of a mixture of experts says that was brought to a number of parameters in all."""
+
+
 TRAPS: dict[str, tuple[Plant, str]] = {
     "no budget": (again(0, 1, 2, matched=None), "3 of 6 complete runs were matched to no budget"),
     "other budgets": (unmatched("total parameters"), "runs were matched on different axes"),
+    "all experts counted": (
+        again(0, 1, 2, matched={"axis": "total", "target": 137024, "residual": 0.001, "note": ALL_EXPERTS}),
+        f"what is held equal of mamba {ALL_EXPERTS}",
+    ),
     "longer training": (
         recorded(3, training={"tokens": 307200, "flops": 7.5e11}),
         "unmatched budgets, the models were trained on 2.05e05 to 3.07e05 tokens and 5e11 to 7.5e11 FLOPs",
@@ -157,6 +174,10 @@ TRAPS: dict[str, tuple[Plant, str]] = {
     "identical scores": (
         scores([0.8, 0.81, 0.82], [0.8, 0.81, 0.82]),
         "the same scores under every seed: decoder, mamba; is one setting without effect?",
+    ),
+    "a subset of windows": (
+        subset_of_windows,
+        "over different parts of the split: random sample of 256 of 4096 items and whole split",
     ),
     "two documents": (two_documents, "the standard error over test items rests on 2 documents: not reliable"),
     "unequal trials": (

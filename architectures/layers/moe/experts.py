@@ -16,6 +16,7 @@ from architectures.backbone import Flops, linear_flops
 from architectures.kernels.pointwise import ACTIVATIONS
 from architectures.layers.block import Auxiliary, FeedForward
 from architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
+from architectures.layers.moe.balance_loss import router_losses
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.dispatch import (
     Run,
@@ -42,13 +43,7 @@ PATHS = {
 class Experts(FeedForward):
     """Routed experts and, beside them, shared ones. Every variant is a matter of ``ExpertsConfig``.
 
-    Losses are sums over sequences, of valid tokens only. The balance loss is X/K
-    sum_x f_x P_x, with f_x the fraction of tokens that chose expert x and P_x its mean
-    normalised score: 1 is perfect balance, X/K all tokens on the same experts.
-    Taken for each sequence (DeepSeek-V3, arXiv 2412.19437, eq. 17-20) it does not
-    depend on how a batch is split. Taken for a batch (Switch, arXiv 2101.03961, eq.
-    4-6) it is a product of two means over the batch, which micro-batches cannot
-    reproduce: each then has its own, and the mean of those is what is trained.
+    The load-balancing loss is in ``balance_loss``.
     """
 
     accepts_low_precision_input = (
@@ -89,7 +84,7 @@ class Experts(FeedForward):
             if self.shared_gate is not None:
                 shared_BTD = self.shared_gate(x_BTD).sigmoid() * shared_BTD
             y_BTD = y_BTD + shared_BTD
-        return y_BTD, self._losses(routing, valid_BT)
+        return y_BTD, router_losses(routing, valid_BT, self.config)
 
     def _routed(self, x_BTD: Tensor, routing: Routing) -> Tensor:
         x_ND = x_BTD.flatten(0, 1)
@@ -133,31 +128,6 @@ class Experts(FeedForward):
             return "grouped product in bfloat16, else sorted loop"
         return PATHS["loop" if self.config.dispatch == "auto" else self.config.dispatch]
 
-    def _losses(self, routing: Routing, valid_BT: Tensor | None) -> Auxiliary:
-        c = self.config
-        losses = {}
-        if c.balance_coefficient and c.choice == "token":
-            losses["balance"] = c.balance_coefficient * self._balance(routing, valid_BT)
-        if c.z_coefficient:
-            square_BT = routing.logits_BTX.logsumexp(-1).square()
-            losses["router_z"] = c.z_coefficient * _mean(square_BT[..., None], valid_BT).sum()
-        return losses
-
-    def _balance(self, routing: Routing, valid_BT: Tensor | None) -> Tensor:
-        """X/K sum_x f_x P_x, summed over sequences; dropped tokens count as choices."""
-        c = self.config
-        score_BTX = routing.score_BTX
-        if c.score == "sigmoid":
-            score_BTX = score_BTX / score_BTX.sum(-1, keepdim=True)
-        chosen_BTX = torch.zeros_like(score_BTX).scatter(-1, routing.expert_BTK, 1.0)
-        sequences = 1
-        if c.balance == "batch":  # one sequence of all tokens, for as many as it stands for
-            sequences = len(score_BTX)
-            score_BTX, chosen_BTX = score_BTX.flatten(0, 1)[None], chosen_BTX.flatten(0, 1)[None]
-            valid_BT = None if valid_BT is None else valid_BT.flatten()[None]
-        share_BX, mean_BX = _mean(chosen_BTX, valid_BT), _mean(score_BTX, valid_BT)
-        return sequences * c.num_experts / c.experts_per_token * (share_BX * mean_BX).sum()
-
     def after_step(self) -> None:
         self.router.after_step()
 
@@ -186,11 +156,3 @@ class Experts(FeedForward):
             if weight is not None:
                 weight.normal_(0.0, weight.shape[-1] ** -0.5)  # as in a dense layer: the inputs come last
         self.down_XDF.mul_(num_branches**-0.5)
-
-
-def _mean(x_BTX: Tensor, valid_BT: Tensor | None) -> Tensor:
-    """The mean (B, X) over the valid tokens of each sequence; zero where there are none."""
-    if valid_BT is None:
-        return x_BTX.mean(1)
-    weight_BT1 = valid_BT[..., None].to(x_BTX.dtype)
-    return (x_BTX * weight_BT1).sum(1) / weight_BT1.sum(1).clamp_min(1)
