@@ -40,6 +40,9 @@ COMMANDS = {
         "benchmark": ("experiments.benchmark", "time training, prefill and decoding of a backbone"),
         "speed": ("analysis.speed", "draw what benchmark measured"),
     },
+    "Benchmark": {
+        "track": ("analysis.track", "run a track: tune, train what is missing, and write its tables"),
+    },
     "Analyse studies": {
         "compare": ("analysis.compare", "print the tables of a study and write its report and results"),
         "verdicts": ("analysis.verdicts", "draw the verdict figure of a study as SVG and PNG"),

@@ -5,11 +5,13 @@
     python -m experiments.plan study=compare --watch
 
 ``--watch`` shows instead how far a study is while others run it, until all its runs have ended; where the
-output is no terminal it shows that once.
+output is no terminal it shows that once. ``--list`` prints a line of JSON for each run instead, without its
+cost: its names, digest, seed, status, or the reason why it is refused.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,7 +32,7 @@ from experiments.tracking.run_folder import RunFolder
 if TYPE_CHECKING:
     from experiments.run.settings import Settings
 
-WATCH = "--watch"
+WATCH, LIST = "--watch", "--list"
 
 WIDTH = 100
 """Characters of a line where the output is no terminal."""
@@ -40,10 +42,10 @@ _watched: dict[str, list[Planned]] = {}
 
 
 def main() -> None:
-    watching = WATCH in sys.argv
+    function = _note if WATCH in sys.argv else _list if LIST in sys.argv else _collect
     # One process, whatever launcher the study asks for: the rows are gathered here.
-    sys.argv[1:] = [*(word for word in sys.argv[1:] if word != WATCH), "hydra/launcher=basic"]
-    start(_note if watching else _collect, refused=_refuse)
+    sys.argv[1:] = [*(word for word in sys.argv[1:] if word not in (WATCH, LIST)), "hydra/launcher=basic"]
+    start(function, refused=_refuse)
     for study, watched in _watched.items():
         watch(study, watched)
     if not _cells:
@@ -57,7 +59,7 @@ def main() -> None:
     for cell in refused:
         if "refused" in cell:
             sys.stderr.write(f"error: {cell['cell']}: {cell['refused']}\n")
-    done = sum(cell["status"] == "done" for cell in _cells)
+    done = sum(cell["status"] in ("done", "stored") for cell in _cells)
     print(f"{done} of {len(_cells)} cells are done; experiments.train with the same words runs the others.")
     if refused:
         sys.exit(ConfigError.exit_code)
@@ -68,7 +70,20 @@ def _read(cfg: DictConfig) -> Settings:
     sections = read_sections(cfg)
     from experiments.run.settings import read_settings
 
-    return read_settings(sections)
+    return read_settings(sections, untuned=True)
+
+
+def _list(cfg: DictConfig) -> None:
+    """Print a run configuration as a line of JSON. Builds no model and opens no data."""
+    words = HydraConfig.get().overrides.task
+    line: dict[str, Any] = {"words": list(words), "task": cfg.names.task, "backbone": cfg.names.backbone}
+    try:
+        settings = _read(cfg)
+        line |= {"cell": settings.cell, "digest": settings.digest, "seed": settings.seed}
+        line |= {"folder": str(settings.folder), "status": _status(settings)}
+    except RunError as error:
+        line |= {"seed": cfg.seed, "status": "refused", "refused": str(error)}
+    print(json.dumps(line), flush=True)
 
 
 def _collect(cfg: DictConfig) -> None:
@@ -108,13 +123,17 @@ def _note(cfg: DictConfig) -> None:
 
 
 def _status(settings: Settings) -> str:
-    """``done``, ``failed: why``, ``begun at step N`` or ``missing``."""
+    """``done``, ``stored``, ``failed: why``, ``begun, step N`` or ``missing``."""
+    from experiments.run.stored_rows import stored_status
+
     folder = RunFolder(settings.folder)
     result = folder.result()
     if result is not None:
         if result["status"] == "complete":
             return "done"
         return f"{result['status']}: {str(result['message']).splitlines()[0]}"
+    if (stored := stored_status(settings)) is not None:
+        return "stored" if stored == "complete" else f"stored: {stored}"
     steps = sorted(folder.checkpoints.glob("step-*"))
     if steps:
         return f"begun, step {int(steps[-1].name.split('-')[1])}"

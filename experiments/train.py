@@ -36,7 +36,8 @@ def train(cfg: DictConfig) -> float:
     try:
         settings = _read(cfg)
         asked.forget(settings.folder)
-        _execute(settings)
+        if not _stored(settings):
+            _execute(settings)
     except RunError as error:
         asked.refuse(error, settings)
         raise
@@ -55,6 +56,16 @@ def _read(cfg: DictConfig) -> Settings:
     from experiments.run.settings import read_settings
 
     return read_settings(sections)
+
+
+def _stored(settings: Settings) -> bool:
+    """Return True, and say so, if a frame of results holds the run (``study.stored``)."""
+    from experiments.run.stored_rows import stored_status
+
+    status = None if RunFolder(settings.folder).finished else stored_status(settings)
+    if status is not None:
+        print(f"{settings.key}: {status}, a row of {settings.resolved['study']['stored']}", flush=True)
+    return status is not None
 
 
 def _execute(settings: Settings) -> None:

@@ -67,6 +67,8 @@ class Plan:
     """The cells that they refuse, to be recorded when the others are submitted."""
     study: Path = Path()
     """``runs/STUDY``, absolute."""
+    stored: int = 0
+    """Runs that a frame of results holds (``study.stored``): they count as done."""
 
     def leave_out(self, sweep: DictConfig, words: Sequence[str], reason: str) -> None:
         """Add a cell that cannot be composed; its reason is printed already."""
@@ -87,6 +89,7 @@ def plan_runs(words: Sequence[str]) -> Plan:
 
     def collect(cfg: DictConfig) -> None:
         from experiments.run.settings import read_settings  # imports torch, which --help need not wait for
+        from experiments.run.stored_rows import stored_status
 
         chosen = list(HydraConfig.get().overrides.task)
         try:
@@ -96,6 +99,9 @@ def plan_runs(words: Sequence[str]) -> Plan:
             planned.refusals.append((AskedCell.composed(cfg), error))
             return
         planned.study = (settings.runs / settings.study).absolute()
+        if stored_status(settings) is not None:
+            planned.stored += 1
+            return
         planned.runs.append(
             StudyRun(
                 key=settings.key,
@@ -200,6 +206,8 @@ def submit(words: Sequence[str]) -> int:
     if config.submit:
         for asked, error in planned.refusals:
             asked.refuse(error)
+    if planned.stored:
+        print(f"{planned.stored} runs are rows of study.stored, which count as done.")
     if not planned.runs:
         return failure
     queued = in_queue(planned.study)

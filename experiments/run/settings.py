@@ -82,24 +82,28 @@ class Settings(Sections):
         return self.runs / self.study / f"{self.cell}-{self.digest}" / f"s{self.seed}"
 
 
-def read_settings(sections: Sections) -> Settings:
+def read_settings(sections: Sections, *, untuned: bool = False) -> Settings:
     """Add to the harness's sections what the backbone, the objective and the task declare.
 
     The model of ``init_from`` and the learning rate of ``study.tuned`` are filled into the configuration.
+
+    Args:
+        sections: from ``read_sections``.
+        untuned: take the default learning rate as long as there is no file of tuned ones, to price a run.
 
     Raises:
         ConfigError: a setting is wrong, or parts do not fit each other.
     """
     tree = dict(sections.resolved)
     initial = _adopt_initial(tree)
-    apply_tuned_rate(tree)
-    if tree != sections.resolved:
-        sections = parse_sections(tree)
-    names = sections.names
     backbone_class, backbone = component(tree, "backbone", Backbone)  # type: ignore[type-abstract]
     objective_class, objective = component(tree, "objective", Objective)  # type: ignore[type-abstract]
     task_class, task = component(tree, "task", Task)  # type: ignore[type-abstract]
     _check_pair(tree["names"], backbone_class, objective_class, task_class)
+    apply_tuned_rate(tree, optional=untuned)  # of a pair that was refused there is no rate
+    if tree != sections.resolved:
+        sections = parse_sections(tree)
+    names = sections.names
     if getattr(objective, "separate_documents", False) and not backbone_class.capabilities.packs:
         raise ConfigError(
             f"objective.separate_documents=true: backbone={names.backbone} cannot keep documents of one "

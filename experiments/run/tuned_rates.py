@@ -2,12 +2,13 @@
 
 A study asks for them with ``study.tuned``, the path of a rates.yaml. A run then gets the rate of its
 task, scale and backbone, and is refused under a seed that the rates were chosen with: the best of
-several runs is in part the luckiest, and would be again.
+several runs is in part the luckiest, and would be again. A rate at the edge of its grid is refused, unless
+``study.fixed_grid`` says that every model has the same trials, and no more of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,8 @@ class TunedArm:
     """That metric, at the best rate."""
     decades: float
     """Of learning rate, within 5% of the best result."""
+    undecided: list[float] = field(default_factory=list)
+    """Neighbouring rates that may be as good."""
 
     @property
     def key(self) -> Key:
@@ -63,12 +66,19 @@ class TunedRates:
     """The chosen learning rates."""
 
 
-def apply_tuned_rate(tree: dict[str, Any]) -> None:
-    """Fill the learning rate of ``study.tuned`` into a configuration that asks for it. Raises ConfigError."""
+def apply_tuned_rate(tree: dict[str, Any], *, optional: bool = False) -> None:
+    """Fill the learning rate of ``study.tuned`` into a configuration that asks for it. Raises ConfigError.
+
+    Args:
+        tree: the configuration, which is changed.
+        optional: leave a configuration as it is as long as the file is not there, to price it.
+    """
     study = dict(tree["study"])
     if study.get("tuned") is None:
         return
     path = Path(str(study.pop("tuned")))
+    if optional and not path.exists():
+        return
     rates = read_rates(path)
     for word in HydraConfig.get().overrides.task:
         if word.partition("=")[0].lstrip("+~") == "optimizer.learning_rate":
@@ -88,7 +98,7 @@ def apply_tuned_rate(tree: dict[str, Any]) -> None:
         arms = "; ".join(_words(arm.key) for arm in rates.arms)
         raise ConfigError(f"study.tuned={path} has no rate for {_words(key)}; it has {arms or 'none'}")
     arm = found[key]
-    if not arm.bracketed:
+    if not arm.bracketed and not study.get("fixed_grid"):
         raise ConfigError(
             f"study.tuned={path}: the best rate of {_words(key)}, {arm.learning_rate:g}, was at the edge "
             f"of its grid: extend it with python -m analysis.rates study={rates.study} --extend"

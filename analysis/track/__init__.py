@@ -1,0 +1,1 @@
+"""Tracks: fixed workloads, budgets and rules, run by one command."""

@@ -1,0 +1,167 @@
+"""Run a track: tune, train what is missing, and write its tables.
+
+    python -m analysis.track cpu [workloads=text,parity] [backbones=decoder] [runs=runs] [--dry-run]
+    python -m analysis.track cpu --add my_backbone
+
+Each workload is a part: its learning rates are swept on the tuning seed, with equally many trials for every
+model, and chosen on validation; then the test seeds are trained. Runs that ended, in run folders or in the
+frame kept beside the track's page, are not trained again, so that a track can be stopped and started, goes on
+on another machine, and a model that is added is trained alone. The rules of each track: docs/tracks/.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.cli import parquet, run_command, write
+from analysis.track.frame import track_frame
+from analysis.track.rules import Track, read_track
+from analysis.track.runs import listed, missing, show_plan, sweep, train
+from analysis.track.tuning import write_rates
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackConfig:
+    """Which track, and which part of it."""
+
+    track: str = ""
+    """The track: laptop, cpu, gpu, cluster."""
+    workloads: str = ""
+    """Workloads, with commas between them; empty for all."""
+    backbones: str = ""
+    """Models, with commas between them; empty for all."""
+    seeds: str = ""
+    """Test seeds; empty for all."""
+    add: str = ""
+    """A backbone that the track does not have: only its runs are trained."""
+    runs: str = "runs"
+    """The folder of all studies."""
+    out: str = ""
+    """Where the results go; empty for RUNS/STUDY/analysis."""
+    config_dir: str = ""
+    """A folder of further YAML files, as Hydra's --config-dir."""
+    dry_run: bool = False
+    """Print the cost and what is missing; train nothing."""
+    miniature: bool = False
+    """Shrink every run to one of seconds, in a study of its own, to try the track out."""
+
+    def __post_init__(self) -> None:
+        if not self.track:
+            raise ValueError("name a track: laptop, cpu, gpu or cluster, as in: archbench track cpu")
+        if not self.runs:
+            raise ValueError("runs= is empty: name the folder of all studies, for example runs=runs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What a command runs of a track."""
+
+    track: Track
+    workloads: list[str]
+    backbones: list[str]
+    tuning_words: list[str]
+    """Further words of the tuning runs."""
+    test_words: list[str]
+    """Further words of the runs with test seeds."""
+    runs: Path
+    out: Path
+    dry_run: bool
+
+
+def prepare(config: TrackConfig) -> Part:
+    """Return what a command asks for. Raises ValueError."""
+    track = read_track(config.track, config.config_dir)
+    workloads = [track.workload(name).name for name in _names(config.workloads)]
+    words = [f"runs={config.runs}"]
+    words += [f"hydra.searchpath=[file://{Path(config.config_dir).resolve()}]"] * bool(config.config_dir)
+    tuning, test = list(words), [*words, *([f"seed={config.seeds}"] if config.seeds else [])]
+    if config.miniature:
+        track = dataclasses.replace(
+            track,
+            folder=f"{track.folder}_miniature",
+            rates_folder=f"{track.rates_folder}_miniature",
+            stored=None,
+        )
+        rates = f"{config.runs}/{track.rates_folder}/analysis/rates.yaml"
+        tuning += [*track.miniature, f"study.name={track.rates_folder}", "study.stored=null"]
+        test += [*track.miniature, f"study.name={track.folder}", "study.stored=null", f"study.tuned={rates}"]
+    return Part(
+        track=track,
+        workloads=workloads or [workload.name for workload in track.workloads],
+        backbones=_names(config.add) or _names(config.backbones) or track.backbones,
+        tuning_words=tuning,
+        test_words=test,
+        runs=Path(config.runs),
+        out=Path(config.out) if config.out else Path(config.runs) / track.folder / "analysis",
+        dry_run=config.dry_run,
+    )
+
+
+def run(part: Part) -> None:
+    """Run the parts of a track one after the other, and write what is known after each."""
+    track = part.track
+    trained = 0
+    for workload in part.workloads:
+        print(f"== {track.name}: {workload}", flush=True)
+        trained += _stage(part, track.rates_study, workload, part.tuning_words)
+        best = write_rates(track, track_frame(track, part.runs), part.runs)
+        own = best[best["task"] == workload]
+        if not own.empty:
+            print("learning rates: " + ", ".join(_rate(arm) for _, arm in own.iterrows()))
+        trained += _stage(part, track.study, workload, part.test_words)
+        publish(part)
+    if not trained:
+        print(f"Nothing was trained: every run asked for of the track {track.name} has ended.")
+
+
+def _rate(arm: pd.Series) -> str:
+    edge = f" ({arm['edge']} edge)" if arm["edge"] else ""
+    return f"{arm['backbone']} {arm['learning_rate']:g}{edge}"
+
+
+def _stage(part: Part, study: str, workload: str, words: Sequence[str]) -> int:
+    """Train the missing runs of one study of a workload, and return how many there were."""
+    asked = sweep(part.track, study, workload, part.backbones, *words)
+    if part.dry_run:
+        show_plan(asked)
+        return 0
+    runs = listed(asked)
+    left = missing(runs)
+    refused = runs[runs["status"] == "refused"]
+    print(f"study={study}: {len(runs)} runs, {len(left)} missing, {len(refused)} refused", flush=True)
+    for _, cell in refused.drop_duplicates("backbone").iterrows():
+        print(f"  {cell['backbone']}: {str(cell['refused']).splitlines()[0]}")
+    if len(left):
+        train(asked)
+    return len(left)
+
+
+def publish(part: Part) -> None:
+    """Write the frame of the track."""
+    frame = track_frame(part.track, part.runs)
+    print(f"wrote {write(part.out / 'track.parquet', parquet(frame))}", flush=True)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit code: 0, or 2 where the person asked for something that is not there."""
+    words = list(arguments)
+    if words and "=" not in words[0] and not words[0].startswith("-"):
+        words[0] = f"track={words[0]}"
+    if "--add" in words[:-1]:
+        at = words.index("--add")
+        words[at : at + 2] = [f"add={words[at + 1]}"]
+    return run_command(__doc__, TrackConfig, words, prepare, run)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,69 @@
+"""The frame of a track: the rows of its run folders and of the frame that is kept beside its page.
+
+A row of a run folder counts before a stored one. Columns are those of ``analysis.load.study`` without
+``path``, and
+
+    curve     the validations of a run, JSON text: a list of [step, tokens, FLOPs, score]
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.load.study import load_history, load_study
+from analysis.stats.steps_to_loss import validation_curve
+from analysis.track.rules import Track
+from experiments.config.sections import CONF
+
+KEY = ["study", "cell", "digest", "seed"]
+LEFT_OUT = ["path", "versions", "arm"]
+"""Columns that name places of one machine, or are made anew."""
+
+
+def track_frame(track: Track, runs: Path) -> pd.DataFrame:
+    """Return every run of a track that is known, tuning runs included; empty where there is none."""
+    parts = [study_frame(runs, name) for name in (track.rates_folder, track.folder)]
+    parts.append(stored_frame(track))
+    parts = [part for part in parts if not part.empty]
+    if not parts:
+        return pd.DataFrame(columns=[*KEY, "status"])
+    rank = pd.concat(parts, ignore_index=True)
+    # A run that ended is known for good; of one that did not, whatever is there.
+    rank = rank.assign(_open=rank["status"].isin(["incomplete", "unreadable", "preempted"]))
+    rank = rank.sort_values("_open", kind="stable").drop_duplicates(KEY)
+    return rank.drop(columns="_open").sort_values(
+        [*KEY[:1], "task", "backbone", "digest", "seed"], ignore_index=True
+    )
+
+
+def study_frame(runs: Path, study: str) -> pd.DataFrame:
+    """Return the runs of one study with their curves; empty where it has none."""
+    if not (runs / study).is_dir() or not any((runs / study).glob("*-*/s*")):
+        return pd.DataFrame()
+    frame, history = load_study(runs, study), load_history(runs, study)
+    curves = dict(list(history[history["kind"] == "validation"].groupby("path")))
+    texts = [_curve(curves.get(run["path"]), run["metric"]) for _, run in frame.iterrows()]
+    return frame.assign(curve=texts).drop(columns=LEFT_OUT)
+
+
+def stored_frame(track: Track) -> pd.DataFrame:
+    """Return the frame that is kept; empty where there is none."""
+    path = None if track.stored is None else CONF.parent / track.stored
+    return pd.read_parquet(path) if path is not None and path.exists() else pd.DataFrame()
+
+
+def _curve(rows: pd.DataFrame | None, metric: str | None) -> str:
+    if rows is None or metric is None:
+        return "[]"
+    points = validation_curve(rows, metric)
+    return json.dumps([[p.step, p.tokens, p.flops, round(p.value, 6)] for p in points.itertuples()])
+
+
+def chosen(frame: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of a frame that belong to cells of the present rules."""
+    keys = set(zip(cells["cell"], cells["digest"], cells["seed"], strict=True))
+    own = [key in keys for key in zip(frame["cell"], frame["digest"], frame["seed"], strict=True)]
+    return frame[own]

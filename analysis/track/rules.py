@@ -1,0 +1,142 @@
+"""The rules of a track, read from the YAML files that its runs are composed of.
+
+A track NAME is two studies, ``conf/study/track/NAME.yaml`` with the test seeds and ``NAME_rates.yaml`` with
+the tuning runs, and a folder ``conf/track/NAME/`` with a YAML for each workload. The laptop track is the main
+comparison, ``study=compare``, whose workloads are tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from experiments.config.sections import CONF
+from experiments.runtime.errors import nearest
+
+MAIN = "laptop"
+"""The track that is the main comparison."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One workload of a track."""
+
+    name: str
+    title: str = ""
+    """The first line of its YAML."""
+    differ: str = ""
+    """Why families differ on it."""
+    target: float | None = None
+    """Score on validation to which tokens and FLOPs are counted."""
+    scored: str | None = None
+    """The extra evaluation that is its score, such as a greater length; None for its own test split."""
+    held_out: dict[str, str] = field(default_factory=dict)
+    """Held-out variants: a name, and the extra evaluation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Track:
+    """A track."""
+
+    name: str
+    study: str
+    """Word of the study with the test seeds, for ``study=``."""
+    rates_study: str
+    """Word of the study with the tuning runs."""
+    folder: str
+    """Name of the study, the folder of its runs."""
+    rates_folder: str
+    """Name of the tuning study."""
+    group: str
+    """The swept key that chooses the workload."""
+    workloads: list[Workload]
+    backbones: list[str]
+    """Its models."""
+    seeds: list[int]
+    """Test seeds."""
+    learning_rates: list[float]
+    """The grid of every model."""
+    tuning_seeds: list[int]
+    """Seeds of the tuning runs."""
+    tuned: bool
+    """True where runs read their learning rates from a file that the track writes (``study.tuned``)."""
+    stored: str | None
+    """The frame of results whose runs count as done, relative to the root of the checkout."""
+    miniature: list[str]
+    """Words that shrink every run to one of seconds."""
+    page: str
+    """Name of its page in docs/tracks/."""
+
+    def workload(self, name: str) -> Workload:
+        """Return the workload of a name. Raises ValueError where there is none."""
+        for workload in self.workloads:
+            if workload.name == name:
+                return workload
+        names = [workload.name for workload in self.workloads]
+        raise ValueError(
+            f"workloads={name}: the track {self.name} has {', '.join(names)}{nearest(name, names)}"
+        )
+
+
+def read_track(name: str, config_dir: str = "") -> Track:
+    """Return a track. Raises ValueError where there is none of this name.
+
+    Args:
+        name: ``laptop``, or that of a YAML in ``study/track/``.
+        config_dir: a folder of further YAML files, as Hydra's ``--config-dir``.
+    """
+    roots = [*([Path(config_dir)] if config_dir else []), CONF]
+    study, rates = ("compare", "compare_rates") if name == MAIN else (f"track/{name}", f"track/{name}_rates")
+    path = _find(roots, f"study/{study}.yaml")
+    if path is None:
+        names = sorted({each.stem for root in roots for each in (root / "study" / "track").glob("*.yaml")})
+        known = [MAIN, *(each for each in names if not each.endswith("_rates"))]
+        raise ValueError(f"'{name}' is no track{nearest(name, known)}; there are {', '.join(known)}")
+    rates_path = _find(roots, f"study/{rates}.yaml")
+    if rates_path is None:
+        raise ValueError(f"the track {name} has no conf/study/{rates}.yaml, the study of its tuning runs")
+    tree, own = _yaml(path), _yaml(rates_path)
+    params, trials = tree["hydra"]["sweeper"]["params"], own["hydra"]["sweeper"]["params"]
+    group = next((key for key in params if key.startswith("track/")), "task")
+    return Track(
+        name=name, study=study, rates_study=rates,
+        folder=tree["study"]["name"], rates_folder=own["study"]["name"],
+        group=group,
+        workloads=[_workload(roots, group, each) for each in _listed(params[group])],
+        backbones=_listed(params["backbone"]),
+        seeds=[int(seed) for seed in _listed(params["seed"])],
+        learning_rates=[float(rate) for rate in _listed(trials["optimizer.learning_rate"])],
+        tuning_seeds=[int(seed) for seed in _listed(trials["seed"])],
+        tuned="tuned" in tree["study"],
+        stored=tree["study"].get("stored"),
+        miniature=list(tree["study"].get("miniature") or []),
+        page=f"{name}.md",
+    )  # fmt: skip
+
+
+def _workload(roots: Sequence[Path], group: str, name: str) -> Workload:
+    """Return a workload as its YAML describes it; of a bare task, its name alone."""
+    path = _find(roots, f"{group}/{name}.yaml")
+    if group == "task" or path is None:
+        return Workload(name=name)
+    title = [line for line in path.read_text().splitlines() if line.startswith("# ")][1].removeprefix("# ")
+    return Workload(name=name, title=title, **(_yaml(path).get("study") or {}).get("workload", {}))
+
+
+def _find(roots: Sequence[Path], name: str) -> Path | None:
+    return next((root / name for root in roots if (root / name).exists()), None)
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    tree = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(tree, dict)
+    return {str(key): value for key, value in tree.items()}
+
+
+def _listed(value: Any) -> list[str]:
+    """Return the values that a sweeper's ``a,b,c`` lists."""
+    return [part.strip() for part in str(value).split(",")]

@@ -1,0 +1,43 @@
+"""The learning rates of a track, chosen from the rows of its tuning runs, on whichever machine they ran."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from analysis.cli import write
+from analysis.rates import chosen
+from analysis.stats.learning_rates.choice import ENDED, best_rates
+from analysis.track.rules import Track
+
+
+def rate_rows(track: Track, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the tuning runs as ``analysis.stats.learning_rates.choice.best_rates`` reads them.
+
+    Runs of other rates or seeds than the track's are left out; of two under other settings the newer counts.
+    """
+    ours = frame["learning_rate"].isin(track.learning_rates) & frame["seed"].isin(track.tuning_seeds)
+    ours &= (frame["study"] == track.rates_folder) & frame["status"].isin(ENDED)
+    ended = frame[ours].sort_values("finished_at", ascending=False)
+    rows = ended[
+        ["task", "scale", "backbone", "seed", "status", "learning_rate", "metric", "direction"]
+    ].assign(
+        axis=ended["matched_axis"].fillna("none"),
+        target=ended["matched_target"],
+        validation=ended["validation"].where(ended["status"] == "complete"),
+        totals=None,
+    )
+    return rows.drop_duplicates(["task", "scale", "backbone", "axis", "target", "learning_rate", "seed"])
+
+
+def write_rates(track: Track, frame: pd.DataFrame, runs: Path) -> pd.DataFrame:
+    """Write the chosen rates where the runs of the track read them, and return them."""
+    rows = rate_rows(track, frame)
+    if rows.empty:
+        return pd.DataFrame(columns=["task", "backbone", "learning_rate", "edge"])
+    best = best_rates(rows)
+    path = runs / track.rates_folder / "analysis" / "rates.yaml"
+    write(path, yaml.safe_dump(chosen(track.rates_folder, best), sort_keys=False))
+    return best

@@ -1,0 +1,38 @@
+"""Runs whose rows stand in a frame of results are not trained again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from experiments.run.stored_rows import stored_status
+from experiments.runtime.errors import ConfigError
+from tests.experiments import commands
+
+
+def status(path: Path, *words: str) -> str | None:
+    return stored_status(
+        commands.settings("backbone=decoder", "task=recall", f"+study.stored={path}", *words)
+    )
+
+
+def test_a_row_counts_by_cell_digest_and_seed(tmp_path: Path) -> None:
+    own = commands.settings("backbone=decoder", "task=recall")
+    row = {"cell": own.cell, "digest": own.digest, "seed": 0, "status": "complete"}
+    pd.DataFrame([row, {**row, "seed": 1, "status": "failed"}]).to_parquet(path := tmp_path / "rows.parquet")
+    assert status(path) == "complete"
+    assert status(path, "seed=1") is None, "an error may not come again"
+    assert status(path, "seed=2") is None
+    assert status(path, "optimizer.learning_rate=0.5") is None
+
+
+def test_a_frame_that_is_not_there_yet_holds_nothing(tmp_path: Path) -> None:
+    assert status(tmp_path / "later.parquet") is None
+
+
+def test_a_file_that_is_no_frame_is_said(tmp_path: Path) -> None:
+    (path := tmp_path / "rows.parquet").write_text("nothing")
+    with pytest.raises(ConfigError, match="is no frame of results"):
+        status(path)
