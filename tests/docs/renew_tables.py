@@ -16,7 +16,7 @@ from analysis.tables.text import render_markdown, render_tables
 from tests import ROOT
 
 RESULTS = ROOT / "docs" / "results"
-PAGES = {"experts.md": ("experts", 2), "tuning.md": ("confirm", 3)}
+PAGES = {"experts.md": ("experts", 2)}
 """Pages in docs/results with a block of tables: the frame, and the level of its headings."""
 
 
