@@ -25,6 +25,8 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.data.code_lines import is_code
+
 KINDS = (
     "whitespace", "punctuation", "connective", "function", "verb", "number", "name", "code", "other",
     "special",
@@ -67,15 +69,6 @@ VERBS = frozenset(
 _ENDING = re.compile(r"[a-z]{2,}(?:ing|(?:i[sz]|if[iy])(?:e|es|ed|y|ies))")
 _WORD = re.compile(r"[^\W\d_][\w']*|\d[\w.]*\w|\d|\w+")
 _CODE_WORD = re.compile(r"\w*_\w*(?:\.\w+)*(?:\(\))?|\w{2,}(?:\.\w+)+(?:\(\))?|\w+\(\)")
-_CODE_LINE = re.compile(
-    r"""\s*(?:>>>|\.\.\.(?:\s|$)|@\w|\#\s|[\w"|]+\s*::?=)      # prompts, decorators, comments, grammar rules
-    |\s+(?:def|class|import|from|return|raise|assert|del|pass|break|continue|yield|with|while|if|elif|else|for
-        |try|except|finally|lambda|print)\b.*[:()=]            # an indented statement
-    |(?:def|class|async\ def)\s+\w+.*:\s*$
-    |.*(?:\w\s=\s\S|==|!=|->|\+=|\):\s*$|\w\[\w)               # operators that prose lacks
-    |\s+[\w.]+\([^)]*\)\s*$                                    # a call that stands alone""",
-    flags=re.VERBOSE,
-)
 _OPENS = re.compile(r"(?:^|[.!?:][\"')\]]*)\s*[\"'(\[*`]*$")
 """What stands before the first word of a sentence, on its line."""
 
@@ -103,11 +96,6 @@ def _line_kinds(line: str) -> NDArray[np.uint8]:
                 kinds[found.start() : found.end()] = KINDS.index("code")
     kinds[[c.isspace() for c in line]] = KINDS.index("whitespace")
     return kinds
-
-
-def is_code(line: str) -> bool:
-    """Whether a line looks like code."""
-    return _CODE_LINE.match(line) is not None
 
 
 def word_kind(word: str, *, opens: bool) -> str:

@@ -174,6 +174,7 @@ def _score(metrics: list[dict[str, Any]]) -> dict[str, Any]:
         "metric": first.get("name"),
     }
     row |= {key: first.get(key) for key in SCORE_TEXTS}
+    row["slices"] = json.dumps(first["slices"]) if first.get("slices") else None
     own = [m for m in metrics if m["split"] in ("validation", "test")]
     further = {
         m["split"]: _number(m.get("value")) for m in metrics if m not in own and m["name"] == row["metric"]

@@ -14,6 +14,7 @@ rest is text (None where the record has none).
                                        the first test metric of the record; the standard error is over
                                        clusters of items of the test split (documents), not over seeds;
                                        ``score_setting`` says in words which part of the split was scored
+    slices                             ``slices`` of the first test metric of a text task, JSON text
     validation                         that metric on the validation split after training
     SPLIT_METRIC                       every metric, for example ``test_bits_per_byte``
     further                            the score of each of ``trainer.extra_evaluations``, JSON text

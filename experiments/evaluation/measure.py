@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from architectures.backbone import Backbone
+from experiments.evaluation.slices import TokenSlices
 from experiments.objectives.objective import Objective, Score
 from experiments.runtime.errors import DataError
 from experiments.runtime.precision import inference
@@ -21,12 +22,13 @@ from experiments.runtime.seeds import evaluation_seed
 from experiments.tasks.bits_per_byte import bits_per_byte, bits_per_byte_metric, nats_to_bits
 from experiments.tasks.metrics import GENERATED, SAMPLE, WHOLE, Metric, cluster_totals, ratio_standard_error
 from experiments.tasks.task import Task
+from experiments.tasks.text.text import Text
 
 EVALUATION_SEED = 0
 """Every run, whatever its seed, is evaluated on the same examples with the same masks."""
 
 
-FIELDS = ("accuracy_B", "nats_B", "bytes_B", "cluster_B")
+FIELDS = ("accuracy_B", "nats_B", "bytes_B", "cluster_B", "slices_BK")
 
 WHOLE_SPLIT_TOKENS = 2**24
 """A split with more tokens than this, the contexts counted, is sampled: at 2**24 tokens, what the sample adds
@@ -57,21 +59,29 @@ class EvaluationShard:
         begin, stop = (first + (end - first) * part // self.of for part in (self.index, self.index + 1))
         own = score(begin, stop)
         has = torch.tensor(
-            [any(s.records for s in own), *(any(getattr(s, f) is not None for s in own) for f in FIELDS)]
+            [any(s.records for s in own), *(max((_width(s, f) for s in own), default=0) for f in FIELDS)]
         ).int()
         dist.all_reduce(has, dist.ReduceOp.MAX)
         if has[0]:
             return [*score(first, begin), *own, *score(stop, end)]
         found: dict[str, Any] = {}
-        for name in (name for name, there in zip(FIELDS, has[1:].tolist(), strict=True) if there):
-            all_N = torch.zeros(end - first, dtype=torch.float64)
+        for name, width in zip(FIELDS, has[1:].tolist(), strict=True):
+            if width == 0:
+                continue
+            all_NK = torch.zeros(end - first, width, dtype=torch.float64)
             if self.reports and own:
-                all_N[begin - first : stop - first] = torch.cat(
-                    [getattr(s, name).double().cpu() for s in own]
+                all_NK[begin - first : stop - first] = torch.cat(
+                    [getattr(s, name).double().cpu().view(-1, width) for s in own]
                 )
-            dist.all_reduce(all_N)
-            found[name] = all_N
+            dist.all_reduce(all_NK)
+            found[name] = all_NK[:, 0] if width == 1 else all_NK
         return [Score(**found)]
+
+
+def _width(score: Score, field: str) -> int:
+    """Return the numbers that a field has for each sequence; 0 for none."""
+    value = getattr(score, field)
+    return 0 if value is None else value[:1].numel()
 
 
 ALONE = EvaluationShard()
@@ -89,6 +99,7 @@ def measure(
     precision: str,
     before_batch: Callable[[], None] = lambda: None,
     shard: EvaluationShard = ALONE,
+    by_slice: bool = False,
 ) -> list[Metric]:
     """Every metric on a split, the task's own first.
 
@@ -97,12 +108,14 @@ def measure(
     small.
     ``before_batch`` is called between batches and may raise to end the evaluation early.
     Of several processes each goes through its ``shard``, and all find the same.
+    ``by_slice`` records what slices of a text (``experiments.evaluation.slices``) add to its score.
     """
     available = task.num_examples(split)
     total = first_examples(task, split, examples)
     if total < 2:
         raise DataError(f"the {split} split has {total} examples: at least 2 are needed for an evaluation")
     device = next(model.parameters()).device
+    slices = TokenSlices(task) if by_slice and isinstance(task, Text) else None
 
     def score(first: int, end: int) -> list[Score]:
         found = []
@@ -111,7 +124,11 @@ def measure(
             stop = min(start + batch_size, end)
             batch = task.batch(split, EVALUATION_SEED, start, stop - start)
             generators = [example_generator(split, example) for example in range(start, stop)]
-            found.append(replace(objective.evaluate(model, batch, generators), cluster_B=batch.cluster_B))
+            result = objective.evaluate(model, batch, generators)
+            sums_BK = None
+            if slices is not None and result.by_token is not None:
+                sums_BK = slices.sums(batch, result.by_token)
+            found.append(replace(result, cluster_B=batch.cluster_B, by_token=None, slices_BK=sums_BK))
         return found
 
     with inference(model, device, precision):
@@ -121,6 +138,9 @@ def measure(
     records = [record for score in scores for record in score.records]
     pooled = scores[0].accuracy_B is not None or scores[0].nats_B is not None
     found = [summarise(scores, objective, split, available)] if pooled else []
+    sums_NK = _joined([s.slices_BK for s in scores])
+    if slices is not None and len(sums_NK):
+        found[0] = replace(found[0], slices=slices.totals(sums_NK, _joined([s.cluster_B for s in scores])))
     found += objective.summarise(records, split) if records else []
     return [_with_setting(metric, task, available) for metric in found]
 
@@ -217,4 +237,5 @@ def _errors(
 
 def _joined(parts: list[Tensor | None]) -> NDArray[np.float64]:
     """Return a field of all scores; empty where they do not have it."""
-    return np.concatenate([np.zeros(0), *(part.double().cpu().numpy() for part in parts if part is not None)])
+    found = [part.double().cpu().numpy() for part in parts if part is not None]
+    return np.concatenate(found) if found else np.zeros(0)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from architectures.backbone import Backbone
 from experiments.evaluation.measure import EVALUATION_SEED, first_examples
+from experiments.evaluation.slices import longest_repeats
 from experiments.objectives.objective import Objective
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.precision import inference
@@ -60,20 +61,6 @@ SLICES = ("repeated", "other")
 """Of the tokens: those that complete a bigram of the context once more, and the others."""
 
 
-def repeated_bigrams(tokens_BT: Tensor, vocab_size: int) -> Tensor:
-    """True (B, T) where a token and the one before it stood together earlier in the same sequence.
-
-    Such a token can be had by recall from the context: look for the last token, repeat what followed it.
-    """
-    pair_BS = tokens_BT[:, :-1] * vocab_size + tokens_BT[:, 1:]
-    sorted_BS, order_BS = pair_BS.sort(dim=1, stable=True)
-    again_BS = torch.zeros_like(sorted_BS, dtype=torch.bool)
-    again_BS[:, 1:] = sorted_BS[:, 1:] == sorted_BS[:, :-1]  # all but the first of equal pairs
-    found_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
-    found_BT[:, 1:] = torch.zeros_like(again_BS).scatter(1, order_BS, again_BS)
-    return found_BT
-
-
 def nats_by_recall(
     model: Backbone,
     objective: Objective,
@@ -92,7 +79,7 @@ def nats_by_recall(
     for batch, nats_BT, scored_BT in position_nats(
         model, objective, split, "recall=false", examples=examples, batch_size=batch_size, precision=precision
     ):
-        repeated_BT = repeated_bigrams(batch.tokens_BT, objective.task.vocabulary.size)
+        repeated_BT = longest_repeats(batch.tokens_BT, 2) == 2
         for name, slice_BT in zip(SLICES, (repeated_BT, ~repeated_BT), strict=True):
             nats[name] += nats_BT[slice_BT & scored_BT].sum().item()
             count[name] += int((slice_BT & scored_BT).sum())

@@ -107,6 +107,28 @@ class View:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenScores:
+    """What each token adds to ``Score.nats_B`` and ``Score.bytes_B``; float64, in CPU memory."""
+
+    nats_BT: Tensor
+    tokens_BT: Tensor
+    """Tokens that the nats stand for: 1 where a token is scored, 0 where it is not. Where an estimator
+    draws some of the tokens, the weights that it gives them; their sum is the number of scored tokens, or has
+    it as its mean."""
+    bytes_BT: Tensor
+
+    @classmethod
+    def of(cls, batch: Batch, nats_BT: Tensor, tokens_BT: Tensor, counted_BT: Tensor) -> TokenScores:
+        """Return the scores of tokens of which the bytes of text count ``counted_BT`` times."""
+        assert batch.bytes_BT is not None
+        return cls(
+            nats_BT=nats_BT.double(),
+            tokens_BT=tokens_BT.double(),
+            bytes_BT=batch.bytes_BT * counted_BT.double(),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Score:
     """Scores of each sequence of a batch; float64, so that sums are exact enough."""
 
@@ -118,6 +140,10 @@ class Score:
     """Fraction of the answers given correctly."""
     cluster_B: Tensor | None = None
     """The group that each sequence belongs to, as in the batch."""
+    by_token: TokenScores | None = None
+    """The same by token, of windows of text; None where the objective does not say."""
+    slices_BK: Tensor | None = None
+    """Sums over slices of the tokens, set by the evaluation that asks for them."""
     records: Sequence[Any] = ()
     """An entry for each sequence, from which ``Objective.summarise`` computes its metrics."""
 
@@ -280,6 +306,16 @@ def documents(shown_BT: Tensor, vocabulary: Vocabulary) -> Tensor:
 def row_noise(generators: Sequence[torch.Generator], length: int) -> Tensor:
     """Uniform numbers (B, T), each row drawn from its own generator."""
     return torch.stack([torch.rand(length, generator=generator) for generator in generators])
+
+
+def in_text_order(values_BY: Tensor, view: View, scored_BT: Tensor) -> Tensor:
+    """Return what a view scores at its own positions at those of the text, (B, T), on the CPU; 0 elsewhere.
+
+    The view scores exactly the tokens ``scored_BT``, in their order.
+    """
+    found_BT = torch.zeros(scored_BT.shape, dtype=torch.float64)
+    found_BT[scored_BT] = values_BY.cpu().double()[view.weight_BT.cpu() > 0]
+    return found_BT
 
 
 def scored_bytes(batch: Batch, scored_BT: Tensor) -> Tensor:

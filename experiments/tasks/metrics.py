@@ -26,6 +26,21 @@ JACKKNIFE_GROUPS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
+class SliceTotals:
+    """What the tokens of a slice of the text add to a score in bits per byte."""
+
+    by: str
+    """The grouping that it is a slice of, such as ``recall``; its slices add up to the score."""
+    name: str
+    bits: float
+    tokens: float
+    """Tokens that the bits stand for."""
+    bytes: float
+    cluster_totals: list[list[float]]
+    """Bits and tokens of each cluster of the metric, or of groups of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Metric:
     """A number that a table may show, with all that is needed to read it.
 
@@ -69,6 +84,8 @@ class Metric:
     """Of each cluster the two sums whose ratio over all clusters is the value (bits and bytes, or right
     answers and examples); of more than ``JACKKNIFE_GROUPS`` clusters, of so many groups of them. The
     standard error of a difference of two models on the same items follows from them."""
+    slices: list[SliceTotals] | None = None
+    """What each slice of the text adds to the score, of the test split of a text task."""
 
     def __post_init__(self) -> None:
         if not self.name or self.direction not in DIRECTIONS:
@@ -119,10 +136,13 @@ def ratio_standard_error(
 
 
 def cluster_totals(
-    numerator_N: NDArray[np.float64], denominator_N: NDArray[np.float64], cluster_N: NDArray[Any]
+    numerator_N: NDArray[np.float64],
+    denominator_N: NDArray[np.float64],
+    cluster_N: NDArray[Any],
+    groups: int = JACKKNIFE_GROUPS,
 ) -> list[list[float]]:
-    """Return the sums of both over each cluster, or over at most ``JACKKNIFE_GROUPS`` groups of clusters."""
-    number_N = np.unique(cluster_N, return_inverse=True)[1] % JACKKNIFE_GROUPS
+    """Return the sums of both over each cluster, or over at most ``groups`` groups of clusters."""
+    number_N = np.unique(cluster_N, return_inverse=True)[1] % groups
     return [
         list(pair)
         for pair in zip(

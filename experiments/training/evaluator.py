@@ -53,6 +53,7 @@ class Evaluator:
                 precision=self.precision,
                 before_batch=self.before_batch,
                 shard=self.strategy.dims.evaluation_shard(),
+                by_slice=split == "test" and objective is self.objective,
             )
 
         with averaged(self.optimizer), self.strategy.gathered():

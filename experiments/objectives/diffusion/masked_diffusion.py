@@ -12,7 +12,7 @@ Shapes: B batch, K blocks (one, but in block diffusion), T length, S samples, V 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +38,13 @@ from experiments.objectives.generation_metrics import (
     generation_metrics,
     source_prompts,
 )
-from experiments.objectives.objective import Score, View, scored_bytes, weighted_cross_entropy
+from experiments.objectives.objective import (
+    Score,
+    TokenScores,
+    View,
+    scored_bytes,
+    weighted_cross_entropy,
+)
 from experiments.runtime.errors import nearest
 from experiments.tasks.bits_per_byte import bits_per_byte
 from experiments.tasks.likelihood import Likelihood
@@ -195,22 +201,36 @@ class MaskedDiffusion(UnmaskingObjective):
 
         The context of a window is never masked, so that the bound is on the scored tokens given the context.
         """
-        nats_BS = self.estimates(model, batch, generators)
-        bytes_B = scored_bytes(batch, batch.answer_BT & batch.valid_BT)
-        nats_B, records = nats_BS.mean(1), []
+        samples = list(self._samples(model, batch, generators))
+        nats_BS = torch.stack([nats_BT.sum(1).cpu() for nats_BT, _ in samples], dim=1)
+        scored_BT = batch.answer_BT & batch.valid_BT
+        bytes_B = scored_bytes(batch, scored_BT)
+        nats_B, records, by_token = nats_BS.mean(1), [], None
+        if self.continues:
+            nats_BT, weight_BT = (
+                torch.stack([x.cpu() for x in xs]).mean(0) for xs in zip(*samples, strict=True)
+            )
+            by_token = TokenScores.of(batch, nats_BT, weight_BT, scored_BT)
         if nats_BS.shape[1] > 1:
             variance_B = nats_BS.var(1) / nats_BS.shape[1]
             records = list(zip(variance_B.tolist(), bytes_B.tolist(), strict=True))
-        return Score(nats_B=nats_B, bytes_B=bytes_B, records=records)
+        return Score(nats_B=nats_B, bytes_B=bytes_B, by_token=by_token, records=records)
 
     def estimates(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Tensor:
         """``evaluation_samples`` estimates (B, S) of each sequence's bound, in nats, float64.
 
         They are stratified: each sample draws from its own part of the times, or of the counts.
         """
+        samples = self._samples(model, batch, generators)
+        return torch.stack([nats_BT.sum(1).cpu() for nats_BT, _ in samples], dim=1)
+
+    def _samples(
+        self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield weighted nats (B, T) of each masked copy, and the weights, float64 on the model's device."""
         device = next(model.parameters()).device
         batch = self._canvas(batch)
-        samples, found = self.config.evaluation_samples, []
+        samples = self.config.evaluation_samples
         scored_BT, block_T = batch.answer_BT & batch.valid_BT, self.blocks(batch.tokens_BT.shape[1])
         for index in range(samples):
             part = (index / samples, 1 / samples)
@@ -219,8 +239,7 @@ class MaskedDiffusion(UnmaskingObjective):
             else:
                 noised = by_time(scored_BT, block_T, generators, part, self.noise)
             view = self._view(batch, batch.tokens_BT, *noised).to(device)
-            found.append(self.nats(view.run(model), view).double().sum(1).cpu())
-        return torch.stack(found, dim=1)
+            yield self.nats(view.run(model), view).double(), view.weight_BT.double()
 
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
         """Return the estimator's own part of the standard error, or the metrics of generated texts."""

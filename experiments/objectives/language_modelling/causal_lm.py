@@ -12,7 +12,14 @@ import torch
 
 from architectures.backbone import Backbone, Capabilities
 from experiments.objectives.decoding.sampling import PrefillState, pad_right
-from experiments.objectives.objective import Objective, Score, View, documents, scored_bytes
+from experiments.objectives.objective import (
+    Objective,
+    Score,
+    TokenScores,
+    View,
+    documents,
+    scored_bytes,
+)
 from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.task import Batch
 
@@ -54,9 +61,12 @@ class CausalLM(Objective):
 
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
         view = self.answer_view(batch).to(next(model.parameters()).device)
+        nats_BT = self.nats(view.run(model), view).double()
+        scored_BT = batch.answer_BT & batch.valid_BT
         return Score(
-            nats_B=self.nats(view.run(model), view).double().sum(1).cpu(),
-            bytes_B=scored_bytes(batch, batch.answer_BT & batch.valid_BT),
+            nats_B=nats_BT.sum(1).cpu(),
+            bytes_B=scored_bytes(batch, scored_BT),
+            by_token=TokenScores.of(batch, nats_BT.cpu(), scored_BT, scored_BT),
         )
 
     def prefill_state(

@@ -18,7 +18,14 @@ from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
 from experiments.objectives.decoding.sampling import PrefillState
-from experiments.objectives.objective import Objective, Score, View, scored_bytes
+from experiments.objectives.objective import (
+    Objective,
+    Score,
+    TokenScores,
+    View,
+    in_text_order,
+    scored_bytes,
+)
 from experiments.objectives.source_target import keep, prefill_target, source_target_view
 from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.task import Batch
@@ -171,12 +178,18 @@ class Denoising(Objective):
         device = next(model.parameters()).device
         nats_B = torch.zeros(len(batch.tokens_BT), dtype=torch.float64)
         bytes_B = torch.zeros_like(nats_B)
+        scored_BT = batch.answer_BT & batch.valid_BT
+        nats_BT, counted_BT = (torch.zeros(scored_BT.shape, dtype=torch.float64) for _ in range(2))
         for _ in range(self.config.evaluation_samples):
             view, hidden_BT = self._corrupted(batch, generators, score_end=False)
             view = view.to(device)
-            nats_B += self.nats(view.run(model), view).double().sum(1).cpu()
+            found_BY = self.nats(view.run(model), view).double()
+            nats_B += found_BY.sum(1).cpu()
             bytes_B += scored_bytes(batch, hidden_BT)
-        return Score(nats_B=nats_B, bytes_B=bytes_B)
+            nats_BT += in_text_order(found_BY, view, scored_BT)
+            counted_BT += hidden_BT
+        by_token = TokenScores.of(batch, nats_BT, counted_BT, counted_BT)
+        return Score(nats_B=nats_B, bytes_B=bytes_B, by_token=by_token)
 
     def prefill_state(
         self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
 from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
-from experiments.objectives.objective import Score, View, documents, row_noise, scored_bytes
+from experiments.objectives.objective import Score, TokenScores, View, documents, row_noise, scored_bytes
 from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.metrics import Metric, jackknife
 from experiments.tasks.task import Batch
@@ -138,17 +138,23 @@ class MaskedLM(UnmaskingObjective):
         samples_B = length_B.clamp_max(self.config.evaluation_positions or T)
         order_BT = row_noise(generators, T).masked_fill(~scored_BT, 2.0).argsort(1).argsort(1)
         nats_B = torch.zeros(B, dtype=torch.float64)
+        nats_BT = torch.zeros(B, T, dtype=torch.float64)
         for index in range(int(samples_B.max())):
             hidden_BT = (order_BT == index) & scored_BT
             shown_BT = batch.tokens_BT.masked_fill(hidden_BT, self.vocabulary.mask)
             view = self._view(batch, shown_BT, hidden_BT).to(device)
-            nats_B += self.nats(view.run(model), view).double().sum(1).cpu()
+            found_BT = self.nats(view.run(model), view).double()
+            nats_B += found_BT.sum(1).cpu()
+            nats_BT += found_BT.cpu()
         nats_B = nats_B * length_B / samples_B
+        weight_B1 = (length_B / samples_B)[:, None]
+        drawn_BT = (order_BT < samples_B[:, None]) & scored_BT
         cluster_B = torch.full((B,), -1) if batch.cluster_B is None else batch.cluster_B
         columns = (nats_B.tolist(), scored_BT.sum(1).tolist(), cluster_B.tolist())
         return Score(
             nats_B=nats_B,
             bytes_B=scored_bytes(batch, scored_BT),
+            by_token=TokenScores.of(batch, nats_BT * weight_B1, drawn_BT * weight_B1, scored_BT),
             records=list(zip(*columns, strict=True)),
         )
 

@@ -18,7 +18,15 @@ from torch import Tensor
 from architectures.backbone import Backbone, Capabilities
 from experiments.objectives.decoding.sampling import PrefillState
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
-from experiments.objectives.objective import Objective, Score, View, row_noise, scored_bytes
+from experiments.objectives.objective import (
+    Objective,
+    Score,
+    TokenScores,
+    View,
+    in_text_order,
+    row_noise,
+    scored_bytes,
+)
 from experiments.objectives.source_target import cut_out, prefill_target
 from experiments.runtime.errors import DataError
 from experiments.tasks.likelihood import Likelihood
@@ -96,15 +104,20 @@ class PrefixLM(Objective):
         nats_B = torch.zeros(len(batch.tokens_BT), dtype=torch.float64)
         bytes_B = torch.zeros_like(nats_B)
         scored_BT = batch.answer_BT & batch.valid_BT
+        nats_BT, counted_BT = (torch.zeros(scored_BT.shape, dtype=torch.float64) for _ in range(2))
         cut_B1 = scored_BT[:, :1]
         samples = self.config.evaluation_samples if cut_B1.any() else 1
         for _ in range(samples):
             drawn_BT = suffix_mask(batch.valid_BT, row_noise(generators, 1)[:, 0])
             suffix_BT = torch.where(cut_B1, drawn_BT, scored_BT)
             view = self._view(batch, suffix_BT).to(device)
-            nats_B += self.nats(view.run(model), view).double().sum(1).cpu() / samples
+            found_BY = self.nats(view.run(model), view).double()
+            nats_B += found_BY.sum(1).cpu() / samples
             bytes_B += scored_bytes(batch, suffix_BT) / samples
-        return Score(nats_B=nats_B, bytes_B=bytes_B)
+            nats_BT += in_text_order(found_BY, view, suffix_BT & scored_BT) / samples
+            counted_BT += suffix_BT / samples
+        by_token = TokenScores.of(batch, nats_BT, counted_BT, counted_BT)
+        return Score(nats_B=nats_B, bytes_B=bytes_B, by_token=by_token)
 
     def prefill_state(
         self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from architectures.backbone import Backbone, Output
 from architectures.layers.readout import SequenceReadout
 from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
-from experiments.objectives.objective import Score, View
+from experiments.objectives.objective import Score, TokenScores, View
 from experiments.runtime.errors import nearest
 from experiments.tasks.metrics import Metric, accuracy, split_metrics
 from experiments.tasks.task import Batch, Task
@@ -154,11 +154,25 @@ class SentencePairs(MaskedLM):
         pairs, changed_B = self.pairs(batch, generators)
         windows = [self._window(batch, row) for row in range(len(changed_B))]
         halves = [(window[: len(window) // 2], window[len(window) // 2 :]) for window in windows]
-        score = super().likelihood_score(model, self._framed(batch, halves), generators)
+        framed = self._framed(batch, halves)
+        score = super().likelihood_score(model, framed, generators)
+        assert score.by_token is not None
+        by_token = self._in_window(batch, framed, score.by_token)
         readout_BC = self._view(pairs, pairs.tokens_BT, pairs.valid_BT).to(device).run(model).readout
         assert readout_BC is not None
         answers = zip(changed_B.tolist(), readout_BC.argmax(-1).tolist(), strict=True)
-        return replace(score, records=list(zip(score.records, answers, strict=True)))
+        return replace(score, by_token=by_token, records=list(zip(score.records, answers, strict=True)))
+
+    def _in_window(self, batch: Batch, framed: Batch, scores: TokenScores) -> TokenScores:
+        """Return the scores of a pair's symbols at their places in the window that was cut in two."""
+        (from_BF, to_BT) = (self._symbols(b) for b in (framed, batch))
+
+        def moved(values_BF: Tensor) -> Tensor:
+            values_BT = torch.zeros(to_BT.shape, dtype=torch.float64)
+            values_BT[to_BT] = values_BF[from_BF]
+            return values_BT
+
+        return TokenScores(**{name: moved(values_BF) for name, values_BF in vars(scores).items()})
 
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
         """The pseudo-perplexity, and the share of pairs of which the answer is right."""

@@ -18,7 +18,14 @@ from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
 from experiments.objectives.decoding.sampling import PrefillState, pad_right
-from experiments.objectives.objective import Objective, Score, View, scored_bytes
+from experiments.objectives.objective import (
+    Objective,
+    Score,
+    TokenScores,
+    View,
+    in_text_order,
+    scored_bytes,
+)
 from experiments.objectives.source_target import cut_out
 from experiments.runtime.errors import ConfigError, DataError
 from experiments.tasks.likelihood import Likelihood
@@ -168,12 +175,17 @@ class SpanCorruption(Objective):
         device = next(model.parameters()).device
         nats_B = torch.zeros(batch.tokens_BT.shape[0], dtype=torch.float64)
         bytes_B = torch.zeros_like(nats_B)
+        nats_BT, counted_BT = (torch.zeros(batch.tokens_BT.shape, dtype=torch.float64) for _ in range(2))
         for _ in range(self.config.evaluation_samples):
             noise_BT = torch.cat([self._noise(batch, 1, generator) for generator in generators])
             view = self._view(batch, noise_BT, score_all=False).to(device)
-            nats_B += self.nats(view.run(model), view).double().sum(1).cpu()
-            bytes_B += scored_bytes(batch, noise_BT & batch.answer_BT)
-        return Score(nats_B=nats_B, bytes_B=bytes_B)
+            found_BY, cut_BT = self.nats(view.run(model), view).double(), noise_BT & batch.answer_BT
+            nats_B += found_BY.sum(1).cpu()
+            bytes_B += scored_bytes(batch, cut_BT)
+            nats_BT += in_text_order(found_BY, view, cut_BT)
+            counted_BT += cut_BT
+        by_token = TokenScores.of(batch, nats_BT, counted_BT, counted_BT)
+        return Score(nats_B=nats_B, bytes_B=bytes_B, by_token=by_token)
 
     def prefill_state(
         self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int

@@ -37,6 +37,8 @@ PASSAGE = 1024
 """Tokens of the passages that ``TextConfig.train_tokens`` picks, and of the clusters of a split that is one
 document."""
 HALF = "half"
+COUNTED_TOKENS = 1 << 22
+"""Training tokens of which frequencies are counted at most."""
 _CHUNK = 1 << 22
 """Tokens whose words are counted at once."""
 
@@ -256,6 +258,11 @@ class Text(Task):
             words += len(text.split()) - (inside and not text[:1].isspace())  # one cut in two counts once
             inside = not text[-1:].isspace()
         return words / num_bytes
+
+    def train_token_counts(self) -> NDArray[np.int64]:
+        """Return how often each token stands in the training text (V,); of a long one, in a part of it."""
+        part_N = passages(self._file.tokens["train"], COUNTED_TOKENS)
+        return np.bincount(part_N, minlength=self.vocabulary.size)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt, without bos or eos."""

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from analysis.experts.token_kinds import KINDS, SPECIAL, character_kinds, is_code, token_kinds
+from analysis.experts.token_kinds import KINDS, SPECIAL, character_kinds, token_kinds
 
 
 def kind_of(text: str, word: str) -> str:
@@ -43,18 +43,9 @@ def test_a_capital_that_opens_a_sentence_makes_no_name() -> None:
 @pytest.mark.parametrize(
     "line", [">>> f(1)", "x = 3", "    return x(y)", "def f(a):", "stmt ::= target", "   f(3)", "@property"]
 )
-def test_lines_of_code(line: str) -> None:
-    assert is_code(line)
+def test_all_of_a_line_of_code_is_code(line: str) -> None:
     kinds = {KINDS[kind] for kind in character_kinds(line)}
     assert kinds <= {"code", "whitespace"}
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["Return the value (if any) for a key.", "This is one of: red, blue.", "", "If True, nothing happens"],
-)
-def test_lines_of_prose(line: str) -> None:
-    assert not is_code(line)
 
 
 def test_a_token_has_the_kind_of_its_word_and_bytes_that_are_no_text_stay_bytes() -> None:

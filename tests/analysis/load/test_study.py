@@ -47,6 +47,18 @@ def test_a_lone_killed_run_goes_by_its_cell(write_run: Any, tmp_path: Path) -> N
     assert (run["arm"], run["task"], run["scale"]) == ("mamba", "text", "nano")
 
 
+def test_slices_of_a_text_are_a_column(write_run: Any, tmp_path: Path) -> None:
+    slices = [{"by": "recall", "name": "repeats 8 bytes", "bits": 2.5, "tokens": 1.0, "bytes": 1.0}]
+    for seed, found in enumerate((None, slices)):
+        folder = write_run("mamba", seed, 2.4)
+        record = json.loads((folder / "result.json").read_text())
+        record["metrics"][0]["slices"] = found
+        (folder / "result.json").write_text(json.dumps(record))
+    first, second = load_study(tmp_path / "runs", "compare")["slices"]
+    assert first is None
+    assert json.loads(second) == slices
+
+
 def test_numbers_written_as_text(write_run: Any, tmp_path: Path) -> None:
     folder = write_run("mamba", 0, 2.4)
     record = json.loads((folder / "result.json").read_text())

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from experiments.evaluate import evaluate
-from experiments.evaluation.perplexity import repeated_bigrams
 from experiments.run.load_model import load_model
 from experiments.runtime.device import torch_device
 from experiments.runtime.errors import ConfigError
@@ -99,13 +98,6 @@ def test_loss_by_position_is_that_of_the_positions(
     assert [(v["begin"], v["end"]) for v in values] == [(0, 10), (10, 21), (21, 32)]
     for v in values:
         assert v["nats_per_token"] == pytest.approx(nats_BT[:, v["begin"] : v["end"]].mean().item(), rel=1e-5)
-
-
-def test_repeated_bigrams_by_hand() -> None:
-    #                       a  b  c  a  b  a  a  a  b
-    tokens_BT = torch.tensor([[0, 1, 2, 0, 1, 0, 0, 0, 1], [2, 2, 2, 2, 1, 2, 1, 0, 2]])
-    expected_BT = [[0, 0, 0, 0, 1, 0, 0, 1, 1], [0, 0, 1, 1, 0, 0, 1, 0, 0]]
-    assert repeated_bigrams(tokens_BT, 3).int().tolist() == expected_BT
 
 
 def test_the_loss_is_split_by_what_recall_could_have_given(

@@ -1,0 +1,160 @@
+"""Slices of the tokens of a text: where in it a model spends its bits.
+
+Every token of a window is in one slice of each grouping (``by``):
+
+    recall      whether the token completes an n-gram that stands earlier in its window, which a model can
+                repeat from its context (Arora et al. 2023, Zoology, arXiv 2312.04927): n = 2, or 8 of bytes
+    repeat      the longest n-gram that ends with the token and stands earlier in its window
+    position    the number of tokens before it in its window
+    frequency   the share of the training text that the tokens which are more frequent make up
+    kind        kind of text (``experiments.evaluation.text_kinds``)
+
+They depend on the text, the tokenizer and the windows, not on a model: all models of a table share them. The
+slices of a grouping add up to the score.
+
+Shapes: B batch, T length, V vocabulary, N sequences of a split, K numbers of each: three for each slice.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from experiments.evaluation.text_kinds import KINDS, token_kinds
+from experiments.objectives.objective import TokenScores
+from experiments.tasks.bits_per_byte import nats_to_bits
+from experiments.tasks.metrics import SliceTotals, cluster_totals
+from experiments.tasks.task import Batch
+from experiments.tasks.text.text import Text
+
+RECALL_TOKENS, RECALL_BYTES = 2, 8
+"""The n of ``recall``. A pair of bytes repeats by chance; two tokens of a trained vocabulary have about eight
+bytes."""
+REPEATS = {1: "nothing", 2: "2 or 3", 4: "4 to 7", 8: "8 to 15", 16: "16 or more"}
+"""Names of the slices of ``repeat`` by their smallest n."""
+FREQUENCIES = {0.0: "commonest half", 0.5: "next 40%", 0.9: "next 9%", 0.99: "rarest 1%"}
+"""Names of the slices of ``frequency`` by the share at which they begin."""
+STRETCHES = 4
+"""Equal parts of the scored positions of a window."""
+CLUSTERS = 32
+"""Groups of documents whose sums are recorded."""
+SUMS = 3
+"""Numbers of each slice of a sequence: nats, tokens, bytes."""
+
+
+class Grouping(NamedTuple):
+    """A way to divide tokens into slices."""
+
+    by: str
+    names: tuple[str, ...]
+
+
+class TokenSlices:
+    """The slices of the windows of a text task."""
+
+    def __init__(self, task: Text) -> None:
+        self.task = task
+        self.recall = RECALL_BYTES if max(map(len, task.tokenizer.token_bytes)) == 1 else RECALL_TOKENS
+        length, context = task.sequence_length, task.sequence_length - task.stride
+        ends = [context + task.stride * part // STRETCHES for part in range(STRETCHES + 1)]
+        self.begins = sorted({0, *ends[:-1]})
+        self.frequency_V = frequency_bands(task.train_token_counts())
+        unit = "bytes" if self.recall == RECALL_BYTES else "tokens"
+        last = [begin - 1 for begin in [*self.begins[1:], length]]
+        positions = (f"{begin:,} to {end:,}" for begin, end in zip(self.begins, last, strict=True))
+        self.groupings = (
+            Grouping("recall", (f"repeats fewer than {self.recall} {unit}", f"repeats {self.recall} {unit}")),
+            Grouping("repeat", tuple(REPEATS.values())),
+            Grouping("position", tuple(positions)),
+            Grouping("frequency", tuple(FREQUENCIES.values())),
+            Grouping("kind", KINDS),
+        )
+
+    def labels(self, tokens_BT: Tensor) -> list[NDArray[np.int64]]:
+        """Return the slice (B, T) of each token of windows in each of ``groupings``, as its number there."""
+        longest_BT = longest_repeats(tokens_BT, max(REPEATS)).numpy()
+        window_BT = tokens_BT.numpy()
+        position_T = np.searchsorted(self.begins, np.arange(window_BT.shape[1]), side="right") - 1
+        return [
+            (longest_BT >= self.recall).astype(np.int64),
+            np.searchsorted(list(REPEATS), longest_BT, side="right") - 1,
+            np.broadcast_to(position_T, window_BT.shape),
+            self.frequency_V[window_BT],
+            token_kinds(window_BT, self.task.tokenizer.token_bytes),
+        ]
+
+    def sums(self, batch: Batch, scores: TokenScores) -> Tensor:
+        """Return nats, tokens and bytes (B, K) of each slice of each sequence, in order of ``groupings``."""
+        rows = len(batch.tokens_BT)
+        values = [x.numpy() for x in (scores.nats_BT, scores.tokens_BT, scores.bytes_BT)]
+        found = []
+        for grouping, slice_BT in zip(self.groupings, self.labels(batch.tokens_BT), strict=True):
+            size = len(grouping.names)
+            index_N = (slice_BT + size * np.arange(rows)[:, None]).ravel()
+            sums = [np.bincount(index_N, x_BT.ravel(), rows * size).reshape(rows, size) for x_BT in values]
+            found.append(np.stack(sums, axis=2).reshape(rows, SUMS * size))
+        return torch.from_numpy(np.concatenate(found, axis=1))
+
+    def totals(self, sums_NK: NDArray[np.float64], cluster_N: NDArray[np.float64]) -> list[SliceTotals]:
+        """Return what is recorded of each slice that is not empty."""
+        names = [(grouping.by, name) for grouping in self.groupings for name in grouping.names]
+        found = []
+        for (by, name), (nats_N, tokens_N, bytes_N) in zip(
+            names, sums_NK.T.reshape(len(names), SUMS, -1), strict=True
+        ):
+            if not (nats_N.any() or tokens_N.any() or bytes_N.any()):
+                continue
+            bits_N = nats_to_bits(nats_N)
+            found.append(
+                SliceTotals(
+                    by=by,
+                    name=name,
+                    bits=float(bits_N.sum()),
+                    tokens=float(tokens_N.sum()),
+                    bytes=float(bytes_N.sum()),
+                    cluster_totals=[
+                        [round(bits, 2), round(tokens, 2)]
+                        for bits, tokens in cluster_totals(bits_N, tokens_N, cluster_N, groups=CLUSTERS)
+                    ],
+                )
+            )
+        return found
+
+
+def longest_repeats(tokens_BT: Tensor, most: int) -> Tensor:
+    """Return the longest n-gram (B, T) that ends with each token and stands earlier in its row.
+
+    Of n only the powers of two up to ``most`` are told apart: the largest of them that is reached; 1 where
+    not even the token and the one before it stood together. The earlier n-gram may overlap.
+
+    The n-grams of twice a length are pairs of those of the length, so each length takes one sort (prefix
+    doubling: Karp, Miller and Rosenberg 1972).
+    """
+    rows, length = tokens_BT.shape
+    found_BT = torch.ones_like(tokens_BT)
+    number_BS = tokens_BT  # of the n-gram that ends at each place from n - 1 on, equal where n-grams are
+    n = 1
+    while 2 * n <= min(most, length):
+        pair_BS = number_BS[:, :-n] * (int(number_BS.max()) + 1) + number_BS[:, n:]
+        n *= 2
+        number_N = torch.unique(pair_BS, return_inverse=True)[1]
+        number_BS = number_N.view(pair_BS.shape)
+        in_row_BS = number_BS + (int(number_BS.max()) + 1) * torch.arange(rows)[:, None]
+        sorted_N, order_N = in_row_BS.flatten().sort(stable=True)
+        again_N = torch.zeros_like(sorted_N, dtype=torch.bool)
+        again_N[order_N[1:]] = sorted_N[1:] == sorted_N[:-1]  # all but the first of equal ones
+        found_BT[:, n - 1 :][again_N.view(pair_BS.shape)] = n
+    return found_BT
+
+
+def frequency_bands(count_V: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the band (V,) of each token: the share of a text that more frequent tokens make up."""
+    order_V = np.argsort(-count_V, kind="stable")
+    before_V = np.cumsum(count_V[order_V]) - count_V[order_V]
+    band_V = np.empty(len(count_V), dtype=np.int64)
+    band_V[order_V] = np.searchsorted(list(FREQUENCIES), before_V / count_V.sum(), side="right") - 1
+    return band_V
