@@ -5,8 +5,8 @@
 
 Prints what wins, by how much and how surely, then a table for each task; of several studies also what
 differs between them. Writes results.csv and results.parquet (a row for each run), table.csv, table.md and
-table.tex (a row for each model), pairs.csv (a row for each two models that are compared) and compare.html;
-against.svg too, where the study has study.against.
+table.tex (a row for each model), pairs.csv (a row for each two models that are compared), slices.csv (a row
+for each slice of a text of each model) and compare.html; against.svg too, where the study has study.against.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from analysis.load.study import load_history, load_study
 from analysis.report.page import Findings, find, render_page
 from analysis.stats.comparisons import comparisons
 from analysis.stats.steps_to_loss import with_steps
+from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings, with_warnings
 from analysis.tables.columns import WIDTH
@@ -68,6 +69,7 @@ def publish(frame: pd.DataFrame, history: pd.DataFrame, found: Findings, config:
         "table.csv": arms.to_csv(index=False),
         "table.md": render_markdown(frame, wide=config.wide),
         "table.tex": render_latex(frame),
+        "slices.csv": slice_table(frame).to_csv(index=False),
         "pairs.csv": with_warnings(comparisons(frame), warnings).to_csv(index=False),
         "compare.html": render_page(frame, history, found),
     }

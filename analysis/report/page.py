@@ -25,6 +25,7 @@ from analysis.figures.contexts import EVALUATED, further_curves, position_curves
 from analysis.figures.curves import AXES, learning_curves
 from analysis.figures.scores import final_scores, forest, profiles
 from analysis.figures.style import styles
+from analysis.figures.text_slices import slice_gains
 from analysis.figures.tradeoffs import decoding_note, pareto_fronts
 from analysis.figures.training import compute_to_target, gradient_norms, rate_curves
 from analysis.report import tables
@@ -40,6 +41,7 @@ from analysis.stats.comparisons import comparisons
 from analysis.stats.extra_tests import published
 from analysis.stats.learning_rates.sensitivity import rate_notes, rate_optima, rate_runs
 from analysis.stats.ranks import baseline_gains, levels_reached
+from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
 from analysis.tables.headings import counts_line, joined_lines, study_name, verdict
@@ -88,6 +90,7 @@ def find(frame: pd.DataFrame, history: pd.DataFrame, speed: pd.DataFrame | None 
         "further_tests": further_curves(frame),
         "recall_maps": recall_maps(frame),
         "positions": position_curves(read_positions(frame), frame),
+        "slices": slice_gains(slice_table(frame), frame),
         "gains": forest(baseline_gains(frame), frame),
         "performance_profiles": profiles(frame),
         "speed": None if speed is None else speed_curves(speed),
@@ -159,6 +162,7 @@ def _tables(frame: pd.DataFrame, history: pd.DataFrame) -> dict[str, object]:
     return {
         "verdict_tables": tables.verdict_tables(frame),
         "further_tables": tables.further_tables(frame),
+        "slice_tables": tables.slice_tables(frame),
         "tables_over_tasks": tables.tables_over_tasks(frame),
         "stability_table": tables.stability_table(frame, history),
         "cost_table": tables.cost_table(frame),

@@ -21,11 +21,13 @@ from analysis.stats.run_costs import (
     cost_rows,
     stability_rows,
 )
+from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
 from analysis.tables.body import REFERENCES, Row, table_rows
 from analysis.tables.columns import table_columns
 from analysis.tables.format import flops, seconds, si, size
 from analysis.tables.headings import held_equal, how_compared, item_line, scored_line, title
+from analysis.tables.slices import slice_grids
 from analysis.tables.text import COLUMNS_NOTE, more_tables
 
 PROVENANCE = {
@@ -188,6 +190,14 @@ def further_tables(frame: pd.DataFrame) -> list[Table]:
         Table(title=name, head=head, rows=rows, note=note)
         for (task, scale), _ in frame.groupby(TASK_SCALE, sort=True)
         for name, head, rows, note in more_tables(frame, str(task), str(scale))
+    ]
+
+
+def slice_tables(frame: pd.DataFrame) -> list[Table]:
+    """Return the gains of each model on each slice of a text."""
+    return [
+        Table(title=name, head=head, rows=rows, note=note)
+        for name, head, rows, note in slice_grids(slice_table(frame))
     ]
 
 

@@ -24,6 +24,7 @@ from analysis.stats.comparisons import comparisons
 from analysis.stats.extra_tests import further_grid, further_scores, published
 from analysis.stats.performance_profile import NOTE, across_tasks, profile_grid
 from analysis.stats.steps_to_loss import steps_grid
+from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
 from analysis.tables.body import Row, table_rows
@@ -39,6 +40,7 @@ from analysis.tables.headings import (
     title,
 )
 from analysis.tables.sentences import answers
+from analysis.tables.slices import recall_grid
 
 ARM = 24
 """Least width of the column of models, where a further table is too wide."""
@@ -200,7 +202,10 @@ def _markdown_row(values: list[str]) -> str:
 def more_tables(
     frame: pd.DataFrame, task: str, scale: str
 ) -> list[tuple[str, list[str], list[list[str]], str]]:
-    """Return title, header, rows and note of each further table that a study asks for about one task."""
+    """Return title, header, rows and note of each further table about one task.
+
+    A study asks for them, but for recall from the window, which every text has.
+    """
     found = []
     here = frame[(frame["task"] == task) & (frame["scale"] == scale)]
     if "further" in here and not (tests := further_scores(here)).empty:
@@ -212,6 +217,8 @@ def more_tables(
         found.append((against.against_title(rows), *against.against_grid(rows), against.NOTE))
     if not (rows := solved.solve_rates(here)).empty:
         found.append((solved.solved_title(rows), *solved.solved_grid(rows), solved.NOTE))
+    if (recall := recall_grid(slice_table(here))) is not None:
+        found.append(recall)
     if (steps := steps_grid(here, task, scale)) is not None:
         found.append((*steps, ""))
     return found

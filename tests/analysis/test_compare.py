@@ -61,10 +61,11 @@ def test_everything_is_written_and_printed(study: Path, capsys: pytest.CaptureFi
         "table.md",
         "table.tex",
         "pairs.csv",
+        "slices.csv",
         "compare.html",
     ]
     assert sorted(p.name for p in folder.iterdir()) == sorted(names)
-    assert out.splitlines()[-7:] == [f"wrote {folder / name}" for name in names]
+    assert out.splitlines()[-len(names) :] == [f"wrote {folder / name}" for name in names]
 
     parquet = pd.read_parquet(folder / "results.parquet")
     assert parquet["score"].equals(frame["score"])

@@ -1,0 +1,68 @@
+"""Tables of slices of a text: recall alone for the terminal, all slices for the report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pandas as pd
+
+from analysis.stats.text_slices import RECALL, slice_sentences
+from analysis.stats.verdicts.verdict_test import UNDECIDED
+from experiments.tasks.likelihood import LIKELIHOOD_TYPES
+
+Grid = tuple[str, list[str], list[list[str]], str]
+"""Title, header, rows and note of a table."""
+NOTE = (
+    "Bits per token of the slice, with its share of the bytes; + is a gain over the baseline of the "
+    "likelihood type, ± its standard error over documents, * better or worse over seeds."
+)
+
+
+def recall_grid(table: pd.DataFrame) -> Grid | None:
+    """Return the scores of each model on tokens that repeat an earlier n-gram of their window and on others.
+
+    None without any. ``table`` is that of ``slice_table``, of one task and scale.
+    """
+    rows = table[table["by"] == RECALL]
+    if rows.empty:
+        return None
+    rows = rows.iloc[rows["likelihood"].map(list(LIKELIHOOD_TYPES).index).argsort(kind="stable")]
+    names = list(dict.fromkeys(rows["slice"]))
+    shares = {name: rows.loc[rows["slice"] == name, "share"].iloc[0] for name in names}
+    head = ["model"] + [word for name in names for word in (f"{name} ({shares[name]:.0%})", "gain")]
+    body = []
+    for (_, arm), own in rows.groupby(["likelihood", "arm"], sort=False):
+        by_name = own.set_index("slice")
+        cells = [cell for name in names if name in by_name.index for cell in _cells(by_name.loc[name])]
+        body.append([str(arm), *cells, *["-"] * (len(head) - 1 - len(cells))])
+    note = " ".join([*slice_sentences(table), NOTE])
+    return f"Recall from the window, {rows['task'].iloc[0]}, {rows['scale'].iloc[0]}", head, body, note
+
+
+def slice_grids(table: pd.DataFrame) -> Iterator[Grid]:
+    """Yield a table for each task, scale and likelihood type: a row for a slice, a column for a model.
+
+    ``table`` is that of ``slice_table``.
+    """
+    for (task, scale, likelihood), rows in table.groupby(["task", "scale", "likelihood"], sort=True):
+        baseline = rows["baseline"].iloc[0]
+        others = [arm for arm in dict.fromkeys(rows["arm"]) if arm != baseline]
+        head = ["by", "slice", "bytes", f"{baseline}, bits per token", *others]
+        body = []
+        for (by, name), own in rows.groupby(["by", "slice"], sort=False):
+            cells = own.set_index("arm")
+            gains = [_cells(cells.loc[arm])[1] if arm in cells.index else "-" for arm in others]
+            score = f"{cells.loc[baseline, 'score']:.3f}" if baseline in cells.index else "-"
+            body.append([str(by), str(name), f"{own['share'].iloc[0]:.1%}", score, *gains])
+        note = " ".join([*slice_sentences(rows), NOTE])
+        yield f"Slices of the text, {task}, {scale}, {likelihood}", head, body, note
+
+
+def _cells(row: pd.Series) -> tuple[str, str]:
+    """Return bits per token, and the gain over the baseline."""
+    if not math.isfinite(row["gain"]):
+        return f"{row['score']:.3f}", "baseline" if row["arm"] == row["baseline"] else "-"
+    error = "" if math.isnan(row["item_se"]) else f" ± {row['item_se']:.3f}"
+    star = "" if row["verdict"] == UNDECIDED else "*"
+    return f"{row['score']:.3f}", f"{row['gain']:+.3f}{error}{star}"
