@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -246,7 +247,8 @@ def test_a_run_records_the_slices_of_its_test_score_alone(tmp_path: Path) -> Non
         "trainer.extra_evaluations=['sequence_length=32']",
     )  # fmt: skip
     result = commands.result(folder)
-    first, *others = [*result["metrics"], *result["validation"]]
+    metrics: list[dict[str, Any]] = [*result["metrics"], *result["validation"]]
+    first, others = metrics[0], metrics[1:]
     assert {s["by"] for s in first["slices"]} == {"recall", "repeat", "position", "frequency", "kind"}
     own = [s for s in first["slices"] if s["by"] == "recall"]
     assert sum(s["bits"] for s in own) / sum(s["bytes"] for s in own) == pytest.approx(first["value"])
