@@ -20,10 +20,17 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.cli import parquet, run_command, write
+from analysis.report.page import find, render_page
+from analysis.stats.comparisons import comparisons
 from analysis.track.frame import track_frame
+from analysis.track.page import fill_page, track_markdown
+from analysis.track.results import history, test_runs
 from analysis.track.rules import Track, read_track
 from analysis.track.runs import listed, missing, show_plan, sweep, train
 from analysis.track.tuning import write_rates
+from experiments.config.sections import CONF
+
+DOCS = CONF.parent / "docs" / "tracks"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +55,8 @@ class TrackConfig:
     """A folder of further YAML files, as Hydra's --config-dir."""
     dry_run: bool = False
     """Print the cost and what is missing; train nothing."""
+    publish: bool = False
+    """Write the frame and the tables into docs/tracks/ too."""
     miniature: bool = False
     """Shrink every run to one of seconds, in a study of its own, to try the track out."""
 
@@ -56,6 +65,8 @@ class TrackConfig:
             raise ValueError("name a track: laptop, cpu, gpu or cluster, as in: archbench track cpu")
         if not self.runs:
             raise ValueError("runs= is empty: name the folder of all studies, for example runs=runs")
+        if self.publish and (self.miniature or self.dry_run):
+            raise ValueError("--publish beside --miniature or --dry-run: there is nothing to publish")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +83,7 @@ class Part:
     runs: Path
     out: Path
     dry_run: bool
+    publish: bool
 
 
 def prepare(config: TrackConfig) -> Part:
@@ -100,6 +112,7 @@ def prepare(config: TrackConfig) -> Part:
         runs=Path(config.runs),
         out=Path(config.out) if config.out else Path(config.runs) / track.folder / "analysis",
         dry_run=config.dry_run,
+        publish=config.publish,
     )
 
 
@@ -115,7 +128,7 @@ def run(part: Part) -> None:
         if not own.empty:
             print("learning rates: " + ", ".join(_rate(arm) for _, arm in own.iterrows()))
         trained += _stage(part, track.study, workload, part.test_words)
-        publish(part)
+        publish(part, best)
     if not trained:
         print(f"Nothing was trained: every run asked for of the track {track.name} has ended.")
 
@@ -142,10 +155,23 @@ def _stage(part: Part, study: str, workload: str, words: Sequence[str]) -> int:
     return len(left)
 
 
-def publish(part: Part) -> None:
-    """Write the frame of the track."""
+def publish(part: Part, best: pd.DataFrame) -> None:
+    """Write the frame of the track, its tables and its report."""
     frame = track_frame(part.track, part.runs)
-    print(f"wrote {write(part.out / 'track.parquet', parquet(frame))}", flush=True)
+    runs = test_runs(part.track, frame)
+    tables = track_markdown(part.track, runs, best)
+    contents: dict[str, str | bytes] = {"track.parquet": parquet(frame), "track.md": tables}
+    if (runs["status"] == "complete").any():
+        curves = history(runs)
+        contents["pairs.csv"] = comparisons(runs).to_csv(index=False)
+        contents["track.html"] = render_page(runs, curves, find(runs, curves))
+    paths = [write(part.out / name, content) for name, content in contents.items()]
+    if part.publish:
+        assert part.track.stored is not None
+        page = DOCS / part.track.page
+        paths.append(write(CONF.parent / part.track.stored, contents["track.parquet"]))
+        paths.append(write(page, fill_page(page.read_text(encoding="utf-8"), tables)))
+    print("\n".join(f"wrote {path}" for path in paths), flush=True)
 
 
 def _names(text: str) -> list[str]:

@@ -1,7 +1,7 @@
 """The frame of a track: the rows of its run folders and of the frame that is kept beside its page.
 
 A row of a run folder counts before a stored one. Columns are those of ``analysis.load.study`` without
-``path``, and
+``path`` and ``arm``, and
 
     curve     the validations of a run, JSON text: a list of [step, tokens, FLOPs, score]
 """
@@ -19,7 +19,7 @@ from analysis.track.rules import Track
 from experiments.config.sections import CONF
 
 KEY = ["study", "cell", "digest", "seed"]
-LEFT_OUT = ["path", "versions", "arm"]
+LEFT_OUT = ["path", "arm"]
 """Columns that name places of one machine, or are made anew."""
 
 

@@ -1,0 +1,185 @@
+"""The tables of a track as Markdown, which its page holds between two marks, and as text for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pandas as pd
+
+from analysis.stats.comparisons import comparisons
+from analysis.stats.target_profiles import FACTORS, performance_profiles, to_target
+from analysis.stats.verdicts.verdict_test import BETTER, EQUIVALENT, UNDECIDED, WORSE
+from analysis.stats.versus_baseline import with_differences
+from analysis.tables.format import si
+from analysis.tables.sentences import answers
+from analysis.track.results import carried_over, held_out, tally
+from analysis.track.rules import Track
+
+BEGIN, END = "<!-- tables:begin -->", "<!-- tables:end -->"
+NOT_RUN = "not run"
+
+
+def track_markdown(track: Track, runs: pd.DataFrame, tuning: pd.DataFrame) -> str:
+    """Return the results of a track.
+
+    Args:
+        runs: from ``analysis.track.results.test_runs``.
+        tuning: the chosen learning rates, from ``analysis.track.tuning.write_rates``.
+    """
+    lines = [_state(track, runs)]
+    if (runs["status"] == "complete").any():
+        reached = to_target(runs, {w.name: w.target for w in track.workloads if w.target is not None})
+        lines += ["", "### Answers", "", *(f"- {line}" for line in answers(with_differences(runs)))]
+        lines += ["", "### Scores", "", *_scores(track, runs)]
+        lines += ["", "### Verdicts", "", *_tally(comparisons(runs))]
+        lines += ["", "### Tokens and FLOPs to the target", "", *_targets(reached)]
+        lines += ["", "### Performance profiles", "", *_profiles(reached)]
+        lines += ["", "### Held-out variants", "", *_held_out(track, runs)]
+    if not tuning.empty:
+        lines += ["", "### Learning rates", "", *_rates(tuning)]
+    return "\n".join(lines) + "\n"
+
+
+def fill_page(page: str, tables: str) -> str:
+    """Return a page with its tables replaced. Raises ValueError where it has no marks for them."""
+    if BEGIN not in page or END not in page:
+        raise ValueError(f"the page has no lines {BEGIN} and {END} for the tables")
+    head, rest = page.split(BEGIN, 1)
+    return f"{head}{BEGIN}\n{tables}{END}{rest.split(END, 1)[1]}"
+
+
+def _state(track: Track, runs: pd.DataFrame) -> str:
+    """Return how much of the track has been run."""
+    parts = []
+    for workload in track.workloads:
+        own = runs[runs["task"] == workload.name]
+        done = int((own["status"] == "complete").sum())
+        others = own[own["status"] != "complete"]["status"].value_counts()
+        more = "".join(f", {count} {status}" for status, count in others.items())
+        parts.append(f"{workload.name} {f'{done} complete{more}' if len(own) else NOT_RUN}")
+    return f"Runs with test seeds: {'; '.join(parts)}."
+
+
+def _scores(track: Track, runs: pd.DataFrame) -> list[str]:
+    """Return a table of mean scores: a model a row, a workload a column; then the cells without a score."""
+    arms = with_differences(runs)
+    names = [w.name for w in track.workloads if w.name in set(runs["task"])]
+    models = [*dict.fromkeys([*track.backbones, *sorted(runs["arm"].unique())])]
+    rows = []
+    for model in [m for m in models if m in set(runs["arm"])]:
+        own = arms[(arms["kind"] == "arm") & (arms["arm"] == model)].set_index("task")
+        rows.append([model, *(_score(own.loc[name]) if name in own.index else NOT_RUN for name in names)])
+    rows.append(["*best line without training*", *(_line(arms, name) for name in names)])
+    lines = [*_table(["model", *names], rows), ""]
+    lines.append(
+        "Mean over seeds with its 95% interval; in brackets what is not above a line that needs no learning. "
+        "Bits per byte of different likelihood types (p: pseudo, b: bound, c: conditional) are not compared."
+    )
+    missing = runs[runs["status"] != "complete"]
+    for (task, arm), own in missing.groupby(["task", "arm"], sort=True):
+        reason = " ".join(str(own["message"].iloc[0] or "").split()).partition(". ")[0]
+        lines.append(f"- {arm} on {task}: {own['status'].iloc[0]} ({len(own)} runs): {reason}")
+    return lines
+
+
+def _score(row: pd.Series) -> str:
+    if not row["seeds"]:
+        return str(row["status"])
+    kind = {"pseudo": " p", "bound": " b", "conditional": " c"}.get(str(row["likelihood"]), "")
+    bytes_ = row["metric"] == "bits_per_byte"
+    text = f"{row['score']:.3f}"
+    if not math.isnan(row["low"]):
+        text += f" [{row['low']:.3f}, {row['high']:.3f}]"
+    return f"({text}){kind * bytes_}" if row["learned"] is False else f"{text}{kind * bytes_}"
+
+
+def _line(arms: pd.DataFrame, task: str) -> str:
+    """Return the best reference line of a workload."""
+    own = arms[(arms["kind"] == "reference") & (arms["task"] == task)]
+    if own.empty:
+        return "-"
+    best = own.iloc[-1]
+    return f"{best['score']:.3f} {best['arm']}"
+
+
+def _tally(pairs: pd.DataFrame) -> list[str]:
+    counts = tally(pairs)
+    if counts.empty:
+        return ["No two models can be compared yet."]
+    words = [word for word in (BETTER, WORSE, EQUIVALENT, UNDECIDED) if word in counts]
+    order = counts.sort_values(["task", "likelihood", words[0]], ascending=[True, True, False])
+    rows = [
+        [row["task"], row["likelihood"] if isinstance(row["likelihood"], str) else "-", row["model"],
+         *(str(row[word]) for word in words)]
+        for _, row in order.iterrows()
+    ]  # fmt: skip
+    note = "Of the other models of its likelihood type, how many a model is better than, and so on."
+    return [*_table(["workload", "likelihood", "model", *words], rows), "", note]
+
+
+def _targets(reached: pd.DataFrame) -> list[str]:
+    rows = [
+        [
+            row["task"], f"{row['target']:g}", row["arm"], f"{row['reached']} of {row['runs']}",
+            *(si(row[cost]) if math.isfinite(row[cost]) else "not reached" for cost in ("tokens", "flops")),
+        ]
+        for _, row in reached.sort_values(["task", "flops", "arm"]).iterrows()
+    ]  # fmt: skip
+    note = (
+        "Medians over runs; a run that never reaches the target counts as infinite. On the validation split."
+    )
+    return [*_table(["workload", "target", "model", "runs", "tokens", "FLOPs"], rows), "", note]
+
+
+def _profiles(reached: pd.DataFrame) -> list[str]:
+    profiles = performance_profiles(reached)
+    rows = [
+        [row["arm"], str(row["workloads"]), *(f"{row[factor]:.2f}" for factor in FACTORS)]
+        for _, row in profiles.iterrows()
+    ]
+    head = ["model", "workloads", *(f"within {factor:g}" for factor in FACTORS)]
+    note = (
+        "Fraction of the workloads whose target somebody reaches on which a model reaches it with at most so "
+        "many times the FLOPs of the cheapest (performance profile)."
+    )
+    return [*_table(head, rows), "", note]
+
+
+def _held_out(track: Track, runs: pd.DataFrame) -> list[str]:
+    scores = held_out(track, runs)
+    if scores.empty:
+        return ["None has been scored yet."]
+    lines = []
+    wide = scores.pivot_table(index="arm", columns=["task", "variant"], values="score")
+    head = ["model", *(f"{task}: {variant}" for task, variant in wide.columns)]
+    rows = [
+        [str(arm), *("-" if math.isnan(value) else f"{value:.3f}" for value in values)]
+        for arm, values in zip(wide.index, wide.to_numpy(), strict=True)
+    ]
+    lines += [*_table(head, rows), ""]
+    carried = carried_over(track, runs)
+    rows = [[str(value) for value in row] for row in carried.itertuples(index=False)]
+    head = ["workload", "variant", "decided pairs", "same verdict", "reversed", "undecided there"]
+    return lines + _table(head, rows)
+
+
+def _rates(best: pd.DataFrame) -> list[str]:
+    names = list(dict.fromkeys(best["task"]))
+    rows = []
+    for arm, own in best.groupby("backbone", sort=True):
+        found = {r["task"]: f"{r['learning_rate']:g}{'*' if r['edge'] else ''}" for _, r in own.iterrows()}
+        rows.append([str(arm), *(found.get(name, "-") for name in names)])
+    return [
+        *_table(["model", *names], rows),
+        "",
+        "*: at the edge of the grid, which is the same for every model.",
+    ]
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [_row(head), "|" + " --- |" * len(head), *(_row(row) for row in rows)]
+
+
+def _row(values: Sequence[str]) -> str:
+    return "| " + " | ".join(str(value).replace("|", "\\|") for value in values) + " |"
