@@ -265,8 +265,11 @@ class Backbone(nn.Module, ABC):
         """Return the output for ``ModelInputs(tokens_BT=tokens_BT, **others)``, whose fields are documented.
 
         Raises:
-            ValueError: the model does not take one of the inputs, or needs one that is missing.
+            ValueError: the model does not take one of the inputs, or needs one that is missing, or padding
+                does not stand on the right.
         """
+        for name in ("valid_BT", "source_valid_BS"):
+            check_padding(name, others.get(name))
         return self.compute(ModelInputs(tokens_BT=tokens_BT, **others))
 
     @abstractmethod
@@ -392,6 +395,17 @@ def to_device(x: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and x.device.type == "cpu":
         x = x.pin_memory()
     return x.to(device, non_blocking=True)
+
+
+def check_padding(name: str, valid_BJ: Tensor | None) -> None:
+    """Raise ValueError for padding on the left or inside, where positions would be guessed.
+
+    Only masks in CPU memory are looked at: for others the host would wait.
+    """
+    if valid_BJ is None or valid_BJ.device.type != "cpu" or torch.compiler.is_compiling():
+        return
+    if type(valid_BJ) is Tensor and (valid_BJ[:, 1:] & ~valid_BJ[:, :-1]).any():
+        raise ValueError(f"{name}: padding must stand on the right of each row: move it there")
 
 
 def _read_out(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Output) -> None:

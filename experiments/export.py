@@ -4,8 +4,9 @@
     python -m experiments.export run=FOLDER to=exported shard_bytes=2_000_000_000
 
 The weights and settings are written, and the tokenizer where the run has learned
-one. A model that no class of that library can express is refused by the settings
-in the way.
+one. Of a Hugging Face folder, or a run that began from one, config.json, precision,
+tokenizer, chat template and generation_config.json are kept. A model that no class
+of that library can express is refused by the settings in the way.
 """
 
 from __future__ import annotations
@@ -23,15 +24,20 @@ import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from tokenizers import Tokenizer as HFTokenizer
+from tokenizers.processors import TemplateProcessing
 
-from architectures.pretrained import read_folder_config, save_folder
+from architectures.backbone import Capabilities
+from architectures.pretrained import read_folder_config, save_folder, stored_dtypes
 from experiments.config.structured import typed
+from experiments.data.folder_tokenizer import FolderTokenizer
 from experiments.data.tokenizer import TextTokenizer
 from experiments.data.vocabulary import Vocabulary
-from experiments.run.load_model import load_model
+from experiments.run.load_model import LoadedModel, load_model
 from experiments.runtime.errors import ConfigError, DataError
 
 
@@ -60,10 +66,9 @@ def export(cfg: DictConfig) -> None:
     folder = Path(config.to)
     if folder.exists():
         raise ConfigError(f"to={folder} exists: name a folder that does not exist yet")
-    saved = load_model(Path(config.run), torch.device("cpu"))
-    ids = token_ids(saved.task.vocabulary)
-    if saved.model.capabilities.encoder_decoder and "pad_token_id" in ids:
-        ids["decoder_start_token_id"] = ids["pad_token_id"]  # as in the objectives that write a target
+    source = Path(config.run)
+    saved = load_model(source, torch.device("cpu"))
+    original = None if saved.run is not None else json.loads((source / "config.json").read_text())
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Written beside and moved, so that the folder is there with all its files or not at all.
     with tempfile.TemporaryDirectory(prefix=".export.", dir=folder.parent) as temporary:
@@ -74,20 +79,32 @@ def export(cfg: DictConfig) -> None:
                 whole,
                 shard_bytes=config.shard_bytes,
                 model_type=config.model_type,
-                token_ids=ids,
+                token_ids=token_ids(saved),
+                original=original,
+                dtypes=None if original is None else stored_dtypes(source),
             )
         except ValueError as error:
             raise ConfigError(f"{saved.description}: {error}") from None
         if saved.task.tokenizer is not None:
-            write_tokenizer(saved.task.tokenizer, whole)
+            write_tokenizer(saved.task.tokenizer, whole, saved.model.capabilities)
         whole.rename(folder)
     kind = json.loads((folder / "config.json").read_text())["architectures"][0]
     blueprint = read_folder_config(folder)
     print(f"{folder}: {kind}, vocabulary {blueprint.vocab_size}, made for {blueprint.max_length} tokens")
 
 
-def token_ids(vocabulary: Vocabulary) -> dict[str, int]:
-    """The special tokens for config.json, as far as the vocabulary has them."""
+def token_ids(saved: LoadedModel) -> dict[str, Any]:
+    """The special tokens for config.json: those of the folder that the tokenizer is from, or ours."""
+    if isinstance(saved.task.tokenizer, FolderTokenizer) and not saved.task.tokenizer.own:
+        return saved.task.tokenizer.settings
+    found = special_ids(saved.task.vocabulary)
+    if saved.model.capabilities.encoder_decoder and "pad_token_id" in found:
+        found["decoder_start_token_id"] = found["pad_token_id"]  # as in the objectives that write a target
+    return found
+
+
+def special_ids(vocabulary: Vocabulary) -> dict[str, int]:
+    """The special tokens that a vocabulary has."""
     found = {}
     for name in ("pad", "bos", "eos"):
         try:
@@ -97,18 +114,31 @@ def token_ids(vocabulary: Vocabulary) -> dict[str, int]:
     return found
 
 
-def write_tokenizer(tokenizer: TextTokenizer, folder: Path) -> None:
-    """tokenizer.json and, beside it, what tells that library how to read it; nothing for plain bytes."""
-    tokenizer.save(folder)
-    if not (folder / "tokenizer.json").exists():
+def write_tokenizer(tokenizer: TextTokenizer, folder: Path, capabilities: Capabilities) -> None:
+    """The tokenizer's files as they were; or ours, and what tells that library how to read it.
+
+    Ours gets the special tokens that the model was trained behind and before. Nothing for plain bytes.
+    """
+    if isinstance(tokenizer, FolderTokenizer):
+        tokenizer.copy_files(folder)
+        if not tokenizer.own or (folder / "tokenizer_config.json").exists():
+            return
+    else:
+        tokenizer.save(folder)
+    file = folder / "tokenizer.json"
+    if not file.exists():
         return
-    names = {added["id"]: added["content"] for added in _added(folder)}
-    special = {
-        key.removesuffix("_id"): names[i] for key, i in token_ids(tokenizer.vocabulary).items() if i in names
-    }
+    ids = special_ids(tokenizer.vocabulary)
+    written = HFTokenizer.from_file(str(file))
+    names = {key: written.id_to_token(i) for key, i in ids.items()}
+    bos, eos = names["bos_token_id"], names["eos_token_id"]
+    before, after = [] if capabilities.encoder_decoder else [bos], [] if capabilities.causal else [eos]
+    written.post_processor = TemplateProcessing(
+        single=[*before, "$A", *after],
+        pair=[*before, "$A", *after, "$B", *after],
+        special_tokens=[(bos, ids["bos_token_id"]), (eos, ids["eos_token_id"])],
+    )
+    written.save(str(file))
+    special = {key.removesuffix("_id"): name for key, name in names.items()}
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", **special}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
-
-
-def _added(folder: Path) -> list[dict[str, object]]:
-    return json.loads((folder / "tokenizer.json").read_text())["added_tokens"]

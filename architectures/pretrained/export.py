@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -25,7 +27,9 @@ def save_folder(
     *,
     shard_bytes: int | None = None,
     model_type: str | None = None,
-    token_ids: dict[str, int] | None = None,
+    token_ids: dict[str, Any] | None = None,
+    original: dict[str, Any] | None = None,
+    dtypes: dict[str, torch.dtype] | None = None,
 ) -> None:
     """Write a folder that the Hugging Face library loads as the same model, atomically.
 
@@ -36,19 +40,28 @@ def save_folder(
         model_type: the kind of model to write, where several can express it (an encoder as ``roberta``
             instead of ``bert``); null for the first.
         token_ids: special tokens for config.json by their names there, such as ``eos_token_id``.
+        original: config.json of the folder that the model is from; it is written again as it was, where the
+            model is still what it says.
+        dtypes: precision of tensors by their names there; others have that of the model.
 
     Raises:
         ValueError: no Hugging Face family can express the model; names the settings it lacks.
     """
     if path.exists():
         raise ValueError(f"{path} exists: name a folder that does not exist yet")
+    if model_type is None and original is not None:
+        model_type = original.get("model_type")
     family, hf = export_config(model, model_type=model_type, token_ids=token_ids)
     hf |= {"dtype": str(next(model.parameters()).dtype).removeprefix("torch.")}
+    if original is not None and _still_says(family, original, model):
+        hf = original
+    elif dtypes:
+        hf["dtype"] = str(Counter(dtypes.values()).most_common(1)[0][0]).removeprefix("torch.")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
         _write_json(temporary / CONFIG, hf)
-        _write_weights(model, family.applicable_rules(model), temporary, shard_bytes)
+        _write_weights(model, family.applicable_rules(model), temporary, shard_bytes, dtypes or {})
         temporary.chmod(0o755)
         temporary.rename(path)
     except BaseException:
@@ -95,7 +108,25 @@ def _lost(model: Backbone, blueprint: Blueprint) -> list[str]:
     return lost
 
 
-def _write_weights(model: Backbone, rules: list[Rule], folder: Path, shard_bytes: int | None) -> None:
+def _still_says(family: type[Checkpoint], original: dict[str, Any], model: Backbone) -> bool:
+    """Return True if a config.json describes the model as it would be written.
+
+    It does not where it has factors that were multiplied into the weights.
+    """
+    if original.get("model_type") not in family.model_types:
+        return False
+    folded = family.fold_multiplier.__func__ is not Checkpoint.fold_multiplier.__func__  # type: ignore[attr-defined]
+    names = {rule.theirs for rule in family.applicable_rules(model) if type(rule) is not Repeated}
+    return not folded and not _lost(model, family.read_config(family.complete_config(original, names)))
+
+
+def _write_weights(
+    model: Backbone,
+    rules: list[Rule],
+    folder: Path,
+    shard_bytes: int | None,
+    dtypes: dict[str, torch.dtype],
+) -> None:
     own = model.state_dict()
     rules = [rule for rule in rules if not isinstance(rule, Repeated) or isinstance(rule, Copied)]
     shards = list(_shards(rules, own, shard_bytes))
@@ -103,12 +134,18 @@ def _write_weights(model: Backbone, rules: list[Rule], folder: Path, shard_bytes
     total = 0
     for number, shard in enumerate(shards, start=1):
         name = WEIGHTS if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
-        tensors = {r.theirs: r.write([own[n].cpu() for n in r.ours]).contiguous() for r in shard}
+        tensors = {r.theirs: _written(r, own, dtypes) for r in shard}
         save_file(tensors, folder / name, metadata={"format": "pt"})
         index |= dict.fromkeys(tensors, name)
         total += sum(tensor.nbytes for tensor in tensors.values())
     if len(shards) > 1:
         _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": index})
+
+
+def _written(rule: Rule, own: dict[str, Tensor], dtypes: dict[str, torch.dtype]) -> Tensor:
+    """Return their tensor, in its precision."""
+    tensor = rule.write([own[name].cpu() for name in rule.ours])
+    return tensor.to(dtypes.get(rule.theirs, tensor.dtype)).contiguous()
 
 
 def _shards(rules: list[Rule], own: dict[str, Tensor], shard_bytes: int | None) -> Iterator[list[Rule]]:

@@ -18,9 +18,11 @@ from torch import Tensor, nn
 
 from architectures.backbone import Backbone
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, families
-from architectures.pretrained.tensor_rules import Entry, Repeated, Rule, Unused
+from architectures.pretrained.tensor_rules import Entry, FixedRow, Repeated, Rule, Unused
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+"""Precisions by their names in safetensors."""
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -59,6 +61,17 @@ def load_folder(path: Path, *, dtype: torch.dtype = torch.float32) -> Backbone:
                 _read(rule, family.fold_multiplier(hf, rule.theirs, opened.get_tensor(name)), model, dtype)
     assert not any(p.is_meta for p in (*model.parameters(), *model.buffers()))
     return model
+
+
+def stored_dtypes(path: Path) -> dict[str, torch.dtype]:
+    """Return the precision of each tensor of a folder, by its name there. Raises ValueError."""
+    family, _ = _family(path)
+    found = {}
+    for file in _weight_files(path):
+        with _open(file) as opened:
+            for name in opened.keys():  # noqa: SIM118
+                found[family.current_name(name)] = DTYPES.get(opened.get_slice(name).get_dtype())
+    return {name: dtype for name, dtype in found.items() if dtype is not None}
 
 
 def _family(path: Path) -> tuple[type[Checkpoint], dict[str, Any]]:
@@ -162,7 +175,9 @@ def _read(rule: Rule, tensor: Tensor, model: Backbone, dtype: torch.dtype) -> No
         value = part.clone(memory_format=torch.contiguous_format)
         shared = own[name]
         value = rule.put(value, shared) if isinstance(rule, Entry) else value
-        new = nn.Parameter(value) if isinstance(shared, nn.Parameter) else value
+        new = (
+            nn.Parameter(value, not isinstance(rule, FixedRow)) if isinstance(shared, nn.Parameter) else value
+        )
         for alias in (other for other, held in own.items() if held is shared):
             module, _, leaf = alias.rpartition(".")
             setattr(model.get_submodule(module), leaf, new)

@@ -70,6 +70,10 @@ class Row(Rule):
         return ours[0][None]
 
 
+class FixedRow(Row):
+    """Vector stored as a matrix of one row, which training leaves as it is: a buffer there."""
+
+
 class Transposed(Rule):
     """Matrix stored as (in, out); vectors are unchanged."""
 

@@ -13,76 +13,47 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as HFTokenizer
-from torch import Tensor
 
 from experiments.data.bpe_tokenizer import byte_level_alphabet
+from experiments.data.folder_vocabulary import (
+    IDS,
+    FolderVocabulary,
+    find_roles,
+    generation_ids,
+    model_settings,
+    read_json,
+    special_names,
+)
+from experiments.data.post_processor import Template
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
-from experiments.data.vocabulary import Vocabulary
 from experiments.runtime.errors import DataError
 
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "generation_config.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+)
+"""What a folder has beside the model: the tokenizer, and how text is generated."""
 _SENTINEL = re.compile(r"<extra_id_(\d+)>|⟨sentinel (\d+)⟩")
 """T5's sentinels, and ours."""
-_ROLES = {"pad": ("pad", "eos"), "bos": ("bos", "cls", "eos"), "eos": ("eos", "sep"), "mask": ("mask",)}
-"""The special tokens of a folder that serve as ours, best first: BERT's [CLS] and [SEP] begin and end."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FolderVocabulary(Vocabulary):
-    """Special tokens wherever the folder has them. ``num_symbols`` is a count, not the end of a range."""
-
-    table_size: int
-    """Rows of the embedding table; at least the tokens there are."""
-    special: tuple[int, ...]
-    """Every id that stands for no text."""
-    roles: tuple[tuple[str, int], ...]
-    """The ids of pad, bos, eos and mask, as far as the folder has them."""
-    sentinels: tuple[int, ...]
-    """The ids of the sentinels, from number 0 on."""
-
-    def _role(self, name: str) -> int:
-        found = dict(self.roles).get(name)
-        if found is None:
-            raise DataError(f"the tokenizer's folder names no {name} token, which this objective needs")
-        return found
-
-    @property
-    def pad(self) -> int:
-        return self._role("pad")
-
-    @property
-    def bos(self) -> int:
-        return self._role("bos")
-
-    @property
-    def eos(self) -> int:
-        return self._role("eos")
-
-    @property
-    def mask(self) -> int:
-        return self._role("mask")
-
-    @property
-    def size(self) -> int:
-        return self.table_size
-
-    def is_symbol(self) -> Tensor:
-        symbol_V = torch.ones(self.size, dtype=torch.bool)
-        symbol_V[list(self.special)] = False
-        return symbol_V
-
-    def sentinel(self, index: int) -> int:
-        if not 0 <= index < self.num_sentinels:
-            raise ValueError(f"sentinel {index} asked for, {self.num_sentinels} exist")
-        return self.sentinels[index]
 
 
 class FolderTokenizer(TextTokenizer):
@@ -93,21 +64,31 @@ class FolderTokenizer(TextTokenizer):
     """
 
     def __init__(self, config: TokenizerConfig, folder: Path) -> None:
-        self._tokenizer = _read(folder)
-        size = max(self._tokenizer.get_vocab_size(), _json(folder / "config.json").get("vocab_size", 0))
+        self._tokenizer, self._folder, model = _read(folder), folder, model_settings(folder)
+        size = max(self._tokenizer.get_vocab_size(), model.get("vocab_size") or 0)
         added = self._tokenizer.get_added_tokens_decoder()
         tokens = {token: i for i in range(size) if (token := self._tokenizer.id_to_token(i)) is not None}
         special = {i for i, token in added.items() if token.special}
         special |= set(range(size)) - set(tokens.values())
         sentinels = sorted((int(m[1] or m[2]), i) for t, i in tokens.items() if (m := _SENTINEL.fullmatch(t)))
         special |= {i for _, i in sentinels}
+        roles = find_roles(folder, tokens)
+        own = "⟨bos⟩" in tokens
+        self._template = None if own else Template.read(self._tokenizer)
+        frame = Template.ours(roles["bos"], roles["eos"]) if self._template is None else self._template
+        start = generation_ids(folder, "decoder_start_token_id")
         self.vocabulary: FolderVocabulary = FolderVocabulary(
             num_symbols=size - len(special),
             num_sentinels=len(sentinels),
             table_size=size,
             special=tuple(sorted(special)),
-            roles=tuple(_roles(folder, tokens).items()),
+            roles=tuple(roles.items()),
             sentinels=tuple(i for _, i in sentinels),
+            own=own,
+            before=frame.before,
+            after=frame.after,
+            ends=(roles["eos"],) if own else generation_ids(folder, "eos_token_id") or (roles["eos"],),
+            first=start[0] if start else None,
         )
         to_bytes = _byte_rule(json.loads(self._tokenizer.to_str()), folder)
         self.token_bytes = [b""] * size
@@ -125,24 +106,62 @@ class FolderTokenizer(TextTokenizer):
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
+    def encode_prompt(self, text: str, *, framed: bool = True) -> list[int]:
+        """Token ids of a prompt as the library of these folders reads it.
+
+        The names of special tokens in the text are these tokens, and where it is ``framed`` the tokenizer
+        adds others, such as Llama's begin token. A chat template has written them into its text.
+        """
+        if self._template is None:
+            before, after = (self.vocabulary.begin, ()) if framed else ((), ())
+            if framed and model_settings(self._folder).get("is_encoder_decoder"):
+                before, after = (), self.vocabulary.end
+            return [*before, *self.encode(text), *after]
+        self._tokenizer.encode_special_tokens = False
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=framed).ids
+        finally:
+            self._tokenizer.encode_special_tokens = True
+
+    def frame(self, parts: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+        return super().frame(parts) if self._template is None else self._template.frame(parts)
+
     def decode(self, tokens: Iterable[int]) -> str:
         """By the folder's own decoder, which knows where spaces go."""
         symbols = [int(t) for t in tokens if int(t) not in self.vocabulary.special]
         return self._tokenizer.decode(symbols, skip_special_tokens=False)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The ids of special tokens of the folder's config.json, by their keys there."""
+        return {k: v for k, v in model_settings(self._folder).items() if k.endswith("_token_id")}
+
+    @property
+    def own(self) -> bool:
+        """True for the tokenizer of a run of ours."""
+        return self.vocabulary.own
+
+    def copy_files(self, folder: Path) -> None:
+        """Write the files of the tokenizer and of generation as they are."""
+        for name in FILES:
+            if (self._folder / name).is_file():
+                shutil.copyfile(self._folder / name, folder / name)
+
     def save(self, folder: Path) -> None:
         """Everything that reading it again needs."""
-        self._tokenizer.save(str(folder / "tokenizer.json"))
-        names = {f"{role}_token": self._tokenizer.id_to_token(i) for role, i in self.vocabulary.roles}
-        (folder / "special_tokens_map.json").write_text(json.dumps(names, indent=1) + "\n")
+        self.copy_files(folder)
+        kept = {"vocab_size": self.vocabulary.size, **self.settings}
+        (folder / IDS).write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def identity(folder: Path) -> str:
     """A hash of all that decides ids and bytes; the path does not."""
     _read(folder)
-    names = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json")
+    names = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json", IDS)
     digest = hashlib.sha256()
     for name in names:
+        if name == IDS and not (folder / name).exists():
+            continue  # as before there was such a file
         digest.update((folder / name).read_bytes() if (folder / name).exists() else b"-")
     return digest.hexdigest()[:16]
 
@@ -157,36 +176,26 @@ def _read(folder: Path) -> HFTokenizer:
         raise DataError(f"{path}: unreadable ({error})") from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
+    _add_named_tokens(tokenizer, folder)
     tokenizer.encode_special_tokens = True  # "</s>" in a text is text
     return tokenizer
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text()) if path.is_file() else {}
-    except ValueError as error:
-        raise DataError(f"{path}: unreadable ({error})") from None
-
-
-def _roles(folder: Path, tokens: dict[str, int]) -> dict[str, int]:
-    """Ids of pad, bos, eos and mask, from the files beside the tokenizer or from our own names for them."""
-    model = _json(folder / "config.json")
-    names = {**_json(folder / "special_tokens_map.json"), **_json(folder / "tokenizer_config.json")}
-
-    def find(name: str) -> int | None:
-        token = names.get(f"{name}_token")
-        token = token["content"] if isinstance(token, dict) else token
-        listed = model.get(f"{name}_token_id")
-        given = listed[0] if isinstance(listed, list) else listed
-        return tokens.get(token or f"⟨{name}⟩", given)
-
-    found = {
-        role: next((i for name in order if (i := find(name)) is not None), None)
-        for role, order in _ROLES.items()
-    }
-    if found["eos"] is None:
-        raise DataError(f"{folder}: its files name no eos_token, so texts would have no end")
-    return {role: i for role, i in found.items() if i is not None}
+def _add_named_tokens(tokenizer: HFTokenizer, folder: Path) -> None:
+    """Add the tokens that only the files beside tokenizer.json name, as the library of these folders does."""
+    settings, known = read_json(folder / "tokenizer_config.json"), tokenizer.get_vocab(with_added_tokens=True)
+    listed = settings.get("added_tokens_decoder") or {}
+    ordered = [listed[i] for i in sorted(listed, key=int)] if isinstance(listed, dict) else []
+    options = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    for token in ordered:
+        if token["content"] not in known:
+            given = {name: token[name] for name in options if name in token}
+            tokenizer.add_tokens([AddedToken(token["content"], **given)])
+    named = [*special_names(folder).values(), *(settings.get("additional_special_tokens") or [])]
+    missing = [name for name in named if isinstance(name, str) and name not in known]
+    special = [AddedToken(name, special=True, normalized=False) for name in missing if name]
+    if special:
+        tokenizer.add_special_tokens(special)
 
 
 def _byte_rule(tokenizer: dict[str, Any], folder: Path) -> Callable[[str], bytes]:

@@ -94,6 +94,22 @@ class TextTokenizer(ABC):
     def encode(self, text: str) -> list[int]:
         """Token ids of a piece of text, without bos or eos. Special tokens cannot be written in text."""
 
+    def encode_prompt(self, text: str) -> list[int]:
+        """Token ids of a prompt, with all that its model is to read: here the text alone, because the
+        objective begins it. The tokenizer of a folder writes special tokens by its own rules."""
+        return self.encode(text)
+
+    def frame(self, parts: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+        """Return one or two encoded texts between special tokens, and the segment of each token.
+
+        ``[bos] a [eos]`` or ``[bos] a [eos] b [eos]``, BERT's form with bos for CLS and eos for SEP.
+        """
+        tokens, segments = [self.vocabulary.bos], [0]
+        for segment, part in enumerate(parts):
+            tokens += [*part, self.vocabulary.eos]
+            segments += [segment] * (len(part) + 1)
+        return tokens, segments
+
     @abstractmethod
     def save(self, folder: Path) -> None:
         """Writes into ``folder`` what was learned from the training text, if anything was."""

@@ -42,6 +42,30 @@ class Vocabulary:
     def size(self) -> int:
         return self.num_symbols + 4 + self.num_sentinels
 
+    @property
+    def begin(self) -> tuple[int, ...]:
+        """The tokens before the first one of a text that a model reads from left to right."""
+        return (self.bos,)
+
+    @property
+    def end(self) -> tuple[int, ...]:
+        """The tokens behind a text that a model reads as a whole."""
+        return (self.eos,)
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        """The tokens that end a generated text."""
+        return (self.eos,)
+
+    @property
+    def decoder_start(self) -> int:
+        """The token that the decoder of an encoder-decoder starts from: the padding token, as in T5."""
+        return self.pad
+
+    def may_be_written(self) -> Tensor:
+        """True (V,) at the tokens that a model may generate; those that end a text come on top."""
+        return self.is_symbol()
+
     def is_symbol(self) -> Tensor:
         """True (V,) at the task's symbols, False at the special tokens."""
         return torch.arange(self.size) < self.num_symbols

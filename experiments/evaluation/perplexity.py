@@ -16,7 +16,7 @@ from torch import Tensor
 from architectures.backbone import Backbone
 from experiments.evaluation.measure import EVALUATION_SEED, first_examples
 from experiments.evaluation.slices import longest_repeats
-from experiments.objectives.objective import Objective
+from experiments.objectives.objective import Objective, at_tokens
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.precision import inference
 from experiments.tasks.bits_per_byte import bits_to_nats
@@ -114,7 +114,8 @@ def position_nats(
             # Every position of a window, whether it is context elsewhere or not.
             view = objective.answer_view(replace(batch, answer_BT=batch.valid_BT)).to(device)
             nats_BT = objective.nats(view.run(model), view).double().cpu()
-            yield batch, nats_BT, view.weight_BT.cpu() > 0
+            nats_BT, scored_BT = at_tokens(nats_BT, batch), at_tokens(view.weight_BT.cpu() > 0, batch)
+            yield batch, nats_BT, scored_BT
 
 
 def nats_by_position(

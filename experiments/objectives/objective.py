@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.backbone import Backbone, Capabilities, Output, flat_indices, to_device
@@ -155,6 +156,8 @@ class Objective(ABC):
     likelihood: Likelihood
     continues: bool = True
     """True where a sample continues its prompt; False where it is an answer that stands by itself."""
+    complete_prompts: ClassVar[bool] = False
+    """True where prompts come with all their special tokens, written by the tokenizer of a folder."""
     gives_time: ClassVar[bool] = False
     """True where views say how much of them is masked, for backbones with a time embedding."""
     targets: ClassVar[str] = "tokens"
@@ -272,7 +275,7 @@ class Objective(ABC):
         """Generate at most ``max_tokens`` tokens for each prompt; the prompts may differ in length.
 
         Args:
-            prompts: symbols, without begin or end tokens.
+            prompts: symbols, without begin or end tokens, unless ``complete_prompts``.
             generators: one for each prompt, so that a sample does not depend on the other prompts.
             stop: tokens that end a sequence; they are kept. No other special token is ever generated.
             on_token: called with row and token as each is generated, where that is one by one.
@@ -316,6 +319,12 @@ def in_text_order(values_BY: Tensor, view: View, scored_BT: Tensor) -> Tensor:
     found_BT = torch.zeros(scored_BT.shape, dtype=torch.float64)
     found_BT[scored_BT] = values_BY.cpu().double()[view.weight_BT.cpu() > 0]
     return found_BT
+
+
+def at_tokens(values_BJ: Tensor, batch: Batch) -> Tensor:
+    """Return values of a causal view at the tokens of its batch: without begin token it lacks the first."""
+    missing = batch.tokens_BT.shape[1] - values_BJ.shape[1]
+    return F.pad(values_BJ, (missing, 0)) if missing > 0 else values_BJ[:, -missing:]
 
 
 def scored_bytes(batch: Batch, scored_BT: Tensor) -> Tensor:

@@ -85,7 +85,7 @@ def cut_out(
         target_BY=target(batch.tokens_BT),
         target_lengths_B=in_target_BJ.sum(1),
         scored_BY=keep(scored_BJ, in_target_BJ, False),
-        begin=vocabulary.pad,
+        begin=vocabulary.decoder_start,
     )
 
 

@@ -14,11 +14,13 @@ from architectures.backbone import Backbone, Capabilities
 from experiments.config.legacy import upgrade
 from experiments.config.schema import Names
 from experiments.config.structured import component, typed
+from experiments.data.folder_tokenizer import FolderTokenizer
 from experiments.data.make_tokenizer import load_tokenizer
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from experiments.objectives.language_modelling.folder_prompts import FolderAnswer, FolderContinuation
 from experiments.objectives.language_modelling.masked_lm import MaskedLM, MaskedLMConfig
 from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
 from experiments.objectives.objective import Objective
@@ -73,6 +75,11 @@ class LoadedModel:
     """The run it was trained in; None for a Hugging Face folder."""
     description: str
     """Its description in one line."""
+
+    def prompt(self, text: str) -> list[int]:
+        """Return the tokens of a prompt as ``objective.sample`` takes them."""
+        encode = self.tokenizer.encode_prompt if self.objective.complete_prompts else self.tokenizer.encode
+        return encode(text)
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -152,7 +159,9 @@ def _open_run(path: Path, task: Task | None) -> LoadedModel:
     spec.check(task, path)
     _check_refusal(run.objective_class, task)
     objective_class = run.objective_class.for_backbone(spec.backbone_class.capabilities)
-    objective = objective_class(run.objective, task)
+    objective: Objective = objective_class(run.objective, task)
+    if objective_class is CausalLM and reads_folder_prompts(task):
+        objective = FolderContinuation(run.objective, task)
     sizes = Sizes(vocab_size=spec.vocab_size, length=spec.max_length, make_readout=objective.make_readout)
     model = sizes.build(spec.backbone_class, spec.config)
     load_state(read_tensors(path), model, path, new_readout=False)
@@ -180,6 +189,8 @@ def _open_hugging_face(path: Path, task: Task | None) -> LoadedModel:
     task = Prompts(folder_tokenizer(path)) if task is None else task
     hugging_face_spec(path).check(task, path)
     objective = usual_objective(model.capabilities, task)
+    if reads_folder_prompts(task):
+        objective = prompted_objective(objective, task)
     _check_refusal(type(objective), task)
     return LoadedModel(
         model=model,
@@ -199,6 +210,18 @@ def usual_objective(capabilities: Capabilities, task: Task) -> Objective:
     if capabilities.denoises:
         return MaskedDiffusion(MaskedDiffusionConfig(), task)
     return MaskedLM(MaskedLMConfig(), task)
+
+
+def reads_folder_prompts(task: Task) -> bool:
+    """Return True for prompts through the tokenizer of a folder, which writes their special tokens itself."""
+    return isinstance(task, Prompts) and isinstance(task.tokenizer, FolderTokenizer)
+
+
+def prompted_objective(usual: Objective, task: Task) -> Objective:
+    """Return the objective that continues or answers complete prompts, where the model writes in order."""
+    if isinstance(usual, CausalLM):
+        return FolderContinuation(usual.config, task)
+    return FolderAnswer(None, task) if isinstance(usual, SpanCorruption) else usual
 
 
 def _check_refusal(objective: type[Objective], task: Task) -> None:

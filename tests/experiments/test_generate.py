@@ -11,9 +11,9 @@ from omegaconf import OmegaConf
 
 from experiments.config.hydra_app import literal
 from experiments.data.tokenizer import ByteTokenizer, TokenizerConfig
-from experiments.generate import GenerateConfig, Printer, generate, stop_tokens
-from experiments.objectives.decoding.beam_search import BeamConfig
-from experiments.objectives.decoding.sampling import SamplingConfig
+from experiments.generate import GenerateConfig, Printer, generate
+from experiments.objectives.decoding.stops import stop_tokens
+from experiments.run.generation_settings import BeamOverrides, ConstraintOverrides, SamplingOverrides
 from experiments.run.load_model import load_model
 from experiments.runtime.errors import ConfigError, DataError
 from tests.experiments import commands
@@ -75,8 +75,8 @@ def test_characters_are_printed_when_their_last_byte_is_there(monkeypatch: pytes
     written: list[str] = []
     stdout = SimpleNamespace(write=written.append, flush=lambda: written.append("|"))
     monkeypatch.setattr(sys, "stdout", stdout)
-    saved = SimpleNamespace(tokenizer=BYTES, objective=SimpleNamespace(continues=True))
-    printer = Printer(saved, list(b">"))  # type: ignore[arg-type]
+    request = SimpleNamespace(saved=SimpleNamespace(tokenizer=BYTES), shows_prompt=True, prompts=[list(b">")])
+    printer = Printer(request)  # type: ignore[arg-type]
     for byte in [*"né🙂".encode(), 0xFF, ord("x"), 0xC3]:
         printer(0, byte)
     printer.finish(">né🙂\ufffdx\ufffd")
@@ -117,7 +117,8 @@ def test_any_text_can_be_a_prompt(text: str) -> None:
     ("name", "words", "error", "message"),
     [
         ("recall", [], ConfigError, "was not trained on text"),
-        ("decoder", ["stop=[ab]"], ConfigError, "'ab' is 2 tokens"),
+        ("decoder", ["stop=[ab]", "beam.num_beams=2"], ConfigError, "'ab' is several tokens"),
+        ("decoder", ["prompt=", "messages=[{role: user, content: x}]"], ConfigError, "has no chat template"),
         ("decoder", ["max_tokens=0"], ConfigError, "max_tokens=0 must be at least 1"),
         ("decoder", ["sampling.top_p=2"], ConfigError, "top_p=2.0 must lie in"),
         ("decoder", ["beam.num_beams=2", "num_samples=3"], ConfigError, "num_samples=3 must not be more"),
@@ -148,7 +149,11 @@ def test_as_a_command_it_prints_text_or_one_line_and_exit_code_2(runs: dict[str,
 
 def test_the_yaml_lists_all_that_can_be_set() -> None:
     cfg = commands.compose("run=x", root="generate")
-    assert set(cfg) == {f.name for f in dataclasses.fields(GenerateConfig)} | {"prompt"}
-    for section, kind in (("sampling", SamplingConfig), ("beam", BeamConfig)):
+    assert set(cfg) == {f.name for f in dataclasses.fields(GenerateConfig)} | {"prompt", "messages"}
+    for section, kind in (
+        ("sampling", SamplingOverrides),
+        ("beam", BeamOverrides),
+        ("constraints", ConstraintOverrides),
+    ):
         assert set(cfg[section]) == {f.name for f in dataclasses.fields(kind)}
-    assert OmegaConf.to_container(cfg.sampling) == dataclasses.asdict(SamplingConfig())
+    assert set(OmegaConf.to_container(cfg.sampling).values()) == {None}

@@ -27,8 +27,8 @@ from architectures.pretrained.checkpoint import (
 )
 from architectures.pretrained.tensor_rules import (
     Copied,
+    FixedRow,
     Repeated,
-    Row,
     Rule,
     Same,
     Shifted,
@@ -115,7 +115,7 @@ class Bart(Checkpoint):
             *_stack("encoder", "source", c.encoder_layers),
             *_stack("decoder", "target", c.num_layers),
             head("lm_head.weight", tied=c.tie_embeddings, table=table),
-            Row("final_logits_bias", ("head.bias",)),
+            FixedRow("final_logits_bias", ("head.bias",)),
         ]
 
     @classmethod

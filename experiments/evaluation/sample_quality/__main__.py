@@ -33,8 +33,8 @@ from experiments.config.structured import typed
 from experiments.evaluation.measure import EVALUATION_SEED
 from experiments.evaluation.sample_quality.statistics import Judgement, distinct, judged, token_entropy
 from experiments.evaluation.sample_quality.table import Row, render, write
-from experiments.generate import stop_tokens
 from experiments.objectives.decoding.sampling import SamplingConfig
+from experiments.objectives.decoding.stops import stop_tokens
 from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.run.load_model import (
     LoadedModel,
@@ -139,7 +139,7 @@ def _samples(saved: LoadedModel, judge: LoadedModel, config: SampleQualityConfig
         saved.objective.override_unmasking(steps=steps)
     passes, texts, stop = [0], list[list[int]](), stop_tokens(config.stop, saved.tokenizer)
     hook = saved.model.embedding.register_forward_hook(_count(passes))
-    prompt, began = saved.tokenizer.encode(config.prompt), time.perf_counter()
+    prompt, began = saved.prompt(config.prompt), time.perf_counter()
     with inference(saved.model, torch_device(config.device.name), config.device.precision):
         for first in range(0, config.num_samples, config.batch_size):
             numbers = range(first, min(first + config.batch_size, config.num_samples))

@@ -17,7 +17,14 @@ from torch import Tensor
 
 from architectures.backbone import Backbone
 from experiments.data.vocabulary import Vocabulary
-from experiments.objectives.decoding.sampling import PrefillState, allowed_tokens, prefill
+from experiments.objectives.decoding.constraints import Constraints
+from experiments.objectives.decoding.sampling import (
+    PrefillState,
+    allowed_tokens,
+    penalise,
+    prefill,
+    prompt_rows,
+)
 
 EARLY_STOPPING = ("full", "heuristic", "never")
 
@@ -62,6 +69,8 @@ class _Search:
 
     first: int
     """Its first row in the decoding state; its running hypotheses follow one another."""
+    prompt: list[int] = field(default_factory=list)
+    """What its decoder has read before."""
     running: list[tuple[float, list[int]]] = field(default_factory=lambda: [(0.0, [])])
     """Log-probability and tokens, best first."""
     finished: list[Hypothesis] = field(default_factory=list)
@@ -77,14 +86,29 @@ def beam_search(
     *,
     max_tokens: int,
     stop: Collection[int],
+    constraints: Constraints = Constraints(),  # noqa: B008
+    repetition_penalty: float = 1.0,
 ) -> list[list[Hypothesis]]:
     """Return the best hypotheses of each sequence, best first, at most ``num_beams`` each."""
     searches = [_Search(first=row) for row in range(len(start.unread_BT))]
     active = searches
     logits_RV = prefill(model, start)
     forbidden_V = ~allowed_tokens(vocabulary, stop, logits_RV.device)
+    prompts = prompt_rows(start)
+    for search, prompt in zip(searches, prompts, strict=True):
+        search.prompt = prompt
     for length in range(1, max_tokens + 1):
         log_p_RV = logits_RV.masked_fill(forbidden_V, -torch.inf).double().log_softmax(-1).cpu()
+        if constraints.any or repetition_penalty != 1:
+            written = [(search.prompt, tokens) for search in active for _, tokens in search.running]
+            if repetition_penalty != 1:
+                seen_RV = torch.zeros_like(log_p_RV, dtype=torch.bool)
+                for seen_V, (prompt, tokens) in zip(seen_RV, written, strict=True):
+                    seen_V[[*prompt, *tokens]] = True
+                log_p_RV = penalise(log_p_RV, seen_RV, repetition_penalty)
+            log_p_RV = constraints.apply(
+                log_p_RV, *zip(*written, strict=True), max_tokens=max_tokens, stop=stop
+            )
         going: list[_Search] = []
         parents: list[int] = []
         for search in active:

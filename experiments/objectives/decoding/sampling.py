@@ -17,6 +17,7 @@ from torch import Tensor
 
 from architectures.backbone import Backbone, DecodingState
 from experiments.data.vocabulary import Vocabulary
+from experiments.objectives.decoding.constraints import Constraints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +73,8 @@ def process(logits_XV: Tensor, config: SamplingConfig, seen_XV: Tensor | None = 
     A temperature of 0 divides by nothing: the caller takes the largest.
     """
     logits_XV = logits_XV.float() if logits_XV.dtype.itemsize < 4 else logits_XV
-    penalty = config.repetition_penalty
-    if seen_XV is not None and penalty != 1:
-        lowered_XV = torch.where(logits_XV < 0, logits_XV * penalty, logits_XV / penalty)
-        logits_XV = torch.where(seen_XV, lowered_XV, logits_XV)
+    if seen_XV is not None:
+        logits_XV = penalise(logits_XV, seen_XV, config.repetition_penalty)
     if config.temperature == 0:
         return logits_XV
     logits_XV = logits_XV / config.temperature
@@ -91,6 +90,12 @@ def process(logits_XV: Tensor, config: SamplingConfig, seen_XV: Tensor | None = 
         p_XV = logits_XV.softmax(-1)
         logits_XV = logits_XV.masked_fill(p_XV < config.min_p * p_XV.amax(-1, keepdim=True), -torch.inf)
     return logits_XV
+
+
+def penalise(logits_XV: Tensor, seen_XV: Tensor, penalty: float) -> Tensor:
+    """Make the tokens of a sequence so far less likely, by the repetition penalty."""
+    lowered_XV = torch.where(logits_XV < 0, logits_XV * penalty, logits_XV / penalty)
+    return torch.where(seen_XV, lowered_XV, logits_XV)
 
 
 def draw(logits_BXV: Tensor, config: SamplingConfig, generators: Sequence[torch.Generator]) -> Tensor:
@@ -118,8 +123,8 @@ def next_tokens(
 
 
 def allowed_tokens(vocabulary: Vocabulary, stop: Collection[int], device: torch.device) -> Tensor:
-    """Return True (V,) at the tokens that may be generated: symbols, and those that end a sequence."""
-    allowed_V = vocabulary.is_symbol().to(device)
+    """Return True (V,) at the tokens that may be generated, and at those that end a sequence."""
+    allowed_V = vocabulary.may_be_written().to(device)
     allowed_V[list(stop)] = True
     return allowed_V
 
@@ -154,6 +159,8 @@ def generate(
     sampling: SamplingConfig,
     stop: Collection[int] = (),
     on_token: Callable[[int, int], None] | None = None,
+    constraints: Constraints = Constraints(),  # noqa: B008
+    ended: Callable[[int, Sequence[int]], bool] | None = None,
 ) -> list[list[int]]:
     """Generate up to ``max_tokens`` tokens after each prompt, one a step.
 
@@ -161,6 +168,8 @@ def generate(
 
     Args:
         on_token: called with row and token as each is generated.
+        constraints: what may be generated where.
+        ended: called with row and generated tokens; True ends the sequence.
     """
     generated: list[list[int]] = [[] for _ in generators]
     alive = list(range(len(generated)))
@@ -170,14 +179,29 @@ def generate(
     forbidden_V = ~allowed_tokens(vocabulary, stop, logits_BV.device)
     penalised = sampling.repetition_penalty != 1
     seen_BV = _seen(start, logits_BV.shape[-1]) if penalised else None
+    prompts = prompt_rows(start) if constraints.any else []
     while True:
         logits_BV = logits_BV.masked_fill(forbidden_V, -torch.inf)
-        token_B = next_tokens(logits_BV, sampling, [generators[row] for row in alive], seen_BV)
+        if seen_BV is not None:
+            logits_BV = penalise(logits_BV, seen_BV, sampling.repetition_penalty)
+        if constraints.any:
+            logits_BV = constraints.apply(
+                logits_BV,
+                [prompts[row] for row in alive],
+                [generated[row] for row in alive],
+                max_tokens=max_tokens,
+                stop=stop,
+            )
+        token_B = next_tokens(logits_BV, sampling, [generators[row] for row in alive])
         for row, token in zip(alive, token_B.tolist(), strict=True):
             generated[row].append(token)
             if on_token is not None:
                 on_token(row, token)
-        going = [i for i, row in enumerate(alive) if generated[row][-1] not in stop]
+        going = [
+            i
+            for i, row in enumerate(alive)
+            if generated[row][-1] not in stop and not (ended is not None and ended(row, generated[row]))
+        ]
         if not going or len(generated[alive[going[0]]]) == max_tokens:
             return generated
         if len(going) < len(alive):
@@ -187,6 +211,13 @@ def generate(
         if seen_BV is not None:
             seen_BV = seen_BV.scatter(1, token_B[:, None], True)
         logits_BV = model.step(token_B[:, None], start.state)[:, -1]
+
+
+def prompt_rows(start: PrefillState) -> list[list[int]]:
+    """Return the tokens of each prompt."""
+    tokens_BT, valid_BT = start.unread_BT, start.valid_BT
+    lengths = [tokens_BT.shape[1]] * len(tokens_BT) if valid_BT is None else valid_BT.sum(1).tolist()
+    return [row[:length] for row, length in zip(tokens_BT.tolist(), lengths, strict=True)]
 
 
 def _seen(start: PrefillState, vocab_size: int) -> Tensor:

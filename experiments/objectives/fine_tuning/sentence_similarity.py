@@ -132,12 +132,18 @@ def one_text(batch: Batch, segment: int, vocabulary: Vocabulary) -> tuple[Tensor
     width = (T - 3) // 2 + 2
     tokens_BU = torch.full((B, width), vocabulary.pad)
     valid_BU = torch.zeros((B, width), dtype=torch.bool)
+    frame = {*vocabulary.begin, *vocabulary.end}
     for row in range(B):
         mine_T = batch.valid_BT[row] & (batch.segments_BT[row] == segment)
         text = batch.tokens_BT[row][mine_T].tolist()
-        if segment == 0:
-            text = text[1:]  # without the begin token, which either text gets
-        assert len(text) + 1 <= width, "the task gives each text half of the room"
-        tokens_BU[row, : len(text) + 1] = torch.tensor([vocabulary.bos, *text])
-        valid_BU[row, : len(text) + 1] = True
+        framed = [*vocabulary.begin, *_without(text, frame), *vocabulary.end]
+        assert len(framed) <= width, "the task gives each text half of the room"
+        tokens_BU[row, : len(framed)] = torch.tensor(framed)
+        valid_BU[row, : len(framed)] = True
     return tokens_BU, valid_BU
+
+
+def _without(text: list[int], frame: set[int]) -> list[int]:
+    """The tokens between those of the pair's frame."""
+    inside = [place for place, token in enumerate(text) if token not in frame]
+    return text[inside[0] : inside[-1] + 1] if inside else []

@@ -6,9 +6,11 @@ Shapes: B batch, T length.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
 from experiments.objectives.decoding.sampling import PrefillState, pad_right
@@ -17,6 +19,7 @@ from experiments.objectives.objective import (
     Score,
     TokenScores,
     View,
+    at_tokens,
     documents,
     scored_bytes,
 )
@@ -33,7 +36,10 @@ class CausalLMConfig:
 
 
 class CausalLM(Objective):
-    """Next-token prediction, behind a begin token, so that the first token is scored too."""
+    """Next-token prediction, behind a begin token, so that the first token is scored too.
+
+    Where the tokenizer of a folder begins texts with no token, the first one is not scored.
+    """
 
     Config = CausalLMConfig
     config: CausalLMConfig
@@ -47,22 +53,22 @@ class CausalLM(Objective):
         return self.answer_view(batch)
 
     def answer_view(self, batch: Batch) -> View:
-        begin_B1 = torch.full_like(batch.tokens_BT[:, :1], self.vocabulary.bos)
-        scored_BT = batch.answer_BT & batch.valid_BT
-        shown_BT = torch.cat([begin_B1, batch.context_BT[:, :-1]], dim=1)
-        return View(
-            tokens_BT=shown_BT,
-            valid_BT=None,  # padding stands on the right, where a causal model does not look
-            target_BT=batch.tokens_BT,
-            weight_BT=scored_BT.float(),
-            count_B=scored_BT.sum(1).float(),
-            documents_BT=documents(shown_BT, self.vocabulary) if self.config.separate_documents else None,
-        )
+        view = next_token_view(batch, batch.answer_BT & batch.valid_BT, self.begin)
+        if not self.config.separate_documents:
+            return view
+        return replace(view, documents_BT=documents(view.tokens_BT, self.vocabulary))
+
+    @property
+    def begin(self) -> tuple[int, ...]:
+        """The tokens that a model reads before a text."""
+        return self.vocabulary.begin
 
     def likelihood_score(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
         view = self.answer_view(batch).to(next(model.parameters()).device)
-        nats_BT = self.nats(view.run(model), view).double()
+        nats_BT = at_tokens(self.nats(view.run(model), view).double(), batch)
         scored_BT = batch.answer_BT & batch.valid_BT
+        if not self.begin:
+            scored_BT = F.pad(scored_BT[:, 1:], (1, 0))  # nothing stands before the first token
         return Score(
             nats_B=nats_BT.sum(1).cpu(),
             bytes_B=scored_bytes(batch, scored_BT),
@@ -73,7 +79,25 @@ class CausalLM(Objective):
         self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int
     ) -> PrefillState:
         device = next(model.parameters()).device
-        rows = [[self.vocabulary.bos, *prompt] for prompt in prompts]
+        rows = [[*self.begin, *prompt] for prompt in prompts]
         unread_BT, valid_BT = pad_right(rows, self.vocabulary.pad, device)
         state = model.start(len(rows), unread_BT.shape[1] + max_tokens)
         return PrefillState(state=state, unread_BT=unread_BT, valid_BT=valid_BT)
+
+
+def next_token_view(batch: Batch, scored_BT: Tensor, begin: Sequence[int]) -> View:
+    """Return the view in which each token is predicted from those before it, the first from ``begin``.
+
+    Behind no begin token, as with the tokenizers of some folders, the first token of a window is not
+    predicted, and the view is one position shorter.
+    """
+    tokens_BT, rows = batch.tokens_BT, len(batch.tokens_BT)
+    begin_BJ = torch.tensor(begin, dtype=tokens_BT.dtype, device=tokens_BT.device).expand(rows, -1)
+    scored_BT = torch.cat([torch.zeros_like(begin_BJ, dtype=torch.bool), scored_BT], dim=1)[:, 1:]
+    return View(
+        tokens_BT=torch.cat([begin_BJ, batch.context_BT], dim=1)[:, :-1],
+        valid_BT=None,  # padding stands on the right, where a causal model does not look
+        target_BT=torch.cat([begin_BJ, tokens_BT], dim=1)[:, 1:],
+        weight_BT=scored_BT.float(),
+        count_B=scored_BT.sum(1).float(),
+    )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from architectures.backbone import Backbone, Capabilities
 from experiments.objectives.decoding.sampling import PrefillState
-from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
+from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig, next_token_view
 from experiments.objectives.objective import (
     Objective,
     Score,
@@ -124,7 +124,7 @@ class PrefixLM(Objective):
     ) -> PrefillState:
         if not all(prompts):
             raise DataError("a prefix LM continues a prompt, and this one is empty: give a token or more")
-        begun = [[self.vocabulary.pad]] * len(prompts)
+        begun = [[self.vocabulary.decoder_start]] * len(prompts)
         return prefill_target(model, prompts, begun, self.vocabulary, max_tokens)
 
 
@@ -132,15 +132,7 @@ class CausalPrefixLM(PrefixLM):
     """Prefix LM of causal backbones: the whole text is read in order, and what follows the cut is scored."""
 
     def _view(self, batch: Batch, suffix_BT: Tensor) -> View:
-        begin_B1 = torch.full_like(batch.tokens_BT[:, :1], self.vocabulary.bos)
-        scored_BT = suffix_BT & batch.answer_BT & batch.valid_BT
-        return View(
-            tokens_BT=torch.cat([begin_B1, batch.context_BT[:, :-1]], dim=1),
-            valid_BT=None,  # padding stands on the right, where a causal model does not look
-            target_BT=batch.tokens_BT,
-            weight_BT=scored_BT.float(),
-            count_B=scored_BT.sum(1).float(),
-        )
+        return next_token_view(batch, suffix_BT & batch.answer_BT & batch.valid_BT, self.vocabulary.begin)
 
     def prefill_state(
         self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int

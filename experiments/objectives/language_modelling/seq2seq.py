@@ -111,7 +111,7 @@ class Seq2Seq(Objective):
     ) -> PrefillState:
         v = self.vocabulary
         sources = [[*prompt, v.eos] for prompt in prompts]
-        return prefill_target(model, sources, [[v.pad]] * len(prompts), v, max_tokens)
+        return prefill_target(model, sources, [[v.decoder_start]] * len(prompts), v, max_tokens)
 
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
         """Bits per byte of the targets, BLEU, ROUGE and exact match; the task's metric first."""
@@ -123,7 +123,8 @@ class CausalSeq2Seq(Seq2Seq):
 
     def answer_view(self, batch: Batch) -> View:
         view = CausalLM(CausalLMConfig(), self.task).answer_view(batch)
-        length = int(batch.valid_BT.sum(1).max())  # columns of padding alone are not computed
+        # Columns of padding alone are not computed; without a begin token there is one less.
+        length = min(int(batch.valid_BT.sum(1).max()), view.tokens_BT.shape[1])
         return dataclasses.replace(
             view,
             tokens_BT=view.tokens_BT[:, :length],

@@ -198,5 +198,6 @@ class SpanCorruption(Objective):
         state = model.start(
             len(prompts), max_tokens + 2, source_BS=source_BS, source_valid_BS=source_valid_BS
         )
-        unread_BT = torch.tensor([[pad, sentinel]] * len(prompts), device=device)
+        begun = [self.vocabulary.decoder_start, sentinel]
+        unread_BT = torch.tensor([begun] * len(prompts), device=device)
         return PrefillState(state=state, unread_BT=unread_BT)

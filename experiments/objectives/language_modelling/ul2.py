@@ -144,7 +144,7 @@ class UL2(PrefixLM):
     ) -> PrefillState:
         v = self.vocabulary
         sources = [[self.mode("S"), *prompt, v.eos] for prompt in prompts]
-        return prefill_target(model, sources, [[v.pad]] * len(prompts), v, max_tokens)
+        return prefill_target(model, sources, [[v.decoder_start]] * len(prompts), v, max_tokens)
 
 
 def cut_mask(length: int, denoiser: Denoiser, generator: torch.Generator) -> Tensor:

@@ -118,12 +118,13 @@ class Labelled(Task):
         """The examples of a row: one, or several of one that is cut into pieces."""
 
     def frame(self, parts: Sequence[list[int]]) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
-        """``[bos] a [eos] b [eos]`` and its segments."""
-        tokens, segments = [self.vocabulary.bos], [0]
-        for segment, part in enumerate(parts):
-            tokens += [*part, self.vocabulary.eos]
-            segments += [segment] * (len(part) + 1)
+        """``[bos] a [eos] b [eos]``, or what the tokenizer of a folder makes of it, and its segments."""
+        tokens, segments = self.tokenizer.frame(parts)
         return np.array(tokens, dtype=np.int32), np.array(segments, dtype=np.int8)
+
+    def framing(self, texts: int) -> int:
+        """The number of special tokens beside one or two texts."""
+        return len(self.tokenizer.frame([[]] * texts)[0])
 
     def class_number(self, name: str, place: str) -> int:
         """The number of a class or tag. Raises DataError for one that training does not have."""

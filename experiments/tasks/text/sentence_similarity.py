@@ -108,7 +108,7 @@ class SentenceSimilarity(Labelled):
         return ()
 
     def encode(self, parsed: Parsed) -> list[Example]:
-        room = (self.sequence_length - 3) // 2
+        room = (self.sequence_length - max(self.framing(2), 3)) // 2
         tokens, segments = self.frame([self.tokenizer.encode(text)[:room] for text in parsed.texts])
         return [Example(tokens, segments, label=parsed.target)]
 

@@ -107,7 +107,7 @@ class Sentences(Labelled):
 
     def encode(self, parsed: Parsed) -> list[Example]:
         parts = [self.tokenizer.encode(text) for text in parsed.texts]
-        tokens, segments = self.frame(cut_longer(parts, self.sequence_length - 1 - len(parts)))
+        tokens, segments = self.frame(cut_longer(parts, self.sequence_length - self.framing(len(parts))))
         return [Example(tokens, segments, label=self.class_number(parsed.target, parsed.place))]
 
     def references(self) -> list[Reference]:

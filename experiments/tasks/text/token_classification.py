@@ -97,7 +97,7 @@ class Tags(Labelled):
         return sorted({tag for row in train for tag in row.target})
 
     def encode(self, parsed: Parsed) -> list[Example]:
-        room = self.sequence_length - 2
+        room, begin = self.sequence_length - self.framing(1), len(self.vocabulary.begin)
         pieces: list[tuple[list[int], list[tuple[int, int]]]] = [([], [])]
         for i, (word, tag) in enumerate(zip(parsed.texts, parsed.target, strict=True)):
             tokens = self.tokenizer.encode(f" {word}" if i else word)[:room]
@@ -105,7 +105,7 @@ class Tags(Labelled):
                 pieces.append(([], []))
             text, tags = pieces[-1]
             text += tokens
-            tags.append((len(text), self.class_number(tag, parsed.place)))  # bos stands before the text
+            tags.append((len(text) - 1 + begin, self.class_number(tag, parsed.place)))
         examples = []
         for text, tags in pieces:
             framed, segments = self.frame([text])

@@ -1,0 +1,159 @@
+"""The special tokens of a Hugging Face folder, and the vocabulary made of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.data.vocabulary import Vocabulary
+from experiments.runtime.errors import DataError
+
+IDS = "token_ids.json"
+"""File in the folder of a run with the ids of special tokens of the folder that its tokenizer is from."""
+_ROLES = {"pad": ("pad", "eos"), "bos": ("bos", "cls", "eos"), "eos": ("eos", "sep"), "mask": ("mask",)}
+"""The special tokens of a folder that serve as ours, best first: BERT's [CLS] and [SEP] begin and end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderVocabulary(Vocabulary):
+    """Special tokens wherever the folder has them. ``num_symbols`` is a count, not the end of a range."""
+
+    table_size: int
+    """Rows of the embedding table; at least the tokens there are."""
+    special: tuple[int, ...]
+    """Every id that stands for no text."""
+    roles: tuple[tuple[str, int], ...]
+    """The ids of pad, bos, eos and mask, as far as the folder has them."""
+    sentinels: tuple[int, ...]
+    """The ids of the sentinels, from number 0 on."""
+    own: bool
+    """True for the tokenizer of a run, whose special tokens bear our names."""
+    before: tuple[int, ...]
+    """The special tokens before a text."""
+    after: tuple[int, ...]
+    """The special tokens behind a text."""
+    ends: tuple[int, ...]
+    """The tokens that end a generated text."""
+    first: int | None
+    """The token that a decoder starts from; None for padding."""
+
+    def _role(self, name: str) -> int:
+        found = dict(self.roles).get(name)
+        if found is None:
+            raise DataError(f"the tokenizer's folder names no {name} token, which this objective needs")
+        return found
+
+    @property
+    def pad(self) -> int:
+        return self._role("pad")
+
+    @property
+    def bos(self) -> int:
+        return self._role("bos")
+
+    @property
+    def eos(self) -> int:
+        return self._role("eos")
+
+    @property
+    def mask(self) -> int:
+        return self._role("mask")
+
+    @property
+    def begin(self) -> tuple[int, ...]:
+        return self.before
+
+    @property
+    def end(self) -> tuple[int, ...]:
+        return self.after
+
+    @property
+    def stops(self) -> tuple[int, ...]:
+        return self.ends
+
+    @property
+    def decoder_start(self) -> int:
+        return self.pad if self.first is None else self.first
+
+    @property
+    def size(self) -> int:
+        return self.table_size
+
+    def may_be_written(self) -> Tensor:
+        """Every token, as in the library of these folders; symbols alone where the tokenizer is a run's."""
+        return self.is_symbol() if self.own else torch.ones(self.size, dtype=torch.bool)
+
+    def is_symbol(self) -> Tensor:
+        symbol_V = torch.ones(self.size, dtype=torch.bool)
+        symbol_V[list(self.special)] = False
+        return symbol_V
+
+    def sentinel(self, index: int) -> int:
+        if not 0 <= index < self.num_sentinels:
+            raise ValueError(f"sentinel {index} asked for, {self.num_sentinels} exist")
+        return self.sentinels[index]
+
+
+def find_roles(folder: Path, tokens: dict[str, int]) -> dict[str, int]:
+    """Return ids of pad, bos, eos and mask, from the files beside the tokenizer or from our names of them.
+
+    Raises:
+        DataError: no file names a token that ends a text.
+    """
+    model = model_settings(folder)
+    names = special_names(folder)
+
+    def find(name: str) -> int | None:
+        listed = model.get(f"{name}_token_id")
+        given = listed[0] if isinstance(listed, list) and listed else listed
+        return tokens.get(names.get(f"{name}_token") or f"⟨{name}⟩", given)
+
+    found = {
+        role: next((i for name in order if (i := find(name)) is not None), None)
+        for role, order in _ROLES.items()
+    }
+    if found["eos"] is None:
+        raise DataError(f"{folder}: its files name no eos_token, so texts would have no end")
+    return {role: i for role, i in found.items() if i is not None}
+
+
+def special_names(folder: Path) -> dict[str, str]:
+    """Return the special tokens that a folder names, such as ``bos_token``, by these names."""
+    files = ("special_tokens_map.json", "tokenizer_config.json")
+    given = {key: value for name in files for key, value in read_json(folder / name).items()}
+    texts = {
+        key: value["content"] if isinstance(value, dict) and "content" in value else value
+        for key, value in given.items()
+        if key.endswith("_token")
+    }
+    return {key: value for key, value in texts.items() if isinstance(value, str)}
+
+
+def generation_ids(folder: Path, key: str) -> tuple[int, ...]:
+    """Return the ids under a key of generation_config.json, or of config.json where there is no such file."""
+    file = folder / "generation_config.json"
+    value = (read_json(file) if file.is_file() else model_settings(folder)).get(key)
+    listed = value if isinstance(value, list) else [value]
+    return tuple(int(i) for i in listed if i is not None)
+
+
+def model_settings(folder: Path) -> dict[str, Any]:
+    """Return config.json of a folder, or what a run that is trained with its tokenizer keeps of it."""
+    file = folder / "config.json"
+    return read_json(file if file.is_file() else folder / IDS)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the content of a file, empty where there is none. Raises DataError."""
+    try:
+        found = json.loads(path.read_text()) if path.is_file() else {}
+    except ValueError as error:
+        raise DataError(f"{path}: unreadable ({error})") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: it holds {type(found).__name__}, not an object")
+    return found

@@ -1,0 +1,45 @@
+"""What ends a generated text: ends that a tokenizer knows, special tokens, pieces of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from experiments.data.folder_tokenizer import FolderTokenizer
+from experiments.data.tokenizer import TextTokenizer
+from experiments.runtime.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """What ends a text."""
+
+    tokens: frozenset[int]
+    """Tokens, which are kept."""
+    texts: tuple[str, ...]
+    """Pieces of text of several tokens; a text ends with the token that completes one."""
+
+
+def read_stops(names: Sequence[str], tokenizer: TextTokenizer) -> Stop:
+    """Return what ``stop`` names: ends of the tokenizer, special tokens, pieces of text."""
+    tokens, texts = set[int](), list[str]()
+    for name in names:
+        if name == "eos":
+            tokens |= {*tokenizer.vocabulary.stops}
+            continue
+        special = isinstance(tokenizer, FolderTokenizer)
+        ids = tokenizer.encode_prompt(name, framed=False) if special else tokenizer.encode(name)
+        if len(ids) == 1:
+            tokens.add(ids[0])
+        elif name:
+            texts.append(name)
+    return Stop(tokens=frozenset(tokens), texts=tuple(texts))
+
+
+def stop_tokens(names: Sequence[str], tokenizer: TextTokenizer) -> set[int]:
+    """The token ids behind ``stop``. Raises ConfigError for a text that is not one token."""
+    stop = read_stops(names, tokenizer)
+    for text in stop.texts:
+        count = len(tokenizer.encode(text))
+        raise ConfigError(f"stop: {text!r} is {count} tokens; a text ends at eos, or at text of one token")
+    return set(stop.tokens)

@@ -1,0 +1,191 @@
+"""Small Hugging Face folders of every family: random weights of their library, and a tokenizer."""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as hf
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer as HFTokenizer
+
+from tests.architectures.pretrained.parity import redraw
+
+EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
+"""What their library computes with; its grouped products want other widths on a CPU."""
+TEXT = "the cat sat on the mat and the dog ran to the house while a bird sang. " * 8
+VOCABULARY = 300
+CHAT = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{{ message['content'] | trim }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+LLAMA_CHAT = (
+    "{{ bos_token }}{%- for m in messages %}{{ '[' + m.role + '] ' + m.content }}{{ eos_token }}{%- endfor %}"
+)
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 37,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 80,
+}
+LATENT = {
+    "kv_lora_rank": 18,
+    "q_lora_rank": 11,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 6,
+    "v_head_dim": 9,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 13,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "first_k_dense_replace": 1,
+}
+SSM = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 8, "mamba_chunk_size": 8}
+DECODERS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "gpt2": ("GPT2", {"n_embd": 32, "n_head": 4, "n_layer": 2, "n_positions": 80}, "gpt"),
+    "llama": ("Llama", SIZES, "llama"),
+    "mistral": ("Mistral", SIZES | {"sliding_window": 5}, "llama"),
+    "qwen2": ("Qwen2", SIZES, "gpt"),
+    "qwen3": ("Qwen3", SIZES | {"head_dim": 8}, "gpt"),
+    "gemma2": ("Gemma2", SIZES | {"head_dim": 8, "sliding_window": 6}, "llama"),
+    "olmo2": ("Olmo2", SIZES, "gpt"),
+    "gpt_neox": ("GPTNeoX", SIZES, "gpt"),
+    "mpt": ("Mpt", {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 80}, "gpt"),
+    "bloom": ("Bloom", {"hidden_size": 32, "n_head": 4, "n_layer": 2}, "gpt"),
+    "deepseek_v2": ("DeepseekV2", SIZES | LATENT, "llama"),
+    "deepseek_v3": ("DeepseekV3", SIZES | LATENT | {"n_group": 4, "topk_group": 2}, "llama"),
+    "mixtral": ("Mixtral", SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2}, "llama"),
+    "olmoe": ("Olmoe", SIZES | {"num_experts": 4, "num_experts_per_tok": 2}, "gpt"),
+    "qwen2_moe": (
+        "Qwen2Moe",
+        SIZES
+        | {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 11,
+            "shared_expert_intermediate_size": 22,
+        },
+        "gpt",
+    ),
+    "mamba": ("Mamba", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}, "gpt"),
+    "mamba2": (
+        "Mamba2",
+        {
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "state_size": 8,
+            "num_heads": 4,
+            "head_dim": 16,
+            "n_groups": 2,
+            "chunk_size": 8,
+        },
+        "gpt",
+    ),
+    "jamba": (
+        "Jamba",
+        SIZES
+        | {
+            "num_hidden_layers": 4,
+            "attn_layer_period": 2,
+            "attn_layer_offset": 1,
+            "num_experts": 3,
+            "num_experts_per_tok": 2,
+            "mamba_d_state": 8,
+            "mamba_dt_rank": 4,
+            "use_mamba_kernels": False,
+        },
+        "llama",
+    ),
+    "bamba": ("Bamba", SIZES | SSM | {"num_hidden_layers": 3, "attn_layer_indices": [1]}, "gpt"),
+    "falcon_h1": ("FalconH1", SIZES | SSM | {"mamba_d_ssm": 64, "key_multiplier": 0.7}, "gpt"),
+}
+STACKS = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "max_position_embeddings": 80}
+HEADS = {f"{side}_attention_heads": 4 for side in ("encoder", "decoder")}
+WIDTHS = {f"{side}_ffn_dim": 37 for side in ("encoder", "decoder")}
+T5 = {"d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 37, "num_layers": 2}
+SPARSE = {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1, "num_decoder_layers": 2}
+ENCODER_DECODERS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "t5": ("T5", T5, "t5"),
+    "flan_t5": ("T5", T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, "t5"),
+    "switch": ("SwitchTransformers", T5 | {"num_experts": 3, **SPARSE}, "t5"),
+    "bart": ("Bart", STACKS | HEADS | WIDTHS, "bart"),
+}
+"""Class, settings and kind of tokenizer."""
+
+
+@functools.cache
+def _pieces() -> HFTokenizer:
+    tokenizer = HFTokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=285, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([TEXT], trainer)
+    return tokenizer
+
+
+SPECIAL = {
+    "gpt": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+    "llama": ["<s>", "</s>", "<pad>", "<|eot|>"],
+    "t5": ["<pad>", "</s>", "<extra_id_0>", "<extra_id_1>"],
+    "bart": ["<s>", "<pad>", "</s>", "<mask>"],
+}
+ROLES = {
+    "gpt": {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": CHAT},
+    "llama": {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "chat_template": LLAMA_CHAT},
+    "t5": {"eos_token": "</s>", "pad_token": "<pad>"},
+    "bart": {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "mask_token": "<mask>"},
+}
+TEMPLATES = {"llama": ("<s> $A", "<s> $A <s> $B"), "t5": ("$A </s>", "$A </s> $B </s>")}
+TEMPLATES["bart"] = ("<s> $A </s>", "<s> $A </s> </s> $B </s>")
+
+
+def make_tokenizer(kind: str) -> hf.PreTrainedTokenizerFast:
+    """A byte-level tokenizer with the special tokens and the post-processor of its kind."""
+    tokenizer = HFTokenizer.from_str(_pieces().to_str())
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in SPECIAL[kind]])
+    tokenizer.add_tokens(["  added"])
+    if kind in TEMPLATES:
+        single, pair = TEMPLATES[kind]
+        ids = [(name, tokenizer.token_to_id(name)) for name in SPECIAL[kind]]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=single, pair=pair, special_tokens=[(n, i) for n, i in ids if n in pair.split()]
+        )
+    side = "right" if kind == "bart" else "left"  # theirs has absolute positions and counts the padding
+    return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, padding_side=side, **ROLES[kind])
+
+
+def make_model(name: str) -> Any:
+    """The model of a family, with weights that make its logits differ, and its token ids."""
+    family, settings, kind = (DECODERS | ENCODER_DECODERS)[name]
+    tokenizer = make_tokenizer(kind)
+    ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("bos", "eos", "pad")}
+    seq2seq = name in ENCODER_DECODERS
+    if seq2seq:
+        ids["decoder_start_token_id"] = ids["eos_token_id"] if kind == "bart" else ids["pad_token_id"]
+    config = getattr(hf, f"{family}Config")(vocab_size=VOCABULARY, **{**settings, **ids})
+    suffix = "ForConditionalGeneration" if seq2seq else "LMHeadModel" if family == "GPT2" else "ForCausalLM"
+    torch.manual_seed(sum(map(ord, name)))
+    model = getattr(hf, f"{family}{suffix}")._from_config(config, **EAGER).eval()
+    redraw(model)
+    return model
+
+
+def make_folder(name: str, folder: Path, **generation: Any) -> Path:
+    """A folder of a family, written by their library, with these settings of generation."""
+    model, kind = make_model(name), (DECODERS | ENCODER_DECODERS)[name][2]
+    for key, value in generation.items():
+        setattr(model.generation_config, key, value)
+    model.save_pretrained(folder)
+    make_tokenizer(kind).save_pretrained(folder)
+    return folder
+
+
+def write_json(file: Path, **changes: Any) -> None:
+    """Change keys of a JSON file."""
+    tree = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps(tree | changes))
