@@ -137,6 +137,17 @@ class FolderTokenizer(TextTokenizer):
         return {k: v for k, v in model_settings(self._folder).items() if k.endswith("_token_id")}
 
     @property
+    def prefix_token(self) -> int:
+        """The token that stands for what comes before a text: the begin token, or else the end token."""
+        named = special_names(self._folder).get("bos_token")
+        found = None if named is None else self._tokenizer.token_to_id(named)
+        return self.vocabulary.eos if found is None else found
+
+    def token(self, i: int) -> str:
+        """The name of a token."""
+        return self._tokenizer.id_to_token(i) or ""
+
+    @property
     def own(self) -> bool:
         """True for the tokenizer of a run of ours."""
         return self.vocabulary.own

@@ -82,6 +82,8 @@ class AnswerScorer:
     def longest(self) -> int:
         """The tokens of context and answer that the model can be given together."""
         model = self._saved.model
+        if self._saved.objective.complete_prompts:  # the last token is predicted, not read
+            return model.max_length + (0 if model.capabilities.encoder_decoder else 1)
         marks = 2 if model.capabilities.encoder_decoder else 0  # a sentinel or mode token, and the end
         return model.max_length - marks - (0 if self._saved.objective.continues else 2)
 
@@ -148,7 +150,8 @@ class AnswerScorer:
         An answer that stands by itself (of a model that learned pairs) is separated and ended as in training.
         """
         vocabulary = self._saved.objective.vocabulary
-        end = [] if self._saved.objective.continues else [vocabulary.eos]
+        objective = self._saved.objective
+        end = [] if objective.continues or objective.complete_prompts else [vocabulary.eos]
         shape = (len(answers), length + 2 * len(end))
         tokens_BT = torch.full(shape, vocabulary.pad)
         answer_BT, valid_BT = torch.zeros(shape, dtype=torch.bool), torch.zeros(shape, dtype=torch.bool)

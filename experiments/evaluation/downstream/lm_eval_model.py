@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -13,10 +12,10 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from experiments.config.schema import DeviceConfig
 from experiments.evaluation.downstream.answer_likelihood import AnswerScore, AnswerScorer, ScoringRequest
+from experiments.evaluation.downstream.readers import NONE, HarnessReader, OwnReader
 from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig
 from experiments.run.load_model import LoadedModel
 from experiments.runtime.device import torch_device
@@ -26,8 +25,6 @@ from experiments.runtime.seeds import stream
 
 MOST_TOKENS = 256
 """Tokens generated where a task does not say how many: the harness's own default."""
-NONE = -1
-"""Stands in a window for what comes before a text; the objective knows itself what a text begins with."""
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 Progress = Callable[[int], AbstractContextManager[Callable[[int], None]]]
@@ -60,7 +57,7 @@ class HarnessModel(LM):
         super().__init__()
         self._saved, self._scorer, self._seed = saved, scorer, seed
         self._batch_size, self._where, self._progress = batch_size, device, progress
-        self._encode = saved.tokenizer.encode
+        self._reader = HarnessReader(saved) if saved.objective.complete_prompts else OwnReader(saved)
         self.notes: dict[Key, Note] = {}
         """By the name of the method and the texts of the request."""
 
@@ -68,7 +65,7 @@ class HarnessModel(LM):
         """Log-likelihood of each continuation given its context, and whether it is the likeliest."""
         answers = []
         for context, continuation in (request.args for request in requests):
-            before, after = self._encode_pair(context, continuation)
+            before, after = self._reader.pair(context, continuation)
             answers.append(self._answer(before, after, noise=context))
             cut = len(answers[-1].context) < len(before)
             self.notes["loglikelihood", context, continuation] = Note(truncated=cut)
@@ -77,24 +74,6 @@ class HarnessModel(LM):
             key = ("loglikelihood", *request.args)
             self.notes[key] = replace(self.notes[key], variance=score.variance)
         return [(-score.nats, score.greedy) for score in scores]
-
-    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """The tokens of both, by the harness's rule.
-
-        Spaces at the end of the context go to the continuation, and the two become tokens together, but for
-        encoder-decoders, which read and write apart. Where a token runs over the border, the harness would
-        repeat or lose text; here the token belongs to the continuation.
-        """
-        spaces = len(context) - len(context.rstrip())
-        if context.strip() and spaces:
-            context, continuation = context[:-spaces], context[-spaces:] + continuation
-        before = self._encode(context)
-        if self._saved.model.capabilities.encoder_decoder:
-            return before, self._encode(continuation)
-        whole = self._encode(context + continuation)
-        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, whole, strict=False))
-        shared = len(list(same))
-        return whole[:shared], whole[shared:]
 
     def _answer(self, context: list[int], tokens: list[int], noise: str) -> ScoringRequest:
         """The request, its context cut from the left to what the model is made for."""
@@ -114,10 +93,7 @@ class HarnessModel(LM):
         """
         answers, owners, longest = list[ScoringRequest](), list[int](), self._scorer.longest
         for number, (text,) in enumerate(request.args for request in requests):
-            windows = get_rolling_token_windows(
-                self._encode(text), prefix_token=NONE, max_seq_len=longest, context_len=min(2, longest)
-            )
-            for place, (context, tokens) in enumerate(map(make_disjoint_window, windows)):
+            for place, (context, tokens) in enumerate(self._reader.windows(text, longest)):
                 given = [token for token in context if token != NONE]
                 answers.append(self._answer(given, tokens, noise=f"{place} {text}"))
                 owners.append(number)
@@ -154,7 +130,7 @@ class HarnessModel(LM):
         settings = normalize_gen_kwargs(asked, MOST_TOKENS)
         most, until = settings["max_gen_toks"], settings["until"]
         tokens = [self._prompt(prompt, most) for prompt in prompts]
-        ends = [self._encode(text) for text in until]
+        ends = [self._saved.tokenizer.encode(text) for text in until]
         keys = [stream(self._seed, "write", *place) >> 1 for place in zip(prompts, repeats, strict=True)]
         with inference(self._saved.model, torch_device(self._where.name), self._where.precision):
             written = self._saved.objective.sample(
@@ -163,14 +139,15 @@ class HarnessModel(LM):
                 max_tokens=most,
                 generators=[torch.Generator().manual_seed(key) for key in keys],
                 sampling=sampling(settings),
-                stop={self._saved.task.vocabulary.eos, *(end[0] for end in ends if len(end) == 1)},
+                stop={*self._saved.task.vocabulary.stops, *(end[0] for end in ends if len(end) == 1)},
             )
         texts = [self._saved.tokenizer.decode(row) for row in written]
         return [postprocess_generated_text(text, until, None) for text in texts]
 
     def _prompt(self, text: str, most: int) -> list[int]:
         """The prompt's last tokens, as many as leave room for what is written."""
-        tokens, room = self._encode(text), self._scorer.longest
+        tokens, room = self._reader.prompt(text), self._saved.model.max_length
+        room = room if self._saved.objective.complete_prompts else self._scorer.longest
         room -= 0 if self._saved.model.capabilities.encoder_decoder else most
         if room < 1:
             raise DataError(
