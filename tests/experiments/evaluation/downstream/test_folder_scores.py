@@ -64,4 +64,6 @@ def test_scores_are_those_of_the_harness(name: str, tmp_path: Path) -> None:
         assert ours.loglikelihood_rolling(texts) == pytest.approx(found, rel=1e-5)
     settings = {"until": ["\n\n", "zzzz"], "max_gen_toks": 12, "do_sample": False}
     prompts = asked("generate_until", *[(context, settings) for context in contexts[:2]])
-    assert ours.generate_until(prompts) == theirs.generate_until(prompts, disable_tqdm=True)
+    texts = zip(ours.generate_until(prompts), theirs.generate_until(prompts, disable_tqdm=True), strict=True)
+    # The harness lets the decoder of an encoder-decoder write as many tokens more as its source has.
+    assert all(two.startswith(one) if seq2seq else one == two for one, two in texts)
