@@ -10,12 +10,15 @@ from typing import Any
 import yaml
 
 from experiments.config.legacy import upgrade
+from experiments.runtime.errors import DataError
 
 
-class UnreadableError(ValueError):
+class UnreadableError(DataError):
     """A file of a run folder is damaged, or comes from another version of archbench."""
 
 
+DAMAGE = (yaml.YAMLError, ValueError, AttributeError, TypeError, KeyError, RecursionError, OSError)
+"""What the reader of YAML, and of old names in it, says about a damaged file."""
 DECIDING = ("backbone", "objective", "task", "scale", "budget", "optimizer")
 """Sections of a configuration that decide a run's result."""
 
@@ -31,8 +34,8 @@ def flat_config(folder: Path, sections: tuple[str, ...] = DECIDING) -> dict[str,
         return {key: value for section in sections for key, value in _flat(parts.get(section, "")).items()}
     except FileNotFoundError:
         return {}
-    except (yaml.YAMLError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+    except DAMAGE as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UnreadableError(f"{path} is no YAML ({reason}): delete it and run the study again") from error
 
 

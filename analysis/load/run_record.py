@@ -16,6 +16,10 @@ import numpy.typing as npt
 
 from analysis.load.run_config import UnreadableError, flat_config
 from experiments.config.legacy import upgrade
+from experiments.runtime.json_state import read_json
+from experiments.tracking.run_files import HASHED, ResultRecord, damaged_files, is_intact
+
+REMEDY = "delete it and run the study again"
 
 NUMBERS = {
     "flops_per_token": ("flops_per_token",),
@@ -81,11 +85,12 @@ def _place(line: dict[str, Any]) -> tuple[str, float]:
 def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[str, Any]:
     """Return one run as flat columns, without those that name the study and the path."""
     try:
-        result = _json(folder / "result.json") or {"status": "incomplete"}
-        provenance = _json(folder / "provenance.json") or {}
+        result = _result(folder)
+        provenance = _provenance(folder)
         study_keys = flat_config(folder, ("study", "optimizer"))
     except UnreadableError as error:
         result, provenance, study_keys = {"status": "unreadable", "message": str(error)}, {}, {}
+    damaged = damaged_files(result, {name: _bytes(folder / name) for name in HASHED})
     cell, digest = folder.parent.name.rsplit("-", 1)
     data, git = provenance.get("data") or {}, provenance.get("git") or {}
     row: dict[str, Any] = {
@@ -121,7 +126,7 @@ def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[st
         "changed": json.dumps(sorted((result.get("resume") or {}).get("changed") or [])),
         "loss_spikes": _number((result.get("training") or {}).get("loss_spikes")),
         "skipped_steps": _number((result.get("training") or {}).get("skipped_steps")),
-        "corrupt_lines": corrupt,
+        "corrupt_lines": corrupt, "damaged": json.dumps(damaged),
     }  # fmt: skip
     device = provenance.get("device") or {}
     for key in ("name", "processor", "threads", "precision"):
@@ -196,19 +201,31 @@ def _setting(metric: dict[str, Any]) -> str | None:
     return f"{scored}, windows of {metric['window']} tokens, {metric['stride']} of them scored"
 
 
-def _json(path: Path) -> dict[str, Any] | None:
-    """A JSON object from a file; None where there is no file. Raises UnreadableError."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise UnreadableError(f"{path} is no JSON ({error}): delete it and run the study again") from error
-    if not isinstance(value, dict) or value.get("format", 1) != 1:
+def _result(folder: Path) -> dict[str, Any]:
+    """Return result.json, of status ``incomplete`` where there is none. Raises UnreadableError."""
+    path = folder / "result.json"
+    found = read_json(path, ResultRecord, REMEDY, UnreadableError)
+    if found is None:
+        return {"status": "incomplete"}
+    if found.get("format", 1) != 1:
         raise UnreadableError(
             f"{path} is not a record of format 1: it comes from another version of archbench"
         )
-    return value
+    if not is_intact(found):
+        raise UnreadableError(f"{path}: has changed since it was written: {REMEDY}")
+    return dict(found)
+
+
+def _provenance(folder: Path) -> dict[str, Any]:
+    """Return provenance.json, empty where there is none or no object. Raises UnreadableError."""
+    return read_json(folder / "provenance.json", dict[str, Any], REMEDY, UnreadableError) or {}
+
+
+def _bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
 
 
 def _lines(path: Path) -> tuple[list[dict[str, Any]], int]:
@@ -225,7 +242,7 @@ def _lines(path: Path) -> tuple[list[dict[str, Any]], int]:
 def _object(line: str) -> Any:
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -67,12 +67,14 @@ def arm_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _arm_row(runs: pd.DataFrame) -> dict[str, Any]:
     good = runs[finished(runs)]
-    scores = good["score"].tolist()
+    mixed = mixed_data(runs)
+    # A mean over different data would be a number of nothing.
+    scores = [] if mixed else good["score"].tolist()
     estimate = mean_interval(scores)
     half_width = math.nan if estimate.half_width is None else estimate.half_width
     low, high = estimate.mean - half_width, estimate.mean + half_width
     items = _mean(good, "score_items")
-    if is_share(_first(good["unit"]), scores):
+    if scores and is_share(_first(good["unit"]), scores):
         low, high = share_interval(scores, items)
     unfinished = runs[~finished(runs)]
     shown = runs if good.empty else good
@@ -90,9 +92,19 @@ def _arm_row(runs: pd.DataFrame) -> dict[str, Any]:
         "seeds": estimate.n,
         "runs": len(runs),
         "status": "complete" if unfinished.empty else ", ".join(sorted(set(unfinished["status"]))),
-        "message": "; ".join(run_notes(unfinished)) or None,
+        "message": "; ".join([*run_notes(unfinished), *([_data_note(good)] if mixed else [])]) or None,
         **{column: shown[column].mean() for column in NUMBERS if column in shown},
     }
+
+
+def _data_note(runs: pd.DataFrame) -> str:
+    """Return which seeds of an arm saw which data."""
+    seeds = runs.groupby("fingerprint", dropna=False)["seed"].agg(
+        lambda own: ", ".join(map(str, sorted(own)))
+    )
+    return "not averaged, as the seeds saw different data: " + "; ".join(
+        f"{fingerprint}: {own}" for fingerprint, own in seeds.items()
+    )
 
 
 def _mean(runs: pd.DataFrame, column: str) -> float:

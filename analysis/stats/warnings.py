@@ -155,6 +155,14 @@ def _disturbed(frame: pd.DataFrame) -> list[str]:
         keys = sorted({key for text in inexact["changed"] for key in json.loads(text)})
         if keys:
             found.append(f"{len(inexact)} runs continued after a change of {', '.join(keys)}: not exact")
+    if "damaged" in frame:
+        damaged = frame[~frame["damaged"].isin(["[]"]) & frame["damaged"].notna()]
+        for run in damaged.itertuples():
+            names = ", ".join(json.loads(str(run.damaged)))
+            found.append(
+                f"{run.arm} seed {run.seed}: its record is damaged, {names} changed after the run had ended: "
+                "not exact"
+            )
     if "skipped_steps" in frame and frame["skipped_steps"].sum() > 0:
         runs, steps = (frame["skipped_steps"] > 0).sum(), int(frame["skipped_steps"].sum())
         found.append(f"{runs} runs left out {steps} steps, as the loss was no finite number")

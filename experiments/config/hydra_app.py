@@ -24,9 +24,10 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments.config.chosen_groups import check_chosen_groups
 from experiments.config.legacy import renamed_key, renamed_option
 from experiments.config.sections import CONF
 from experiments.runtime.errors import ConfigError, Preempted, RunError, nearest
@@ -67,6 +68,8 @@ def start(
                 ended(sweep.config)
         if sweep.refused:
             raise ConfigError(sweep.refused[0])
+    except _CommandError as error:
+        _fail(str(error), error.exit_code)
     except RunError as error:
         _fail(f"at least one cell failed, first: {error}", error.exit_code)
     except (HydraException, OmegaConfBaseException) as error:
@@ -77,6 +80,10 @@ def start(
         if not str(error).startswith("Config group override"):  # Hydra's complaint about GROUP=null
             raise
         _fail(f"a group cannot be null: choose one of its YAML files ({error})", 2)
+
+
+class _CommandError(ConfigError):
+    """A mistake of the whole command, before any of its cells is run."""
 
 
 class _Sweep:
@@ -105,15 +112,19 @@ class _Sweep:
         """Take the cells that do not compose out of a batch. Raises the first reason where none does."""
         assert sweeper.hydra_context is not None
         assert sweeper.config is not None
-        loader, wrong = sweeper.hydra_context.config_loader, {}
+        loader = sweeper.hydra_context.config_loader
+        wrong: dict[int, Exception] = {}
         for place, words in enumerate(batch):
             try:
-                loader.load_sweep_config(master_config=sweeper.config, sweep_overrides=list(words))
-            except (HydraException, OmegaConfBaseException) as error:
+                cfg = loader.load_sweep_config(master_config=sweeper.config, sweep_overrides=list(words))
+                with open_dict(cfg):
+                    check_chosen_groups(cfg, cfg.pop("hydra"), list(words))
+            except (HydraException, OmegaConfBaseException, ConfigError) as error:
                 wrong[place] = error
         if wrong and (len(wrong) == len(batch) or not isinstance(batch, list)):
             # The command is wrong, not a cell; or a search chose the cell, and waits for its score.
-            raise next(iter(wrong.values()))
+            first = next(iter(wrong.values()))
+            raise _CommandError(str(first)) if isinstance(first, ConfigError) else first
         self.config = sweeper.config
         for place, mistake in wrong.items():
             reason = explain(mistake, self.config_name)
@@ -134,6 +145,8 @@ def _run_job(function: Function | str, cfg: DictConfig) -> object:
         # Hydra's copy of the command line. Nobody reads it, and it would keep a secret given there.
         (Path(HydraConfig.get().sweep.dir) / "multirun.yaml").unlink(missing_ok=True)
     try:
+        if HydraConfig.get().mode == RunMode.RUN:
+            check_chosen_groups(cfg, HydraConfig.get(), HydraConfig.get().overrides.task)
         return (_imported(function) if isinstance(function, str) else function)(cfg)
     except RunError as error:
         if HydraConfig.get().mode == RunMode.RUN:

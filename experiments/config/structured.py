@@ -106,7 +106,7 @@ def first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0]
 
 
-def _own(top: str) -> bool:
+def is_own(top: str) -> bool:
     """Return False for modules of the standard library and of installed packages. Imports nothing."""
     if top in sys.stdlib_module_names or top in sys.builtin_module_names:
         return False
@@ -135,7 +135,7 @@ def load_class(target: str, base: type[T], key: str) -> type[T]:
     if (now := upgrade_target(target)) != target:
         raise ConfigError(f"{key}._target_={target} is now {now}")
     top = module.partition(".")[0]
-    if top not in PROJECT and not _own(top):
+    if top not in PROJECT and not is_own(top):
         raise ConfigError(
             f"{key}._target_={target} is not a {base.__name__} of this project or of yours: {top} belongs to "
             "Python or to an installed package, which are not imported"

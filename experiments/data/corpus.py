@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments.data.document import Document
+from experiments.data.file_identity import FileHashes
 from experiments.data.hub import read_hub
-from experiments.data.local_files import find_files, read_files, refuse_overlap
+from experiments.data.local_files import find_files, named_files, read_files, refuse_overlap
 from experiments.data.python_docs import LIBRARY, REFERENCE, embedded_documents
 from experiments.runtime.errors import nearest
 
@@ -27,6 +28,9 @@ _EMBEDDED = {"embedded": "", "embedded_reference": REFERENCE, "embedded_library"
 SOURCES = (*_EMBEDDED, "files", "hub")
 _HELD_OUT_FRACTION = 0.05
 """Fraction of the documents carved for each of validation and test."""
+_GAP_FRACTION = 0.01
+_MOST_GAP = 1000
+"""Characters, as a fraction of a document and at most, left out between two splits of one document."""
 _SALT = 1146
 """Chosen among 2000 so that of the embedded corpus (few, uneven documents) each half gets about
 the same share in bytes too."""
@@ -95,8 +99,12 @@ def carved_splits(config: CorpusConfig) -> list[str]:
 def documents(config: CorpusConfig) -> Iterator[tuple[str, Document]]:
     """Yield every document with its split, training documents first."""
     carved = carved_splits(config)
+    cut = carved_by_position(config)
     for document in _source_documents(config, "train"):
-        yield split_of(document.name, carved), document
+        if cut:
+            yield from _cut(document, carved)
+        else:
+            yield split_of(document.name, carved), document
     for split in ("validation", "test"):
         if split not in carved:
             for document in _source_documents(config, split):
@@ -111,6 +119,36 @@ def split_of(name: str, carved: Sequence[str]) -> str:
     if "validation" in carved and _HELD_OUT_FRACTION <= position < 2 * _HELD_OUT_FRACTION:
         return "validation"
     return "train"
+
+
+def carved_by_position(config: CorpusConfig) -> bool:
+    """Return True where files hold so few documents that a split would be left without.
+
+    Each document is then cut: its end is held out, after a gap.
+    """
+    carved = carved_splits(config)
+    if config.source != "files" or not carved:
+        return False
+    empty = {"train", *carved}
+    for document in _source_documents(config, "train"):
+        if document.text.strip():
+            empty.discard(split_of(document.name, carved))
+        if not empty:
+            return False
+    return True
+
+
+def _cut(document: Document, carved: Sequence[str]) -> Iterator[tuple[str, Document]]:
+    """Yield the parts of a document: its beginning to train on, and the carved splits from its end."""
+    text = document.text
+    held_out = round(len(text) * _HELD_OUT_FRACTION)
+    gap = min(_MOST_GAP, round(len(text) * _GAP_FRACTION))
+    start = len(text) - held_out * len(carved)
+    yield "train", document._replace(text=text[: max(0, start - gap)])
+    for place, split in enumerate(carved):
+        begin = start + place * held_out
+        after = gap if place else 0
+        yield split, document._replace(text=text[begin + after : begin + held_out])
 
 
 def _source_documents(config: CorpusConfig, split: str) -> Iterator[Document]:
@@ -138,25 +176,37 @@ def _paths(config: CorpusConfig) -> dict[str, list[str]]:
     return {"train": config.paths, "validation": config.validation_paths, "test": config.test_paths}
 
 
-def identity(config: CorpusConfig) -> dict[str, Any]:
-    """Return all that decides the text: the settings, and the state of the files they name. Fit for JSON."""
+def identity(config: CorpusConfig, cache: Path | None = None) -> dict[str, Any]:
+    """Return all that decides the text: the settings, and the content of the files they name. Fit for JSON.
+
+    Args:
+        config: of the corpus.
+        cache: folder in which the hashes of large files are kept; None keeps none.
+
+    Raises:
+        DataError: a file cannot be read, or is both trained on and held out, under one name or two.
+    """
     settings = {f.name: getattr(config, f.name) for f in fields(CorpusConfig)}
     del settings["streaming"]  # how the rows arrive, not which
     result: dict[str, Any] = {"settings": settings, "carved": carved_splits(config)}
+    hashes = FileHashes(cache)
     if config.source in _EMBEDDED:
         result["python"] = f"{platform.python_implementation()} {platform.python_version()}"
     elif config.source == "files":
-        refuse_overlap(_paths(config))
+        refuse_overlap(_paths(config), content=hashes.of)
         result["files"] = {
-            split: [_stamp(path) for path in find_files(patterns)]
+            split: _contents(find_files(patterns), hashes)
             for split, patterns in _paths(config).items()
             if patterns
         }
     elif config.dataset is not None and Path(config.dataset).is_dir():
-        result["files"] = [_stamp(p) for p in sorted(Path(config.dataset).rglob("*")) if p.is_file()]
+        files = sorted(p for p in Path(config.dataset).rglob("*") if p.is_file())
+        result["files"] = [[p.relative_to(config.dataset).as_posix(), hashes.of(p)] for p in files]
+    hashes.keep()
     return result
 
 
-def _stamp(path: Path) -> list[str | int]:
-    stat = path.stat()
-    return [str(path.absolute()), stat.st_size, stat.st_mtime_ns]
+def _contents(paths: Sequence[Path], hashes: FileHashes) -> list[list[str]]:
+    """Return name and hash of each file; the names decide which documents are held out."""
+    names = [name for _, name in named_files(paths)]
+    return [[name, hashes.of(path)] for path, name in zip(paths, names, strict=True)]

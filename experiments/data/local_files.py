@@ -7,12 +7,13 @@ import glob
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 
+from experiments.data.chunk_hashes import file_hash
 from experiments.data.document import Document, text_of_row
 from experiments.runtime.errors import DataError, nearest
 
@@ -33,9 +34,22 @@ def find_files(patterns: Sequence[str], suffixes: Sequence[str] = SUFFIXES) -> l
     return sorted(found)
 
 
-def refuse_overlap(patterns: Mapping[str, Sequence[str]], suffixes: Sequence[str] = SUFFIXES) -> None:
-    """DataError where a file is both trained on and held out. ``patterns`` are those of each split."""
+def refuse_overlap(
+    patterns: Mapping[str, Sequence[str]],
+    suffixes: Sequence[str] = SUFFIXES,
+    content: Callable[[Path], str] = file_hash,
+) -> None:
+    """Refuse a file that is both trained on and held out, under one name or two. Raises DataError.
+
+    Args:
+        patterns: of the files of each split.
+        suffixes: of files that can be read.
+        content: the hash of a file's content; it is asked for files of equal size alone.
+    """
     trained = {path.resolve() for path in find_files(patterns["train"], suffixes)}
+    by_size: dict[int, list[Path]] = {}
+    for path in sorted(trained):
+        by_size.setdefault(path.stat().st_size, []).append(path)
     for split in ("validation", "test"):
         for path in find_files(patterns[split], suffixes):
             if path.resolve() in trained:
@@ -43,6 +57,20 @@ def refuse_overlap(patterns: Mapping[str, Sequence[str]], suffixes: Sequence[str
                     f"{path}: in the training split and in the {split} split (task.paths and "
                     f"task.{split}_paths): what is tested on must not be trained on; take it out of one"
                 )
+            size = path.stat().st_size
+            for other in by_size.get(size, []) if size else []:
+                if content(other) == content(path):
+                    raise DataError(
+                        f"{path}: has the content of {other}, which is in the training split, and is in the "
+                        f"{split} split: what is tested on must not be trained on; take one of them out"
+                    )
+
+
+def named_files(paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
+    """Yield each file with its path below the folder that all share."""
+    base = os.path.commonpath([path.parent.absolute() for path in paths])
+    for path in paths:
+        yield path, path.absolute().relative_to(base).as_posix()
 
 
 def read_files(paths: Sequence[Path], column: str) -> Iterator[Document]:
@@ -51,9 +79,7 @@ def read_files(paths: Sequence[Path], column: str) -> Iterator[Document]:
     A document is named by its path below the folder the files share and by its
     row, so the split does not depend on where the data lies.
     """
-    base = os.path.commonpath([path.parent.absolute() for path in paths])
-    for path in paths:
-        name = path.absolute().relative_to(base).as_posix()
+    for path, name in named_files(paths):
         if path.stat().st_size == 0:
             raise DataError(f"{path}: the file is empty; remove it from the paths")
         if path.suffix in (".txt", ".md"):

@@ -2,9 +2,12 @@
 
 ``CACHE/KEY/`` holds ``train.bin``, ``validation.bin``, ``test.bin`` (token ids,
 little-endian uint16 or uint32), ``meta.json`` and, for BPE, ``tokenizer.json``.
-The key is a hash of all settings and of the state of the source. The folder is
-written under another name and renamed when complete, so it is whole or absent,
+The key is a hash of all settings and of the content of the source. The folder is
+written under another name, synced, and renamed when complete, so it is whole or absent,
 and processes that prepare it at once do not disturb each other.
+
+``meta.json`` has hashes of the tokens by chunk. Opening verifies everything but the tokens wholly, and of
+these a bounded number of chunks; ``verify`` all of them.
 """
 
 from __future__ import annotations
@@ -18,23 +21,62 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import TypedDict
 
 from experiments.data.baselines import XZ_LIMIT, text_of_tokens, unigram_bits_per_byte, xz_bits_per_byte
-from experiments.data.corpus import SPLITS, CorpusConfig, documents, identity
+from experiments.data.chunk_hashes import CHUNK, SAMPLE, ChunkHasher, damaged, file_hash, sampled
+from experiments.data.corpus import (
+    SPLITS,
+    CorpusConfig,
+    carved_by_position,
+    carved_splits,
+    documents,
+    identity,
+)
 from experiments.data.document import Document
 from experiments.data.make_tokenizer import load_tokenizer, tokenizer_description, train_tokenizer
 from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
+from experiments.runtime.atomic_io import sync
 from experiments.runtime.errors import DataError
+from experiments.runtime.json_state import read_json
 
+META = "meta.json"
 _FORMAT = 1
 """Raise it when the same settings come to mean other tokens."""
 _BATCH_CHARACTERS = 4_000_000
 _BATCH_DOCUMENTS = 1000
 _PROGRESS_SECONDS = 5.0
+
+
+class SplitCounts(TypedDict):
+    """Sizes of a split."""
+
+    documents: int
+    bytes: int
+    tokens: int
+
+
+class SplitHashes(TypedDict):
+    """Hashes of a split's tokens."""
+
+    whole: str
+    chunks: list[str]
+
+
+class Meta(TypedDict):
+    """meta.json."""
+
+    fingerprint: str
+    dtype: Literal["<u2", "<u4"]
+    splits: dict[Literal["train", "validation", "test"], SplitCounts]
+    tokenizer: dict[str, Any]
+    references: dict[str, float]
+    hashes: NotRequired[dict[Literal["train", "validation", "test"], SplitHashes]]
+    checksum: NotRequired[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +104,7 @@ def open_token_file(
     Raises:
         DataError: the source cannot be read, or the cached folder is damaged.
     """
-    source = identity(corpus)
+    source = identity(corpus, Path(cache_dir))
     settings = {"format": _FORMAT, "source": source, "tokenizer": _description(tokenizer, num_sentinels)}
     key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
     folder = Path(cache_dir) / key
@@ -84,29 +126,102 @@ def _description(tokenizer: TokenizerConfig, num_sentinels: int) -> dict[str, An
 def _publish(work: Path, folder: Path) -> None:
     """Gives a complete folder its name. If another process was first, its folder stays."""
     work.chmod(0o755)  # mkdtemp keeps others out; a cache is shared
+    for path in [*work.iterdir(), work]:
+        sync(path)
     try:
         work.rename(folder)
+        sync(folder.parent)
     except OSError:
         if not folder.is_dir():
             raise
 
 
 def _load(tokenizer: TokenizerConfig, num_sentinels: int, folder: Path) -> TokenFile:
-    remedy = f"delete {folder} and run again to prepare it anew"
-    try:
-        meta = json.loads((folder / "meta.json").read_text())
-    except (OSError, ValueError) as error:
-        raise DataError(f"{folder / 'meta.json'}: unreadable ({error}); {remedy}") from None
+    meta = read_meta(folder)
+    verify(folder, meta, most=SAMPLE)
     tokens: dict[str, NDArray[np.integer]] = {}
     for split in SPLITS:
-        path, dtype = folder / f"{split}.bin", np.dtype(meta["dtype"])
-        expected = meta["splits"][split]["tokens"] * dtype.itemsize
-        size = path.stat().st_size if path.is_file() else 0
-        if size != expected:
-            raise DataError(f"{path}: {size} bytes, expected {expected}; {remedy}")
-        tokens[split] = np.memmap(path, dtype=dtype, mode="r")
+        tokens[split] = np.memmap(folder / f"{split}.bin", dtype=np.dtype(meta["dtype"]), mode="r")
     loaded = load_tokenizer(tokenizer, num_sentinels, folder)
     return TokenFile(folder=folder, meta=meta, tokenizer=loaded, tokens=tokens)
+
+
+def _remedy(folder: Path) -> str:
+    return f"delete {folder} and run again to prepare it anew"
+
+
+def read_meta(folder: Path) -> dict[str, Any]:
+    """Return meta.json of a prepared folder. Raises DataError where it is damaged."""
+    path = folder / META
+    meta: Any = read_json(path, Meta, _remedy(folder), DataError)
+    if meta is None:
+        raise DataError(f"{path}: is missing; {_remedy(folder)}")
+    if meta.get("checksum", _checksum(meta)) != _checksum(meta):
+        raise DataError(f"{path}: has changed since it was written; {_remedy(folder)}")
+    return dict(meta)
+
+
+def verify(folder: Path, meta: dict[str, Any], *, most: int | None = None) -> bool:
+    """Compare a prepared folder with its hashes.
+
+    Args:
+        folder: of the tokens.
+        meta: its meta.json.
+        most: chunks that are read at most, over all splits; None reads all.
+
+    Returns:
+        False where nothing could be compared: the folder is of a version without hashes, and larger than
+        ``most``.
+
+    Raises:
+        DataError: a file is not as it was written.
+    """
+    itemsize, hashes = np.dtype(meta["dtype"]).itemsize, meta.get("hashes")
+    sizes = {}
+    for split in SPLITS:
+        path, expected = folder / f"{split}.bin", meta["splits"][split]["tokens"] * itemsize
+        sizes[split] = path.stat().st_size if path.is_file() else 0
+        if sizes[split] != expected:
+            raise DataError(f"{path}: {sizes[split]} bytes, expected {expected}; {_remedy(folder)}")
+    try:
+        if hashes is None:  # of a version that kept none: the fingerprint is one of everything
+            if most is not None and sum(sizes.values()) > most * CHUNK:
+                return False
+            whole = {split: file_hash(folder / f"{split}.bin") for split in SPLITS}
+        else:
+            whole = {split: hashes[split]["whole"] for split in SPLITS}
+            for split in SPLITS:
+                chunks = hashes[split]["chunks"]
+                count = len(chunks)
+                if most is not None:
+                    count = max(2, most * sizes[split] // max(1, sum(sizes.values())))
+                place = damaged(folder / f"{split}.bin", chunks, sampled(len(chunks), count))
+                if place is not None:
+                    raise DataError(
+                        f"{folder / split}.bin: {place} have changed since they were written; "
+                        f"{_remedy(folder)}"
+                    )
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be read ({error}); {_remedy(folder)}") from error
+    if _fingerprint(folder, meta["tokenizer"], whole) != meta["fingerprint"]:
+        raise DataError(
+            f"{folder}: tokens or tokenizer have changed since they were written (another fingerprint than "
+            f"{meta['fingerprint']}); {_remedy(folder)}"
+        )
+    return True
+
+
+def _fingerprint(folder: Path, tokenizer: dict[str, Any], whole: dict[str, str]) -> str:
+    """Return the hash of tokens and tokenizer. Raises OSError."""
+    learned = (folder / "tokenizer.json").read_text() if tokenizer["kind"] == "bpe" else ""
+    described = json.dumps([[whole[split] for split in SPLITS], tokenizer, learned], sort_keys=True)
+    return hashlib.sha256(described.encode()).hexdigest()[:16]
+
+
+def _checksum(meta: Any) -> str:
+    """Return the hash of everything else in meta.json."""
+    rest = {key: value for key, value in meta.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _prepare(
@@ -114,6 +229,12 @@ def _prepare(
 ) -> None:
     """Writes everything into ``folder``; ``meta.json`` last."""
     progress = _Progress()
+    if carved_by_position(corpus):
+        print(
+            "note: so few documents that a split would be empty: the end of each is held out, after a gap "
+            f"({', '.join(carved_splits(corpus))})",
+            file=sys.stderr,
+        )
     train_texts = (
         document.text
         for split, document in progress.follow("learning a tokenizer", documents(corpus))
@@ -127,24 +248,30 @@ def _prepare(
         for batch in _batches(progress.follow("writing tokens", documents(corpus))):
             encoded = tokenizer.encode_documents([document.text for _, document in batch])
             for split, writer in writers.items():
-                writer.write([ids for ids, (s, _) in zip(encoded, batch, strict=True) if s == split])
+                own = [(ids, doc) for ids, (s, doc) in zip(encoded, batch, strict=True) if s == split]
+                writer.write([ids for ids, _ in own])
+                writer.has_text = writer.has_text or any(document.text.strip() for _, document in own)
     finally:
         for writer in writers.values():
             writer.file.close()
     for split, writer in writers.items():
-        if writer.num_bytes == 0:
+        if not writer.has_text:
             raise DataError(_empty_message(corpus, split, {s: w.num_documents for s, w in writers.items()}))
-    digests = [writer.digest.hexdigest() for writer in writers.values()]
-    learned = (folder / "tokenizer.json").read_text() if config.kind == "bpe" else ""
-    described = json.dumps([digests, settings["tokenizer"], learned], sort_keys=True)
     meta = {
-        "fingerprint": hashlib.sha256(described.encode()).hexdigest()[:16],
+        "fingerprint": _fingerprint(
+            folder, settings["tokenizer"], {split: writer.hasher.whole for split, writer in writers.items()}
+        ),
         **settings,
         "dtype": dtype.str,
         "splits": {split: writer.counts() for split, writer in writers.items()},
+        "hashes": {
+            split: {"whole": writer.hasher.whole, "chunks": writer.hasher.chunks}
+            for split, writer in writers.items()
+        },
         "references": _references(folder, dtype, tokenizer, writers),
     }
-    (folder / "meta.json").write_text(json.dumps(meta, indent=2, sort_keys=True) + "\n")
+    meta = {**meta, "checksum": _checksum(meta)}
+    (folder / META).write_text(json.dumps(meta, indent=2, sort_keys=True) + "\n")
 
 
 def _empty_message(corpus: CorpusConfig, split: str, num_documents: dict[str, int]) -> str:
@@ -190,7 +317,9 @@ class _SplitWriter:
 
     def __init__(self, path: Path, dtype: np.dtype, tokenizer: TextTokenizer) -> None:
         self._path, self.file = path, path.open("wb")
-        self.digest = hashlib.sha256()
+        self.hasher = ChunkHasher()
+        self.has_text = False
+        """True once there is more than white space."""
         self.num_documents = 0
         self.count_V = np.zeros(tokenizer.vocabulary.size, dtype=np.int64)
         self._dtype, self._bytes_per_token = dtype, tokenizer.bytes_per_token
@@ -207,7 +336,7 @@ class _SplitWriter:
         ids = found.astype(self._dtype)
         data = ids.tobytes()
         self.file.write(data)
-        self.digest.update(data)
+        self.hasher.update(data)
         self.num_documents += len(documents)
         self.count_V += np.bincount(ids, minlength=len(self.count_V))
 

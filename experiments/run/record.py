@@ -58,6 +58,7 @@ def begin_record(
             settings.device.precision,
             {"task": settings.names.task, "fingerprint": planned.task.fingerprint},
             kernels,
+            [cls.__module__ for cls in (type(model), settings.objective_class, settings.task_class)],
         )
         added["resume"] = resume_compatibility.compare_provenance(folder.root, now, console.log)
         folder.open(settings.resolved, {**now, "resume": added["resume"]})

@@ -7,24 +7,36 @@ libraries and machine.
 
 from __future__ import annotations
 
-import json
+import hashlib
 import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 from omegaconf import OmegaConf
+from typing_extensions import TypedDict
 
 from experiments.config.digest import result_settings
 from experiments.config.legacy import upgrade
 from experiments.run.settings import Initial, Settings
 from experiments.runtime.atomic_io import write_json
-from experiments.runtime.errors import ConfigError, DataError
+from experiments.runtime.errors import CheckpointError, ConfigError, DataError
+from experiments.runtime.json_state import read_json
 from experiments.runtime.secrets import redact
+from experiments.tracking.run_folder import DAMAGED_PROVENANCE, RunFolder
 from experiments.training import checkpoint
 
 _ABSENT = "nothing"
+PARENT = "parent.json"
+
+
+class ParentRecord(TypedDict):
+    """Where a run was continued from."""
+
+    step: int
+    path: NotRequired[str]
+    fingerprint: NotRequired[str]
 
 
 def check_config(settings: Settings, folder: Path) -> None:
@@ -78,13 +90,16 @@ def compare_provenance(folder: Path, now: dict[str, Any], log: Callable[[str], o
 
     Raises:
         DataError: the data is not what training began with.
+        CheckpointError: provenance.json is lost or damaged, so that nobody can tell.
     """
-    try:
-        before = json.loads((folder / "provenance.json").read_text())
-    except (OSError, ValueError):
-        before = None
-    if before is None or not any((folder / "checkpoints").glob("step-*")):
+    if not _has_trained(folder):
         return {"sittings": 1, "exact": True, "changed": {}}
+    before = RunFolder(folder).provenance()
+    if not before:
+        raise CheckpointError(
+            f"{folder / 'provenance.json'}: is missing, so that nobody can tell whether the data is what "
+            f"the run began with: {DAMAGED_PROVENANCE}"
+        )
     if before["data"] != now["data"]:
         raise DataError(
             f"{folder}: the data has changed since this run began: fingerprint "
@@ -94,6 +109,8 @@ def compare_provenance(folder: Path, now: dict[str, Any], log: Callable[[str], o
         )
     earlier = before.get("resume", {"sittings": 1, "changed": {}})
     flat_then, flat_now = _watched(before), _watched(now)
+    if damage := _damaged_metrics(folder):
+        flat_then["metrics.jsonl"], flat_now["metrics.jsonl"] = damage
     changed = {
         key: [flat_then.get(key), flat_now.get(key)]
         for key in sorted(flat_then.keys() | flat_now.keys())
@@ -108,6 +125,29 @@ def compare_provenance(folder: Path, now: dict[str, Any], log: Callable[[str], o
     return {"sittings": earlier["sittings"] + 1, "exact": not changed, "changed": changed}
 
 
+def _has_trained(folder: Path) -> bool:
+    """Return True for a run with a checkpoint of its own, not only the copy of its parent's."""
+    parent = read_json(folder / PARENT, ParentRecord) or {"step": 0}
+    return checkpoint.newest_step(folder / "checkpoints") > parent["step"]
+
+
+def _damaged_metrics(folder: Path) -> tuple[str, str] | None:
+    """Return what metrics.jsonl was when the newest checkpoint was saved, and is; None if that is the same.
+
+    Later rows come again. Checkpoints of earlier versions do not say, and are taken at their word.
+    """
+    record = (checkpoint.newest_state(folder / "checkpoints") or {}).get("metrics")
+    if not record:
+        return None
+    path = folder / "metrics.jsonl"
+    data = path.read_bytes() if path.exists() else b""
+    kept = data[: record["bytes"]]
+    if hashlib.sha256(kept).hexdigest() == record["sha256"]:
+        return None
+    there = kept.count(b"\n")
+    return f"{record['rows']} rows", f"{there} rows" if there != record["rows"] else "other rows"
+
+
 def _watched(provenance: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a provenance that may change the last bits of a result."""
     kept = {key: provenance.get(key) for key in ("versions", "device", "kernels")}
@@ -119,7 +159,7 @@ def copy_parent_checkpoint(parent: Initial, folder: Path) -> dict[str, Any]:
 
     Raises CheckpointError where the parent has no whole checkpoint.
     """
-    checkpoints, record = folder / "checkpoints", folder / "parent.json"
+    checkpoints, record = folder / "checkpoints", folder / PARENT
     if not any(checkpoints.glob("step-*")):
         newest = checkpoint.newest(parent.path / "checkpoints")
         step = int(newest.name.removeprefix("step-"))
@@ -127,4 +167,4 @@ def copy_parent_checkpoint(parent: Initial, folder: Path) -> dict[str, Any]:
         shutil.copytree(newest, temporary)
         write_json(record, {"path": str(parent.path), "fingerprint": parent.fingerprint, "step": step})
         temporary.rename(checkpoints / newest.name)
-    return dict(json.loads(record.read_text()))
+    return dict(read_json(record, ParentRecord) or {})

@@ -40,3 +40,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_json(path: Path, tree: Any) -> None:
     write_text(path, json.dumps(plain(tree), indent=1, allow_nan=False) + "\n")
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or a folder is on the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,29 @@ from typing import Any
 import torch
 
 from experiments.runtime.secrets import redact
+from experiments.tracking.code_hash import code_hash
 
 PACKAGES = ("torch", "numpy", "hydra-core", "datasets", "tokenizers", "safetensors", "wandb")
 
 
 def provenance(
-    device: torch.device, precision: str, task: dict[str, Any], kernels: dict[str, str]
+    device: torch.device,
+    precision: str,
+    task: dict[str, Any],
+    kernels: dict[str, str],
+    modules: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Return the content of provenance.json."""
+    """Return the content of provenance.json.
+
+    Args:
+        device: that the run is computed on.
+        precision: ``device.precision``.
+        task: the part ``data``.
+        kernels: the paths that were chosen.
+        modules: dotted names of the modules of backbone, objective and task, which may be the user's.
+    """
     return {
-        "git": _git(),
+        "git": {**_git(), "code": code_hash(modules)},
         "versions": _versions(),
         "data": task,
         "device": {
@@ -45,7 +58,7 @@ def _versions() -> dict[str, str]:
 
 @functools.cache
 def _git() -> dict[str, Any]:
-    """Commit of the code that runs, whether anything was changed since, and a hash of the code itself.
+    """Commit of the code that runs, and whether anything was changed since.
 
     Asked once: a process goes on with the code that it imported, whatever becomes of the files.
     """
@@ -59,14 +72,8 @@ def _git() -> dict[str, Any]:
             return None
         return found.stdout.strip() if found.returncode == 0 else None
 
-    parts = [":/architectures", ":/experiments", ":/conf"]
-    trees = ask("rev-parse", *(f"HEAD{part.replace('/', '', 1)}" for part in parts))
-    status, changes = ask("status", "--porcelain"), ask("diff", "HEAD", "--", *parts)
-    return {
-        "commit": ask("rev-parse", "HEAD"),
-        "dirty": None if status is None else bool(status),
-        "code": None if trees is None else hashlib.sha256(f"{trees}{changes}".encode()).hexdigest()[:16],
-    }
+    status = ask("status", "--porcelain")
+    return {"commit": ask("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
 
 
 def processor(device: torch.device) -> str:

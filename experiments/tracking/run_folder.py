@@ -11,17 +11,35 @@ result.json        written last, in one piece; its presence says that the run ha
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from experiments.runtime.atomic_io import NOT_FINITE, plain, write_json, write_text
+from experiments.runtime.errors import CheckpointError
+from experiments.runtime.json_state import mismatch, read_json
 from experiments.runtime.run_status import FINAL
 from experiments.runtime.secrets import redact
+from experiments.tracking.run_files import (
+    HASHED,
+    ProvenanceRecord,
+    ResultRecord,
+    Row,
+    checksum,
+    file_record,
+    is_intact,
+)
+
+DAMAGED_RESULT = "remove it, and the same command continues from the last checkpoint"
+DAMAGED_PROVENANCE = (
+    "restore it, or continue the training in a run of its own with continue_from= the run's folder"
+)
 
 
 class RunFolder:
@@ -33,16 +51,24 @@ class RunFolder:
         self.metrics = root / "metrics.jsonl"
         self.checkpoints = root / "checkpoints"
         self.routing = root / "routing"
+        self._running: Any = None
+        """Running hash of metrics.jsonl, of what was written and not of what is there."""
+        self._bytes = self._rows = 0
 
     def result(self) -> dict[str, Any] | None:
-        """The result, or None while the run has not ended."""
+        """Return the result, or None while the run has not ended. Raises CheckpointError if it is damaged."""
         path = self.root / "result.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        found = read_json(path, ResultRecord, DAMAGED_RESULT)
+        if found is not None and not is_intact(found):
+            raise CheckpointError(f"{path}: has changed since it was written: {DAMAGED_RESULT}")
+        return None if found is None else dict(found)
 
     def provenance(self) -> dict[str, Any]:
-        """Return the content of provenance.json; empty for a run that has not begun."""
-        path = self.root / "provenance.json"
-        return json.loads(path.read_text()) if path.exists() else {}
+        """Return the content of provenance.json; empty for a run that has not begun.
+
+        Raises CheckpointError if it is damaged.
+        """
+        return dict(read_json(self.root / "provenance.json", ProvenanceRecord, DAMAGED_PROVENANCE) or {})
 
     @property
     def finished(self) -> bool:
@@ -63,21 +89,48 @@ class RunFolder:
         """Appends one row to metrics.jsonl."""
         if not self.writes:
             return
-        with self.metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(plain(row), allow_nan=False) + "\n")
+        line = (json.dumps(plain(row), allow_nan=False) + "\n").encode()
+        self._begin_hash()
+        with self.metrics.open("ab") as file:
+            file.write(line)
+        self._add(line)
+
+    def metrics_record(self) -> dict[str, Any]:
+        """Return rows, bytes and hash of what was written to metrics.jsonl: each checkpoint has them."""
+        if not self.writes:
+            return {}
+        self._begin_hash()
+        return {"rows": self._rows, "bytes": self._bytes, "sha256": self._running.hexdigest()}
+
+    def _begin_hash(self) -> None:
+        if self._running is None:
+            self._running, self._bytes, self._rows = hashlib.sha256(), 0, 0
+            if self.metrics.exists():
+                self._add(self.metrics.read_bytes())
+
+    def _add(self, data: bytes) -> None:
+        self._running.update(data)
+        self._bytes += len(data)
+        self._rows += data.count(b"\n")
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl as they were logged; a row half-written by a crash is left out."""
+        return [
+            {k: float(v) if isinstance(v, str) and v in NOT_FINITE else v for k, v in row.items()}
+            for _, row in self._lines()
+        ]
+
+    def _lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield each line of metrics.jsonl that is a row, with the row."""
         if not self.metrics.exists():
-            return []
-        found = []
-        for line in self.metrics.read_text(encoding="utf-8").splitlines():
+            return
+        for line in self.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError:
+            except (ValueError, RecursionError):
                 continue
-            found.append({k: float(v) if v in NOT_FINITE else v for k, v in row.items()})
-        return found
+            if mismatch(row, Row) is None:
+                yield line, row
 
     def sync(self) -> None:
         """Sync metrics.jsonl to disk, so that its rows survive a crash of the machine."""
@@ -87,20 +140,16 @@ class RunFolder:
 
     def has_row(self, kind: str, step: int) -> bool:
         """Return True if metrics.jsonl has a row of this kind for a step."""
-        if not self.metrics.exists():
-            return False
-        rows = map(json.loads, self.metrics.read_text(encoding="utf-8").splitlines())
-        return any(row["kind"] == kind and row["step"] == step for row in rows)
+        return any(row["kind"] == kind and row["step"] == step for _, row in self._lines())
 
     def loss(self) -> float:
         """The last score on validation, of which less is better: negated where more was; else infinite."""
         metrics = (self.result() or {}).get("metrics") or []
-        lines = self.metrics.read_text(encoding="utf-8").splitlines() if self.metrics.exists() else []
-        scores = [row for row in map(json.loads, lines) if row["kind"] == "validation"]
+        scores = [row for row in self.rows() if row["kind"] == "validation"]
         if not metrics or not scores:
             return math.inf
-        score = float(scores[-1][metrics[0]["name"]])
-        return -score if metrics[0]["direction"] == "higher" else score
+        score = float(scores[-1].get(metrics[0]["name"], math.inf))
+        return -score if metrics[0].get("direction") == "higher" else score
 
     def rewind(self, step: int) -> None:
         """Drops what was recorded after ``step`` (and a row half-written by a crash): it comes again."""
@@ -111,17 +160,20 @@ class RunFolder:
                 path.unlink()
         if not self.metrics.exists():
             return
-        kept = []
-        for line in self.metrics.read_text(encoding="utf-8").splitlines():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if row["step"] <= step:
-                kept.append(line + "\n")
+        kept = [line + "\n" for line, row in self._lines() if row["step"] <= step]
         write_text(self.metrics, "".join(kept))
+        self._running = None  # of what is left
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Writes the result."""
-        if self.writes:
-            write_json(self.root / "result.json", result)
+        """Write the result, with the hashes of the files beside it and its own."""
+        if not self.writes:
+            return
+        files: dict[str, Any] = {}
+        for name in HASHED:
+            path = self.root / name
+            if path == self.metrics and (path.exists() or self._running is not None):
+                files[name] = {key: self.metrics_record()[key] for key in ("bytes", "sha256")}
+            elif path.exists():
+                files[name] = file_record(path.read_bytes())
+        whole = {**result, "files": files}
+        write_json(self.root / "result.json", {**whole, "checksum": checksum(whole)})

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from experiments.runtime.atomic_io import sync
 from experiments.runtime.errors import CheckpointError
 from experiments.runtime.memory import is_out_of_memory
 from experiments.training.parallel.collectives import all_reduce_any, run_on_rank_zero
@@ -68,11 +68,11 @@ def write(
         }
         (temporary / "MANIFEST.json").write_text(json.dumps(files, indent=1))
         for path in [*temporary.iterdir(), temporary]:
-            _sync(path)
+            sync(path)
         if final.exists():
             final.rename(replaced)
         temporary.rename(final)
-        _sync(folder)
+        sync(folder)
         shutil.rmtree(replaced, ignore_errors=True)
         reason = broken(final)
     except (OSError, SafetensorError) as error:
@@ -195,6 +195,18 @@ def newest(folder: Path) -> Path:
     raise CheckpointError(f"{folder}: no checkpoint is whole ({'; '.join(reasons) or 'none was saved'})")
 
 
+def newest_state(folder: Path) -> dict[str, Any] | None:
+    """The state beside the tensors of the newest checkpoint in which it is as it was written, or None."""
+    for path in _committed(folder):
+        try:
+            expected = json.loads((path / "MANIFEST.json").read_text())["state.json"]["sha256"]
+            if _hash(path / "state.json") == expected:
+                return dict(json.loads((path / "state.json").read_text()))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            continue
+    return None
+
+
 def newest_step(folder: Path) -> int:
     """The step of the newest checkpoint that was committed; 0 where there is none."""
     steps = [int(path.name.removeprefix("step-")) for path in _committed(folder)]
@@ -203,7 +215,7 @@ def newest_step(folder: Path) -> int:
 
 def _committed(folder: Path) -> list[Path]:
     """Checkpoints, newest first."""
-    return sorted(folder.glob("step-*"), reverse=True)
+    return sorted((path for path in folder.glob("step-*") if path.name[5:].isdecimal()), reverse=True)
 
 
 def broken(path: Path, *, hashes: bool = True) -> str | None:
@@ -218,7 +230,7 @@ def broken(path: Path, *, hashes: bool = True) -> str | None:
                 return f"{name} has {file.stat().st_size} bytes instead of {expected['bytes']}"
             if hashes and _hash(file) != expected["sha256"]:
                 return f"{name} has changed since it was written"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         return f"the manifest cannot be read ({error})"
     return None
 
@@ -256,11 +268,3 @@ def _restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> 
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

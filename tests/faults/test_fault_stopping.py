@@ -70,7 +70,7 @@ MOMENTS = {
     "in a step": (Trainer, "_step", 9, [signal.SIGTERM]),
     "between two micro-batches": (Trainer, "_gradients", 3, [signal.SIGUSR1]),
     "while saving": (checkpoint, "save_file", 3, [signal.SIGUSR2]),
-    "twice while saving": (checkpoint, "_sync", 5, [signal.SIGTERM, signal.SIGTERM]),
+    "twice while saving": (checkpoint, "sync", 5, [signal.SIGTERM, signal.SIGTERM]),
     "in the first evaluation": (Evaluator, "evaluate", 1, [signal.SIGTERM]),
     "in the last evaluation": (Evaluator, "evaluate", 6, [signal.SIGTERM]),
     "in the final test": (Evaluator, "evaluate", 7, [signal.SIGINT]),

@@ -138,7 +138,7 @@ def test_an_unknown_study_names_the_nearest(study: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"format": 1, "sta', "s0/result.json is no JSON"),
+        ('{"format": 1, "sta', "s0/result.json: is damaged (no JSON"),
         ('{"format": 2, "status": "complete"}', "s0/result.json is not a record of format 1"),
     ],
 )

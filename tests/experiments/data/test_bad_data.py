@@ -74,7 +74,7 @@ def overlapping_rows(folder: Path) -> tuple[list[str], str]:
 
 def masked_labels(folder: Path) -> tuple[list[str], str]:
     row = json.dumps({"text": "a", "label": None})
-    words = rows(folder, "sentences", f"{row}\n", f"{row}\n")
+    words = rows(folder, "sentences", f"{row}\n", f"{row}\n\n")
     return [*words, "objective=sequence_classification"], "train.jsonl, line 1: column 'label' is empty"
 
 

@@ -55,7 +55,12 @@ def test_identity_follows_the_files_and_ignores_how_rows_arrive(tmp_path):
     before = identity(config)
     assert identity(config) == before
     os.utime(tmp_path / "a" / "1.txt", (1, 1))
-    assert identity(config) != before
+    assert identity(config) == before
+    stat, text = (tmp_path / "a" / "1.txt").stat(), (tmp_path / "a" / "1.txt").read_text()
+    (tmp_path / "a" / "1.txt").write_text(text.swapcase())
+    os.utime(tmp_path / "a" / "1.txt", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert (tmp_path / "a" / "1.txt").stat().st_size == stat.st_size
+    assert identity(config) != before  # of equal size and time
     whole = CorpusConfig(source="hub", dataset="someone/something")
     streamed = CorpusConfig(source="hub", dataset="someone/something", streaming=True)
     assert identity(whole) == identity(streamed)

@@ -85,8 +85,8 @@ def test_the_fingerprint_follows_content_and_tokenizer_not_the_place(corpus, tmp
     here = open_token_file(corpus, BPE, 28, tmp_path / "here")
     os.utime(corpus.paths[0], (1, 1))
     there = open_token_file(corpus, BPE, 28, tmp_path / "there")
-    assert there.folder.name != here.folder.name  # the file's state is part of the key
-    assert there.fingerprint == here.fingerprint  # but not of the fingerprint
+    assert there.folder.name == here.folder.name  # of the content, not of its time
+    assert there.fingerprint == here.fingerprint
     others = [
         open_token_file(corpus, TokenizerConfig(), 28, tmp_path / "here"),
         open_token_file(corpus, TokenizerConfig(normalization=["nfc"]), 28, tmp_path / "here"),
@@ -160,12 +160,28 @@ def test_a_failed_preparation_leaves_nothing_behind(corpus, tmp_path, line, mess
     assert visible(tmp_path / "cache") == []
 
 
-def test_a_split_without_text_is_refused_with_the_counts(tmp_path):
-    (tmp_path / "one.txt").write_text("a single document has no held-out part")
+def test_white_space_is_no_text_and_refused_with_the_counts(tmp_path):
+    (tmp_path / "one.txt").write_text(" \n" * 500)
     corpus = CorpusConfig(source="files", paths=[str(tmp_path / "one.txt")])
     with pytest.raises(DataError, match=r"no text in the \w+ split .*validation_paths"):
         open_token_file(corpus, TokenizerConfig(), 28, tmp_path / "cache")
     assert visible(tmp_path / "cache") == []
+
+
+def test_one_document_is_split_by_position_with_a_gap_and_said_so(tmp_path, capsys):
+    text = "".join(f"{number:07d} " for number in range(5000))
+    (tmp_path / "input.txt").write_text(text)
+    corpus = CorpusConfig(source="files", paths=[str(tmp_path / "input.txt")])
+    file = open_token_file(corpus, TokenizerConfig(), 28, tmp_path / "cache")
+    parts = {split: bytes(file.tokens[split][:-1].astype("u1")).decode() for split in SPLITS}
+    places = {split: text.index(part) for split, part in parts.items()}
+    ends = {split: places[split] + len(part) for split, part in parts.items()}
+    assert places["train"] == 0
+    assert ends["train"] + 400 == places["validation"]
+    assert ends["validation"] + 400 == places["test"]
+    assert ends["test"] == len(text)
+    assert min(len(parts["validation"]), len(parts["test"])) >= 1600
+    assert "the end of each is held out" in capsys.readouterr().err
 
 
 def test_a_damaged_cache_is_reported_with_the_remedy(corpus, tmp_path):
@@ -175,7 +191,7 @@ def test_a_damaged_cache_is_reported_with_the_remedy(corpus, tmp_path):
     with pytest.raises(DataError, match=r"test\.bin: 10 bytes, expected 62; delete"):
         open_token_file(corpus, TokenizerConfig(), 28, tmp_path / "cache")
     (file.folder / "meta.json").write_text("{")
-    with pytest.raises(DataError, match=r"meta\.json: unreadable"):
+    with pytest.raises(DataError, match=r"meta\.json: is damaged"):
         open_token_file(corpus, TokenizerConfig(), 28, tmp_path / "cache")
 
 

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 
 from experiments.runtime.atomic_io import plain, write_json, write_text
 from experiments.runtime.run_status import FINAL
+from experiments.tracking.code_hash import code_hash
 from experiments.tracking.provenance import PACKAGES, _git, provenance
 from experiments.tracking.run_folder import RunFolder
 from tests.experiments import commands
@@ -56,7 +57,7 @@ def test_a_status_says_whether_a_run_is_finished(tmp_path: Path, status: str) ->
     assert folder.result() is None
     assert not folder.finished
     folder.finish({"status": status})
-    assert folder.result() == {"status": status}
+    assert (folder.result() or {})["status"] == status
     assert folder.finished == (status in FINAL)
     folder.open({"seed": 0}, {})
     assert folder.result() is None, "a run that has begun again has no result"
@@ -85,7 +86,12 @@ def test_the_loss_is_the_last_score_on_validation(direction: str, loss: float, t
     for step, score in ((1, 0.7), (2, 0.5)):
         folder.log({"kind": "validation", "step": step, "score": score, "other": 9.0})
     folder.log({"kind": "train", "step": 2, "loss": 3.0})
-    folder.finish({"metrics": [{"name": "score", "split": "test", "direction": direction, "value": 8.0}]})
+    folder.finish(
+        {
+            "status": "complete",
+            "metrics": [{"name": "score", "split": "test", "direction": direction, "value": 8.0}],
+        }
+    )
     assert folder.loss() == loss
     folder.metrics.rename(tmp_path / "moved.jsonl")
     assert folder.loss() == math.inf
@@ -120,4 +126,5 @@ def test_provenance_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
     _git.cache_clear()
     found = provenance(torch.device("cpu"), "fp32", {}, {})["git"]
     _git.cache_clear()
-    assert found == {"commit": None, "dirty": None, "code": None}
+    assert found == {"commit": None, "dirty": None, "code": code_hash()}
+    assert len(found["code"]) == 16

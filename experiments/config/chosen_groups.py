@@ -1,0 +1,93 @@
+"""Groups that a person chose by name, and studies that override what is in them.
+
+``study=compare budget=smoke`` would train the tokens of the study: its YAML is composed after that of the
+budget. What a person types wins, or is refused with the key that is in the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.config.sections import CONF
+from experiments.runtime.errors import ConfigError
+
+BESIDE = ("study", "task", "backbone")
+"""Groups whose YAML files a study adjusts on purpose, in all of its runs."""
+
+
+def check_chosen_groups(cfg: DictConfig, hydra: DictConfig, words: Sequence[str]) -> None:
+    """Refuse a choice of a group that has no effect on keys of its own YAML file.
+
+    Args:
+        cfg: the composed configuration, without the part ``hydra``.
+        hydra: that part.
+        words: what was typed.
+
+    Raises:
+        ConfigError: another YAML file overrides what was typed; it names the keys.
+    """
+    given = {key.lstrip("+"): value for key, _, value in (word.partition("=") for word in words)}
+    single = [word for word in given if "." in word]
+    swept = OmegaConf.select(hydra, "sweeper.params") or {}
+    for group, option in given.items():
+        if group in BESIDE or group in swept or "." in group or "/" in group:
+            continue
+        path = _yaml_file(hydra, group, option)
+        if path is None:
+            continue
+        lost = [
+            (key, value, found)
+            for key, value in _leaves(OmegaConf.to_container(OmegaConf.load(path)), group)
+            if not any(key == word or key.startswith(f"{word}.") for word in single)
+            and (found := _raw(cfg, key)) != value
+            and _shown(cfg, key, found) != value
+        ]
+        if lost:
+            study = OmegaConf.select(hydra, "runtime.choices.study")
+            said = "; ".join(f"{key} is {_shown(cfg, key, found)}, not {value}" for key, value, found in lost)
+            remedy = " ".join(f"{key}={value}" for key, value, _ in lost)
+            raise ConfigError(
+                f"{group}={option}: study={study} is in the way, which sets these keys itself: {said}. Leave "
+                f"{group}={option} out, or set them one by one: {remedy}"
+            )
+
+
+def _yaml_file(hydra: DictConfig, group: str, option: str) -> Path | None:
+    """Return the YAML file of an option; None where there is none, or one with a package of its own."""
+    sources = OmegaConf.select(hydra, "runtime.config_sources") or []
+    folders = [Path(str(source.path)) for source in sources if source.schema == "file"] or [CONF]
+    for folder in folders:
+        path = folder / group / f"{option}.yaml"
+        if path.is_file():
+            return None if "@package" in path.read_text(encoding="utf-8").partition("\n")[0] else path
+    return None
+
+
+def _leaves(tree: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield dotted key and value of each setting of a YAML file."""
+    if not isinstance(tree, dict):
+        yield prefix, tree
+        return
+    for key, value in tree.items():
+        if key not in ("defaults", "hydra"):
+            yield from _leaves(value, f"{prefix}.{key}")
+
+
+def _raw(cfg: DictConfig, key: str) -> Any:
+    """Return a value as it was written, references unresolved."""
+    parent, _, leaf = key.rpartition(".")
+    node = OmegaConf.select(cfg, parent)
+    raw = OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else {}
+    return raw.get(leaf) if isinstance(raw, dict) else None
+
+
+def _shown(cfg: DictConfig, key: str, raw: Any) -> Any:
+    """Return a value for a message: resolved, where that can be done."""
+    try:
+        return OmegaConf.select(cfg, key)
+    except Exception:  # a reference of a study that needs more than is composed here
+        return raw

@@ -1,0 +1,135 @@
+"""What the JSON files of a run folder have to be made of, for ``experiments.runtime.json_state``.
+
+Only what is read is named here. Keys of other versions are left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, NotRequired
+
+from typing_extensions import TypedDict
+
+from experiments.runtime.atomic_io import plain
+from experiments.runtime.json_state import Number
+
+HASHED = ("config.yaml", "provenance.json", "metrics.jsonl")
+"""Files whose hashes are in result.json."""
+
+
+class MetricRecord(TypedDict):
+    """A score."""
+
+    name: str
+    split: str
+    value: Number
+    standard_error: NotRequired[Number | None]
+    items: NotRequired[int]
+    clusters: NotRequired[int | None]
+    direction: NotRequired[str | None]
+    unit: NotRequired[str | None]
+
+
+class ResumeRecord(TypedDict):
+    """What changed between the sessions of a run."""
+
+    sittings: int
+    exact: NotRequired[bool]
+    changed: dict[str, Any]
+
+
+class FileRecord(TypedDict):
+    """Length and hash of a file beside result.json."""
+
+    bytes: int
+    sha256: str
+
+
+class ResultRecord(TypedDict):
+    """result.json."""
+
+    status: str
+    format: NotRequired[int]
+    message: NotRequired[str | None]
+    study: NotRequired[str]
+    cell: NotRequired[str]
+    digest: NotRequired[str]
+    key: NotRequired[str]
+    seed: NotRequired[int]
+    backbone: NotRequired[str | None]
+    objective: NotRequired[str | None]
+    task: NotRequired[str | None]
+    scale: NotRequired[str | None]
+    fingerprint: NotRequired[str | None]
+    metrics: NotRequired[list[MetricRecord] | None]
+    validation: NotRequired[list[MetricRecord] | None]
+    references: NotRequired[list[dict[str, Any]] | None]
+    training: NotRequired[dict[str, Number | str | None] | None]
+    planned: NotRequired[dict[str, Any] | None]
+    parameters: NotRequired[dict[str, Number | None] | None]
+    matched: NotRequired[dict[str, Any] | None]
+    setup: NotRequired[dict[str, Any] | None]
+    flops_per_token: NotRequired[Number | None]
+    state_bytes_2k: NotRequired[Number | None]
+    resume: NotRequired[ResumeRecord | None]
+    files: NotRequired[dict[str, FileRecord]]
+    checksum: NotRequired[str]
+    finished_at: NotRequired[str | None]
+
+
+class DataRecord(TypedDict):
+    """The data of a run, as provenance.json names it."""
+
+    task: str
+    fingerprint: str | None
+
+
+class ProvenanceRecord(TypedDict):
+    """provenance.json."""
+
+    data: DataRecord
+    versions: dict[str, str]
+    device: dict[str, Any]
+    git: NotRequired[dict[str, Any] | None]
+    kernels: NotRequired[dict[str, Any] | None]
+    command: NotRequired[str | None]
+    resume: NotRequired[ResumeRecord]
+
+
+class Row(TypedDict):
+    """A row of metrics.jsonl."""
+
+    kind: str
+    step: int
+
+
+def file_record(content: bytes) -> FileRecord:
+    """Return length and hash of a file's content."""
+    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def checksum(result: Mapping[str, Any]) -> str:
+    """Return the hash of everything else in result.json, 16 hexadecimal digits."""
+    rest = {key: plain(value) for key, value in result.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def is_intact(result: Mapping[str, Any]) -> bool:
+    """Return False where a result is not as it was written. Those of earlier versions cannot be told."""
+    return "checksum" not in result or result["checksum"] == checksum(result)
+
+
+def damaged_files(result: Mapping[str, Any], contents: Mapping[str, bytes | None]) -> list[str]:
+    """Return the names of the files that are not as they were when the run ended.
+
+    Args:
+        result: of the run; of an earlier version it has no hashes, and nothing can be told.
+        contents: by name, of each of ``HASHED``; None where there is no such file.
+    """
+    return [
+        name
+        for name, expected in (result.get("files") or {}).items()
+        if name in contents and ((content := contents[name]) is None or file_record(content) != expected)
+    ]

@@ -1,0 +1,42 @@
+"""A group that was typed wins, or is refused with the key in the way."""
+
+from __future__ import annotations
+
+import pytest
+from hydra.core.hydra_config import HydraConfig
+
+from experiments.config.chosen_groups import check_chosen_groups
+from experiments.runtime.errors import ConfigError
+from tests.experiments import commands
+
+
+def check(*words: str) -> None:
+    cfg = commands.compose(*words)
+    check_chosen_groups(cfg, HydraConfig.get(), words)
+
+
+@pytest.mark.parametrize(
+    ("typed", "key"),
+    [
+        ("budget=smoke", "budget.tokens is 1000000, not 4000"),
+        ("scale=micro", "scale.targets.flops is 900000, not 20000000"),
+        ("optimizer=adamw", "optimizer.learning_rate is 0.01, not 0.003"),
+    ],
+)
+def test_a_study_that_overrides_what_was_typed_is_in_the_way(typed: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{typed}: study=compare is in the way.*{key}"):
+        check("study=compare", typed)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["study=compare", "budget=smoke", "budget.tokens=4000", "budget.batch_size=4"],
+        ["study=compare", "scale=micro", "scale.targets={flops: 5000000}"],
+        ["study=compare", "backbone=mamba", "task=recall", "device=cpu", "tracking=off"],
+        ["budget=smoke", "scale=micro", "objective=causal_lm"],
+        ["study=ladder"],
+    ],
+)
+def test_what_wins_is_not_refused(words: list[str]) -> None:
+    check(*words)

@@ -1,0 +1,195 @@
+"""F35 to F38: code, provenance, curves and results that change without a word."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.load.study import load_study
+from analysis.stats.arms import arm_table
+from analysis.stats.warnings import study_warnings
+from experiments.runtime.errors import CheckpointError
+from experiments.tracking import code_hash as code_hash_module
+from experiments.tracking.code_hash import code_hash
+from experiments.tracking.run_folder import RunFolder
+from tests.experiments import commands
+from tests.faults.test_fault_drift import edit
+
+WORDS = (*commands.TINY, *commands.RECALL, "trainer.checkpoint_every=10", "trainer.log_every=5")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return commands.train(*WORDS, f"runs={tmp_path_factory.mktemp('finished')}")
+
+
+@pytest.fixture
+def ended(finished: Path, tmp_path: Path) -> Path:
+    """A finished run in a runs folder of its own."""
+    folder = commands.settings(*WORDS, f"runs={tmp_path}").folder
+    shutil.copytree(finished, folder)
+    return folder
+
+
+@pytest.fixture
+def interrupted(ended: Path) -> Path:
+    """The same as a kill before its result would have left it."""
+    (ended / "result.json").unlink()
+    return ended
+
+
+def resume(tmp_path: Path) -> dict[str, Any]:
+    return commands.result(commands.train(*WORDS, f"runs={tmp_path}"))
+
+
+def test_f35_code_of_ones_own_and_what_it_imports_is_hashed_without_git(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Any
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PATH", "")  # no git
+    for name in ("f35_mine", "f35_helper"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "f35_helper.py").write_text("def double(x):\n    return 2 * x\n")
+    (tmp_path / "f35_mine.py").write_text(
+        "from architectures.backbones.decoder import Decoder as Mine\nfrom f35_helper import double\n"
+    )
+    __import__("f35_mine")
+    asked = ["architectures.backbones.decoder", "f35_mine"]
+
+    def now() -> str:
+        code_hash_module._hash.cache_clear()
+        return code_hash(asked)
+
+    first = now()
+    assert first != code_hash()
+    (tmp_path / "f35_helper.py").write_text("def double(x):\n    return 3 * x\n")
+    second = now()
+    (tmp_path / "f35_mine.py").write_text("x = 1\n")
+    assert len({first, second, now()}) == 3
+    code_hash_module._hash.cache_clear()
+    record("F35", "module of the user's, or one it imports, changed", 2, "another hash of the code")
+
+
+def test_f35_a_file_that_git_does_not_track_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "f35_package").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(code_hash_module, "PROJECT", ("f35_package",))
+    found = []
+    for name in ("__init__.py", "new.py", "kernel.cpp", "notes.txt"):
+        (tmp_path / "f35_package" / name).write_text("1")
+        code_hash_module._hash.cache_clear()
+        found.append(code_hash())
+    code_hash_module._hash.cache_clear()
+    assert len(set(found)) == 3
+    assert found[2] == found[3]
+
+
+LOST: dict[str, Callable[[Path], object]] = {
+    "missing": lambda path: path.unlink(),
+    "empty": lambda path: path.write_text(""),
+    "without keys": lambda path: path.write_text("{}"),
+    "of another type": lambda path: path.write_text('{"data": 3, "versions": [], "device": null}'),
+    "nested deeply": lambda path: path.write_text("[" * 100_000),
+    "no text": lambda path: path.write_bytes(b"\xff\xfe\x00"),
+}
+
+
+@pytest.mark.parametrize("how", LOST)
+def test_f36_a_lost_provenance_does_not_switch_the_data_check_off(
+    interrupted: Path, tmp_path: Path, how: str, record: Any
+) -> None:
+    LOST[how](interrupted / "provenance.json")
+    with pytest.raises(CheckpointError, match=r"provenance\.json: .*continue_from=") as caught:
+        resume(tmp_path)
+    assert caught.value.exit_code == 6
+    record("F36", f"provenance.json {how} before resuming", 1, "exit 6 with the remedy")
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[data.index(b'"loss": ') + 9] ^= 1
+    path.write_bytes(data)
+
+
+CURVES: dict[str, Callable[[Path], object]] = {
+    "a digit flipped": _flip,
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:200]),
+    "emptied": lambda path: path.write_bytes(b""),
+    "removed": lambda path: path.unlink(),
+    "with a row of zeros": lambda path: path.write_bytes(bytes(100) + path.read_bytes()[100:]),
+}
+
+
+@pytest.mark.parametrize("how", CURVES)
+def test_f37_a_run_with_damaged_curves_is_not_exact(
+    interrupted: Path, tmp_path: Path, how: str, record: Any
+) -> None:
+    CURVES[how](interrupted / "metrics.jsonl")
+    found = resume(tmp_path)
+    assert found["status"] == "complete"
+    assert found["resume"]["exact"] is False
+    assert list(found["resume"]["changed"]) == ["metrics.jsonl"]
+    assert any("metrics.jsonl" in line for line in study_warnings(load_study(tmp_path, "single")))
+    record("F37", f"metrics.jsonl {how} before resuming", 1, "warned, exact: false, said in every table")
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "provenance.json"])
+def test_f37_files_that_change_after_the_end_are_said_in_every_table(
+    ended: Path, tmp_path: Path, name: str, record: Any
+) -> None:
+    assert not any("damaged" in line for line in study_warnings(load_study(tmp_path, "single")))
+    text = (ended / name).read_text()
+    (ended / name).write_text(text.replace("1", "2", 1))
+    [line] = [line for line in study_warnings(load_study(tmp_path, "single")) if "damaged" in line]
+    assert name in line
+    record("F37", f"{name} changed after the end", 1, "said in every table")
+
+
+def test_f37_a_score_that_changes_in_the_result_is_no_score(ended: Path, tmp_path: Path, record: Any) -> None:
+    edit(ended / "result.json", lambda tree: tree["metrics"][0].update(value=0.15))
+    run = load_study(tmp_path, "single").iloc[0]
+    assert run["status"] == "unreadable"
+    assert "has changed since it was written" in run["message"]
+    with pytest.raises(CheckpointError, match="has changed since it was written"):
+        resume(tmp_path)
+    record("F37", "score changed in result.json", 1, "unreadable, exit 6")
+
+
+def test_records_of_earlier_versions_are_read_without_hashes(ended: Path, tmp_path: Path) -> None:
+    def earlier(tree: dict[str, Any]) -> None:
+        del tree["checksum"], tree["files"]
+
+    edit(ended / "result.json", earlier)
+    assert RunFolder(ended).finished
+    assert not any("damaged" in line for line in study_warnings(load_study(tmp_path, "single")))
+
+
+def test_f38_seeds_on_different_data_are_not_averaged(ended: Path, tmp_path: Path, record: Any) -> None:
+    other = ended.parent / "s1"
+    shutil.copytree(ended, other)
+
+    def elsewhere(tree: dict[str, Any]) -> None:
+        del tree["checksum"]
+        tree.update(seed=1, fingerprint="0123456789abcdef")
+
+    edit(other / "result.json", elsewhere)
+    arm = arm_table(load_study(tmp_path, "single")).query("kind == 'arm'").iloc[0]
+    assert arm["score"] != arm["score"]
+    assert "not averaged" in arm["message"]
+    assert "0123456789abcdef: 1" in arm["message"]
+    record("F38", "two fingerprints among the seeds of a model", 1, "not averaged, said")
+
+
+def test_results_are_json_of_the_right_types(tmp_path: Path) -> None:
+    for text in ('{"status": 3}', '{"status": "complete", "metrics": "x"}', "[]", "3", "[" * 100_000, ""):
+        (tmp_path / "result.json").write_text(text)
+        with pytest.raises(CheckpointError, match=r"result\.json: is damaged"):
+            RunFolder(tmp_path).result()
+    (tmp_path / "result.json").write_text(json.dumps({"status": "complete", "new": 1}))
+    assert RunFolder(tmp_path).result() == {"status": "complete", "new": 1}
