@@ -47,6 +47,7 @@ COMMANDS = {
         "compare": ("analysis.compare", "print the tables of a study and write its report and results"),
         "verdicts": ("analysis.verdicts", "draw the verdict figure of a study as SVG and PNG"),
         "report": ("analysis.report", "write the report of a study, with every figure as SVG, PDF and PNG"),
+        "bridge": ("analysis.bridge", "correlate the order of models on small workloads and on a text"),
         "rates": ("analysis.rates", "choose the learning rate of each model from a sweep"),
         "grid-search": ("analysis.grid_search", "choose the settings of each backbone from a grid"),
         "task-grid": ("analysis.task_grid", "print the scores of all models on all tasks of a study"),

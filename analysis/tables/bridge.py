@@ -1,0 +1,77 @@
+"""The bridge from probes to text as sentences and as Markdown."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from analysis.stats.bridge import WHOLE
+from analysis.tables.columns import p_text
+
+LEVEL = 0.05
+NOTE = (
+    "rho: Spearman's, over models, with the 95% interval of Bonett and Wright (would other models give the "
+    "same?); other seeds: the middle 95% of rho over draws of the seeds of these models; tau: Kendall's, "
+    "with the interval of Fieller, Hartley and Pearson; p: of rho, by permutations, corrected for the "
+    "workloads (Holm)."
+)
+
+
+def bridge_sentences(table: pd.DataFrame) -> list[str]:
+    """Return which workloads predict the text, for each likelihood type; ``table`` is from ``bridge``."""
+    found = []
+    for likelihood, rows in table[table["target"] == WHOLE].groupby("likelihood", sort=True):
+        models, least = int(rows["models"].max()), rows["detectable"].min()
+        sure = rows[rows["p_corrected"] < LEVEL]
+        names = ", ".join(f"{r['task']} (rho {r['rho']:.2f})" for _, r in sure.iterrows()) or "none"
+        best = rows[rows["rho"].notna()]
+        lead = (
+            ""
+            if best.empty
+            else f" The highest is {best['task'].iloc[0]} with {_interval(best.iloc[0], 'rho')}."
+        )
+        found.append(
+            f"{likelihood}: of {len(rows)} workloads, those whose order of {models} models surely goes with "
+            f"that on the text: {names}.{lead} "
+            f"With 80% power so few models show a rho of {least:.2f} or more."
+        )
+    return found
+
+
+def bridge_markdown(table: pd.DataFrame) -> str:
+    """Return the sentences, and a table for each likelihood type and target of a text."""
+    lines = [f"- {line}" for line in bridge_sentences(table)]
+    head = ["workload", "models", "rho", "other seeds", "tau", "p"]
+    for (likelihood, target), rows in table.groupby(["likelihood", "target"], sort=False):
+        lines += [
+            "",
+            f"### {target}, {likelihood}",
+            "",
+            f"| {' | '.join(head)} |",
+            "|" + " --- |" * len(head),
+        ]
+        for _, row in rows.iterrows():
+            cells = [
+                str(row["task"]),
+                str(row["models"]),
+                _interval(row, "rho"),
+                _range(row),
+                _interval(row, "tau"),
+            ]
+            lines.append(f"| {' | '.join([*cells, _p(row)])} |")
+    return "\n".join([*lines, "", NOTE]) + "\n"
+
+
+def _interval(row: pd.Series, name: str) -> str:
+    if math.isnan(row[name]):
+        return "-"
+    return f"{row[name]:.2f} [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
+
+
+def _range(row: pd.Series) -> str:
+    return "-" if math.isnan(row["seeds_low"]) else f"{row['seeds_low']:.2f} to {row['seeds_high']:.2f}"
+
+
+def _p(row: pd.Series) -> str:
+    return "-" if math.isnan(row["p_corrected"]) else p_text(row["p_corrected"])
