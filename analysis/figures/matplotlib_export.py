@@ -94,8 +94,9 @@ def _draw(panel: Any, trace: go.Scatter) -> None:
     hollow = symbol.endswith("-open")
     sizes = marker.size if marker.size is not None else 6
     size = max(sizes) if isinstance(sizes, tuple | list) else sizes
+    # The interval of a share of 1 ends below it, and Matplotlib takes no negative lengths.
     bars = {
-        key: [list(bar.array if bar.arrayminus is None else bar.arrayminus), list(bar.array)]
+        key: np.array([bar.array if bar.arrayminus is None else bar.arrayminus, bar.array], float).clip(0)
         for key, bar in (("xerr", trace.error_x), ("yerr", trace.error_y))
         if bar.array is not None
     }

@@ -8,16 +8,16 @@ import plotly.graph_objects as go
 from analysis.figures.style import MOST_PANELS, PANEL_HEIGHT, REFERENCE_COLOUR, make_panels, styles
 
 GROUPINGS = {
-    "repeat": "longest earlier n-gram that ends with the token",
+    "repeat": "repeated n-gram",
     "kind": "kind of text",
-    "frequency": "frequency in the training text",
-    "position": "tokens before it in the window",
+    "frequency": "training frequency",
+    "position": "tokens before it",
 }
 """Groupings of a figure, with the titles of their panels; ``recall`` is a summary of ``repeat``."""
 
 
 def slice_gains(table: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
-    """Gain of each model over its baseline on each slice, up where better; None where there is none.
+    """Gain of each model over its baseline on each slice, to the right where better; None without any.
 
     Bars are the simultaneous 95% interval over seeds, and else, of few seeds, twice the standard error over
     documents. A panel for each grouping, of the likelihood type with the most models of each task.
@@ -45,26 +45,26 @@ def slice_gains(table: pd.DataFrame, frame: pd.DataFrame) -> go.Figure | None:
         for number, arm in enumerate(arms):
             own, style = cells[cells["arm"] == arm], look[str(arm)]
             shift = 0.6 * ((number + 0.5) / len(arms) - 0.5)
-            high = (own["high"] - own["gain"]).fillna(2 * own["item_se"]).fillna(0)
+            half = (own["high"] - own["gain"]).fillna(2 * own["item_se"]).fillna(0)
             figure.add_trace(
                 go.Scatter(
-                    x=[names.index(name) + shift for name in own["slice"]], y=own["gain"].tolist(),
+                    x=own["gain"].tolist(), y=[names.index(name) + shift for name in own["slice"]],
                     mode="markers", name=str(arm), legendgroup=str(arm), showlegend=arm not in named,
                     customdata=own["slice"].tolist(),
-                    error_y={"type": "data", "array": high.tolist(), "color": style["color"], "thickness": 1},
+                    error_x={"type": "data", "array": half.tolist(), "color": style["color"], "thickness": 1},
                     marker={"color": style["color"], "symbol": style["symbol"], "size": 8},
-                    hovertemplate=f"<b>{arm}</b>, %{{customdata}}: %{{y:.4f}}<extra></extra>",
+                    hovertemplate=f"<b>{arm}</b>, %{{customdata}}: %{{x:.4f}}<extra></extra>",
                 ), **place,
             )  # fmt: skip
             named.add(arm)
-        labels = [f"{name}<br>{cells.loc[cells['slice'] == name, 'share'].iloc[0]:.1%}" for name in names]
-        figure.update_xaxes(
-            tickvals=list(range(len(names))), ticktext=labels, range=[-0.5, len(names) - 0.5], zeroline=False,
-            **place,
-        )  # fmt: skip
-        baseline = cells["baseline"].iloc[0]
+        shares = cells.drop_duplicates("slice").set_index("slice")["share"]
         figure.update_yaxes(
-            title_text=f"fewer bits per token than {baseline}", zerolinecolor=REFERENCE_COLOUR, **place
-        )
+            tickvals=list(range(len(names))), ticktext=[f"{name} ({shares[name]:.1%})" for name in names],
+            range=[len(names) - 0.5, -0.5], automargin=True, zeroline=False, **place,
+        )  # fmt: skip
+        figure.update_xaxes(
+            title_text=f"fewer bits per token than {cells['baseline'].iloc[0]}",
+            zerolinecolor=REFERENCE_COLOUR, **place,
+        )  # fmt: skip
     figure.update_layout(height=PANEL_HEIGHT * ((len(panels) + 1) // 2))
     return figure

@@ -17,7 +17,7 @@ from tests.experiments import commands
 STUDIES = sorted(path.stem for path in (CONF / "study").glob("*.yaml"))
 
 
-GIVEN = {"confirm": ["study.tuned=null"]}
+GIVEN = {study: ["study.tuned=null"] for study in ("bridge", "confirm")}
 """What a study needs that another command writes, left out."""
 
 

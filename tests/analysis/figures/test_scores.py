@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
+from analysis.figures.matplotlib_export import printed
 from analysis.figures.scores import final_scores, forest
 from analysis.load.study import load_study
 
@@ -19,6 +21,15 @@ def test_scores_are_those_of_the_frame(study: Path) -> None:
     assert mean.x[0] == pytest.approx(scores.mean())
     assert mean.error_x.array[0] == pytest.approx(4.3027 * scores.std() / 3**0.5, rel=1e-4)
     assert mean.y == ("mamba, exact",)
+
+
+def test_a_task_that_all_seeds_solve_can_be_printed(write_run: Any, tmp_path: Path) -> None:
+    """The interval of their mean, 1, ends below it: a bar of negative length, which Matplotlib refuses."""
+    for seed in range(2):
+        write_run("mamba", seed, 1.0, task="recall", likelihood=None)
+    figure = final_scores(load_study(tmp_path / "runs", "compare"))
+    assert figure is not None
+    assert b"mamba" in printed(figure, "svg")
 
 
 def test_one_seed_has_no_bar_and_failures_no_point(study: Path) -> None:
