@@ -10,10 +10,11 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install compare test test-full test-slurm test-browser durations bench lint docs clean
+.PHONY: help install compare track test test-full test-slurm test-browser durations bench lint docs clean
 
 help:
 	@echo "make compare      train all six families on a CPU, print the table, write the report"
+	@echo "make track        run a track: TRACK=cpu, and WORDS=workloads=parity for a part of it (docs/tracks/)"
 	@echo "make test         run the fast tests: a choice of the cases of every test"
 	@echo "make test-full    run all the other cases; SHARD=2/4 runs the second of four parts"
 	@echo "make test-slurm   run jobs on a SLURM started on this machine; needs root, see docs/how-to/slurm.md"
@@ -37,6 +38,9 @@ compare: $(INSTALLED)
 	@$(BIN)/python -m experiments.plan study=compare $(WORDS)
 	@$(BIN)/python -m experiments.train study=compare $(WORDS)
 	@$(BIN)/python -m analysis.compare study=compare
+
+track: $(INSTALLED)
+	@$(BIN)/python -m analysis.track $(TRACK) $(WORDS)
 
 test: $(INSTALLED)
 	@$(PYTEST) --tier fast $(PARALLEL)

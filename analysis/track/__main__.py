@@ -54,7 +54,9 @@ class TrackConfig:
     config_dir: str = ""
     """A folder of further YAML files, as Hydra's --config-dir."""
     dry_run: bool = False
-    """Print the cost and what is missing; train nothing."""
+    """Print the cost of every run and its state; train nothing."""
+    tables: bool = False
+    """Choose the learning rates and write the tables from the runs that are there; train nothing."""
     publish: bool = False
     """Write the frame and the tables into docs/tracks/ too."""
     miniature: bool = False
@@ -83,7 +85,9 @@ class Part:
     runs: Path
     out: Path
     dry_run: bool
+    tables: bool
     publish: bool
+    miniature: bool
 
 
 def prepare(config: TrackConfig) -> Part:
@@ -112,24 +116,29 @@ def prepare(config: TrackConfig) -> Part:
         runs=Path(config.runs),
         out=Path(config.out) if config.out else Path(config.runs) / track.folder / "analysis",
         dry_run=config.dry_run,
+        tables=config.tables,
         publish=config.publish,
+        miniature=config.miniature,
     )
 
 
 def run(part: Part) -> None:
     """Run the parts of a track one after the other, and write what is known after each."""
     track = part.track
-    trained = 0
+    trained, best = 0, pd.DataFrame()
     for workload in part.workloads:
         print(f"== {track.name}: {workload}", flush=True)
         trained += _stage(part, track.rates_study, workload, part.tuning_words)
         best = write_rates(track, track_frame(track, part.runs), part.runs)
         own = best[best["task"] == workload]
-        if not own.empty:
+        if not own.empty and not part.dry_run:
             print("learning rates: " + ", ".join(_rate(arm) for _, arm in own.iterrows()))
         trained += _stage(part, track.study, workload, part.test_words)
+        if not part.dry_run and not part.tables:
+            publish(part, best)
+    if part.tables:
         publish(part, best)
-    if not trained:
+    elif not trained and not part.dry_run:
         print(f"Nothing was trained: every run asked for of the track {track.name} has ended.")
 
 
@@ -140,9 +149,12 @@ def _rate(arm: pd.Series) -> str:
 
 def _stage(part: Part, study: str, workload: str, words: Sequence[str]) -> int:
     """Train the missing runs of one study of a workload, and return how many there were."""
+    own = part.track.workload(workload)
+    words = [*words, *own.offline * (part.dry_run or part.miniature), *own.miniature * part.miniature]
     asked = sweep(part.track, study, workload, part.backbones, *words)
-    if part.dry_run:
-        show_plan(asked)
+    if part.dry_run or part.tables:
+        if part.dry_run:
+            show_plan(asked)
         return 0
     runs = listed(asked)
     left = missing(runs)
@@ -186,7 +198,11 @@ def main(arguments: Sequence[str]) -> int:
     if "--add" in words[:-1]:
         at = words.index("--add")
         words[at : at + 2] = [f"add={words[at + 1]}"]
-    return run_command(__doc__, TrackConfig, words, prepare, run)
+    try:
+        return run_command(__doc__, TrackConfig, words, prepare, run)
+    except ValueError as error:  # a command that the track runs failed
+        print(f"error: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

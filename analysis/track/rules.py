@@ -8,7 +8,7 @@ comparison, ``study=compare``, whose workloads are tasks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,10 @@ class Workload:
     """The extra evaluation that is its score, such as a greater length; None for its own test split."""
     held_out: dict[str, str] = field(default_factory=dict)
     """Held-out variants: a name, and the extra evaluation."""
+    offline: list[str] = field(default_factory=list)
+    """Words that replace data to be downloaded, to price runs and to shrink them."""
+    miniature: list[str] = field(default_factory=list)
+    """Words that shrink its runs, beside those of the track."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +127,10 @@ def _workload(roots: Sequence[Path], group: str, name: str) -> Workload:
     path = _find(roots, f"{group}/{name}.yaml")
     if group == "task" or path is None:
         return Workload(name=name)
+    known = {each.name for each in fields(Workload)}
     title = [line for line in path.read_text().splitlines() if line.startswith("# ")][1].removeprefix("# ")
-    return Workload(name=name, title=title, **(_yaml(path).get("study") or {}).get("workload", {}))
+    own = (_yaml(path).get("study") or {}).get("workload", {})
+    return Workload(name=name, title=title, **{key: own[key] for key in own if key in known})
 
 
 def _find(roots: Sequence[Path], name: str) -> Path | None:

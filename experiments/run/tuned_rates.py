@@ -115,7 +115,7 @@ def read_rates(path: Path) -> TunedRates:
     except FileNotFoundError:
         raise ConfigError(
             f"study.tuned={path} is not there: python -m experiments.train study=tune, then "
-            "python -m analysis.rates study=tune, writes it"
+            "python -m analysis.rates study=tune, writes it; of a track, archbench track does"
         ) from None
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"study.tuned={path}: cannot be read: {error}") from error
