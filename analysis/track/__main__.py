@@ -24,7 +24,7 @@ from analysis.report.page import find, render_page
 from analysis.stats.comparisons import comparisons
 from analysis.track.frame import track_frame
 from analysis.track.page import fill_page, track_markdown
-from analysis.track.results import history, test_runs
+from analysis.track.results import history, scored_runs
 from analysis.track.rules import Track, read_track
 from analysis.track.runs import listed, missing, show_plan, sweep, train
 from analysis.track.tuning import write_rates
@@ -170,7 +170,7 @@ def _stage(part: Part, study: str, workload: str, words: Sequence[str]) -> int:
 def publish(part: Part, best: pd.DataFrame) -> None:
     """Write the frame of the track, its tables and its report."""
     frame = track_frame(part.track, part.runs)
-    runs = test_runs(part.track, frame)
+    runs = scored_runs(part.track, frame)
     tables = track_markdown(part.track, runs, best)
     contents: dict[str, str | bytes] = {"track.parquet": parquet(frame), "track.md": tables}
     if (runs["status"] == "complete").any():

@@ -24,7 +24,7 @@ def track_markdown(track: Track, runs: pd.DataFrame, tuning: pd.DataFrame) -> st
     """Return the results of a track.
 
     Args:
-        runs: from ``analysis.track.results.test_runs``.
+        runs: from ``analysis.track.results.scored_runs``.
         tuning: the chosen learning rates, from ``analysis.track.tuning.write_rates``.
     """
     lines = [_state(track, runs)]

@@ -13,7 +13,7 @@ from analysis.stats.verdicts.verdict_test import BETTER, WORSE
 from analysis.track.rules import Track
 
 
-def test_runs(track: Track, frame: pd.DataFrame) -> pd.DataFrame:
+def scored_runs(track: Track, frame: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with test seeds under the score of their workload.
 
     Of a model that was run under several settings (digests) the newest counts. Where a workload is scored on

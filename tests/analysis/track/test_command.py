@@ -1,0 +1,128 @@
+"""A track in a temporary folder, run by its command: part by part, a second time, and with another model."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analysis.track.__main__ import main
+
+STUDY = """# @package _global_
+defaults:
+  - /track/toy: lookup
+  - override /device: cpu
+  - override /budget: smoke
+
+study:
+  name: track_toy
+  tuned: ${{runs}}/track_toy_rates/analysis/rates.yaml
+  fixed_grid: true
+  stored: {stored}
+scale: {{depth: 1, mixer_depth: 1}}
+device: {{threads: 1}}
+trainer: {{validation_examples: 8, test_examples: 8, evaluate_every: 10}}
+
+hydra:
+  mode: MULTIRUN
+  sweeper:
+    params:
+      track/toy: lookup
+      backbone: decoder
+      seed: 0,1
+"""
+RATES = """# @package _global_
+defaults:
+  - track/toy
+  - _self_
+
+study:
+  name: track_toy_rates
+  tuned: null
+trainer: {extra_evaluations: []}
+
+hydra:
+  sweeper:
+    params:
+      optimizer.learning_rate: 1e-3,1e-2
+      seed: 100
+"""
+WORKLOAD = """# @package _global_
+# Look-up.
+defaults:
+  - override /task: recall
+
+names: {task: lookup}
+study:
+  workload:
+    differ: "they need not"
+    target: 0.0
+    held_out: {longer: "sequence_length=32"}
+scale: {targets: {flops: 100_000}}
+trainer: {extra_evaluations: ["sequence_length=32"]}
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """A folder with the YAML files of a track of one model."""
+    conf = tmp_path / "conf"
+    for name, text in {
+        "study/track/toy.yaml": STUDY.format(stored=tmp_path / "toy.parquet"),
+        "study/track/toy_rates.yaml": RATES,
+        "track/toy/lookup.yaml": WORKLOAD,
+    }.items():
+        (conf / name).parent.mkdir(parents=True, exist_ok=True)
+        (conf / name).write_text(text)
+    return tmp_path
+
+
+def cells(folder: Path) -> set[str]:
+    """The run folders of a study, without their digests."""
+    return {
+        f"{path.parent.parent.name.rsplit('-', 1)[0]}/{path.parent.name}"
+        for path in folder.glob("*/s*/result.json")
+    }
+
+
+@pytest.mark.full
+def test_a_track_is_run_once_and_takes_another_model(toy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["toy", f"config_dir={toy}/conf", f"runs={toy}/runs"]
+    assert main(words) == 0, capfd.readouterr().err
+    analysis = toy / "runs" / "track_toy" / "analysis"
+    frame = pd.read_parquet(analysis / "track.parquet")
+    assert frame.groupby("study").size().to_dict() == {"track_toy": 2, "track_toy_rates": 2}
+    assert (frame["status"] == "complete").all()
+    assert cells(toy / "runs" / "track_toy") == {"decoder-lookup-nano/s0", "decoder-lookup-nano/s1"}
+
+    # Elsewhere, with the frame and without the run folders: nothing is trained.
+    shutil.copy(analysis / "track.parquet", toy / "toy.parquet")
+    shutil.rmtree(toy / "runs")
+    capfd.readouterr()
+    assert main(words) == 0
+    printed = capfd.readouterr().out
+    assert "Nothing was trained" in printed
+    assert not cells(toy / "runs" / "track_toy")
+
+    # Another model: only its runs are trained, and it is compared with the one of the frame.
+    assert main([*words, "--add", "s4"]) == 0, capfd.readouterr().err
+    assert cells(toy / "runs" / "track_toy") == {"s4-lookup-nano/s0", "s4-lookup-nano/s1"}
+    assert cells(toy / "runs" / "track_toy_rates") == {"s4-lookup-nano/s100"}
+    pairs = pd.read_csv(analysis / "pairs.csv")
+    assert {*pairs["model"], *pairs["other"]} == {"decoder", "s4"}
+    assert pairs["verdict"].notna().all()
+    tables = (analysis / "track.md").read_text()
+    assert "| s4 |" in tables
+    assert "lookup: longer" in tables
+
+
+def test_a_track_has_to_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "name a track: laptop, cpu" in capsys.readouterr().err
+
+
+def test_what_is_not_there_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cpu", "workloads=parrity"]) == 2
+    assert "did you mean 'parity'" in capsys.readouterr().err

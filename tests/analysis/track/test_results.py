@@ -1,0 +1,91 @@
+"""The frame of a track and what is made of it, without training."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analysis.track.page import fill_page
+from analysis.track.results import held_out, scored_runs, with_score
+from analysis.track.rules import Track, Workload, read_track
+from analysis.track.runs import missing
+from analysis.track.tuning import rate_rows
+
+
+@pytest.fixture
+def track() -> Track:
+    workload = Workload(
+        name="parity", scored="sequence_length=64", held_out={"longer": "sequence_length=128"}
+    )
+    return replace(read_track("cpu"), workloads=[workload], stored=None)
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    plain = {
+        "study": "track_cpu", "cell": "decoder-parity-nano", "digest": "a", "seed": 0, "task": "parity",
+        "scale": "nano", "backbone": "decoder", "status": "complete", "score": 0.9,
+        "score_standard_error": 0.01, "score_setting": "all", "finished_at": "2026-01-01",
+        "learning_rate": 0.001, "metric": "answer_accuracy",
+        "direction": "higher", "validation": 0.9, "matched_axis": "flops", "matched_target": 1.0,
+        "further": json.dumps({"sequence_length=64": 0.7, "sequence_length=128": 0.6}),
+    }  # fmt: skip
+    return plain | changes
+
+
+def test_a_workload_is_scored_where_it_says(track: Track) -> None:
+    found = scored_runs(track, pd.DataFrame([row()]))
+    assert found["score"].tolist() == [0.7]
+    assert math.isnan(found["score_standard_error"].iloc[0])
+    assert held_out(track, found)["score"].tolist() == [0.6]
+
+
+def test_a_run_without_that_score_is_not_complete() -> None:
+    frame = pd.DataFrame([row(further="{}")])
+    assert with_score(frame, frame["seed"] == 0, "sequence_length=64")["status"].tolist() == ["unscored"]
+
+
+def test_of_several_settings_of_a_model_the_newest_that_ended_counts(track: Track) -> None:
+    rows = [
+        row(), row(seed=1), row(digest="b", finished_at="2026-01-02"),
+        row(digest="c", finished_at="2026-01-03", status="refused"),
+    ]  # fmt: skip
+    assert scored_runs(track, pd.DataFrame(rows))["digest"].tolist() == ["b"]
+
+
+def test_rates_are_chosen_from_the_grid_of_the_track(track: Track) -> None:
+    tuning = {"study": "track_cpu_rates", "seed": 100}
+    rows = [
+        row(**tuning), row(**tuning, validation=0.5, finished_at="2026-01-02"),
+        row(**tuning | {"learning_rate": 0.5}), row(**{**tuning, "seed": 0}), row(),
+    ]  # fmt: skip
+    assert rate_rows(track, pd.DataFrame(rows))["validation"].tolist() == [0.5], "of two the newer counts"
+
+
+def test_runs_that_ended_or_were_refused_are_not_missing() -> None:
+    status = [
+        "done",
+        "stored",
+        "stored: diverged",
+        "diverged: nan",
+        "refused",
+        "failed: disk",
+        "missing",
+        "begun",
+    ]
+    assert missing(pd.DataFrame({"status": status}))["status"].tolist() == [
+        "failed: disk",
+        "missing",
+        "begun",
+    ]
+
+
+def test_a_page_keeps_what_stands_around_its_tables() -> None:
+    page = "before\n<!-- tables:begin -->\nold\n<!-- tables:end -->\nafter\n"
+    assert fill_page(page, "new\n") == page.replace("old", "new")
+    with pytest.raises(ValueError, match="no lines"):
+        fill_page("nothing", "new\n")

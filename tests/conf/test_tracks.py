@@ -1,0 +1,87 @@
+"""Every workload of every track composes, says what it is for, and can be solved by no shallow baseline."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis.track.rules import MAIN, Track, Workload, read_track
+from experiments.config.sections import CONF
+from experiments.run.settings import Settings
+from experiments.tasks.__main__ import check_task
+from experiments.tasks.probes.probe import Probe
+from tests.experiments import commands
+from tests.tiers import fast_only
+
+NAMES = sorted(
+    path.stem for path in (CONF / "study" / "track").glob("*.yaml") if not path.stem.endswith("_rates")
+)
+WORKLOADS = [(name, workload.name) for name in NAMES for workload in read_track(name).workloads]
+FAST = [("cpu", "recall_length"), ("gpu", "text_8k"), ("cluster", "fineweb_1_3b")]
+GENERATED = [
+    "recall_state", "recall_length", "induction_length", "selective_copying", "phone_book", "parity",
+    "infilling", "noisy_recall",
+]  # fmt: skip
+
+
+def compose(name: str, workload: Workload, *words: str) -> Settings:
+    track = read_track(name)
+    choice = (f"{track.group}={workload.name}", "study.tuned=null", *workload.offline, *words)
+    return commands.settings(f"study={track.study}", *choice)
+
+
+def test_there_are_the_tracks_that_the_pages_have() -> None:
+    pages = {path.stem for path in (CONF.parent / "docs" / "tracks").glob("*.md")} - {"index"}
+    assert pages == {MAIN, *NAMES}
+
+
+@pytest.mark.parametrize("place", fast_only(WORKLOADS, FAST))
+def test_a_workload_composes_and_describes_itself(place: tuple[str, str]) -> None:
+    name, workload = place
+    own = read_track(name).workload(workload)
+    assert own.title
+    assert own.differ
+    assert own.target is not None
+    settings = compose(name, own, "backbone=decoder")
+    assert settings.names.task == workload, "the name of the task is that of the workload"
+    wanted = {*own.held_out.values(), *([own.scored] if own.scored else [])}
+    assert wanted <= set(settings.extra_evaluations), "what is scored is evaluated"
+    assert settings.scale.axis == "flops"
+    assert settings.scale.target is not None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tuning_runs_are_of_other_seeds_and_of_the_same_models(name: str) -> None:
+    track = read_track(name)
+    assert not set(track.tuning_seeds) & set(track.seeds)
+    assert len(track.learning_rates) >= 3
+    tuning = commands.compose(f"study={track.rates_study}", f"{track.group}={track.workloads[0].name}")
+    assert tuning.study.name == track.rates_folder
+    assert tuning.study.tuned is None
+    assert not tuning.trainer.extra_evaluations, "held-out variants are not looked at for choices"
+
+
+@pytest.mark.parametrize("workload", fast_only(GENERATED, ["infilling"]))
+def test_the_oracle_solves_a_workload_and_shallow_baselines_do_not(workload: str) -> None:
+    track = read_track("cpu")
+    settings = compose("cpu", track.workload(workload), "backbone=decoder")
+    configs = [settings.task]
+    if (scored := track.workload(workload).scored) is not None:
+        configs.append(settings.extra_evaluations[scored])
+    for config in configs:
+        task = settings.task_class(config)
+        assert isinstance(task, Probe)
+        check = check_task(workload, task)
+        assert check.oracle == 1
+        assert max(check.guess, *check.scores.values()) < 0.7
+
+
+def test_the_laptop_track_is_the_main_comparison() -> None:
+    track: Track = read_track(MAIN)
+    assert (track.study, track.folder, track.group) == ("compare", "compare", "task")
+
+
+def test_a_mistyped_track_and_workload_are_said() -> None:
+    with pytest.raises(ValueError, match=r"'cpuu' is no track.*cpu.*there are laptop"):
+        read_track("cpuu")
+    with pytest.raises(ValueError, match=r"workloads=parrity.*parity"):
+        read_track("cpu").workload("parrity")
