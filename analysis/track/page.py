@@ -9,15 +9,21 @@ import pandas as pd
 
 from analysis.stats.comparisons import comparisons
 from analysis.stats.target_profiles import FACTORS, performance_profiles, to_target
+from analysis.stats.text_slices import slice_table
 from analysis.stats.verdicts.verdict_test import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from analysis.stats.versus_baseline import with_differences
 from analysis.tables.format import si
 from analysis.tables.sentences import answers
+from analysis.tables.slices import slice_grids
 from analysis.track.results import carried_over, held_out, tally
 from analysis.track.rules import Track
 
 BEGIN, END = "<!-- tables:begin -->", "<!-- tables:end -->"
 NOT_RUN = "not run"
+REFERENCE = "decoder"
+"""The model whose gains and losses by slice of a text the others are shown against."""
+ALONE = 4
+"""Columns of a table of slices that has no model but its baseline."""
 
 
 def track_markdown(track: Track, runs: pd.DataFrame, tuning: pd.DataFrame) -> str:
@@ -35,6 +41,8 @@ def track_markdown(track: Track, runs: pd.DataFrame, tuning: pd.DataFrame) -> st
         lines += ["", "### Verdicts", "", *_tally(comparisons(runs))]
         lines += ["", "### Tokens and FLOPs to the target", "", *_targets(reached)]
         lines += ["", "### Performance profiles", "", *_profiles(reached)]
+        if slices := _slices(runs):
+            lines += ["", "### What a language model has learned", "", *slices]
         lines += ["", "### Held-out variants", "", *_held_out(track, runs)]
     if not tuning.empty:
         lines += ["", "### Learning rates", "", *_rates(tuning)]
@@ -144,6 +152,15 @@ def _profiles(reached: pd.DataFrame) -> list[str]:
         "many times the FLOPs of the cheapest (performance profile)."
     )
     return [*_table(head, rows), "", note]
+
+
+def _slices(runs: pd.DataFrame) -> list[str]:
+    """Return for each text the gains on its slices over ``REFERENCE``, or else the best of the type."""
+    lines: list[str] = []
+    for name, head, body, note in slice_grids(slice_table(runs.assign(baseline=REFERENCE))):
+        if len(head) > ALONE:
+            lines += [f"{name}:", "", *_table(head, body), "", note, ""]
+    return lines[:-1]
 
 
 def _held_out(track: Track, runs: pd.DataFrame) -> list[str]:
