@@ -93,9 +93,9 @@ class PositionsConfig:
             raise ValueError(f"positions.base={self.base} and local_base={self.local_base} must exceed 1")
         if not 0 < self.fraction <= 1:
             raise ValueError(f"positions.fraction={self.fraction}, of the head, must lie in (0, 1]")
-        if self.num_buckets < 4 or self.num_buckets % 4 or self.max_distance <= self.num_buckets // 2:
+        if self.num_buckets < 4 or self.max_distance <= self.num_buckets // 2:
             raise ValueError(
-                f"positions.num_buckets={self.num_buckets} must be a multiple of 4 and "
+                f"positions.num_buckets={self.num_buckets} must be 4 or more and "
                 f"positions.max_distance={self.max_distance} more than half of it"
             )
 

@@ -5,7 +5,6 @@ Pickles are never opened: checkpoints in other formats are refused.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from contextlib import ExitStack
@@ -18,11 +17,15 @@ from torch import Tensor, nn
 
 from architectures.backbone import Backbone
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, families
+from architectures.pretrained.config_check import check_config, in_their_words
 from architectures.pretrained.tensor_rules import Entry, FixedRow, Repeated, Rule, Unused
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Precisions by their names in safetensors."""
+LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "decoder_layers")
+MOST_NAMES = 100
+"""Tensors that one message names."""
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
@@ -33,7 +36,7 @@ def read_folder_config(path: Path) -> Blueprint:
         ValueError: the folder is missing, of an unknown kind, or has a setting without counterpart here.
     """
     family, hf = _family(path)
-    return family.read_config(hf)
+    return _blueprint(family, hf)
 
 
 def load_folder(path: Path, *, dtype: torch.dtype = torch.float32) -> Backbone:
@@ -47,12 +50,16 @@ def load_folder(path: Path, *, dtype: torch.dtype = torch.float32) -> Backbone:
     """
     family, hf = _family(path)
     with torch.device("meta"):
-        model = family.read_config(hf).build()
+        try:
+            model = _blueprint(family, hf).build()
+        except ValueError as error:
+            raise in_their_words(error, hf) from None
     with ExitStack() as stack:
         places: dict[str, tuple[Any, str]] = {}
         for file in _weight_files(path):
             opened = stack.enter_context(_open(file))
-            places |= {family.current_name(name): (opened, name) for name in opened.keys()}  # noqa: SIM118
+            for name in opened.keys():  # noqa: SIM118
+                _place(places, family.current_name(name), (opened, name))
         rules = family.applicable_rules(model)
         _check(path, family, model, rules, places)
         for rule in sorted(rules, key=lambda rule: isinstance(rule, Repeated)):  # what they repeat first
@@ -74,19 +81,59 @@ def stored_dtypes(path: Path) -> dict[str, torch.dtype]:
     return {name: dtype for name, dtype in found.items() if dtype is not None}
 
 
+def _blueprint(family: type[Checkpoint], hf: dict[str, Any]) -> Blueprint:
+    """Return the model of config.json. Raises ValueError in the words of the file."""
+    capabilities = family.backbone_class.capabilities
+    check_config(hf, causal=capabilities.causal or capabilities.encoder_decoder)
+    try:
+        return family.read_config(hf)
+    except ValueError as error:
+        raise in_their_words(error, hf) from None
+    except (TypeError, AttributeError, KeyError, IndexError, ArithmeticError) as error:
+        raise ValueError(f"config.json: a value is not of the type it must have: {error}") from None
+
+
+def _place(places: dict[str, tuple[Any, str]], key: str, found: tuple[Any, str]) -> None:
+    """Note where a tensor is. Raises ValueError for one that is there twice, with different values."""
+    if key in places:
+        before, name = places[key]
+        one, two = before.get_tensor(name), found[0].get_tensor(found[1])
+        if one.shape != two.shape or not torch.equal(one, two):
+            raise ValueError(f"tensor {found[1]} is there twice, with different values: leave one out")
+    places[key] = found
+
+
 def _family(path: Path) -> tuple[type[Checkpoint], dict[str, Any]]:
     """Return the family of a folder, and the content of its config.json."""
     try:
         hf = json.loads((path / CONFIG).read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path / CONFIG} cannot be read: {error}") from None
-    kind = hf.get("model_type") if isinstance(hf, dict) else None
+    if not isinstance(hf, dict):
+        raise ValueError(f"{path / CONFIG} cannot be read: it holds no object")
+    kind = hf.get("model_type")
     known = {name: family for family in families() for name in family.model_types}
-    if kind not in known:
-        close = difflib.get_close_matches(str(kind), known, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise ValueError(f"{path / CONFIG}: model_type={kind!r} is none of {', '.join(sorted(known))}{hint}")
-    return known[kind], known[kind].complete_config(hf, _names(path, known[kind]))
+    if not isinstance(kind, str) or kind not in known:
+        raise ValueError(f"{path / CONFIG}: model_type={kind!r} is not supported. {_supported()}")
+    names = _names(path, known[kind])
+    layers = next((hf[key] for key in LAYERS if isinstance(hf.get(key), int)), 0)
+    if names and layers > len(names):
+        raise ValueError(
+            f"{path / CONFIG}: it says {layers} layers, the folder has {len(names)} tensors: tensors are "
+            "missing"
+        )
+    return known[kind], known[kind].complete_config(hf, names)
+
+
+def _supported() -> str:
+    """Return the supported kinds of models in words, by the folder of this package that reads them."""
+    groups: dict[str, list[str]] = {}
+    for family in families():
+        room = family.__module__.removeprefix(f"{__package__}.").partition(".")[0].replace("_", " ")
+        groups.setdefault(room, []).extend(family.model_types)
+    return "Supported are " + "; ".join(
+        f"{room}: {', '.join(sorted(t))}" for room, t in sorted(groups.items())
+    )
 
 
 def _names(path: Path, family: type[Checkpoint]) -> set[str]:
@@ -151,23 +198,33 @@ def _check(
         for theirs, (_, name) in sorted(places.items())
         if theirs not in expected and not any(pattern.fullmatch(theirs) for pattern in ignored)
     ]
-    wrong = {
+    wrong: dict[str, list[str]] = {
         "missing": sorted(expected.keys() - places.keys() - optional),
         "left over": extra,
         "of another shape than config.json says": shapes,
     }
     if any(wrong.values()):
-        said = "; ".join(f"{what}: {', '.join(names)}" for what, names in wrong.items() if names)
+        said = "; ".join(f"{what}: {_listed(names)}" for what, names in wrong.items() if names)
         raise ValueError(f"{path}: tensors {said}")
+
+
+def _listed(names: list[str]) -> str:
+    rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + rest
 
 
 def _read(rule: Rule, tensor: Tensor, model: Backbone, dtype: torch.dtype) -> None:
     """Load one tensor of a checkpoint into the model."""
     tensor = tensor.to(dtype) if tensor.is_floating_point() else tensor
     own = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
+    if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+        raise ValueError(f"tensor {rule.theirs} has values that are not finite: the folder is damaged")
     if isinstance(rule, Repeated):
         if not isinstance(rule, Unused) and not torch.equal(tensor, own[rule.ours[0]]):
-            raise ValueError(f"tensor {rule.theirs} differs from what it repeats: the two are one here")
+            raise ValueError(
+                f"tensor {rule.theirs} differs from what it repeats, which are one with "
+                "tie_word_embeddings=true in config.json"
+            )
         return
     shapes = [own[name].shape for name in rule.ours]
     for name, part in zip(rule.ours, rule.read(tensor, shapes), strict=True):

@@ -93,3 +93,41 @@ def resolve_rope(positions: PositionsConfig, head_dim: int) -> PositionsConfig:
         factor = Rotary(dim=dim, base=base, scaling=scaling).attention_factor
         scaling = replace(scaling, attention_factor=factor)
     return replace(positions, local_base=positions.local_base or base, scaling=scaling)
+
+
+def read_layer_rope(
+    hf: dict[str, Any], *, max_length: int, base: float, local_base: float
+) -> PositionsConfig:
+    """Return the rotary positions of a model whose local layers turn by a base of their own, unscaled.
+
+    ``rope_parameters`` has them by the type of layer; older files have them beside one another.
+
+    Raises:
+        ValueError: local layers are scaled otherwise than global ones can be.
+    """
+    rope = hf.get("rope_parameters") or {}
+    if "full_attention" not in rope and "sliding_attention" not in rope:
+        return _with_local(read_rope(hf, max_length=max_length, base=base), float(local_base))
+    whole, local = rope.get("full_attention") or {}, rope.get("sliding_attention") or {}
+    if local.get("rope_type", "default") != "default":
+        raise ValueError(
+            f"config.json: rope_parameters.sliding_attention={local} is not supported, only the type default"
+        )
+    found = read_rope({"rope_parameters": {"rope_theta": base} | whole}, max_length=max_length)
+    return _with_local(found, float(local.get("rope_theta") or local_base))
+
+
+def _with_local(positions: PositionsConfig, base: float) -> PositionsConfig:
+    """Return the positions with a base for local layers, where scaling would turn these too."""
+    if positions.scaling.kind != "none":
+        raise ValueError(
+            f"config.json: rope_parameters of the type {positions.scaling.kind} are not supported beside "
+            "local layers without scaling, only the type default"
+        )
+    return replace(positions, local_base=base)
+
+
+def write_layer_rope(positions: PositionsConfig, head_dim: int) -> dict[str, Any]:
+    """Return ``rope_parameters`` by the type of layer."""
+    local = {"rope_theta": resolve_rope(positions, head_dim).local_base, "rope_type": "default"}
+    return {"full_attention": write_rope(positions, head_dim), "sliding_attention": local}

@@ -48,6 +48,7 @@ class Bart(Checkpoint):
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        supported_value(hf, "is_encoder_decoder", True, default=True)
         num_heads, d_ff = required_value(hf, "decoder_attention_heads"), required_value(hf, "decoder_ffn_dim")
         supported_value(hf, "encoder_attention_heads", num_heads, default=num_heads)
         supported_value(hf, "encoder_ffn_dim", d_ff, default=d_ff)

@@ -44,8 +44,8 @@ class Switch(T5):
         )
         config = replace(
             config,
-            feedforwards=_read_pattern(config.num_layers, hf.get("num_sparse_decoder_layers", 3)),
-            encoder_feedforwards=_read_pattern(config.encoder_layers, hf.get("num_sparse_encoder_layers", 3)),
+            feedforwards=_read_pattern(hf, "decoder", config.num_layers),
+            encoder_feedforwards=_read_pattern(hf, "encoder", config.encoder_layers),
             experts=experts,
         )
         return replace(blueprint, config=config)
@@ -89,11 +89,15 @@ class Switch(T5):
         return [*dense, router, *experts]
 
 
-def _read_pattern(num_layers: int, num_sparse: int) -> list[str]:
+def _read_pattern(hf: dict[str, Any], side: str, num_layers: int) -> list[str]:
     """Return the feed-forwards of a stack, as the Hugging Face class chooses them.
 
-    With no sparse layer asked for, it gives experts to the second layer alone.
+    Its step is written beside the number of sparse layers, and followed. With no sparse layer asked for, it
+    gives experts to the second layer alone.
     """
-    step = num_layers // num_sparse if num_sparse else num_layers
+    num_sparse = hf.get(f"num_sparse_{side}_layers", 3)
+    step = hf.get(f"{side}_sparse_step")
+    if step is None:
+        step = num_layers // num_sparse if num_sparse else num_layers
     sparse = [step > 0 and (layer % step == 1 or step == 1) for layer in range(num_layers)]
     return compress_pattern(["experts" if is_sparse else "dense" for is_sparse in sparse])

@@ -22,6 +22,7 @@ from architectures.pretrained.checkpoint import (
     Checkpoint,
     read_activation,
     required_value,
+    supported_value,
     write_activation,
 )
 from architectures.pretrained.tensor_rules import Repeated, Rule, Same, head, layered, linear
@@ -38,6 +39,7 @@ class T5(Checkpoint):
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        supported_value(hf, "is_encoder_decoder", True, default=True)
         tied = hf.get("tie_word_embeddings", True)
         encoder_layers = required_value(hf, "num_layers")
         gated, activation = _read_feedforward(hf)
@@ -150,9 +152,11 @@ class T5(Checkpoint):
 def _read_feedforward(hf: dict[str, Any]) -> tuple[bool, str]:
     """Return whether the feed-forward is gated, and our name of its activation."""
     kind = hf.get("feed_forward_proj", "relu")
-    gated = kind.startswith("gated-")
+    gated = hf.get("is_gated_act", kind.startswith("gated-"))
     # By "gated-gelu" they mean the tanh approximation; by "gelu" alone the exact one.
     name = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
+    if hf.get("dense_act_fn") is not None:  # written beside it, and followed there
+        return gated, read_activation(hf, "dense_act_fn", name)
     return gated, read_activation({"feed_forward_proj": name}, "feed_forward_proj", "relu")
 
 

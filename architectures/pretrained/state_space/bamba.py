@@ -13,7 +13,7 @@ from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.ssm.mamba2 import SSDConfig
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
-from architectures.pretrained.rope_config import read_rope, write_rope
+from architectures.pretrained.rope_config import read_rope, rope_parameters, write_rope
 from architectures.pretrained.state_space.jamba import (
     common_keys,
     hybrid_blueprint,
@@ -47,7 +47,7 @@ DEFAULTS: dict[str, Any] = {
 }
 """Default values of keys in config.json."""
 ROTATED = 0.5
-"""Fraction of each head that is rotated, whatever config.json says."""
+"""Fraction of each head that is rotated, where rope_parameters names none."""
 
 
 class Bamba(Checkpoint):
@@ -66,14 +66,16 @@ class Bamba(Checkpoint):
         config = read_mamba2_hybrid(
             hf, compress_pattern(layers), hf["mamba_expand"] * required_value(hf, "hidden_size")
         )
-        rotated = replace(config.positions, fraction=ROTATED)
+        # The key beside them is set to one half there, whatever a file says.
+        fraction = rope_parameters(hf).get("partial_rotary_factor", ROTATED)
+        rotated = replace(config.positions, fraction=fraction)
         return hybrid_blueprint(hf, replace(config, positions=rotated))
 
     @classmethod
     def write_config(cls, model: Backbone) -> dict[str, Any]:
         c = hybrid_config(model)
         hf = write_mamba2_hybrid(model, "BambaForCausalLM", "bamba")
-        hf["rope_parameters"]["partial_rotary_factor"] = ROTATED
+        hf["rope_parameters"]["partial_rotary_factor"] = c.positions.fraction
         return hf | {
             "attn_layer_indices": [i for i, kind in enumerate(c.layer_types) if kind == "attention"],
             "mamba_expand": times(c.mamba2.num_heads * hf["mamba_d_head"], c.width),

@@ -71,6 +71,15 @@ DECODERS: dict[str, tuple[str, dict[str, Any], str]] = {
         },
         "gpt",
     ),
+    "qwen3_moe": (
+        "Qwen3Moe",
+        SIZES | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 11, "head_dim": 8},
+        "gpt",
+    ),
+    "olmo3": ("Olmo3", SIZES | {"num_hidden_layers": 4, "sliding_window": 5}, "gpt"),
+    "smollm3": ("SmolLM3", SIZES | {"num_hidden_layers": 4}, "gpt"),
+    "phi3": ("Phi3", SIZES | {"sliding_window": 6}, "llama"),
+    "gemma3": ("Gemma3Text", SIZES | {"head_dim": 8, "sliding_window": 5, "num_hidden_layers": 6}, "llama"),
     "mamba": ("Mamba", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}, "gpt"),
     "mamba2": (
         "Mamba2",
@@ -112,7 +121,9 @@ ENCODER_DECODERS: dict[str, tuple[str, dict[str, Any], str]] = {
     "t5": ("T5", T5, "t5"),
     "flan_t5": ("T5", T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, "t5"),
     "switch": ("SwitchTransformers", T5 | {"num_experts": 3, **SPARSE}, "t5"),
+    "mt5": ("MT5", T5, "t5"),
     "bart": ("Bart", STACKS | HEADS | WIDTHS, "bart"),
+    "mbart": ("MBart", STACKS | HEADS | WIDTHS, "bart"),
 }
 """Class, settings and kind of tokenizer."""
 
@@ -167,7 +178,9 @@ def make_model(name: str) -> Any:
     seq2seq = name in ENCODER_DECODERS
     if seq2seq:
         ids["decoder_start_token_id"] = ids["eos_token_id"] if kind == "bart" else ids["pad_token_id"]
-    config = getattr(hf, f"{family}Config")(vocab_size=VOCABULARY, **{**settings, **ids})
+    settings_class = getattr(hf, f"{family}Config")
+    family = family.removesuffix("Text")
+    config = settings_class(vocab_size=VOCABULARY, **{**settings, **ids})
     suffix = "ForConditionalGeneration" if seq2seq else "LMHeadModel" if family == "GPT2" else "ForCausalLM"
     torch.manual_seed(sum(map(ord, name)))
     model = getattr(hf, f"{family}{suffix}")._from_config(config, **EAGER).eval()

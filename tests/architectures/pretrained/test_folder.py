@@ -151,7 +151,10 @@ def test_a_broken_file_is_named(broken: bytes, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"model_type": "lama"}, "model_type='lama' is none of .*did you mean llama"),
+        (
+            {"model_type": "lama"},
+            "model_type='lama' is not supported. Supported are decoders: .*; encoders: ",
+        ),
         ({"hidden_act": "selu"}, "hidden_act='selu' is not supported"),
         ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "longrope"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),

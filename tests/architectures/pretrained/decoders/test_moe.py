@@ -207,7 +207,7 @@ def test_writes_and_reads_back(name: str, tmp_path: Path) -> None:
     [
         (
             replace(PLAIN, feedforwards=["dense", "experts"]),
-            r"Mixtral: .*feedforwards=\[dense,experts,dense\] \(not \[experts\*3\]\)",
+            r"Qwen3Moe: attention\.qk_norm=none \(not head\)",
         ),
         (
             replace(PLAIN, experts=replace(FEW, renormalise=False)),

@@ -11,6 +11,7 @@ from transformers import (
     BertForPreTraining,
     RobertaConfig,
     RobertaForMaskedLM,
+    XLMRobertaForMaskedLM,
 )
 
 from architectures.backbones.encoder import Encoder, EncoderConfig
@@ -56,7 +57,7 @@ DTYPES = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, FLOAT3
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("cls", [BertForMaskedLM, RobertaForMaskedLM])
+@pytest.mark.parametrize("cls", [BertForMaskedLM, RobertaForMaskedLM, XLMRobertaForMaskedLM])
 @DTYPES
 def test_reads_bert_and_roberta(
     cls: Any, name: str, dtype: torch.dtype, tolerance: float, tmp_path: Path
@@ -167,3 +168,13 @@ def test_names_the_position_embeddings_that_are_not_supported(tmp_path: Path) ->
     (folder / "config.json").write_text(json.dumps(hf))
     with pytest.raises(ValueError, match="position_embedding_type='relative_key' is not supported"):
         load_folder(folder)
+
+
+def test_an_encoder_is_written_as_xlm_roberta_where_that_is_asked_for(tmp_path: Path) -> None:
+    theirs = XLMRobertaForMaskedLM(
+        XLMRobertaForMaskedLM.config_class(vocab_size=61, max_position_embeddings=27, **CONFIGS["odd"])
+    )
+    model = load_folder(save_theirs(theirs, tmp_path / "theirs")).eval()
+    save_folder(model, tmp_path / "ours", model_type="xlm-roberta")
+    opened = open_theirs(XLMRobertaForMaskedLM, tmp_path / "ours", torch.float32)
+    check_logits(model, opened, 17, FLOAT32)

@@ -1,0 +1,60 @@
+"""Phi-3 (Abdin et al. 2024, arXiv 2404.14219): Llama with one matrix for q, k, v and one for gate and up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from architectures.backbone import Backbone
+from architectures.backbones.decoder import DecoderConfig
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.positions import PositionsConfig
+from architectures.pretrained.checkpoint import Blueprint, required_value, supported_value
+from architectures.pretrained.decoders.llama import LlamaLike, check_width, decoder_config
+from architectures.pretrained.rope_config import read_rope, rope_parameters
+from architectures.pretrained.tensor_rules import Rule, Stacked, linear
+
+
+class Phi3(LlamaLike):
+    """``Phi3ForCausalLM``. Scaling by ``longrope`` is refused."""
+
+    model_types = ("phi3",)
+    architecture = "Phi3ForCausalLM"
+    defaults: ClassVar[dict[str, Any]] = {"rms_norm_eps": 1e-5, "sliding_window": None}
+
+    @classmethod
+    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        rope = rope_parameters(hf)
+        supported_value(rope, "rope_type", "default", default=rope.get("type", "default"))
+        return super().read_config(hf)
+
+    @classmethod
+    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+        plain = super().read_attention(hf | {"attention_bias": False})
+        window = hf["sliding_window"]
+        return plain if window is None else replace(plain, window=window, layers=["local"])
+
+    @classmethod
+    def read_positions(cls, hf: dict[str, Any]) -> PositionsConfig:
+        rope = read_rope(hf, max_length=required_value(hf, "max_position_embeddings"))
+        fraction = rope_parameters(hf).get("partial_rotary_factor", hf.get("partial_rotary_factor", 1.0))
+        return replace(rope, fraction=fraction)
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        check_width(model)
+        c = decoder_config(model)
+        hf = super().write_config(model)
+        hf["rope_parameters"]["partial_rotary_factor"] = c.positions.fraction
+        return hf | {"sliding_window": c.attention.window_at(0)}
+
+    @classmethod
+    def attention_rules(cls, config: DecoderConfig) -> Sequence[Rule]:
+        fused = linear("self_attn.qkv_proj", "mixer.q", "mixer.k", "mixer.v", make=Stacked)
+        return [*fused, *linear("self_attn.o_proj", "mixer.out")]
+
+    @classmethod
+    def feedforward_rules(cls, config: DecoderConfig) -> Sequence[Rule]:
+        fused = linear("mlp.gate_up_proj", "feedforward.gate", "feedforward.up", make=Stacked)
+        return [*fused, *linear("mlp.down_proj", "feedforward.down")]

@@ -1,0 +1,65 @@
+"""Qwen3-MoE (Yang et al. 2025, arXiv 2505.09388): Qwen3 with experts and no shared ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from architectures.backbone import Backbone
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.moe.config import ExpertsConfig
+from architectures.pretrained.decoders.llama import decoder_config
+from architectures.pretrained.decoders.moe import Mixture
+from architectures.pretrained.decoders.qwen_moe import Qwen2Moe
+
+
+class Qwen3Moe(Mixture):
+    """``Qwen3MoeForCausalLM``. With a window, all of its layers are local."""
+
+    model_types = ("qwen3_moe",)
+    architecture = "Qwen3MoeForCausalLM"
+    defaults: ClassVar[dict[str, Any]] = {
+        "num_key_value_heads": 4,
+        "use_sliding_window": False,
+        "sliding_window": 4096,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": None,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": False,
+    }
+
+    @classmethod
+    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+        plain = replace(super().read_attention(hf), qk_norm="head")
+        window = hf["sliding_window"] if hf["use_sliding_window"] else None
+        return plain if window is None else replace(plain, window=window, layers=["local"])
+
+    @classmethod
+    def read_feedforwards(cls, hf: dict[str, Any]) -> list[str]:
+        return Qwen2Moe.read_feedforwards(cls.defaults | hf)
+
+    @classmethod
+    def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
+        hf = cls.defaults | hf
+        return ExpertsConfig(
+            num_experts=hf.get("num_local_experts") or hf["num_experts"],
+            experts_per_token=hf["num_experts_per_tok"],
+            d_ff=hf["moe_intermediate_size"],
+            renormalise=hf["norm_topk_prob"],
+        )
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        c = decoder_config(model)
+        return super().write_config(model) | {
+            "use_sliding_window": c.attention.has_local_layers,
+            "sliding_window": c.attention.window_at(0),
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [layer for layer, kind in enumerate(c.feedforward_types) if kind == "dense"],
+            "moe_intermediate_size": c.expert_width,
+            "num_experts": c.experts.num_experts,
+            "num_experts_per_tok": c.experts.experts_per_token,
+            "norm_topk_prob": c.experts.renormalise,
+        }
