@@ -6,7 +6,7 @@ import datetime
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from jinja2 import TemplateError, nodes
 from jinja2.exceptions import SecurityError
@@ -82,7 +82,7 @@ def _environment() -> ImmutableSandboxedEnvironment:
 class _Generation(Extension):
     """The block that marks what a model has written: ``{% generation %}``."""
 
-    tags: ClassVar[set[str]] = {"generation"}
+    tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)

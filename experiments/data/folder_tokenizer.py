@@ -113,10 +113,11 @@ class FolderTokenizer(TextTokenizer):
         adds others, such as Llama's begin token. A chat template has written them into its text.
         """
         if self._template is None:
-            before, after = (self.vocabulary.begin, ()) if framed else ((), ())
-            if framed and model_settings(self._folder).get("is_encoder_decoder"):
-                before, after = (), self.vocabulary.end
-            return [*before, *self.encode(text), *after]
+            if not framed:
+                return self.encode(text)
+            if model_settings(self._folder).get("is_encoder_decoder"):
+                return [*self.encode(text), *self.vocabulary.end]
+            return [*self.vocabulary.begin, *self.encode(text)]
         self._tokenizer.encode_special_tokens = False
         try:
             return self._tokenizer.encode(text, add_special_tokens=framed).ids

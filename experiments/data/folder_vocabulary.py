@@ -110,7 +110,7 @@ def find_roles(folder: Path, tokens: dict[str, int]) -> dict[str, int]:
 
     def find(name: str) -> int | None:
         listed = model.get(f"{name}_token_id")
-        given = listed[0] if isinstance(listed, list) and listed else listed
+        given: int | None = listed[0] if isinstance(listed, list) and listed else listed  # type: ignore
         return tokens.get(names.get(f"{name}_token") or f"⟨{name}⟩", given)
 
     found = {

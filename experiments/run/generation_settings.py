@@ -79,9 +79,9 @@ def read_generation_settings(folder: Path) -> GenerationSettings:
         if key in hf and hf[key] not in harmless:
             raise ConfigError(f"{found}: {key}={hf[key]!r} is not supported: take it out to generate without")
     # The library draws from the 50 best tokens, unless it is told otherwise.
-    drawing = {"top_k": 50} | {key: hf[key] for key in DRAWING if key in hf}
+    drawing: dict[str, Any] = {"top_k": 50} | {key: hf[key] for key in DRAWING if key in hf}
     drawing["top_k"] = drawing["top_k"] or None
-    penalty = {"repetition_penalty": float(hf.get("repetition_penalty", 1.0))}
+    penalty: dict[str, Any] = {"repetition_penalty": float(hf.get("repetition_penalty", 1.0))}
     try:
         drawn = SamplingConfig(**drawing, **penalty)
         greedy = dataclasses.replace(GREEDY, **penalty)

@@ -27,8 +27,10 @@ def read_stops(names: Sequence[str], tokenizer: TextTokenizer) -> Stop:
         if name == "eos":
             tokens |= {*tokenizer.vocabulary.stops}
             continue
-        special = isinstance(tokenizer, FolderTokenizer)
-        ids = tokenizer.encode_prompt(name, framed=False) if special else tokenizer.encode(name)
+        if isinstance(tokenizer, FolderTokenizer):
+            ids = tokenizer.encode_prompt(name, framed=False)
+        else:
+            ids = tokenizer.encode(name)
         if len(ids) == 1:
             tokens.add(ids[0])
         elif name:
