@@ -214,7 +214,7 @@ def test_the_bias_of_a_pair_is_its_row_of_the_table():
         {"kind": "learned", "layers": ["positional", "none"]},
         {"base": 1.0},
         {"fraction": 0.0},
-        {"num_buckets": 6},
+        {"num_buckets": 3},
         {"max_distance": 16},
     ],
 )

@@ -16,7 +16,7 @@ from architectures.layers.attention.config import AttentionConfig
 from architectures.pretrained import load_folder, save_folder
 
 WEIGHTS = "model.safetensors"
-Change = Callable[[Path], None]
+Change = Callable[[Path], object]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def config(**values: Any) -> Change:
 
 
 def text(name: str, content: str) -> Change:
-    return lambda folder: (folder / name).write_text(content) and None
+    return lambda folder: (folder / name).write_text(content)
 
 
 def tensors(change: Callable[[dict[str, torch.Tensor]], None]) -> Change:
@@ -110,9 +110,9 @@ DAMAGE: dict[str, tuple[Change, str]] = {
     "not causal": (config(is_causal=False), "is_causal=False is not supported"),
     "larger vocabulary": (config(vocab_size=12), r"of another shape than config.json says: .*\(11, 16\)"),
     "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "has no model.safetensors"),
-    "empty weights": (lambda folder: (folder / WEIGHTS).write_bytes(b"") and None, "not a safetensors file"),
+    "empty weights": (lambda folder: (folder / WEIGHTS).write_bytes(b""), "not a safetensors file"),
     "weights cut off": (cut, "is not a safetensors file"),
-    "tensor missing": (tensors(lambda t: t.pop("model.norm.weight") and None), "missing: model.norm.weight"),
+    "tensor missing": (tensors(lambda t: t.__delitem__("model.norm.weight")), "missing: model.norm.weight"),
     "tensors left over": (many, "left over: empty.0, .* and 19900 more"),
     "NaN weights": (poison(math.nan), "tensor model.norm.weight has values that are not finite"),
     "infinite weights": (poison(math.inf), "tensor model.norm.weight has values that are not finite"),

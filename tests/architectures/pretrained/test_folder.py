@@ -31,6 +31,8 @@ from tests.architectures.pretrained.parity import FLOAT32, check_logits, redraw
 
 LLAMA = DecoderConfig(d_model=20, num_layers=2, attention=AttentionConfig(num_heads=2))
 
+QK_NORM = replace(LLAMA, attention=AttentionConfig(num_heads=2, qk_norm="head"))
+
 
 def model(config: DecoderConfig = LLAMA) -> Decoder:
     decoder = Decoder(config, vocab_size=31, max_length=17)
@@ -173,7 +175,7 @@ def test_settings_without_counterpart_are_named(values: dict[str, Any], message:
     ("config", "message"),
     [
         (
-            replace(LLAMA, positions=PositionsConfig(layers=["positional", "none"])),
+            replace(QK_NORM, positions=PositionsConfig(layers=["positional", "none"])),
             r"positions\.layers=\[positional,none\] \(not \[positional\*2\]\)",
         ),
         (replace(LLAMA, block=BlockConfig(norm="layernorm")), r"block\.norm=layernorm \(not rmsnorm\)"),
@@ -181,7 +183,7 @@ def test_settings_without_counterpart_are_named(values: dict[str, Any], message:
             replace(LLAMA, attention=AttentionConfig(num_heads=2, sinks=True)),
             r"attention\.sinks=True \(not False\)",
         ),
-        (replace(LLAMA, positions=PositionsConfig(fraction=0.4)), r"positions\.fraction=0\.4 \(not 1\.0\)"),
+        (replace(QK_NORM, positions=PositionsConfig(fraction=0.4)), r"positions\.fraction=0\.4 \(not 1\.0\)"),
         (
             replace(
                 LLAMA,

@@ -148,6 +148,8 @@ def test_names_the_settings_that_t5_lacks(tmp_path: Path) -> None:
 def test_names_the_feed_forward_that_is_not_supported(tmp_path: Path) -> None:
     folder = save_theirs(t5("first"), tmp_path / "theirs")
     hf = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(hf | {"feed_forward_proj": "gated-tanh"}))
+    (folder / "config.json").write_text(
+        json.dumps(hf | {"feed_forward_proj": "gated-tanh", "dense_act_fn": None})
+    )
     with pytest.raises(ValueError, match="feed_forward_proj='tanh' is not supported"):
         load_folder(folder)

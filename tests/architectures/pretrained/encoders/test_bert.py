@@ -11,6 +11,7 @@ from transformers import (
     BertForPreTraining,
     RobertaConfig,
     RobertaForMaskedLM,
+    XLMRobertaConfig,
     XLMRobertaForMaskedLM,
 )
 
@@ -172,7 +173,7 @@ def test_names_the_position_embeddings_that_are_not_supported(tmp_path: Path) ->
 
 def test_an_encoder_is_written_as_xlm_roberta_where_that_is_asked_for(tmp_path: Path) -> None:
     theirs = XLMRobertaForMaskedLM(
-        XLMRobertaForMaskedLM.config_class(vocab_size=61, max_position_embeddings=27, **CONFIGS["odd"])
+        XLMRobertaConfig(vocab_size=61, max_position_embeddings=27, **CONFIGS["odd"])
     )
     model = load_folder(save_theirs(theirs, tmp_path / "theirs")).eval()
     save_folder(model, tmp_path / "ours", model_type="xlm-roberta")
