@@ -69,7 +69,7 @@ def publish(frame: pd.DataFrame, history: pd.DataFrame, found: Findings, config:
         "table.csv": arms.to_csv(index=False),
         "table.md": render_markdown(frame, wide=config.wide),
         "table.tex": render_latex(frame),
-        "slices.csv": slice_table(frame).to_csv(index=False),
+        "slices.csv": with_warnings(slice_table(frame), warnings).to_csv(index=False),
         "pairs.csv": with_warnings(comparisons(frame), warnings).to_csv(index=False),
         "compare.html": render_page(frame, history, found),
     }

@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments.evaluation.text_kinds import KINDS, token_kinds
+from experiments.evaluation.text_kinds import KINDS, TokenKinds
 from experiments.objectives.objective import TokenScores
 from experiments.tasks.bits_per_byte import nats_to_bits
 from experiments.tasks.metrics import SliceTotals, cluster_totals
@@ -62,6 +62,7 @@ class TokenSlices:
         length, context = task.sequence_length, task.sequence_length - task.stride
         ends = [context + task.stride * part // STRETCHES for part in range(STRETCHES + 1)]
         self.begins = sorted({0, *ends[:-1]})
+        self.kinds = TokenKinds(task.tokenizer.token_bytes)
         self.frequency_V = frequency_bands(task.train_token_counts())
         unit = "bytes" if self.recall == RECALL_BYTES else "tokens"
         last = [begin - 1 for begin in [*self.begins[1:], length]]
@@ -84,7 +85,7 @@ class TokenSlices:
             np.searchsorted(list(REPEATS), longest_BT, side="right") - 1,
             np.broadcast_to(position_T, window_BT.shape),
             self.frequency_V[window_BT],
-            token_kinds(window_BT, self.task.tokenizer.token_bytes),
+            self.kinds(window_BT),
         ]
 
     def sums(self, batch: Batch, scores: TokenScores) -> Tensor:
@@ -135,18 +136,21 @@ def longest_repeats(tokens_BT: Tensor, most: int) -> Tensor:
     doubling: Karp, Miller and Rosenberg 1972).
     """
     rows, length = tokens_BT.shape
-    found_BT = torch.ones_like(tokens_BT)
-    number_BS = tokens_BT  # of the n-gram that ends at each place from n - 1 on, equal where n-grams are
+    found_BT, row_B1 = torch.ones_like(tokens_BT), torch.arange(rows)[:, None]
+    number_BS = (
+        tokens_BT  # of the n-gram that ends at each place from n - 1 on; equal in a row where they are
+    )
     n = 1
     while 2 * n <= min(most, length):
-        pair_BS = number_BS[:, :-n] * (int(number_BS.max()) + 1) + number_BS[:, n:]
+        count = int(number_BS.max()) + 1
+        pair_BS = (row_B1 * count + number_BS[:, :-n]) * count + number_BS[:, n:]
         n *= 2
-        number_N = torch.unique(pair_BS, return_inverse=True)[1]
+        sorted_N, order_N = pair_BS.flatten().sort(stable=True)
+        same_N = torch.zeros_like(sorted_N, dtype=torch.bool)
+        same_N[1:] = sorted_N[1:] == sorted_N[:-1]  # all but the first of equal ones
+        number_N, again_N = torch.empty_like(sorted_N), torch.empty_like(same_N)
+        number_N[order_N], again_N[order_N] = (~same_N).cumsum(0), same_N
         number_BS = number_N.view(pair_BS.shape)
-        in_row_BS = number_BS + (int(number_BS.max()) + 1) * torch.arange(rows)[:, None]
-        sorted_N, order_N = in_row_BS.flatten().sort(stable=True)
-        again_N = torch.zeros_like(sorted_N, dtype=torch.bool)
-        again_N[order_N[1:]] = sorted_N[1:] == sorted_N[:-1]  # all but the first of equal ones
         found_BT[:, n - 1 :][again_N.view(pair_BS.shape)] = n
     return found_BT
 

@@ -37,32 +37,48 @@ def _byte_kinds() -> NDArray[np.uint8]:
 _BYTE_KINDS = _byte_kinds()
 
 
-def token_kinds(tokens_BT: NDArray[np.int64], token_bytes: Sequence[bytes]) -> NDArray[np.int64]:
-    """Return the kind (B, T) of each token of windows, as its number in ``KINDS``.
+class TokenKinds:
+    """The kinds of the tokens of a vocabulary, in windows of text."""
 
-    A token has the kind of its first byte that is no white space. A line that begins before the window is
-    judged by the part in it.
-    """
-    kinds_BT = np.full(tokens_BT.shape, END, dtype=np.int64)
-    for row, tokens_T in enumerate(tokens_BT.tolist()):
-        pieces = [token_bytes[token] for token in tokens_T]
-        text = b"".join(pieces)
-        length_T = np.array([len(piece) for piece in pieces])
-        lead_T = np.array([len(piece) - len(piece.lstrip()) for piece in pieces])
-        place_T = np.cumsum(length_T) - length_T + np.minimum(lead_T, np.maximum(length_T - 1, 0))
-        has_text_T = length_T > 0
-        kinds_BT[row, has_text_T] = _text_kinds(text)[place_T[has_text_T]]
-    return kinds_BT
+    def __init__(self, token_bytes: Sequence[bytes]) -> None:
+        """``token_bytes`` are the bytes of text behind each token id."""
+        self.bytes_N = np.frombuffer(b"".join(token_bytes), dtype=np.uint8)
+        self.length_V = np.array([len(text) for text in token_bytes])
+        self.begin_V = np.cumsum(self.length_V) - self.length_V
+        lead_V = np.array([len(text) - len(text.lstrip()) for text in token_bytes])
+        self.first_V = np.minimum(lead_V, np.maximum(self.length_V - 1, 0))
+        """Place of the first byte of a token that is no white space."""
+
+    def __call__(self, tokens_BT: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the kind (B, T) of each token, as its number in ``KINDS``.
+
+        A token has the kind of its first byte that is no white space. A line that begins before the window is
+        judged by the part in it.
+        """
+        length_BT = self.length_V[tokens_BT]
+        ends_BT = length_BT.cumsum(1)
+        kinds_BT = np.full(tokens_BT.shape, END, dtype=np.int64)
+        for row, (tokens_T, length_T, end_T) in enumerate(zip(tokens_BT, length_BT, ends_BT, strict=True)):
+            begin_T = end_T - length_T
+            from_N = np.repeat(self.begin_V[tokens_T] - begin_T, length_T) + np.arange(end_T[-1])
+            byte_kinds_N = _text_kinds(self.bytes_N[from_N])
+            some_T = length_T > 0
+            kinds_BT[row, some_T] = byte_kinds_N[(begin_T + self.first_V[tokens_T])[some_T]]
+        return kinds_BT
 
 
-def _text_kinds(text: bytes) -> NDArray[np.uint8]:
+def _text_kinds(text_N: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return the kind of each byte of a text."""
-    kinds_N = _BYTE_KINDS[np.frombuffer(text, dtype=np.uint8)]
+    kinds_N = _BYTE_KINDS[text_N]
     letter_N = kinds_N == REST
     opens_N = letter_N.copy()
     opens_N[1:] &= ~letter_N[:-1] & (kinds_N[:-1] != NUMBER)
     kinds_N[opens_N] = START
-    lines = text.decode("latin-1").split("\n")  # a character for each byte
-    in_code_N = np.repeat([is_code(line) for line in lines], [len(line) + 1 for line in lines])[:-1]
-    kinds_N[in_code_N & (kinds_N != SPACE)] = CODE
+    lines = text_N.tobytes().decode("latin-1").split("\n")  # a character for each byte
+    begin = 0
+    for line in lines:
+        if is_code(line):
+            own_N = kinds_N[begin : begin + len(line)]
+            own_N[own_N != SPACE] = CODE
+        begin += len(line) + 1
     return kinds_N

@@ -228,7 +228,7 @@ def test_a_trap_is_flagged_wherever_its_numbers_go(
     plant, words = TRAPS[name]
     plant(clean, write_run)
     for file, text in outputs(clean, capsys).items():
-        if file == "pairs.csv" and text.count("\n") == 1:
+        if file in ("pairs.csv", "slices.csv") and text.count("\n") == 1:
             continue  # no two arms are compared: there is no number to be misled by
         assert words in text or escape(words) in text, file
 

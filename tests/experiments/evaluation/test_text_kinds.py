@@ -11,7 +11,7 @@ from experiments.evaluation.text_kinds import (
     REST,
     SPACE,
     START,
-    token_kinds,
+    TokenKinds,
 )
 
 BYTES = ByteTokenizer(TokenizerConfig(), 0)
@@ -19,7 +19,7 @@ BYTES = ByteTokenizer(TokenizerConfig(), 0)
 
 def kinds_of(text: str) -> list[int]:
     tokens = np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64)
-    return token_kinds(tokens[None], BYTES.token_bytes)[0].tolist()
+    return TokenKinds(BYTES.token_bytes)(tokens[None])[0].tolist()
 
 
 @pytest.mark.parametrize(
@@ -44,10 +44,10 @@ def test_a_line_that_looks_like_code_is_code_but_for_its_white_space() -> None:
 
 def test_tokens_of_several_bytes_have_the_kind_of_their_first_that_is_no_space() -> None:
     pieces = [b" the", b"m", b"", b"  ", b" 12", b"x", b", ", b"\n y ", b"= 1"]
-    found = token_kinds(np.arange(len(pieces))[None], pieces)[0].tolist()
+    found = TokenKinds(pieces)(np.arange(len(pieces))[None])[0].tolist()
     assert found == [START, REST, END, SPACE, NUMBER, REST, PUNCTUATION, CODE, CODE]
     assert len(KINDS) == 7
 
 
 def test_rows_do_not_see_each_other() -> None:
-    assert token_kinds(np.array([[97, 98], [98, 97]]), BYTES.token_bytes).tolist() == [[START, REST]] * 2
+    assert TokenKinds(BYTES.token_bytes)(np.array([[97, 98], [98, 97]])).tolist() == [[START, REST]] * 2
