@@ -60,6 +60,10 @@ COMMANDS = {
         "dashboard": ("analysis.dashboard", "make a Workspace and a Report of a study in Weights & Biases"),
         "fetch": ("analysis.fetch", "download runs from Weights & Biases into run folders"),
     },
+    "Look after runs": {
+        "check": ("experiments.check", "verify every run folder, checkpoint and token file of a study"),
+        "doctor": ("experiments.doctor", "print what this machine and installation can do"),
+    },
     "SLURM": {
         "submit": ("slurm.submit", "submit the missing runs of a study to a SLURM cluster"),
         "status": ("slurm.status", "print the state of each submitted run"),

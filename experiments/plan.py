@@ -27,6 +27,7 @@ from experiments.config.size_target import AXIS_UNITS
 from experiments.run.live_view import Planned, watch
 from experiments.runtime.console import count
 from experiments.runtime.errors import ConfigError, RunError
+from experiments.runtime.secrets import redact
 from experiments.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def main() -> None:
     refused = [cell for cell in _cells if cell["status"] == "refused"]
     for cell in refused:
         if "refused" in cell:
-            sys.stderr.write(f"error: {cell['cell']}: {cell['refused']}\n")
+            sys.stderr.write(redact(f"error: {cell['cell']}: {cell['refused']}\n"))
     done = sum(cell["status"] in ("done", "stored") for cell in _cells)
     print(f"{done} of {len(_cells)} cells are done; experiments.train with the same words runs the others.")
     if refused:
@@ -110,7 +111,7 @@ def _note(cfg: DictConfig) -> None:
     try:
         settings = _read(cfg)
     except RunError as error:
-        sys.stderr.write(f"error: {' '.join(HydraConfig.get().overrides.task)}: {error}\n")
+        sys.stderr.write(redact(f"error: {' '.join(HydraConfig.get().overrides.task)}: {error}\n"))
         return
     planned = Planned(
         cell=settings.cell,

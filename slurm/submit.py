@@ -29,6 +29,7 @@ from experiments.config.structured import typed
 from experiments.run.refusal import AskedCell
 from experiments.runtime.errors import ConfigError, RunError
 from experiments.runtime.run_status import FINAL, RunStatus
+from experiments.runtime.secrets import redact
 from slurm.cluster import ClusterConfig, read_cluster
 from slurm.queue import Task, call, queued_tasks
 from slurm.submission import StudyRun, job_name, new_folder, submissions, write_submission
@@ -79,6 +80,11 @@ def split(words: Sequence[str]) -> tuple[SubmitConfig, list[str]]:
     """Return the options of this command, and the words for experiments.train. Raises ConfigError."""
     own = {field.name for field in dataclasses.fields(SubmitConfig)}
     mine = [word for word in words if word.partition("=")[0] in own]
+    if redact(list(words)) != list(words):
+        raise ConfigError(
+            "an argument looks like a secret. It would stand in runs.json and in the command lines of the "
+            "jobs, which others can read: export it as a variable of the environment instead"
+        )
     values = OmegaConf.to_container(OmegaConf.from_dotlist(mine))
     return typed(SubmitConfig, values, ""), [word for word in words if word not in mine]  # type: ignore[arg-type]
 

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.runtime.errors import Preempted
+from experiments.runtime.secrets import redact
 from slurm.submission import read_submission
 
 EXIT_TIMEOUT = 90
@@ -131,7 +132,7 @@ def _call(*command: str) -> str:
 
 def log(text: str) -> None:
     """Print a line that begins with the id of this job."""
-    print(f"[job {job_id()}] {text}", flush=True)
+    print(redact(f"[job {job_id()}] {text}"), flush=True)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -19,7 +19,7 @@ BESIDE = ("study", "task", "backbone")
 """Groups whose YAML files a study adjusts on purpose, in all of its runs."""
 
 
-def check_chosen_groups(cfg: DictConfig, hydra: DictConfig, words: Sequence[str]) -> None:
+def check_chosen_groups(cfg: DictConfig, hydra: Any, words: Sequence[str]) -> None:
     """Refuse a choice of a group that has no effect on keys of its own YAML file.
 
     Args:

@@ -8,10 +8,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 REDACTED = "<redacted>"
-_SECRET = r"api[_-]?key|secret|passw(?:or)?d|credential"
+_SECRET = (
+    r"(?:api|access|private|ssh|aws|openai|signing|encryption)[_-]?key|secret|pass(?:w(?:or)?d|phrase)|pgpass"
+    r"|credential|(?<![a-z0-9])(?:pwd|pat)(?![a-z0-9])"
+)
 _TOKEN = r"token(?!s|iz)"  # neither a count of tokens nor a tokenizer
 _SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
 _TOKEN_NAME = re.compile(_TOKEN, re.IGNORECASE)
+_ENVIRONMENT_NAME = re.compile(
+    rf"{_SECRET}|{_TOKEN}|(?:^|_)(?:key|keys|key_id|pat|pass|pwd|auth|creds?|dsn)(?:$|_)", re.IGNORECASE
+)
+"""Names of environment variables whose values are secrets: there, a key is nothing else."""
+_NO_SECRETS = ("PWD", "OLDPWD")
 _HASH_NAME = re.compile(
     r"(?:^|[_.-])(?:commit|revision|sha|hash|digest|fingerprint)(?:$|[_.-])", re.IGNORECASE
 )
@@ -23,17 +31,31 @@ _ASSIGNMENT = re.compile(
     re.IGNORECASE,
 )
 _URL_USER = re.compile(r"(?<=://)[^/\s?#]+(?=@)")
-_KNOWN_KEY = re.compile(r"\bhf_(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{10,}|\bwandb_(?=[a-z_]*[A-Z0-9])\w{16,}")
+_SHAPES = (
+    r"hf_(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{10,}",  # Hugging Face
+    r"wandb_(?=[a-z_]*[A-Z0-9])\w{16,}",
+    r"sk-(?=[\w-]*[0-9A-Z])[\w-]{12,}",  # OpenAI, Anthropic
+    r"gh[opusr]_[A-Za-z0-9]{10,}|github_pat_\w{10,}|glpat-[\w-]{10,}",  # GitHub, GitLab
+    r"(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{8,}",  # AWS
+    r"xox[abeoprs]-[\w-]{8,}|xapp-[\w-]{8,}",  # Slack
+    r"AIza[\w-]{20,}|ya29\.[\w-]{10,}",  # Google
+    r"(?:npm|dop_v1|doo_v1|shpat|lin_api)_\w{10,}|pypi-[\w-]{16,}|dapi[0-9a-f]{32}",
+    r"[rs]k_(?:live|test)_\w{10,}|whsec_\w{10,}|SG\.[\w-]{10,}\.[\w-]{10,}",  # Stripe, SendGrid
+    r"eyJ[\w-]{8,}\.eyJ[\w-]{8,}(?:\.[\w-]+)?",  # JSON web tokens
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+)
+"""Shapes of tokens whose makers gave them a prefix to be found by, as scanners of secrets list them."""
+_KNOWN_KEY = re.compile(rf"(?<![\w-])(?:{'|'.join(_SHAPES)})", re.DOTALL)
 _HEX_KEY = re.compile(r"(?:(?<![\w.-])([\w.-]++)=)?(?<![\w/@])[0-9a-fA-F]{40}(?!\w)")
 
 
 def redact(tree: Any, name: str = "") -> Any:
     """A copy of ``tree`` with ``"<redacted>"`` in place of everything that looks like a secret.
 
-    Secrets are: values under names that contain api_key, secret, password,
+    Secrets are: values under names that contain api_key, access_key, secret, password, passphrase,
     credential or token (not "tokens", not "tokenizer", and numbers under a
     "token" name stay: FLOPs per token are no secret); the same in ``name=value``
-    strings, such as overrides; keys of Hugging Face and W&B; 40 hex digits,
+    strings, such as overrides; tokens of a known shape, such as hf_ and sk-; 40 hex digits,
     unless the name says they are a commit, a revision or a hash; user and
     password in a URL; anywhere, the values of environment variables with such
     names. The argument is not changed.
@@ -75,8 +97,12 @@ def _redact_text(text: str, name: str) -> str:
 
 def _environment_secrets() -> list[str]:
     """Values of this process's environment under secret names, wherever they turn up; not short words."""
-    values = [v for k, v in os.environ.items() if _is_secret(k, _number_or_text(v)) and len(v) >= 8]
+    values = [v for k, v in os.environ.items() if _is_secret_variable(k) and len(v) >= 8]
     return sorted((v for v in values if not os.path.exists(v)), key=len, reverse=True)
+
+
+def _is_secret_variable(name: str) -> bool:
+    return name not in _NO_SECRETS and _ENVIRONMENT_NAME.search(name) is not None
 
 
 def _redact_assignment(match: re.Match[str]) -> str:

@@ -82,7 +82,7 @@ class RunFolder:
             return
         self.root.mkdir(parents=True, exist_ok=True)
         write_text(self.root / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(redact(config))))
-        write_json(self.root / "provenance.json", provenance)
+        write_json(self.root / "provenance.json", redact(provenance))
         (self.root / "result.json").unlink(missing_ok=True)
 
     def log(self, row: dict[str, Any]) -> None:
@@ -175,5 +175,5 @@ class RunFolder:
                 files[name] = {key: self.metrics_record()[key] for key in ("bytes", "sha256")}
             elif path.exists():
                 files[name] = file_record(path.read_bytes())
-        whole = {**result, "files": files}
+        whole = {**redact(result), "files": files}
         write_json(self.root / "result.json", {**whole, "checksum": checksum(whole)})

@@ -150,6 +150,9 @@ def start(config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict
     wandb.setup(settings=settings)
     if config.mode == "online" and not wandb.login(prompt=False, verify=False):
         raise ValueError(f"{NO_KEY}, or use tracking=wandb_offline")
+    for key in ("project", "entity"):
+        if redact(value := getattr(config, key)) != value:
+            raise ValueError(f"tracking.{key} looks like a secret: give the name of the {key}")
     tags = [f"{kind}:{value}" for kind, value in run.tags.items()]
     handle = wandb.init(
         id=run.key,

@@ -98,7 +98,7 @@ def prune(folder: Path, keep: int) -> None:
     left is removed, and what is damaged is set aside.
     """
     whole = []
-    for path in _committed(folder):
+    for path in committed(folder):
         if not (path / "MANIFEST.json").exists():
             shutil.rmtree(path)
         elif reason := broken(path, hashes=False):
@@ -162,7 +162,7 @@ def _choose(folder: Path, reasons: list[str]) -> str | None:
     """The name of the newest whole checkpoint, those that are broken set aside; None if there is none."""
     if not folder.exists():
         return None
-    for path in _committed(folder):
+    for path in committed(folder):
         reason = broken(path)
         if reason is None:
             _check_format(path)
@@ -186,7 +186,7 @@ def _refuse(path: Path, reason: str, reasons: list[str]) -> None:
 def newest(folder: Path) -> Path:
     """The newest whole checkpoint, to be read and left as it is. Raises CheckpointError."""
     reasons = []
-    for path in _committed(folder):
+    for path in committed(folder):
         reason = broken(path)
         if reason is None:
             _check_format(path)
@@ -197,7 +197,7 @@ def newest(folder: Path) -> Path:
 
 def newest_state(folder: Path) -> dict[str, Any] | None:
     """The state beside the tensors of the newest checkpoint in which it is as it was written, or None."""
-    for path in _committed(folder):
+    for path in committed(folder):
         try:
             expected = json.loads((path / "MANIFEST.json").read_text())["state.json"]["sha256"]
             if _hash(path / "state.json") == expected:
@@ -209,11 +209,11 @@ def newest_state(folder: Path) -> dict[str, Any] | None:
 
 def newest_step(folder: Path) -> int:
     """The step of the newest checkpoint that was committed; 0 where there is none."""
-    steps = [int(path.name.removeprefix("step-")) for path in _committed(folder)]
+    steps = [int(path.name.removeprefix("step-")) for path in committed(folder)]
     return steps[0] if steps else 0
 
 
-def _committed(folder: Path) -> list[Path]:
+def committed(folder: Path) -> list[Path]:
     """Checkpoints, newest first."""
     return sorted((path for path in folder.glob("step-*") if path.name[5:].isdecimal()), reverse=True)
 

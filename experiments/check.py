@@ -1,0 +1,162 @@
+"""Verify the runs of a study: every run folder, checkpoint and token file, each byte of it.
+
+    archbench check study=compare [runs=runs]
+
+Prints a line for each damaged file, with what can be done about it. Nothing is changed. Files of earlier
+versions, which have no hashes, are counted as not verified. Runs that a process is writing are left out.
+
+The exit code is 0 if nothing is damaged, 3 if only prepared data is, else 6.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from experiments.config.structured import typed
+from experiments.runtime.errors import CheckpointError, ConfigError, DataError, RunError, nearest_folder
+from experiments.runtime.run_lock import writer
+from experiments.tracking.run_files import HASHED, damaged_files
+from experiments.tracking.run_folder import RunFolder
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckConfig:
+    """Options of ``archbench check``."""
+
+    study: str
+    """The study, a folder inside ``runs``."""
+    runs: str = "runs"
+    """The folder of all studies."""
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What was verified, and what is damaged."""
+
+    runs: int = 0
+    checkpoints: int = 0
+    token_files: int = 0
+    written: int = 0
+    """Runs that a process writes now."""
+    unverified: int = 0
+    """Files of earlier versions."""
+    records: list[str] = field(default_factory=list)
+    """Damage of run folders and checkpoints."""
+    data: list[str] = field(default_factory=list)
+    """Damage of token files."""
+
+    @property
+    def exit_code(self) -> int:
+        if self.records:
+            return CheckpointError.exit_code
+        return DataError.exit_code if self.data else 0
+
+    def lines(self, study: str) -> Iterator[str]:
+        """Yield what is printed."""
+        yield from (f"damaged: {line}" for line in [*self.records, *self.data])
+        yield (
+            f"study {study}: {self.runs} runs, {self.checkpoints} checkpoints and {self.token_files} "
+            f"prepared corpora verified; {len(self.records) + len(self.data)} damaged, {self.unverified} of earlier "
+            f"versions not verified, {self.written} being written"
+        )
+
+
+def check_study(study: Path) -> Report:
+    """Verify everything that belongs to a study. Raises ConfigError where there is none."""
+    folders = sorted(path for path in study.glob("*-*/s*") if path.is_dir())
+    if not folders:
+        raise ConfigError(f"study={study.name}: there is no run in {study}/{nearest_folder(study / 'x')}")
+    report, caches = Report(), set()
+    for folder in folders:
+        if writer(folder) is not None:
+            report.written += 1
+            continue
+        report.runs += 1
+        _check_record(folder, report)
+        _check_checkpoints(folder, report)
+        caches |= _caches(folder, report)
+    for cache in sorted(caches):
+        _check_cache(cache, report)
+    return report
+
+
+def _check_record(folder: Path, report: Report) -> None:
+    run = RunFolder(folder)
+    try:
+        result = run.result()
+        run.provenance()
+    except RunError as error:
+        report.records.append(str(error))
+        return
+    if result is None:
+        return
+    if "files" not in result:
+        report.unverified += 1
+    contents = {name: (folder / name).read_bytes() if (folder / name).exists() else None for name in HASHED}
+    for name in damaged_files(result, contents):
+        report.records.append(
+            f"{folder / name}: has changed since the run ended: restore it, or remove the run's folder and "
+            "train it again"
+        )
+
+
+def _check_checkpoints(folder: Path, report: Report) -> None:
+    from experiments.training.checkpoint import broken, committed  # imports torch
+
+    for path in committed(folder / "checkpoints"):
+        report.checkpoints += 1
+        if (reason := broken(path)) is not None:
+            report.records.append(f"{path}: {reason}: the run falls back to an older one when it is resumed")
+
+
+def _caches(folder: Path, report: Report) -> set[Path]:
+    """Return the folder of prepared tokens that the configuration of a run names, if it is there."""
+    path = folder / "config.yaml"
+    try:
+        task: Any = OmegaConf.to_container(OmegaConf.load(path))["task"]  # type: ignore[call-overload,index]
+        name = task.get("cache_dir")
+    except FileNotFoundError:
+        return set()
+    except Exception as error:  # whatever a damaged file makes the reader of YAML say
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        report.records.append(f"{path}: cannot be read ({reason}): remove the run's folder to begin again")
+        return set()
+    return {Path(name)} if name and Path(name).is_dir() else set()
+
+
+def _check_cache(cache: Path, report: Report) -> None:
+    from experiments.data.token_file import META, read_meta, verify  # imports torch
+
+    for path in sorted(cache.glob(f"*/{META}")):
+        try:
+            meta = read_meta(path.parent)
+            verify(path.parent, meta)
+        except DataError as error:
+            report.data.append(str(error))
+        report.token_files += 1
+
+
+def main(words: Sequence[str]) -> int:
+    """Print what is damaged; return the exit code."""
+    if any(word in ("--help", "-h") for word in words):
+        print(__doc__, end="")
+        return 0
+    try:
+        values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(words)))
+        config = typed(CheckConfig, values, "")
+        report = check_study(Path(config.runs) / config.study)
+    except RunError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    print("\n".join(report.lines(config.study)), flush=True)
+    return report.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

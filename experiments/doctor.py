@@ -1,0 +1,135 @@
+"""Print what this machine and this installation can do, and what is missing for the rest.
+
+    archbench doctor
+
+A line begins with ``ok``, with ``--`` for what is optional and not there, or with ``!!`` for what keeps runs
+from working. Nothing is installed, downloaded or sent. The exit code is 1 if a line begins with ``!!``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+NEEDED = (
+    "torch",
+    "numpy",
+    "hydra-core",
+    "pandas",
+    "pyarrow",
+    "safetensors",
+    "tokenizers",
+    "datasets",
+    "wandb",
+)
+OPTIONAL = {
+    "tensorboard": ("tensorboard", "tracking=tensorboard: pip install 'archbench[tensorboard]'"),
+    "lm_eval": ("lm-eval", "archbench downstream: pip install 'archbench[eval]'"),
+    "transformers": ("transformers", "benchmarks/: pip install 'archbench[bench]'"),
+    "hydra_plugins.hydra_submitit_launcher": (
+        "hydra-submitit-launcher", "Hydra's SLURM launcher: pip install 'archbench[slurm]'"
+    ),
+    "mamba_ssm": ("mamba-ssm", "fused scans on a GPU: pip install 'archbench[cuda]'"),
+}  # fmt: skip
+"""By module: the package, and what it is for."""
+ROOM = 2**30
+"""Free bytes below which a disk is called full."""
+
+
+def findings() -> Iterator[tuple[str, str]]:
+    """Yield mark and text of each line."""
+    yield "ok", f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    yield from _packages()
+    yield from _machine()
+    yield from _folders()
+    yield from _services()
+
+
+def _packages() -> Iterator[tuple[str, str]]:
+    for name in NEEDED:
+        try:
+            yield "ok", f"{name} {metadata.version(name)}"
+        except metadata.PackageNotFoundError:
+            yield "!!", f"{name} is missing: pip install archbench"
+    for module, (name, purpose) in OPTIONAL.items():
+        top = module.partition(".")[0]
+        if importlib.util.find_spec(top) and importlib.util.find_spec(module):
+            yield "ok", f"{name} {metadata.version(name)}"
+        else:
+            yield "--", f"no {name}, for {purpose}"
+
+
+def _machine() -> Iterator[tuple[str, str]]:
+    import torch
+
+    from architectures.kernels.cpu.build import problem
+
+    yield "ok", f"{len(os.sched_getaffinity(0))} CPU cores, {torch.get_num_threads()} threads of PyTorch"
+    if reason := problem():
+        yield "--", f"no C++ kernels ({reason}): PyTorch's own are used, which are slower"
+    else:
+        yield "ok", "C++ kernels are built and used"
+    if torch.cuda.is_available():
+        for number in range(torch.cuda.device_count()):
+            free, total = torch.cuda.mem_get_info(number)
+            name = torch.cuda.get_device_name(number)
+            yield "ok", f"cuda:{number} {name}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
+    else:
+        yield "--", "no GPU that PyTorch can use"
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    yield "ok", f"{memory / 2**30:.1f} GiB of memory"
+
+
+def _folders() -> Iterator[tuple[str, str]]:
+    for name in ("runs", "data-cache"):
+        path = Path(name).absolute()
+        while not path.exists():
+            path = path.parent
+        free = shutil.disk_usage(path).free
+        said = f"{name}: {free / 2**30:.1f} GiB free on the disk of {path}"
+        if not os.access(path, os.W_OK):
+            yield "!!", f"{name}: {path} is not writable: choose another folder with runs= or task.cache_dir="
+        elif free < ROOM:
+            yield "!!", f"{said}: make room, or choose another disk with runs= or task.cache_dir="
+        else:
+            yield "ok", said
+
+
+def _services() -> Iterator[tuple[str, str]]:
+    if shutil.which("sbatch") and shutil.which("squeue"):
+        accounts = "" if shutil.which("sacct") else ", without accounting (sacct)"
+        yield "ok", f"SLURM: {shutil.which('sbatch')}{accounts}"
+    else:
+        yield "--", "no SLURM: archbench submit needs sbatch and squeue on the path"
+    from experiments.tracking.wandb import signed_in
+
+    if signed_in():
+        yield "ok", "W&B: there is an API key"
+    else:
+        yield "--", "W&B: no API key, so tracking=wandb cannot upload: wandb login, or tracking=wandb_offline"
+    yield (("ok", "git") if shutil.which("git") else ("--", "no git: commits are not recorded"))
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the findings; return the exit code."""
+    if any(word in ("--help", "-h") for word in words):
+        print(__doc__, end="")
+        return 0
+    if words:
+        sys.stderr.write(f"error: '{words[0]}': archbench doctor takes no arguments\n")
+        return 2
+    worst = 0
+    for mark, text in findings():
+        print(f"{mark}  {text}", flush=True)
+        worst = max(worst, int(mark == "!!"))
+    return worst
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,99 @@
+"""archbench check: every damage is listed with its remedy, and nothing is changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from experiments.check import check_study, main
+from experiments.data.corpus import CorpusConfig
+from experiments.data.token_file import open_token_file
+from experiments.data.tokenizer import TokenizerConfig
+from tests.experiments import commands
+
+WORDS = (*commands.TINY, *commands.RECALL, "trainer.checkpoint_every=10")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of one run, whose configuration names a cache of tokens."""
+    root = tmp_path_factory.mktemp("check")
+    commands.train(*WORDS, f"runs={root / 'runs'}")
+    return root / "runs"
+
+
+@pytest.fixture
+def run(runs: Path, tmp_path: Path) -> Path:
+    shutil.copytree(runs, tmp_path / "runs")
+    [folder] = (tmp_path / "runs" / "single").glob("*/s0")
+    return folder
+
+
+def lines(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+    capsys.readouterr()
+    code = main(["study=single", f"runs={folder.parents[2]}"])
+    return code, capsys.readouterr().out.splitlines()
+
+
+def test_a_whole_study_is_said_to_be_whole(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    code, [line] = lines(run, capsys)
+    assert code == 0
+    assert line.startswith(
+        "study single: 1 runs, 2 checkpoints and 0 prepared corpora verified; 0 damaged, 0 of"
+    )
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("result.json", "continues from the last checkpoint"),
+        ("provenance.json", "restore it"),
+        ("metrics.jsonl", "train it again"),
+        ("config.yaml", "train it again"),
+        ("checkpoints/step-00000031/model.safetensors", "falls back to an older one"),
+        ("checkpoints/step-00000030/state.json", "falls back to an older one"),
+    ],
+)
+def test_each_damaged_file_is_named_with_its_remedy(
+    run: Path, capsys: pytest.CaptureFixture[str], name: str, remedy: str
+) -> None:
+    path = run / name
+    data = bytearray(path.read_bytes())
+    place = data.index(b"1") if path.suffix != ".safetensors" else len(data) // 2
+    data[place] ^= 3
+    path.write_bytes(data)
+    code, found = lines(run, capsys)
+    assert code == 6
+    assert len(found) == 2
+    assert str(path.parent if "step-" in name else path) in found[0]
+    assert remedy in found[0]
+
+
+def test_a_token_file_is_read_wholly(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "input.txt").write_text("words to read " * 500)
+    corpus = CorpusConfig(source="files", paths=[str(tmp_path / "input.txt")])
+    file = open_token_file(corpus, TokenizerConfig(), 28, tmp_path / "cache")
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("task:\n", f"task:\n  cache_dir: {tmp_path / 'cache'}\n", 1))
+    result = json.loads((run / "result.json").read_text())
+    del result["files"], result["checksum"]
+    (run / "result.json").write_text(json.dumps(result))
+    report = check_study(run.parents[1])
+    assert (report.token_files, report.unverified, report.exit_code) == (1, 1, 0)
+    data = bytearray((file.folder / "test.bin").read_bytes())
+    data[-1] ^= 1
+    (file.folder / "test.bin").write_bytes(data)
+    code, found = lines(run, capsys)
+    assert code == 3
+    assert "run again to prepare it anew" in found[0]
+
+
+def test_a_study_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study=nothing", f"runs={tmp_path}"]) == 2
+    assert "there is no run" in capsys.readouterr().err
+    assert main(["--help"]) == 0
