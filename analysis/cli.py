@@ -174,6 +174,17 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
+def csv_text(frame: pd.DataFrame) -> str:
+    """Return a frame as CSV. Text that a spreadsheet would take for a formula begins with an apostrophe."""
+    texts = frame.select_dtypes(include=["object", "string"]).columns
+    safe = frame.assign(**{name: [_no_formula(value) for value in frame[name]] for name in texts})
+    return safe.to_csv(index=False)
+
+
+def _no_formula(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "@", "\t") else value
+
+
 def parquet(frame: pd.DataFrame) -> bytes:
     """Return a frame as the content of a Parquet file, without its index."""
     buffer = io.BytesIO()

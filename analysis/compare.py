@@ -19,7 +19,7 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from analysis.cli import parquet, run_command, write
+from analysis.cli import csv_text, parquet, run_command, write
 from analysis.figures.against import against_figure
 from analysis.load.study import load_history, load_study
 from analysis.report.page import Findings, find, render_page
@@ -64,13 +64,13 @@ def publish(frame: pd.DataFrame, history: pd.DataFrame, found: Findings, config:
     warnings = study_warnings(frame)
     results, arms = with_warnings(frame, warnings), with_warnings(with_differences(frame), warnings)
     contents: dict[str, str | bytes] = {
-        "results.csv": results.to_csv(index=False),
+        "results.csv": csv_text(results),
         "results.parquet": parquet(results),
-        "table.csv": arms.to_csv(index=False),
+        "table.csv": csv_text(arms),
         "table.md": render_markdown(frame, wide=config.wide),
         "table.tex": render_latex(frame),
-        "slices.csv": with_warnings(slice_table(frame), warnings).to_csv(index=False),
-        "pairs.csv": with_warnings(comparisons(frame), warnings).to_csv(index=False),
+        "slices.csv": csv_text(with_warnings(slice_table(frame), warnings)),
+        "pairs.csv": csv_text(with_warnings(comparisons(frame), warnings)),
         "compare.html": render_page(frame, history, found),
     }
     if (drawn := against_figure(frame)) is not None:

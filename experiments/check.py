@@ -62,8 +62,8 @@ class Report:
         yield from (f"damaged: {line}" for line in [*self.records, *self.data])
         yield (
             f"study {study}: {self.runs} runs, {self.checkpoints} checkpoints and {self.token_files} "
-            f"prepared corpora verified; {len(self.records) + len(self.data)} damaged, {self.unverified} of earlier "
-            f"versions not verified, {self.written} being written"
+            f"prepared corpora verified; {len(self.records) + len(self.data)} damaged, {self.unverified} of "
+            f"earlier versions not verified, {self.written} being written"
         )
 
 

@@ -7,6 +7,7 @@ running       on a node, with the step of its last logged row
 preempted     stopped with a checkpoint; resumes when its job runs again or is submitted again
 done          complete
 diverged, oom, failed    ended with an error, which the table shows
+unreadable    its record is damaged, as the table shows
 refused       cannot begin, for the reason that the table shows; submitting it again does not help
 interrupted   killed: it has begun, has no result, and is not in the queue; submit again
 missing       not begun, and not in the queue; submit again
@@ -34,7 +35,9 @@ from slurm.submission import StudyRun, submissions
 
 NOT_RUNNING = ("COMPLETING", "PENDING", "REQUEUED", "REQUEUE_HOLD", "CONFIGURING", "SUSPENDED")
 """States of a queued task in which it does not train."""
-EXPLAINED = (RunStatus.DIVERGED, RunStatus.OOM, RunStatus.FAILED, RunStatus.REFUSED)
+EXPLAINED = (
+    RunStatus.DIVERGED, RunStatus.OOM, RunStatus.FAILED, RunStatus.REFUSED, RunStatus.UNREADABLE,
+)  # fmt: skip
 """States whose reason is in the run's record, not in SLURM's."""
 WIDTH = 150
 
@@ -85,8 +88,8 @@ def last_step(run: StudyRun) -> int | None:
     for line in reversed(path.read_text(encoding="utf-8").splitlines()):
         try:
             return int(json.loads(line)["step"])
-        except ValueError:  # half a row: it is being written, or the run was killed
-            continue
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue  # half a row: it is being written, or the run was killed
     return None
 
 

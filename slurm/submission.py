@@ -16,6 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.runtime.errors import RunError
+from experiments.runtime.run_status import RunStatus
+from experiments.tracking.run_folder import RunFolder
+
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRun:
@@ -45,11 +49,11 @@ class StudyRun:
         return str((self.result() or {}).get("message") or "").partition("\n")[0]
 
     def result(self) -> dict[str, Any] | None:
-        """Return result.json; None if there is none."""
+        """Return result.json; None if there is none, and status and reason alone where it is damaged."""
         try:
-            return json.loads((Path(self.folder) / "result.json").read_text())
-        except FileNotFoundError:
-            return None
+            return RunFolder(Path(self.folder)).result()
+        except RunError as error:
+            return {"status": str(RunStatus.UNREADABLE), "message": str(error)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,23 @@ from experiments.runtime.errors import ConfigError, Preempted, RunError, nearest
 from experiments.runtime.rank import process_rank
 from experiments.runtime.secrets import redact
 
+SYNONYMS = {
+    **dict.fromkeys(("lr", "learning_rate", "max_lr"), "optimizer.learning_rate"),
+    **dict.fromkeys(("model", "arch", "architecture"), "backbone"),
+    **dict.fromkeys(("data", "dataset", "corpus"), "task"),
+    **dict.fromkeys(
+        ("epochs", "num_epochs", "max_epochs", "max_steps", "steps", "num_steps"), "budget.tokens"
+    ),
+    **dict.fromkeys(("batch_size", "bsz", "train_batch_size"), "budget.batch_size"),
+    **dict.fromkeys(("wd", "weight_decay"), "optimizer.weight_decay"),
+    **dict.fromkeys(("warmup", "warmup_steps", "warmup_ratio"), "optimizer.warmup_fraction"),
+    **dict.fromkeys(("seq_len", "max_length", "block_size", "context_length"), "task.sequence_length"),
+    **dict.fromkeys(("precision", "dtype", "bf16", "fp16"), "device.precision"),
+    **dict.fromkeys(("wandb", "logger"), "tracking"),
+    **dict.fromkeys(("loss",), "objective"),
+}
+"""Usual names of other programs, and ours."""
+
 Function = Callable[[DictConfig], object]
 
 
@@ -228,6 +245,8 @@ def _unknown_key(key: str, config_name: str) -> str:
     known = _keys(parent, config_name)
     if (now := renamed_key(key, set(known))) is not None:
         return f"{key} is now {now}"
+    if (ours := SYNONYMS.get(leaf)) is not None:
+        return f"{key}: there is no such key; did you mean '{ours}'?"
     return f"{key}: there is no such key{nearest(leaf, known)}"
 
 

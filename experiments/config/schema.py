@@ -8,6 +8,7 @@ which takes seconds: a mistake in the configuration is reported before that.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,8 @@ AXES = ("non_embedding", "active_non_embedding", "total", "flops")
 SCHEDULES = ("cosine", "wsd", "constant")
 PRECISIONS = ("fp32", "bf16")
 AUTO = "auto"
+MOST_LAYERS = 4096
+"""Layers at most: solving for the width of more takes minutes."""
 POLICIES = ("stop", "skip")
 COMPILED = ("none", "blocks")
 
@@ -52,6 +55,9 @@ class ScaleConfig:
             raise ValueError(f"axis={self.axis!r}{hint}")
         if self.target is not None and self.target < 1:
             raise ValueError(f"target={self.target} must be positive, or null")
+        for name in ("depth", "mixer_depth"):
+            if not 1 <= getattr(self, name) <= MOST_LAYERS:
+                raise ValueError(f"{name}={getattr(self, name)} must lie in 1 to {MOST_LAYERS}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +78,10 @@ class BudgetConfig:
         size = self.micro_batch_size
         if (size != AUTO) if isinstance(size, str) else (size is not None and size < 1):
             raise ValueError(f"micro_batch_size={size!r} must be positive, or null, or {AUTO}")
+        if isinstance(size, int) and size > self.batch_size:
+            raise ValueError(
+                f"micro_batch_size={size} is more than batch_size={self.batch_size}: null takes whole batches"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +119,9 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
-            raise ValueError(f"schedule={self.schedule!r}{nearest(self.schedule, SCHEDULES)}")
+            raise ValueError(
+                f"schedule={self.schedule!r}{nearest(self.schedule, SCHEDULES)} (of {', '.join(SCHEDULES)})"
+            )
         if self.learning_rate <= 0 or self.clip_norm <= 0 or self.eps <= 0 or self.weight_decay < 0:
             raise ValueError(
                 f"learning_rate={self.learning_rate}, clip_norm={self.clip_norm} and eps={self.eps} must be "
@@ -133,6 +145,8 @@ class OptimizerConfig:
                 raise ValueError(f"{name}={getattr(self, name)} is a share: it must lie in [0, 1]")
 
 
+MOST_THREADS = max(256, 2 * (os.cpu_count() or 1))
+"""Threads of PyTorch at most: some thousands more and the process dies without a word."""
 KERNELS = ("auto", "torch", "cpp")
 """Ways to compute what stands between matrix products; see ``architectures.kernels.pointwise``."""
 
@@ -156,8 +170,8 @@ class DeviceConfig:
             raise ValueError(f"precision={self.precision!r}{nearest(self.precision, PRECISIONS)}")
         if self.kernels not in KERNELS:
             raise ValueError(f"kernels={self.kernels!r}{nearest(self.kernels, KERNELS)}")
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads={self.threads} must be positive, or null")
+        if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
+            raise ValueError(f"threads={self.threads} must lie in 1 to {MOST_THREADS}, or be null")
         found = re.fullmatch(r"auto|cpu|cuda(?::(\d+))?", self.name)
         if found is None:
             raise ValueError(f"name={self.name!r}{nearest(self.name, ('auto', 'cpu', 'cuda', 'cuda:1'))}")

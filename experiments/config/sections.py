@@ -80,6 +80,8 @@ def parse_sections(tree: dict[str, Any]) -> Sections:
     names = typed(Names, tree["names"], "names")
     for group, name in dataclasses.asdict(names).items():
         check_file_name(f"names.{group}", name)
+    if not isinstance(tree["seed"], int) or not 0 <= tree["seed"] < 2**31:
+        raise ConfigError(f"seed={tree['seed']} must be a whole number from 0 to {2**31 - 1}")
     study = str(tree["study"].get("name") or "")
     check_file_name("study.name", study)
     return Sections(

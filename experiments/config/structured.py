@@ -7,6 +7,7 @@ import functools
 import importlib
 import importlib.util
 import math
+import re
 import site
 import sys
 import sysconfig
@@ -27,8 +28,11 @@ PROJECT = ("architectures", "experiments")
 
 def check_file_name(key: str, value: str) -> None:
     """Names become folders, and must not lead out of theirs."""
-    if not value or not all(c.isalnum() or c in "-_." for c in value) or value.startswith("."):
-        raise ConfigError(f"{key}={value!r} names a folder: use letters, digits, '-', '_' and '.' only")
+    if not value or not all(c.isalnum() or c in "-_." for c in value) or value.startswith((".", "-")):
+        raise ConfigError(
+            f"{key}={value!r} names a folder: use letters, digits, '-', '_' and '.' only, and begin "
+            "with neither '-' nor '.'"
+        )
 
 
 def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
@@ -61,9 +65,20 @@ def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
             raise ConfigError(
                 _no_list(where, OmegaConf.select(OmegaConf.create(values), error.full_key or ""))
             ) from None
-        raise ConfigError(f"{where}: {first_line(error)}") from None
+        hint = _whole_number(where, values, error) if "converted to Integer" in str(error) else ""
+        raise ConfigError(f"{where}: {first_line(error)}{hint}") from None
     except ValueError as error:
         raise ConfigError(f"{key}: {error}" if key else str(error)) from None
+
+
+def _whole_number(key: str, values: dict[str, Any], error: OmegaConfBaseException) -> str:
+    """Return a hint where an integer was written as 1e6 or 1M."""
+    text = str(OmegaConf.select(OmegaConf.create(values), error.full_key or ""))
+    found = re.fullmatch(r"([\d.]+(?:e\+?\d+)?)([kKmMgGbB]?)", text)
+    if found is None:
+        return ""
+    number = float(found[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}[found[2].lower()]
+    return f"; write {key}={number:.0f}" if number.is_integer() else ""
 
 
 def _no_list(key: str, value: Any) -> str:

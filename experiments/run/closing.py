@@ -52,7 +52,7 @@ def _over_seeds(folder: Path, metric: dict[str, Any]) -> str | None:
         try:
             record = json.loads(path.read_text())
             first = next(m for m in record["metrics"] if m["split"] == "test")
-        except (OSError, ValueError, KeyError, TypeError, StopIteration):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError):
             continue
         if record.get("status") == RunStatus.COMPLETE and first["name"] == metric["name"]:
             values.append(float(first["value"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from experiments.runtime.errors import (
 )
 from experiments.runtime.failures import to_run_error
 from experiments.runtime.memory import is_out_of_memory, peak_memory, reset_peak_memory
-from experiments.runtime.preemption import ORPHANED, Interruptions, check_progress
+from experiments.runtime.preemption import ORPHANED, Interruptions, check_progress, stops_at_once
 from experiments.runtime.run_lock import RunLock
 from experiments.runtime.secrets import redact
 from experiments.tasks.metrics import Metric
@@ -104,7 +104,9 @@ def _execute(
 ) -> None:
     """Do the part of ``execute`` that needs the lock."""
     configure_process(threads=settings.device.threads, kernels=settings.device.kernels)
-    planned = collectives.rank_zero_first(lambda: plan(settings))
+    # Several processes end together, between two steps.
+    with stops_at_once() if collectives.world_size() == 1 else nullcontext():
+        planned = collectives.rank_zero_first(lambda: plan(settings))
     record = {**run_identity(settings), **planned.cost, "fingerprint": planned.task.fingerprint}
     if training_set := describe_training_set(planned.task):
         record["training_set"] = training_set

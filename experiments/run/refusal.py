@@ -7,7 +7,6 @@ record goes when the same words begin a run, which may have another folder by th
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from experiments.config.structured import check_file_name
 from experiments.runtime import run_lock
 from experiments.runtime.atomic_io import write_json, write_text
 from experiments.runtime.errors import CheckpointError, ConfigError, LockedError, RunError
+from experiments.runtime.json_state import read_json
 from experiments.runtime.rank import process_rank
 from experiments.runtime.run_status import RunStatus
 from experiments.runtime.secrets import redact
@@ -134,7 +134,11 @@ class AskedCell:
         """Remove the record of a refusal of these words: they begin a run now, in the folder ``own``."""
         if process_rank().rank != 0 or not self.index.exists():
             return
-        folder = self.study / json.loads(self.index.read_text())["folder"]
+        try:
+            named = read_json(self.index, dict[str, str]) or {}
+        except CheckpointError:
+            named = {}
+        folder = self.study / named.get("folder", own.name)
         if folder.resolve() != own.resolve() and is_refused(RunFolder(folder)):
             shutil.rmtree(folder)
             if not any(folder.parent.iterdir()):
@@ -154,8 +158,12 @@ def refusals(study: Path) -> list[tuple[Path, dict[str, Any]]]:
     """Return folder and record of each refusal of a study."""
     found = []
     for index in sorted((study / INDEX).glob("*.json")):
-        folder = study / json.loads(index.read_text())["folder"]
-        result = RunFolder(folder).result()
+        try:
+            named = read_json(index, dict[str, str]) or {}
+            folder = study / named.get("folder", ".")
+            result = RunFolder(folder).result()
+        except RunError:  # a damaged record is a row of its own
+            continue
         if result is not None and result["status"] == RunStatus.REFUSED:
             found.append((folder, result))
     return found

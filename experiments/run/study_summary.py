@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from pathlib import Path
 
+from experiments.runtime.errors import RunError
 from experiments.runtime.run_status import RunStatus
+from experiments.tracking.run_folder import RunFolder
 
 SHOWN = 5
 """Runs that are named with one reason."""
@@ -36,9 +37,9 @@ def summary(study: Path) -> list[str]:
 def _outcome(folder: Path) -> tuple[str, str]:
     """Return status and message of a run."""
     try:
-        result = json.loads((folder / "result.json").read_text())
-        return str(result["status"]), str(result.get("message") or "")
-    except FileNotFoundError:
+        result = RunFolder(folder).result()
+    except RunError as error:
+        return RunStatus.UNREADABLE, str(error)
+    if result is None:
         return RunStatus.INCOMPLETE, "no result; it still runs, or was killed"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return RunStatus.UNREADABLE, f"{folder}/result.json: {error}"
+    return result["status"], result.get("message") or ""

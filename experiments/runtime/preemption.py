@@ -7,18 +7,22 @@ evaluation, and then saves and ends.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from experiments.runtime.atomic_io import write_json
-from experiments.runtime.errors import RunError
+from experiments.runtime.errors import Preempted, RunError
+from experiments.runtime.json_state import read_json
 
 ORPHANED = "stopped because the sweep it belongs to is gone"
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
@@ -93,6 +97,32 @@ def _job_end(margin: float) -> float | None:
     return end - min(margin, length / 10)
 
 
+class RestartRecord(TypedDict):
+    """restarts.json."""
+
+    job: str
+    restart: int
+    step: int
+    without_progress: int
+
+
+@contextmanager
+def stops_at_once() -> Iterator[None]:
+    """Let a signal that asks to stop end what has nothing to save yet, such as preparing data: code 75."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Preempted(reason=f"stopped by {signal.Signals(number).name} before training")
+
+    before: dict[int, Any] = {}
+    try:
+        if threading.current_thread() is threading.main_thread():
+            before = {number: signal.signal(number, stop) for number in SIGNALS if _ours(number)}
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 MOST = 3
 """Restarts without a new checkpoint after which a job is given up."""
 
@@ -116,11 +146,12 @@ def check_progress(folder: Path, step: int) -> None:
     restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     path = folder / "restarts.json"
     try:
-        before = json.loads(path.read_text())
-    except (OSError, ValueError):
-        before = {}
-    again = before.get("job") == job and restart > before.get("restart", 0) and step <= before.get("step", 0)
-    idle = before.get("without_progress", 0) + 1 if again else 0
+        before = read_json(path, RestartRecord)
+    except RunError:
+        before = None  # counted from now on
+    idle = 0
+    if before is not None and before["job"] == job and restart > before["restart"] and step <= before["step"]:
+        idle = before["without_progress"] + 1
     folder.mkdir(parents=True, exist_ok=True)
     write_json(path, {"job": job, "restart": restart, "step": step, "without_progress": idle})
     if idle >= MOST:

@@ -21,7 +21,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from experiments.runtime.errors import CheckpointError, LockedError
+from typing_extensions import TypedDict
+
+from experiments.runtime.errors import CheckpointError, LockedError, RunError
+from experiments.runtime.json_state import read_json
 
 NAME = "lock.json"
 HEARTBEAT = 30.0
@@ -30,6 +33,19 @@ STALE = 300.0
 """Seconds without one after which a holder on another machine counts as gone."""
 ALIVE = ("RUNNING", "COMPLETING", "SUSPENDED")
 """States of a SLURM job whose processes may still write."""
+
+
+class Holder(TypedDict):
+    """lock.json."""
+
+    token: str
+    host: str
+    pid: int
+    started: str | None
+    boot: str | None
+    namespace: str | None
+    job: str | None
+    restarts: str | None
 
 
 class RunLock:
@@ -109,7 +125,14 @@ class RunLock:
             same = found["job"] == here["job"]
             if (same and found.get("restarts") != here["restarts"]) or (not same and _ended(found["job"])):
                 return True
-        return self._age() > STALE
+        age = self._age()
+        return self._untouched() if age < -STALE else age > STALE
+
+    def _untouched(self) -> bool:
+        """Return True if a lock dated in the future is not touched for one and a half heartbeats."""
+        before = self._age() - time.monotonic()
+        time.sleep(1.5 * HEARTBEAT)
+        return abs(self._age() - time.monotonic() - before) < HEARTBEAT / 2
 
     def _age(self) -> float:
         """Seconds since the last touch, by the clock of the file system: those of two machines may differ."""
@@ -137,7 +160,7 @@ def writer(folder: Path) -> str | None:
         alive = _started(int(found["pid"])) == found["started"]
     else:
         try:
-            alive = time.time() - path.stat().st_mtime < STALE
+            alive = abs(time.time() - path.stat().st_mtime) < STALE
         except OSError:
             return None
     return f"process {found['pid']} on {found['host']}" if alive else None
@@ -204,10 +227,10 @@ def _started(pid: int) -> str | None:
 def _read(path: Path) -> dict[str, Any] | None:
     """The holder; None where the file is gone, or not yet written in full."""
     try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
+        found = read_json(path, Holder)
+    except RunError:
         return None
-    return found if isinstance(found, dict) else None
+    return None if found is None else dict(found)
 
 
 def _describe(folder: Path, found: dict[str, Any] | None) -> str:

@@ -45,15 +45,11 @@ def test_f39_no_canary_passes_the_policy(
     variables, tokens = canaries
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    for secret in [*variables.values(), *tokens]:
-        for text in (
-            secret,
-            f"a {secret} b",
-            f"note=x,{secret}",
-            f"[{secret!r}]",
-            f"https://x.org/?a={secret}",
-        ):
-            assert secret not in json.dumps(redact({"note": text, "list": [text]})), text
+    secrets = [*variables.values(), *tokens]
+    for form in ("{}", "a {} b", "note=x,{}", "['{}']", "https://x.org/?a={}"):
+        text = "\n".join(form.format(secret) for secret in secrets)
+        left = json.dumps(redact({"note": text, "list": [text]}))
+        assert not [secret for secret in secrets if secret in left], form
 
 
 @pytest.mark.full
@@ -73,13 +69,13 @@ def test_f39_two_hundred_canaries_are_in_no_file_and_no_stream(
         *(f"+study.note{i}=${{oc.env:{name}}}" for i, name in enumerate(variables)),
     )
     outputs = []
-    for more in (("-m", "seed=0,1"), ("optimizer.learning_rate=1e30",), ("task.num_symbols=0",)):
+    for more in (("seed=0",), ("optimizer.learning_rate=1e30",), ("task.num_symbols=0",)):
         ended = commands.run("train", *words, *more, DEBUG="1", **variables)
         outputs += [ended.stdout, ended.stderr]
-    assert len(list(runs.rglob("result.json"))) == 4
-    for module in ("plan",):
-        ended = commands.run(module, *words, **variables)
-        outputs += [ended.stdout, ended.stderr]
+    results = [json.loads(path.read_text()) for path in runs.glob("canaries/*/s*/result.json")]
+    assert {"complete", "diverged"} <= {result["status"] for result in results}, outputs
+    planned = commands.run("plan", *words, **variables)
+    outputs += [planned.stdout, planned.stderr]
     analysis = commands.run("cli", "compare", "study=canaries", f"runs={runs}")
     outputs += [analysis.stdout, analysis.stderr]
     assert (runs / "canaries" / "analysis" / "compare.html").exists(), analysis.stderr

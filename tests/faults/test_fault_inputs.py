@@ -1,0 +1,152 @@
+"""F40 to F42: damaged state, settings out of bounds, and names of other programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.cli import csv_text
+from analysis.load.study import load_study
+from experiments.config.hydra_app import SYNONYMS, _unknown_key
+from experiments.run.refusal import refusals
+from experiments.run.study_summary import summary
+from experiments.runtime import run_lock
+from experiments.runtime.errors import ConfigError, Preempted
+from experiments.runtime.preemption import check_progress, stops_at_once
+from experiments.runtime.run_lock import RunLock, writer
+from slurm.submission import StudyRun
+from tests.analysis.conftest import write_run_folder
+from tests.experiments import commands
+
+DAMAGED = (
+    '{"status": 3}',
+    "[]",
+    "3",
+    '"x"',
+    "null",
+    "[" * 100_000,
+    "",
+    '{"status": "complete", "metrics": 7}',
+)
+
+
+@pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
+def test_f40_one_damaged_result_does_not_stop_the_tables(tmp_path: Path, text: str, record: Any) -> None:
+    bad, good = write_run_folder(tmp_path, "decoder", 0), write_run_folder(tmp_path, "mamba", 0)
+    (bad / "result.json").write_text(text)
+    frame = load_study(tmp_path, "compare").set_index("backbone", drop=False)
+    assert sorted(frame["status"]) == ["complete", "unreadable"]
+    lines = summary(tmp_path / "compare")
+    assert lines[0] == "study compare: 1 complete, 1 unreadable"
+    run = StudyRun(key="k", name="n", seed=0, folder=str(bad), words=[])
+    assert run.status == "unreadable"
+    assert "result.json" in run.message
+    assert good.exists()
+    record(
+        "F40",
+        "result.json of another type, or nested deeply",
+        len(DAMAGED),
+        "a row `unreadable`, others shown",
+    )
+
+
+def test_f40_damaged_state_beside_a_run_is_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Any
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    (tmp_path / ".refused").mkdir()
+    for text in (*DAMAGED, '{"host": 1, "pid": "x"}', '{"folder": 3}'):
+        for name in ("lock.json", "restarts.json", ".refused/one.json"):
+            (tmp_path / name).write_text(text)
+        os.utime(tmp_path / "lock.json", (1, 1))
+        assert writer(tmp_path) is None
+        with RunLock(tmp_path):
+            pass
+        check_progress(tmp_path, 3)
+        assert refusals(tmp_path) == []
+    record("F40", "lock.json, restarts.json or an index of refusals damaged", 30, "taken over, counted anew")
+
+
+def test_f40_a_foreign_lock_dated_in_the_future_is_taken_over_when_nobody_touches_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Any
+) -> None:
+    monkeypatch.setattr(run_lock, "HEARTBEAT", 0.2)
+    holder = RunLock(tmp_path).holder | {"host": "elsewhere", "boot": "other"}
+    path = tmp_path / "lock.json"
+    path.write_text(json.dumps(holder))
+    later = time.time() + 10**6
+    os.utime(path, (later, later))
+    with RunLock(tmp_path):
+        assert json.loads(path.read_text())["host"] != "elsewhere"
+    record("F40", "lock of another machine dated in the future", 1, "taken over after 45 s untouched")
+
+
+OUT_OF_BOUNDS = {
+    "seed=-1": "seed=-1 must be a whole number",
+    "study.name=-rf": "study.name='-rf' names a folder",
+    "budget.micro_batch_size=7": "micro_batch_size=7 is more than batch_size=4",
+    "device.threads=100000": "threads=100000 must lie in 1 to",
+    "scale.depth=100000": "depth=100000 must lie in 1 to 4096",
+    "budget.tokens=1e6": "write budget.tokens=1000000",
+    "budget.tokens=1M": "write budget.tokens=1000000",
+    "optimizer.schedule=linear": "of cosine, wsd, constant",
+}
+
+
+@pytest.mark.parametrize("word", OUT_OF_BOUNDS)
+def test_f41_what_is_out_of_bounds_is_refused_at_once(word: str, record: Any) -> None:
+    with pytest.raises(ConfigError) as refused:
+        commands.settings("budget=smoke", *commands.RECALL, word)
+    assert OUT_OF_BOUNDS[word] in str(refused.value)
+    record("F41", f"`{word}`", 1, "exit 2 with the bound")
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["task.sequence_length=1000000000", "budget.batch_size=1000000000", "task.num_symbols=10000000000"],
+)
+def test_f41_what_no_memory_holds_is_refused_with_the_figure(word: str, record: Any) -> None:
+    from experiments.run.plan import plan
+
+    chosen = commands.settings(*commands.TINY, "task=recall", word)
+    with pytest.raises(ConfigError, match=r"would take [\d,.]+ GiB, and this machine has"):
+        plan(chosen)
+    record("F41", f"`{word}`", 1, "exit 2 with both figures")
+
+
+@pytest.mark.parametrize("key", ["lr", "model", "epochs", "trainer.max_steps", "batch_size", "task.seq_len"])
+def test_f42_usual_names_of_other_programs_name_ours(key: str, record: Any) -> None:
+    assert f"did you mean '{SYNONYMS[key.rpartition('.')[2]]}'?" in _unknown_key(key, "config")
+    record("F42", f"`{key}=`", 1, "our key named")
+
+
+def test_no_cell_of_a_table_is_a_formula() -> None:
+    import pandas as pd
+
+    table = pd.DataFrame({"message": ["=HYPERLINK()", "@x", "+1", "-", "fine", None], "score": range(-1, 5)})
+    assert csv_text(table).splitlines()[1:4] == ["'=HYPERLINK(),-1", "'@x,0", "'+1,1"]
+    assert csv_text(table).splitlines()[5] == "fine,3"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_f41_a_signal_while_data_is_prepared_means_what_it_means_later(
+    number: signal.Signals, record: Any
+) -> None:
+    before = signal.getsignal(number)
+
+    def prepare() -> None:
+        with stops_at_once():
+            os.kill(os.getpid(), number)
+            time.sleep(1)
+
+    with pytest.raises(Preempted) as stopped:
+        prepare()
+    assert stopped.value.code == 75
+    assert signal.getsignal(number) == before
+    record("F11", f"{number.name} while data is prepared", 1, "exit 75, nothing left behind")
