@@ -21,10 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from typing_extensions import TypedDict
-
-from experiments.runtime.errors import CheckpointError, LockedError, RunError
-from experiments.runtime.json_state import read_json
+from experiments.runtime.errors import CheckpointError, LockedError
 
 NAME = "lock.json"
 HEARTBEAT = 30.0
@@ -33,19 +30,6 @@ STALE = 300.0
 """Seconds without one after which a holder on another machine counts as gone."""
 ALIVE = ("RUNNING", "COMPLETING", "SUSPENDED")
 """States of a SLURM job whose processes may still write."""
-
-
-class Holder(TypedDict):
-    """lock.json."""
-
-    token: str
-    host: str
-    pid: int
-    started: str | None
-    boot: str | None
-    namespace: str | None
-    job: str | None
-    restarts: str | None
 
 
 class RunLock:
@@ -120,7 +104,7 @@ class RunLock:
     def _stale(self, found: dict[str, Any] | None) -> bool:
         here = self.holder
         if found is not None and all(found.get(k) == here[k] for k in ("host", "boot", "namespace")):
-            return _started(int(found["pid"])) != found["started"]
+            return _started(found["pid"]) != found.get("started")
         if found is not None and found.get("job"):
             same = found["job"] == here["job"]
             if (same and found.get("restarts") != here["restarts"]) or (not same and _ended(found["job"])):
@@ -157,7 +141,7 @@ def writer(folder: Path) -> str | None:
         return None
     here = _self()
     if all(found.get(k) == here[k] for k in ("host", "boot", "namespace")):
-        alive = _started(int(found["pid"])) == found["started"]
+        alive = _started(found["pid"]) == found.get("started")
     else:
         try:
             alive = abs(time.time() - path.stat().st_mtime) < STALE
@@ -227,10 +211,15 @@ def _started(pid: int) -> str | None:
 def _read(path: Path) -> dict[str, Any] | None:
     """The holder; None where the file is gone, or not yet written in full."""
     try:
-        found = read_json(path, Holder)
-    except RunError:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
         return None
-    return None if found is None else dict(found)
+    # By hand: this is read while others wait for the guard, and importing pydantic takes long.
+    if not isinstance(found, dict) or not isinstance(found.get("pid"), int):
+        return None
+    known = all(isinstance(found.get(key), str) for key in ("token", "host"))
+    others = all(isinstance(found.get(key), str | None) for key in ("started", "boot", "job", "restarts"))
+    return found if known and others else None
 
 
 def _describe(folder: Path, found: dict[str, Any] | None) -> str:
