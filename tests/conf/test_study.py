@@ -167,7 +167,7 @@ def test_the_search_has_the_conditions_of_the_comparison() -> None:
 
 def test_a_study_overrides_what_the_root_file_sets() -> None:
     """The root configuration comes before the groups, so its values do not undo a study's."""
-    trainer = commands.settings("study=compare_rates", "task=recall_6_pairs", "backbone=decoder").trainer
+    trainer = commands.settings("study=compare_rates", "task=recall_8_pairs", "backbone=decoder").trainer
     assert (trainer.evaluate_every, trainer.test_examples) == (100000, 2)
     assert trainer.checkpoint_every == 200
 
