@@ -81,8 +81,8 @@ def performance_profiles(reached: pd.DataFrame, cost: str = "flops") -> pd.DataF
     rows = []
     for arm, own in reached[reached["task"].isin(counted)].groupby("arm", sort=True):
         ratio = own.set_index("task")[cost] / best[own["task"]].to_numpy()
-        shares = {factor: float((ratio <= factor).sum()) / len(counted) for factor in FACTORS}
-        rows.append({"arm": arm, "workloads": len(own), **shares})
+        row: dict[Any, Any] = {"arm": arm, "workloads": len(own)}
+        rows.append(row | {factor: float((ratio <= factor).sum()) / len(counted) for factor in FACTORS})
     table = pd.DataFrame(rows, columns=["arm", "workloads", *FACTORS])
     order = [*reversed(FACTORS)]
     return table.sort_values([*order, "arm"], ascending=[False] * len(order) + [True], ignore_index=True)

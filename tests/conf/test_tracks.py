@@ -15,8 +15,8 @@ from tests.tiers import fast_only
 NAMES = sorted(
     path.stem for path in (CONF / "study" / "track").glob("*.yaml") if not path.stem.endswith("_rates")
 )
-WORKLOADS = [(name, workload.name) for name in NAMES for workload in read_track(name).workloads]
-FAST = [("cpu", "recall_length"), ("gpu", "text_8k"), ("cluster", "fineweb_1_3b")]
+WORKLOADS = [f"{name}/{workload.name}" for name in NAMES for workload in read_track(name).workloads]
+FAST = ["cpu/recall_length", "gpu/text_8k", "cluster/fineweb_1_3b"]
 GENERATED = [
     "recall_state", "recall_length", "induction_length", "selective_copying", "phone_book", "parity",
     "infilling", "noisy_recall",
@@ -35,8 +35,8 @@ def test_there_are_the_tracks_that_the_pages_have() -> None:
 
 
 @pytest.mark.parametrize("place", fast_only(WORKLOADS, FAST))
-def test_a_workload_composes_and_describes_itself(place: tuple[str, str]) -> None:
-    name, workload = place
+def test_a_workload_composes_and_describes_itself(place: str) -> None:
+    name, workload = place.split("/")
     own = read_track(name).workload(workload)
     assert own.title
     assert own.differ

@@ -1,0 +1,36 @@
+"""The cells of the tracks that need a GPU run in miniature: the same code path, a thousandth of the size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from analysis.track.rules import read_track
+from tests.experiments import commands
+from tests.tiers import fast_only
+
+FIRST = "fineweb_125m"
+"""In miniature the sizes of the cluster track are alike: every model runs at one, one model at the others."""
+CELLS = [
+    f"{name}/{workload.name}/{backbone}"
+    for name in ("gpu", "cluster")
+    for track in [read_track(name)]
+    for workload in track.workloads
+    for backbone in (track.backbones if name == "gpu" or workload.name == FIRST else ["decoder"])
+]
+
+
+@pytest.mark.parametrize("cell", fast_only(CELLS, ["gpu/induction/decoder"]))
+def test_a_cell_runs_in_miniature(cell: str, tmp_path: Path) -> None:
+    name, workload, backbone = cell.split("/")
+    track = read_track(name)
+    own = track.workload(workload)
+    words = [*track.miniature, *own.offline, *own.miniature, "budget.tokens=500", "study.tuned=null"]
+    choice = (f"{track.group}={workload}", f"backbone={backbone}", f"runs={tmp_path}", *words)
+    settings = commands.settings(f"study={track.study}", *choice)
+    commands.execute(settings)
+    result = json.loads((settings.folder / "result.json").read_text())
+    assert result["status"] == "complete", result["message"]
+    assert {"test", *settings.extra_evaluations} <= {metric["split"] for metric in result["metrics"]}
