@@ -6,6 +6,7 @@ import pytest
 
 from analysis.track.rules import MAIN, Track, Workload, read_track
 from experiments.config.sections import CONF
+from experiments.run.plan import build_task
 from experiments.run.settings import Settings
 from experiments.tasks.__main__ import check_task
 from experiments.tasks.probes.probe import Probe
@@ -68,7 +69,7 @@ def test_the_oracle_solves_a_workload_and_shallow_baselines_do_not(workload: str
     if (scored := track.workload(workload).scored) is not None:
         configs.append(settings.extra_evaluations[scored])
     for config in configs:
-        task = settings.task_class(config)
+        task = build_task(settings.task_class, config, workload)
         assert isinstance(task, Probe)
         check = check_task(workload, task)
         assert check.oracle == 1
