@@ -18,7 +18,8 @@ def divergence(metric: Metric, references: Sequence[Reference], steps: int) -> s
     """Return why the score of a run says that it diverged, in words; None where it does not.
 
     A model that needs more bits than the uniform code, which gives all tokens of the vocabulary the same
-    probability, has learned something false. Tasks without such a code have no line to be above.
+    probability, has learned something false. Tasks without such a code have no line to be above, and pseudo-
+    likelihoods count tokens that stand for no text, such as the marks of removed spans.
 
     Args:
         metric: the score of the run.
@@ -27,7 +28,8 @@ def divergence(metric: Metric, references: Sequence[Reference], steps: int) -> s
     """
     if not math.isfinite(metric.value):
         return f"the {metric.split} {metric.name} is {metric.value}, no finite number"
-    uniform = next((r for r in references if r.name == UNIFORM and r.metric == metric.name), None)
+    comparable = [] if metric.likelihood == "pseudo" else references
+    uniform = next((r for r in comparable if r.name == UNIFORM and r.metric == metric.name), None)
     limit = math.inf if uniform is None else uniform.value * (1 if steps >= FEW_STEPS else UNTRAINED)
     if uniform is not None and metric.value > limit:
         return (

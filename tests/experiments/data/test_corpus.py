@@ -9,7 +9,7 @@ from experiments.data.corpus import CorpusConfig, documents, identity
 def write_files(folder, count):
     folder.mkdir(exist_ok=True)
     for i in range(count):
-        (folder / f"{i}.txt").write_text(f"document {i}")
+        (folder / f"{i}.txt").write_text(f"document {i} of {folder.name}")
     return str(folder / "*.txt")
 
 

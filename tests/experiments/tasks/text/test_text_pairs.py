@@ -184,7 +184,7 @@ def test_rows_that_cannot_be_read_are_named(tmp_path):
     with pytest.raises(DataError, match=r"a.tsv, line 2: no column 'quelle'.* Set task.source_column"):
         Pairs(PairsConfig(source="files", paths=[path], source_column="quelle"))
     with pytest.raises(DataError, match=r"no pairs in the validation split .*task.validation_paths"):
-        Pairs(PairsConfig(source="files", paths=[path], test_paths=[write(tmp_path / "t.tsv", numbered(3))]))
+        Pairs(PairsConfig(source="files", paths=[path], test_paths=[write(tmp_path / "t.tsv", numbered(4))]))
     (tmp_path / "b.csv").write_text('source,target\n"a, b",c\nd\n')
     with pytest.raises(DataError, match=r"b.csv, line 3: 1 fields under a header of 2"):
         Pairs(PairsConfig(source="files", paths=[str(tmp_path / "b.csv")]))
