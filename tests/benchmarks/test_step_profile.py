@@ -86,7 +86,7 @@ def wait(x: Tensor) -> None:
 def test_what_is_slow_is_found_under_its_kind(planted: Callable[[Tensor], None], kind: str) -> None:
     from operator_kinds import spent
 
-    weight, rows = torch.randn(64, 64, requires_grad=True), torch.randn(4000, 64)
+    weight, rows = torch.randn(64, 64, requires_grad=True), torch.randn(40_000, 64)
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         begin = time.perf_counter()
         with record_function("forward"):

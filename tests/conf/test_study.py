@@ -13,6 +13,7 @@ from experiments.run.plan import Plan, plan
 from experiments.run.settings import Settings
 from experiments.training.lr_schedule import learning_rate_factor
 from tests.experiments import commands
+from tests.tiers import fast_only
 
 STUDIES = sorted(path.stem for path in (CONF / "study").glob("*.yaml"))
 
@@ -69,7 +70,7 @@ def test_every_cell_composes(study: str) -> None:
 MODELS = {"decoder", "encoder", "encoder_decoder", "hybrid", "s4", "mamba", "moe", "masked_diffusion"}
 
 
-@pytest.mark.parametrize("study", ["compare", "compare_rates"])
+@pytest.mark.parametrize("study", fast_only(["compare", "compare_rates"], ["compare"]))
 def test_every_family_is_an_arm_on_every_task(study: str) -> None:
     for task, found in arms(study).items():
         assert {cell.names.backbone for cell in found} == MODELS, task
@@ -89,7 +90,7 @@ def conditions(settings: Settings) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("study", ["compare", "compare_rates"])
+@pytest.mark.parametrize("study", fast_only(["compare", "compare_rates"], ["compare"]))
 def test_arms_have_equal_data_steps_and_schedule(study: str) -> None:
     for found in arms(study).values():
         for cell in found:
@@ -157,6 +158,7 @@ def test_the_chosen_rates_come_from_the_search() -> None:
         assert cell.optimizer.learning_rate in grid, cell.key
 
 
+@pytest.mark.full
 def test_the_search_has_the_conditions_of_the_comparison() -> None:
     for task, found in arms("compare").items():
         searched = conditions(arms("compare_rates")[task][0])

@@ -18,7 +18,7 @@ def check(*words: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "key"),
     [
-        ("budget=smoke", "budget.tokens is 1000000, not 4000"),
+        ("budget=smoke", "budget.tokens is 500000, not 4000"),
         ("scale=micro", "scale.targets.flops is 900000, not 20000000"),
         ("optimizer=adamw", "optimizer.learning_rate is 0.01, not 0.003"),
     ],

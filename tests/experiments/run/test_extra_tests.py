@@ -26,7 +26,7 @@ def test_each_test_is_what_evaluate_finds(backbone: str, tmp_path: Path) -> None
             "max_positions=null",
             "vocab_size=null",
         )
-        words += ["scale=given", *(f"backbone.{word}" for word in small)]
+        words += ["scale=given", "scale.targets.non_embedding=null", *(f"backbone.{word}" for word in small)]
     folder = commands.train(*words)
     metrics = commands.result(folder)["metrics"]
     assert [m["split"] for m in metrics] == ["test", "sequence_length=32", "sequence_length=80"]
