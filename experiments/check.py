@@ -37,7 +37,7 @@ class CheckConfig:
 
 @dataclass(kw_only=True)
 class Report:
-    """What was verified, and what is damaged."""
+    """The files that were verified, and the damaged ones among them."""
 
     runs: int = 0
     checkpoints: int = 0

@@ -95,7 +95,7 @@ class GenerateConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is generated from, and how: the settings of the command over those of the folder."""
+    """A prompt and the settings it is continued with: the command's over the folder's."""
 
     saved: LoadedModel
     prompts: Prompts

@@ -18,7 +18,7 @@ class UnreadableError(DataError):
 
 
 DAMAGE = (yaml.YAMLError, ValueError, AttributeError, TypeError, KeyError, RecursionError, OSError)
-"""What the reader of YAML, and of old names in it, says about a damaged file."""
+"""Errors that reading a damaged YAML file, or old names in it, can raise."""
 DECIDING = ("backbone", "objective", "task", "scale", "budget", "optimizer")
 """Sections of a configuration that decide a run's result."""
 

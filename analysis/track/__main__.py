@@ -73,7 +73,7 @@ class TrackConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What a command runs of a track."""
+    """A choice of a track's workloads, models and seeds that one command runs."""
 
     track: Track
     workloads: list[str]

@@ -23,7 +23,7 @@ MAIN = "laptop"
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One workload of a track."""
+    """A workload of a track: its name, its target and the variants it is scored on."""
 
     name: str
     title: str = ""

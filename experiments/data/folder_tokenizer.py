@@ -51,7 +51,7 @@ FILES = (
     "tokenizer.model",
     "sentencepiece.bpe.model",
 )
-"""What a folder has beside the model: the tokenizer, and how text is generated."""
+"""Files of a folder beside the model's: the tokenizer, and the settings of generation."""
 _SENTINEL = re.compile(r"<extra_id_(\d+)>|⟨sentinel (\d+)⟩")
 """T5's sentinels, and ours."""
 

@@ -17,7 +17,7 @@ Part = tuple[int, int | None]
 
 @dataclass(frozen=True)
 class Template:
-    """What stands where around one text and around two."""
+    """Places of the special tokens around one text and around two."""
 
     single: tuple[Part, ...]
     pair: tuple[Part, ...]

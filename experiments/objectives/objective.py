@@ -109,7 +109,7 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenScores:
-    """What each token adds to ``Score.nats_B`` and ``Score.bytes_B``; float64, in CPU memory."""
+    """Each token's part of ``Score.nats_B`` and ``Score.bytes_B``; float64, in CPU memory."""
 
     nats_BT: Tensor
     tokens_BT: Tensor

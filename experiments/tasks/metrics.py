@@ -27,7 +27,7 @@ JACKKNIFE_GROUPS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class SliceTotals:
-    """What the tokens of a slice of the text add to a score in bits per byte."""
+    """Sums over the tokens of a slice of the text, as parts of a score in bits per byte."""
 
     by: str
     """The grouping that it is a slice of, such as ``recall``; its slices add up to the score."""
@@ -85,7 +85,7 @@ class Metric:
     answers and examples); of more than ``JACKKNIFE_GROUPS`` clusters, of so many groups of them. The
     standard error of a difference of two models on the same items follows from them."""
     slices: list[SliceTotals] | None = None
-    """What each slice of the text adds to the score, of the test split of a text task."""
+    """The part of the score that each slice of the text adds, on the test split of a text task."""
 
     def __post_init__(self) -> None:
         if not self.name or self.direction not in DIRECTIONS:

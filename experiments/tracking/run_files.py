@@ -1,4 +1,4 @@
-"""What the JSON files of a run folder have to be made of, for ``experiments.runtime.json_state``.
+"""Types of the fields in the JSON files of a run folder, for ``experiments.runtime.json_state``.
 
 Only what is read is named here. Keys of other versions are left alone.
 """
@@ -33,7 +33,7 @@ class MetricRecord(TypedDict):
 
 
 class ResumeRecord(TypedDict):
-    """What changed between the sessions of a run."""
+    """Changes of code, data and machine between the sessions of a run."""
 
     sittings: int
     exact: NotRequired[bool]

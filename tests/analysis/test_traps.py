@@ -125,7 +125,7 @@ def subset_of_windows(study: Path, write: WriteRun) -> None:
 
 
 ALL_EXPERTS = "counts all experts: a token uses 59,400 of 137,160 parameters"
-"""What the record of a mixture of experts says that was brought to a number of parameters in all."""
+"""Fields of a run's record: a mixture of experts brought to a total number of parameters."""
 
 
 TRAPS: dict[str, tuple[Plant, str]] = {

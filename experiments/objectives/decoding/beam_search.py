@@ -70,7 +70,7 @@ class _Search:
     first: int
     """Its first row in the decoding state; its running hypotheses follow one another."""
     prompt: list[int] = field(default_factory=list)
-    """What its decoder has read before."""
+    """The tokens that the decoder has read before the first choice."""
     running: list[tuple[float, list[int]]] = field(default_factory=lambda: [(0.0, [])])
     """Log-probability and tokens, best first."""
     finished: list[Hypothesis] = field(default_factory=list)

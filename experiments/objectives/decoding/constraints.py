@@ -17,7 +17,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Constraints:
-    """What may be generated where. The defaults allow everything."""
+    """Rules of which tokens may be generated where. The defaults allow everything."""
 
     no_repeat_ngram_size: int = 0
     """N-grams of this length occur once at most, the prompt of a decoder included; 0 for no limit."""

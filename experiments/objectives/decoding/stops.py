@@ -1,4 +1,4 @@
-"""What ends a generated text: ends that a tokenizer knows, special tokens, pieces of text."""
+"""Ends of a generated text: special tokens, pieces of text, and the tokenizer's own ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from experiments.runtime.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """What ends a text."""
+    """The tokens and pieces of text that end a generated text."""
 
     tokens: frozenset[int]
     """Tokens, which are kept."""

@@ -27,7 +27,7 @@ BITS = {
     "s4": {"new": [90.5, 50.5, 129.0], "repeats": [6.0, 3.0, 6.0]},
 }
 NOISE = (-0.02, 0.0, 0.03)
-"""What the bits of each seed are more than the mean, as a part of them."""
+"""Deviation of each seed's bits from the mean, as a part of them."""
 
 
 def slices_of(bits: dict[str, list[float]], factor: float) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as HFTokenizer
 from tests.architectures.pretrained.parity import redraw
 
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
-"""What their library computes with; its grouped products want other widths on a CPU."""
+"""Settings for ``transformers`` to compute with: its grouped products need other widths on a CPU."""
 TEXT = "the cat sat on the mat and the dog ran to the house while a bird sang. " * 8
 VOCABULARY = 300
 CHAT = (
