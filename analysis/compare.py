@@ -24,7 +24,7 @@ from analysis.figures.against import against_figure
 from analysis.load.study import load_history, load_study
 from analysis.report.page import Findings, find, render_page
 from analysis.stats.comparisons import comparisons
-from analysis.stats.steps_to_loss import with_steps
+from analysis.stats.targets.steps_to_loss import with_steps
 from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings, with_warnings

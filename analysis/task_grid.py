@@ -24,8 +24,8 @@ from rich.table import Table
 from analysis.cli import parquet, run_command, write
 from analysis.load.study import load_study
 from analysis.stats.arms import TASK_SCALE, arm_table, finished, mixed_data
-from analysis.stats.performance_profile import lines
 from analysis.stats.solve_rates import SOLVED, solve_rates
+from analysis.stats.targets.performance_profile import lines
 from analysis.stats.warnings import study_warnings, with_warnings
 
 WIDTH = 220

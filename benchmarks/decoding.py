@@ -29,7 +29,7 @@ from torch import Tensor
 
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from experiments.benchmark.timing import memory_rate, quartiles
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding.sampling import GREEDY, PrefillState, generate
 
 FAMILIES = ("decoder", "gpt2", "encoder_decoder", "moe", "mamba", "mamba2")

@@ -34,9 +34,9 @@ from tokenizers.processors import TemplateProcessing
 from architectures.backbone import Capabilities
 from architectures.pretrained import read_folder_config, save_folder, stored_dtypes
 from experiments.config.structured import typed
-from experiments.data.folder_tokenizer import FolderTokenizer
-from experiments.data.tokenizer import TextTokenizer
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
+from experiments.data.tokenizers.tokenizer import TextTokenizer
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.run.load_model import LoadedModel, load_model
 from experiments.runtime.errors import ConfigError, DataError
 

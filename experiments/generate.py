@@ -30,8 +30,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.schema import DeviceConfig
 from experiments.config.structured import typed
-from experiments.data.chat_template import render_messages
-from experiments.data.folder_tokenizer import FolderTokenizer
+from experiments.data.tokenizers.chat_template import render_messages
+from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
 from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
 from experiments.objectives.decoding.constraints import Constraints
 from experiments.objectives.decoding.sampling import SamplingConfig

@@ -25,7 +25,7 @@ from analysis.dashboard import wandb_run
 from analysis.dashboard.wandb_run import Contents, contents, upload_analysis
 from analysis.load.study import load_history, load_study
 from analysis.report.page import find
-from analysis.stats.steps_to_loss import with_steps
+from analysis.stats.targets.steps_to_loss import with_steps
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import RunError
 from experiments.runtime.secrets import redact

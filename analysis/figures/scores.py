@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from analysis.figures.style import PALETTE, PANEL_HEIGHT, REFERENCE_COLOUR, make_panels, places, styles
 from analysis.stats.aggregates import performance_profile
 from analysis.stats.arms import TASK_SCALE, arm_table, finished
-from analysis.stats.performance_profile import task_scores
+from analysis.stats.targets.performance_profile import task_scores
 
 ROWS = 6
 """Arms that the labels of a panel of this height have room for."""

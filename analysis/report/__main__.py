@@ -21,7 +21,7 @@ from analysis.figures.matplotlib_export import printed
 from analysis.load.study import load_history, load_study
 from analysis.report.page import Findings, find, render_page
 from analysis.speed.rows import MODES, load_speed
-from analysis.stats.steps_to_loss import with_steps
+from analysis.stats.targets.steps_to_loss import with_steps
 
 
 @dataclass(frozen=True, kw_only=True)

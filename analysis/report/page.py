@@ -40,7 +40,7 @@ from analysis.stats.arms import matched_line
 from analysis.stats.comparisons import comparisons
 from analysis.stats.extra_tests import published
 from analysis.stats.learning_rates.sensitivity import rate_notes, rate_optima, rate_runs
-from analysis.stats.ranks import baseline_gains, levels_reached
+from analysis.stats.ranking.ranks import baseline_gains, levels_reached
 from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings

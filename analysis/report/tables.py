@@ -12,7 +12,6 @@ from analysis.speed.curves import SHARE_HEAD, share_rows
 from analysis.speed.panels import LARGEST_HEAD, largest_rows
 from analysis.stats.arms import TASK_SCALE, arm_table
 from analysis.stats.comparisons import comparisons
-from analysis.stats.performance_profile import NOTE, across_tasks, profile_grid
 from analysis.stats.run_costs import (
     COST_HEAD,
     COST_NOTE,
@@ -21,6 +20,7 @@ from analysis.stats.run_costs import (
     cost_rows,
     stability_rows,
 )
+from analysis.stats.targets.performance_profile import NOTE, across_tasks, profile_grid
 from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
 from analysis.tables.body import REFERENCES, Row, table_rows

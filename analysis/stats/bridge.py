@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.stats.arms import finished
-from analysis.stats.rank_correlation import Correlation, rank_correlation
+from analysis.stats.ranking.rank_correlation import Correlation, rank_correlation
 from analysis.stats.text_slices import RECALL, run_slices
 from analysis.stats.verdicts.solve_test import holm
 

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analysis.stats.arms import TASK_SCALE, arm_table, asked, declared_baseline, in_finished_arms, mixed_data
-from analysis.stats.ranks import baseline_of
+from analysis.stats.ranking.ranks import baseline_of
 from analysis.stats.verdicts.family import MIN_SEEDS, make_family
 from analysis.stats.verdicts.max_statistic import LEVEL
 from analysis.stats.verdicts.verdict_test import BETTER, UNDECIDED, WORSE

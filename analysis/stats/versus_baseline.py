@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis.stats.arms import TASK_SCALE, arm_table, likelihood_group
 from analysis.stats.comparisons import comparisons, verdict_of
-from analysis.stats.ranks import baseline_of, ranks
+from analysis.stats.ranking.ranks import baseline_of, ranks
 from analysis.stats.verdicts.verdict_test import UNDECIDED
 
 

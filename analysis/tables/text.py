@@ -22,8 +22,8 @@ from analysis.stats import solve_rates as solved
 from analysis.stats.arms import TASK_SCALE, arm_table
 from analysis.stats.comparisons import comparisons
 from analysis.stats.extra_tests import further_grid, further_scores, published
-from analysis.stats.performance_profile import NOTE, across_tasks, profile_grid
-from analysis.stats.steps_to_loss import steps_grid
+from analysis.stats.targets.performance_profile import NOTE, across_tasks, profile_grid
+from analysis.stats.targets.steps_to_loss import steps_grid
 from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings

@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.load.study import load_history, load_study
-from analysis.stats.steps_to_loss import validation_curve
+from analysis.stats.targets.steps_to_loss import validation_curve
 from analysis.track.rules import Track
 from experiments.config.sections import CONF
 

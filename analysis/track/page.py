@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.stats.comparisons import comparisons
-from analysis.stats.target_profiles import FACTORS, performance_profiles, to_target
+from analysis.stats.targets.target_profiles import FACTORS, performance_profiles, to_target
 from analysis.stats.text_slices import slice_table
 from analysis.stats.verdicts.verdict_test import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from analysis.stats.versus_baseline import with_differences

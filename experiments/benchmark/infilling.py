@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from architectures.backbone import Backbone
 from experiments.benchmark.timing import is_stable
 from experiments.benchmark.workloads import Cell, CellConfig, Measured
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding.sampling import SamplingConfig
 from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.runtime.errors import DataError

@@ -38,8 +38,8 @@ from experiments.data.corpus import (
     identity,
 )
 from experiments.data.document import Document
-from experiments.data.make_tokenizer import load_tokenizer, tokenizer_description, train_tokenizer
-from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
+from experiments.data.tokenizers.make_tokenizer import load_tokenizer, tokenizer_description, train_tokenizer
+from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.atomic_io import sync
 from experiments.runtime.errors import DataError
 from experiments.runtime.json_state import read_json

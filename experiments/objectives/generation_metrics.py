@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.objective import Score
 from experiments.runtime.errors import DataError
 from experiments.tasks.bits_per_byte import bits_per_byte, bits_per_byte_metric

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from architectures.backbone import Backbone, Capabilities, Output, flat_indices, to_device
 from architectures.kernels.pointwise import cross_entropy
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding.sampling import PrefillState, SamplingConfig, generate
 from experiments.runtime.errors import DataError
 from experiments.tasks.likelihood import Likelihood

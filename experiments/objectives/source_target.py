@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from architectures.backbone import Backbone
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding.sampling import PrefillState, pad_right
 from experiments.objectives.objective import View
 from experiments.runtime.errors import DataError

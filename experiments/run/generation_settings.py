@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from experiments.data.folder_vocabulary import generation_ids, read_json
+from experiments.data.tokenizers.folder_vocabulary import generation_ids, read_json
 from experiments.objectives.decoding.beam_search import BeamConfig
 from experiments.objectives.decoding.constraints import Constraints
 from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig

@@ -14,9 +14,9 @@ from architectures.backbone import Backbone, Capabilities
 from experiments.config.legacy import upgrade
 from experiments.config.schema import Names
 from experiments.config.structured import component, typed
-from experiments.data.folder_tokenizer import FolderTokenizer
-from experiments.data.make_tokenizer import load_tokenizer
-from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
+from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
+from experiments.data.tokenizers.make_tokenizer import load_tokenizer
+from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig

@@ -22,8 +22,8 @@ from architectures.backbone import Backbone, BackboneConfig
 from architectures.pretrained import load_folder, read_folder_config
 from experiments.config.legacy import upgrade
 from experiments.config.structured import load_class, typed
-from experiments.data.folder_tokenizer import FolderTokenizer
-from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
+from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
+from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import CheckpointError, ConfigError, nearest_folder
 from experiments.tasks.task import Task

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from experiments.data.tokenizer import TextTokenizer  # whose import takes a while
+    from experiments.data.tokenizers.tokenizer import TextTokenizer  # whose import takes a while
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import pytest
 from experiments.check import check_study, main
 from experiments.data.corpus import CorpusConfig
 from experiments.data.token_file import open_token_file
-from experiments.data.tokenizer import TokenizerConfig
+from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from tests.experiments import commands
 
 WORDS = (*commands.TINY, *commands.RECALL, "trainer.checkpoint_every=10")

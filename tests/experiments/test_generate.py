@@ -10,7 +10,7 @@ import torch
 from omegaconf import OmegaConf
 
 from experiments.config.hydra_app import literal
-from experiments.data.tokenizer import ByteTokenizer, TokenizerConfig
+from experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizerConfig
 from experiments.generate import GenerateConfig, Printer, generate
 from experiments.objectives.decoding.stops import stop_tokens
 from experiments.run.generation_settings import BeamOverrides, ConstraintOverrides, SamplingOverrides

@@ -16,7 +16,7 @@ from experiments.data import chunk_hashes, file_identity
 from experiments.data.corpus import SPLITS, CorpusConfig, documents, identity
 from experiments.data.file_identity import FileHashes
 from experiments.data.token_file import TokenFile, open_token_file, read_meta, verify
-from experiments.data.tokenizer import TokenizerConfig
+from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError
 from tests.faults.children import times
 

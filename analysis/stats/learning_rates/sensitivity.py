@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from analysis.stats.learning_rates.choice import best_rate, rate_means
-from analysis.stats.performance_profile import lines
+from analysis.stats.targets.performance_profile import lines
 
 FEW = 3
 """Rates that make a curve."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
-from experiments.data.folder_tokenizer import FolderTokenizer
+from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
 from experiments.run.load_model import LoadedModel
 
 NONE = -1

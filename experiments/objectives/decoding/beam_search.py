@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding.constraints import Constraints
 from experiments.objectives.decoding.sampling import (
     PrefillState,

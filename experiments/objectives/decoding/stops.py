@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from experiments.data.folder_tokenizer import FolderTokenizer
-from experiments.data.tokenizer import TextTokenizer
+from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
+from experiments.data.tokenizers.tokenizer import TextTokenizer
 from experiments.runtime.errors import ConfigError
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from architectures.backbone import Backbone
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding.sampling import SamplingConfig, allowed_tokens, pad_right
 from experiments.objectives.diffusion.noise_schedules import NoiseConfig
 from experiments.objectives.diffusion.unmasking_schedule import Predictor, Unmasker, UnmaskingConfig

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from architectures.backbone import Backbone, Output
 from architectures.layers.readout import VectorReadout
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.fine_tuning.base import ReadoutObjective, check_pooling, pooling_for
 from experiments.objectives.objective import Score, View
 from experiments.tasks.likelihood import Likelihood

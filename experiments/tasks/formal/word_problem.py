@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.data.counter_rng import uniform
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.errors import nearest
 from experiments.runtime.seeds import stream
 from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of

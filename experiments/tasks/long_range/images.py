@@ -25,7 +25,7 @@ from PIL import Image, UnidentifiedImageError
 from experiments.data.corpus import SPLITS
 from experiments.data.counter_rng import epoch_order, permute
 from experiments.data.labelled_rows import Row, RowsConfig, read_rows, value_in
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.errors import DataError, nearest
 from experiments.runtime.seeds import stream
 from experiments.tasks.probes.probe import batch_of

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.data.counter_rng import uniform
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.seeds import stream
 from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
 from experiments.tasks.task import Batch, Reference

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.data.counter_rng import uniform
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.seeds import stream
 from experiments.tasks.long_range.pathfinder_curves import CurveConfig, Curves, grow_distractors, grow_pair
 from experiments.tasks.long_range.pathfinder_drawing import draw, draw_dots

@@ -19,8 +19,8 @@ import torch
 from experiments.data.corpus import SPLITS, CorpusConfig
 from experiments.data.counter_rng import bits
 from experiments.data.token_file import open_token_file
-from experiments.data.tokenizer import TokenizerConfig
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.tokenizer import TokenizerConfig
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.errors import DataError
 from experiments.runtime.seeds import stream
 from experiments.tasks.task import Batch, Reference, Task

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from experiments.data.corpus import SPLITS, CorpusConfig
 from experiments.data.counter_rng import uniform
 from experiments.data.token_file import open_token_file
-from experiments.data.tokenizer import TokenizerConfig
+from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError, nearest
 from experiments.runtime.seeds import stream
 from experiments.tasks.probes.probe import batch_of

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.data.counter_rng import ExampleRNG
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.tasks.probes.probe import GeneratedConfig
 from experiments.tasks.recall.base import Lookup, check_positive, check_room
 from experiments.tasks.task import Reference

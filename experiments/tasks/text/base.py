@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from experiments.data.corpus import SPLITS
 from experiments.data.counter_rng import epoch_order, permute
 from experiments.data.labelled_rows import Row, RowsConfig, read_rows
-from experiments.data.make_tokenizer import train_tokenizer
-from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
+from experiments.data.tokenizers.make_tokenizer import train_tokenizer
+from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.errors import DataError, nearest
 from experiments.runtime.seeds import stream
 from experiments.tasks.task import Batch, Task

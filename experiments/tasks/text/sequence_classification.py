@@ -18,7 +18,7 @@ from experiments.data.corpus import SPLITS, CorpusConfig
 from experiments.data.document import text_of_row
 from experiments.data.labelled_rows import Row, value_in
 from experiments.data.token_file import TokenFile, open_token_file
-from experiments.data.tokenizer import TokenizerConfig
+from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError, nearest
 from experiments.tasks.task import Reference
 from experiments.tasks.text.base import Example, Labelled, LabelledConfig, Parsed, cut_longer

@@ -28,7 +28,7 @@ from experiments.data.baselines import XZ_LIMIT, text_of_tokens, unigram_bits_pe
 from experiments.data.corpus import SPLITS, CorpusConfig
 from experiments.data.counter_rng import permute
 from experiments.data.token_file import open_token_file
-from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
+from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.errors import DataError
 from experiments.runtime.seeds import data_order_key, stream
 from experiments.tasks.task import UNIFORM, Batch, Reference, Task

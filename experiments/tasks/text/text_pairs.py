@@ -22,8 +22,8 @@ from experiments.data.corpus import SPLITS
 from experiments.data.counter_rng import permute
 from experiments.data.document import text_of_row
 from experiments.data.labelled_rows import RowsConfig, read_rows
-from experiments.data.make_tokenizer import tokenizer_description, train_tokenizer
-from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
+from experiments.data.tokenizers.make_tokenizer import tokenizer_description, train_tokenizer
+from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.errors import DataError, nearest
 from experiments.runtime.seeds import data_order_key
 from experiments.tasks.task import Batch, Reference, Task

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.data.corpus import CorpusConfig, documents
 from experiments.data.token_file import open_token_file
-from experiments.data.tokenizer import TokenizerConfig
+from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError
 
 README = """---

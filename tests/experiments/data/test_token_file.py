@@ -8,7 +8,7 @@ import pytest
 from experiments.data import token_file
 from experiments.data.corpus import SPLITS, CorpusConfig
 from experiments.data.token_file import open_token_file
-from experiments.data.tokenizer import TokenizerConfig
+from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError
 
 BPE = TokenizerConfig(kind="bpe", vocab_size=270)

@@ -10,7 +10,7 @@ from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from architectures.backbones.masked_diffusion import MaskedDiffusion as MaskedDiffusionBackbone
 from architectures.backbones.masked_diffusion import MaskedDiffusionConfig as MaskedDiffusionBackboneConfig
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.evaluation.measure import measure, summarise
 from experiments.objectives.diffusion.masked_diffusion import MaskedDiffusion, MaskedDiffusionConfig
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig

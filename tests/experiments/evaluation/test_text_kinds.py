@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from experiments.data.tokenizer import ByteTokenizer, TokenizerConfig
+from experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizerConfig
 from experiments.evaluation.text_kinds import (
     CODE,
     END,

@@ -2,7 +2,7 @@
 
 import torch
 
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.generation_metrics import ended_answers, generated_examples, source_prompts
 from experiments.objectives.objective import Score
 from experiments.tasks.task import Batch

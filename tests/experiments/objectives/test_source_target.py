@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.source_target import cut_out, keep
 from experiments.runtime.errors import DataError
 from experiments.tasks.task import Batch

@@ -27,7 +27,7 @@ from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.moe.config import ExpertsConfig
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.tasks.task import Batch, Task
 
 CAUSAL = {

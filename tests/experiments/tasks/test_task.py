@@ -1,6 +1,6 @@
 import pytest
 
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.errors import DataError
 
 

@@ -14,7 +14,7 @@ from lm_eval.api.instance import Instance
 
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from experiments.config.schema import DeviceConfig
-from experiments.data.tokenizer import ByteTokenizer, TokenizerConfig
+from experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizerConfig
 from experiments.evaluation.downstream.__main__ import DownstreamConfig, check_installed, downstream, evaluate
 from experiments.evaluation.downstream.answer_likelihood import AnswerScore, AnswerScorer, ScoringRequest
 from experiments.evaluation.downstream.lm_eval_model import HarnessModel

@@ -8,7 +8,7 @@ from lm_eval.api.instance import Instance
 
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from experiments.config.schema import DeviceConfig
-from experiments.data.tokenizer import ByteTokenizer, TokenizerConfig
+from experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizerConfig
 from experiments.evaluation.downstream.__main__ import DownstreamConfig, evaluate
 from experiments.evaluation.downstream.lm_eval_model import HarnessModel
 from experiments.evaluation.downstream.local_tasks import own_task

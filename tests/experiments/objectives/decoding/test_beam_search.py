@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
 from architectures.backbone import Backbone, BackboneConfig, DecodingState, Flops, ModelInputs, Output
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
 from experiments.objectives.decoding.sampling import PrefillState, pad_right
 

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from architectures.backbone import Backbone, BackboneConfig, DecodingState, Flops, ModelInputs, Output
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding.sampling import (
     GREEDY,
     PrefillState,

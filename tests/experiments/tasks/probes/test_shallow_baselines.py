@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.data.counter_rng import ExampleRNG
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.tasks.formal.base import LanguageConfig
 from experiments.tasks.formal.context_free import ReverseString
 from experiments.tasks.formal.regular import EvenPairs, ParityCheck

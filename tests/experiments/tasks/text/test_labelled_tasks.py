@@ -10,7 +10,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from experiments.data.tokenizer import TokenizerConfig
+from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError
 from experiments.tasks.text.base import cut_longer
 from experiments.tasks.text.sentence_similarity import SentenceSimilarity, SentenceSimilarityConfig

@@ -7,7 +7,7 @@ import torch
 from omegaconf import OmegaConf
 
 from experiments.config.structured import typed
-from experiments.data.tokenizer import TokenizerConfig
+from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError
 from experiments.tasks.text.text import Text, TextConfig
 from tests import ROOT

@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from experiments.data.tokenizer import TokenizerConfig
+from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError
 from experiments.tasks.text.text_pairs import Pairs, PairsConfig
 

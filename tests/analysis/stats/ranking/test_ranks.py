@@ -13,7 +13,7 @@ from analysis.load.arm_names import config_differences
 from analysis.load.study import load_history, load_study
 from analysis.stats.arms import arm_table
 from analysis.stats.comparisons import comparisons
-from analysis.stats.ranks import (
+from analysis.stats.ranking.ranks import (
     baseline_gains,
     levels_reached,
     ranks,

@@ -9,7 +9,7 @@ import pandas as pd
 
 from analysis.stats.arms import TASK_SCALE, arm_table, declared_baseline, finished, likelihood_group
 from analysis.stats.comparisons import comparisons, verdict_of
-from analysis.stats.steps_to_loss import first_reached, validation_curve
+from analysis.stats.targets.steps_to_loss import first_reached, validation_curve
 from analysis.stats.verdicts.verdict_test import BETTER, WORSE
 
 LEVELS = 8

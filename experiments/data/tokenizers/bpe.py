@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, models, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as HFTokenizer
 
-from experiments.data.tokenizer import TextTokenizer, TokenizerConfig, make_normalizer
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig, make_normalizer
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.errors import DataError
 
 # "byte_level" is the pattern of GPT-2. The others keep what they cut at, so nothing is lost.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.data.vocabulary import Vocabulary
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.errors import DataError
 
 IDS = "token_ids.json"

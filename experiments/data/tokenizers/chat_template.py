@@ -15,7 +15,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from experiments.data.folder_vocabulary import read_json, special_names
+from experiments.data.tokenizers.folder_vocabulary import read_json, special_names
 from experiments.runtime.errors import ConfigError, DataError
 
 TEMPLATE, SETTINGS = "chat_template.jinja", "tokenizer_config.json"

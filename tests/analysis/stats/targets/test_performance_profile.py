@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis.load.study import load_study
-from analysis.stats.performance_profile import across_tasks, task_scores
+from analysis.stats.targets.performance_profile import across_tasks, task_scores
 from analysis.tables.text import render_markdown
 
 TASKS = ("copying", "induction", "recall")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.stats.rank_correlation import (
+from analysis.stats.ranking.rank_correlation import (
     detectable_rho,
     fisher_interval,
     permutation_p,

@@ -10,10 +10,10 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as HFTokenizer
 
 from experiments.data.corpus import CorpusConfig
-from experiments.data.folder_tokenizer import FolderTokenizer
-from experiments.data.make_tokenizer import train_tokenizer
 from experiments.data.token_file import open_token_file
-from experiments.data.tokenizer import TokenizerConfig
+from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
+from experiments.data.tokenizers.make_tokenizer import train_tokenizer
+from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError
 
 TEXTS = ["def f(x): return x + 1  # naïve 🙂\n", "", " ", "two  spaces, </s> and [SEP] as text\tand 漢字"]

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as HFTokenizer
 
-from experiments.data.bpe_tokenizer import byte_level_alphabet
-from experiments.data.folder_vocabulary import (
+from experiments.data.tokenizers.bpe import byte_level_alphabet
+from experiments.data.tokenizers.folder_vocabulary import (
     IDS,
     FolderVocabulary,
     find_roles,
@@ -33,8 +33,8 @@ from experiments.data.folder_vocabulary import (
     read_json,
     special_names,
 )
-from experiments.data.post_processor import Template
-from experiments.data.tokenizer import TextTokenizer, TokenizerConfig
+from experiments.data.tokenizers.post_processor import Template
+from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.errors import DataError
 
 FILES = (

@@ -9,9 +9,9 @@ from typing import Any
 
 from tokenizers import Tokenizer as HFTokenizer
 
-from experiments.data.bpe_tokenizer import BPETokenizer
-from experiments.data.folder_tokenizer import FolderTokenizer, identity
-from experiments.data.tokenizer import ByteTokenizer, TextTokenizer, TokenizerConfig
+from experiments.data.tokenizers.bpe import BPETokenizer
+from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer, identity
+from experiments.data.tokenizers.tokenizer import ByteTokenizer, TextTokenizer, TokenizerConfig
 
 
 def tokenizer_description(config: TokenizerConfig) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 
 from analysis.compare import main
 from analysis.load.study import load_history, load_study
-from analysis.stats.steps_to_loss import first_reached, steps_grid, with_steps
+from analysis.stats.targets.steps_to_loss import first_reached, steps_grid, with_steps
 from analysis.tables.text import render_tables
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tokenizers import pre_tokenizers
 
-from experiments.data.bpe_tokenizer import byte_level_alphabet
-from experiments.data.make_tokenizer import load_tokenizer, train_tokenizer
-from experiments.data.tokenizer import TokenizerConfig
+from experiments.data.tokenizers.bpe import byte_level_alphabet
+from experiments.data.tokenizers.make_tokenizer import load_tokenizer, train_tokenizer
+from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError
 
 TRAIN = [f"def function_{i}(x): return x + {i}  # the value of the function\n" for i in range(200)]

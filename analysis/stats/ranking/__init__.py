@@ -1,0 +1,1 @@
+"""Ranks of models within a task, and their correlation between tasks."""
