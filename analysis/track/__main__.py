@@ -20,9 +20,11 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.cli import parquet, run_command, write
+from analysis.figures.files import figure_bytes
 from analysis.report.page import find, render_page
 from analysis.stats.comparisons import comparisons
 from analysis.track.frame import track_frame
+from analysis.track.overview import overview
 from analysis.track.page import fill_page, track_markdown
 from analysis.track.results import history, scored_runs
 from analysis.track.rules import Track, read_track
@@ -175,12 +177,17 @@ def publish(part: Part, best: pd.DataFrame) -> None:
     contents: dict[str, str | bytes] = {"track.parquet": parquet(frame), "track.md": tables}
     if (runs["status"] == "complete").any():
         curves = history(runs)
+        drawn = overview(part.track, runs)
+        if drawn is not None:
+            contents["track.svg"] = figure_bytes(drawn, "svg")
         contents["pairs.csv"] = comparisons(runs).to_csv(index=False)
         contents["track.html"] = render_page(runs, curves, find(runs, curves))
     paths = [write(part.out / name, content) for name, content in contents.items()]
     if part.publish:
         assert part.track.stored is not None
         page = DOCS / part.track.page
+        if "track.svg" in contents:
+            paths.append(write(page.with_suffix(".svg"), contents["track.svg"]))
         paths.append(write(CONF.parent / part.track.stored, contents["track.parquet"]))
         paths.append(write(page, fill_page(page.read_text(encoding="utf-8"), tables)))
     print("\n".join(f"wrote {path}" for path in paths), flush=True)

@@ -15,6 +15,7 @@ from analysis.stats.versus_baseline import with_differences
 from analysis.tables.format import si
 from analysis.tables.sentences import answers
 from analysis.tables.slices import slice_grids
+from analysis.track.families import cells, fronts, strengths, undecided
 from analysis.track.results import carried_over, held_out, tally
 from analysis.track.rules import Track
 
@@ -36,9 +37,14 @@ def track_markdown(track: Track, runs: pd.DataFrame, tuning: pd.DataFrame) -> st
     lines = [_state(track, runs)]
     if (runs["status"] == "complete").any():
         reached = to_target(runs, {w.name: w.target for w in track.workloads if w.target is not None})
+        if not comparisons(runs).empty:
+            lines += ["", f"![Models by workloads]({track.page.replace('.md', '.svg')})"]
         lines += ["", "### Answers", "", *(f"- {line}" for line in answers(with_differences(runs)))]
+        lines += ["", "### Strengths of each model", "", *_strengths(track, runs)]
         lines += ["", "### Scores", "", *_scores(track, runs)]
         lines += ["", "### Verdicts", "", *_tally(comparisons(runs))]
+        lines += ["", "### Undecided pairs", "", *_undecided(runs)]
+        lines += ["", "### Score against decoding state", "", *_fronts(track, runs)]
         lines += ["", "### Tokens and FLOPs to the target", "", *_targets(reached)]
         lines += ["", "### Performance profiles", "", *_profiles(reached)]
         if slices := _slices(runs):
@@ -109,6 +115,30 @@ def _line(arms: pd.DataFrame, task: str) -> str:
         return "-"
     best = own.iloc[-1]
     return f"{best['score']:.3f} {best['arm']}"
+
+
+def _strengths(track: Track, runs: pd.DataFrame) -> list[str]:
+    found = strengths(track, with_differences(runs), comparisons(runs))
+    head = ["model", "reaches the target of", "leads on", "between", "behind on", "open"]
+    note = (
+        "Leads: better than more models of its likelihood type than it is worse than; behind: the other way "
+        "round; open: undecided against all, or the only one of its type."
+    )
+    return [*_table(head, cells(found)), "", note]
+
+
+def _undecided(runs: pd.DataFrame) -> list[str]:
+    return [f"- {line}" for line in undecided(comparisons(runs))] or ["None."]
+
+
+def _fronts(track: Track, runs: pd.DataFrame) -> list[str]:
+    found = fronts(track, with_differences(runs))
+    note = (
+        "Models that no other of their likelihood type beats in both score and bytes of decoding state after "
+        "2,048 tokens (Pareto front), from the smallest state to the largest. Models that have not learned "
+        "the workload and those without a decoding state are left out."
+    )
+    return [*_table(["workload", "likelihood", "front"], cells(found)), "", note]
 
 
 def _tally(pairs: pd.DataFrame) -> list[str]:

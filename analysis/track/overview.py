@@ -1,0 +1,60 @@
+"""The map of a track: which models win on which workloads."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis.stats.comparisons import comparisons
+from analysis.stats.verdicts.verdict_test import BETTER, WORSE
+from analysis.stats.versus_baseline import with_differences
+from analysis.track.results import tally
+from analysis.track.rules import Track
+
+INCHES = (1.05, 0.36)
+"""Width and height of a field."""
+CAPTION = "Mean score. Colour: share of the models of its type that it is better than, less worse than."
+
+
+def overview(track: Track, runs: pd.DataFrame) -> Figure | None:
+    """Return the map of models by workloads; None where no two models can be compared yet.
+
+    A field holds the mean score. Its colour is the number of models of the same likelihood type that the
+    model is better than, less those it is worse than, as a share of them all: blue is better than all, red
+    worse than all, white undecided or not compared.
+
+    Args:
+        runs: from ``analysis.track.results.scored_runs``.
+    """
+    arms = with_differences(runs).query("kind == 'arm' and seeds > 0").set_index(["arm", "task"])
+    counts = tally(comparisons(runs))
+    if counts.empty:
+        return None
+    counts = counts.set_index(["model", "task"])
+    scored = {str(name) for name in arms.index.get_level_values("arm")}
+    tasks = [w.name for w in track.workloads if w.name in arms.index.get_level_values("task")]
+    models = [*(name for name in track.backbones if name in scored), *sorted(scored - set(track.backbones))]
+    figure = Figure(figsize=(2 + INCHES[0] * len(tasks), 1.5 + INCHES[1] * len(models)), layout="constrained")
+    axes = figure.add_subplot()
+    shares = [[_share(counts, (model, task)) for task in tasks] for model in models]
+    axes.pcolormesh(shares, cmap="RdBu", vmin=-1.3, vmax=1.3, edgecolors="white")
+    for row, model in enumerate(models):
+        for column, task in enumerate(tasks):
+            if (model, task) in arms.index:
+                text = f"{arms.loc[(model, task), 'score']:.3f}"
+                axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", fontsize=9)
+    axes.set_xticks([place + 0.5 for place in range(len(tasks))], [t.replace("_", "\n") for t in tasks])
+    axes.set_yticks([place + 0.5 for place in range(len(models))], models)
+    axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
+    axes.invert_yaxis()
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel(CAPTION, fontsize=9)
+    return figure
+
+
+def _share(counts: pd.DataFrame, key: tuple[str, str]) -> float:
+    if key not in counts.index:
+        return 0.0
+    row = counts.loc[key].drop("likelihood")
+    better, worse, others = float(row.get(BETTER, 0)), float(row.get(WORSE, 0)), float(row.sum())
+    return (better - worse) / others
