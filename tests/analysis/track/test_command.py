@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis.track.__main__ import main
+from tests.experiments.test_toy_backbone import PYTHON, YAML
 
 STUDY = """# @package _global_
 defaults:
@@ -88,7 +90,9 @@ def cells(folder: Path) -> set[str]:
 
 
 @pytest.mark.full
-def test_a_track_is_run_once_and_takes_another_model(toy: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_track_is_run_once_and_takes_another_model(
+    toy: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = ["toy", f"config_dir={toy}/conf", f"runs={toy}/runs"]
     assert main(words) == 0, capfd.readouterr().err
     analysis = toy / "runs" / "track_toy" / "analysis"
@@ -106,15 +110,19 @@ def test_a_track_is_run_once_and_takes_another_model(toy: Path, capfd: pytest.Ca
     assert "Nothing was trained" in printed
     assert not cells(toy / "runs" / "track_toy")
 
-    # Another model: only its runs are trained, and it is compared with the one of the frame.
-    assert main([*words, "--add", "s4"]) == 0, capfd.readouterr().err
-    assert cells(toy / "runs" / "track_toy") == {"s4-lookup-nano/s0", "s4-lookup-nano/s1"}
-    assert cells(toy / "runs" / "track_toy_rates") == {"s4-lookup-nano/s100"}
+    # A model of two files outside the checkout: only its runs are trained, then compared with the others.
+    (toy / "conf" / "backbone").mkdir()
+    (toy / "conf" / "backbone" / "my_toy.yaml").write_text(YAML)
+    (toy / "my_toy.py").write_text(PYTHON)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(toy), os.environ.get("PYTHONPATH", "")]))
+    assert main([*words, "--add", "my_toy"]) == 0, capfd.readouterr().err
+    assert cells(toy / "runs" / "track_toy") == {"my_toy-lookup-nano/s0", "my_toy-lookup-nano/s1"}
+    assert cells(toy / "runs" / "track_toy_rates") == {"my_toy-lookup-nano/s100"}
     pairs = pd.read_csv(analysis / "pairs.csv")
-    assert {*pairs["model"], *pairs["other"]} == {"decoder", "s4"}
+    assert {*pairs["model"], *pairs["other"]} == {"decoder", "my_toy"}
     assert pairs["verdict"].notna().all()
     tables = (analysis / "track.md").read_text()
-    assert "| s4 |" in tables
+    assert "| my_toy |" in tables
     assert "lookup: longer" in tables
 
 
