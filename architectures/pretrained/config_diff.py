@@ -24,6 +24,7 @@ TRAINING = (
     "experts.capacity_factor",
     "experts.jitter",
     "experts.balance",
+    "experts.balance_counts",
     "experts.balance_coefficient",
     "experts.z_coefficient",
     "dt_min",

@@ -6,6 +6,26 @@ import hashlib
 import json
 from typing import Any
 
+RESULT_TRAINER = (
+    "validation_examples",
+    "test_examples",
+    "evaluate_every",
+    "extra_evaluations",
+    "non_finite",
+)
+"""Settings of the trainer that decide a result."""
+
+ADDED: dict[str, dict[str, Any]] = {
+    "backbone": {"experts.balance_counts": "chosen"},
+    "objective": {},
+    "task": {"train_examples": None},
+    "trainer": {"non_finite": "stop"},
+    "optimizer": {"mup_base_width": None, "decay_end_fractions": [1.0]},
+}
+"""Settings that came later, by section and dotted key, with the value that means what there was before.
+
+With this value they stay out of a digest, so that the digests of stored configurations do not change."""
+
 
 def result_settings(resolved: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a configuration that decide a run's result.
@@ -14,17 +34,22 @@ def result_settings(resolved: dict[str, Any]) -> dict[str, Any]:
     """
     beside = ("seed", "runs", "tracking", "study", "names", "parallel", "init_from", "continue_from")
     kept = {k: v for k, v in resolved.items() if k not in beside}
-    fresh = ("train_examples", None)  # as before there was a choice
-    kept["task"] = {k: v for k, v in kept["task"].items() if k != "cache_dir" and (k, v) != fresh}
+    kept["task"] = {k: v for k, v in kept["task"].items() if k != "cache_dir"}
     kept["device"] = {"precision": kept["device"]["precision"]}
     kept["budget"] = {k: v for k, v in kept["budget"].items() if k != "micro_batch_size"}
-    sizes = ("validation_examples", "test_examples", "evaluate_every", "extra_evaluations")
-    trainer = {k: v for k, v in kept["trainer"].items() if k in sizes}
-    if kept["trainer"].get("non_finite", "stop") != "stop":  # else as before there was a choice
-        trainer["non_finite"] = kept["trainer"]["non_finite"]
-    plain = {"mup_base_width": None, "decay_end_fractions": [1.0]}  # as before there was a choice
-    optimizer = {k: v for k, v in kept["optimizer"].items() if k not in plain or v != plain[k]}
-    return _without_modules({**kept, "trainer": trainer, "optimizer": optimizer})
+    kept["trainer"] = {k: v for k, v in kept["trainer"].items() if k in RESULT_TRAINER}
+    for section, plain in ADDED.items():
+        kept[section] = _without_plain(kept[section], plain)
+    return _without_modules(kept)
+
+
+def _without_plain(section: dict[str, Any], plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a section without the settings that have their value of ``plain``, by dotted key."""
+    return {
+        key: _without_plain(value, plain, f"{prefix}{key}.") if isinstance(value, dict) else value
+        for key, value in section.items()
+        if prefix + key not in plain or value != plain[prefix + key]
+    }
 
 
 def _without_modules(value: Any) -> Any:

@@ -33,8 +33,9 @@ def router_losses(routing: Routing, valid_BT: Tensor | None, config: ExpertsConf
 def balance_loss(routing: Routing, valid_BT: Tensor | None, config: ExpertsConfig) -> Tensor:
     """Return X/K sum_x f_x P_x, summed over sequences; dropped tokens count as choices.
 
-    f_x is the fraction of tokens that chose expert x and P_x its mean normalised score: 1 is perfect balance,
-    X/K all tokens on the same experts. Taken for each sequence (DeepSeek-V3, arXiv 2412.19437, eq. 17-20) it
+    f_x is the fraction of tokens that chose expert x, or with ``balance_counts=affinity`` have it among
+    their K highest scores, and P_x its mean normalised score: 1 is perfect balance, X/K all tokens on the
+    same experts. Taken for each sequence (DeepSeek-V3, arXiv 2412.19437, eq. 17-20) it
     does not depend on how a batch is split. Taken for a batch (Switch, arXiv 2101.03961, eq. 4-6) it is a
     product of two means over the batch, which micro-batches cannot reproduce: each then has its own, and the
     mean of those is what is trained.
@@ -42,7 +43,10 @@ def balance_loss(routing: Routing, valid_BT: Tensor | None, config: ExpertsConfi
     score_BTX = routing.score_BTX
     if config.score == "sigmoid":
         score_BTX = score_BTX / score_BTX.sum(-1, keepdim=True)
-    chosen_BTX = torch.zeros_like(score_BTX).scatter(-1, routing.expert_BTK, 1.0)
+    expert_BTK = routing.expert_BTK
+    if config.balance_counts == "affinity":
+        expert_BTK = routing.score_BTX.topk(config.experts_per_token, dim=-1).indices
+    chosen_BTX = torch.zeros_like(score_BTX).scatter(-1, expert_BTK, 1.0)
     sequences = 1
     if config.balance == "batch":  # one sequence of all tokens, for as many as it stands for
         sequences = len(score_BTX)

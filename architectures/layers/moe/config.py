@@ -7,6 +7,7 @@ from dataclasses import dataclass
 SCORES = ("softmax", "sigmoid")
 CHOICES = ("token", "expert")
 BALANCES = ("sequence", "batch")
+COUNTS = ("chosen", "affinity")
 DISPATCHES = ("auto", "grouped", "loop", "padded", "reference")
 
 
@@ -54,8 +55,13 @@ class ExpertsConfig:
     balance: str = "sequence"
     """Scope of the balance loss: each ``sequence``, which does not depend on how a batch is split,
     or the ``batch`` that is passed at once (Switch, Mixtral): under accumulation, each micro-batch."""
+    balance_counts: str = "chosen"
+    """Experts of a token that the balance loss counts: the ``chosen`` ones, or the k of the highest
+    ``affinity``, without bias and groups (DeepSeek-V3, arXiv 2412.19437, eq. 18). Without a bias and groups
+    they are the same."""
     balance_coefficient: float = 0.01
-    """Weight of the balance loss, for each layer; 1 times it is perfect balance."""
+    """Weight of the balance loss, for each layer; 1 times it is perfect balance. The losses of layers add up:
+    where a source divides by the number of layers, so must the coefficient."""
     z_coefficient: float = 0.0
     """Weight of the router z-loss, for each layer (ST-MoE, arXiv 2202.08906): the mean over a sequence of
     the squared log-sum-exp of the logits."""
@@ -73,6 +79,7 @@ class ExpertsConfig:
             ("score", SCORES),
             ("choice", CHOICES),
             ("balance", BALANCES),
+            ("balance_counts", COUNTS),
             ("dispatch", DISPATCHES),
         ):
             if getattr(self, name) not in known:

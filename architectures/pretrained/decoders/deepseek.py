@@ -195,6 +195,7 @@ class DeepseekV3(DeepseekV2):
             num_groups=hf["n_group"],
             groups_per_token=hf["topk_group"],
             bias_rate=0.001,
+            balance_counts="affinity",
             balance_coefficient=0.0001,
         )
 

@@ -41,6 +41,9 @@ class Olmoe(Mixture):
             num_experts=hf["num_experts"],
             experts_per_token=hf["num_experts_per_tok"],
             renormalise=hf["norm_topk_prob"],
+            balance="batch",
+            balance_coefficient=0.01 / hf["num_hidden_layers"],  # megablocks divides by the layers
+            z_coefficient=0.001,
         )
 
     @classmethod

@@ -322,6 +322,24 @@ def small_experts(config: Any) -> Any:
     return dataclasses.replace(own, **few, **groups, d_ff=own.d_ff and 12)
 
 
+@pytest.mark.parametrize(
+    ("name", "layers", "total"),
+    [
+        ("olmoe_1b_7b", 16, 0.01),  # megablocks divides the loss of all layers by their number
+        ("mixtral_8x7b", 32, 0.02 * 2),  # transformers takes all layers as one, and k where ours is 1
+        ("jamba_v0_1", 16, 0.001 * 2),
+        ("deepseek_v3", 58, 58 * 0.0001),  # equation 17, for each layer
+    ],
+)
+def test_the_balance_losses_of_all_layers_add_up_to_the_source_s(
+    name: str, layers: int, total: float
+) -> None:
+    """At perfect balance, where the loss of a layer is its coefficient."""
+    _, config = preset(name)
+    assert config.feedforward_types.count("experts") == layers
+    assert layers * config.experts.balance_coefficient == pytest.approx(total)
+
+
 def small(name: str) -> Backbone:
     """The preset with small sizes and everything else as it is, its weights large enough to show faults."""
     cls, config = preset(name)

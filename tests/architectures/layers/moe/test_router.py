@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from architectures.layers.moe.balance_loss import router_losses
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.experts import Experts
 from architectures.layers.moe.router import Router, Routing
@@ -212,6 +213,39 @@ def test_sigmoids_are_normalised_in_the_balance_loss():
     assert layer(x)[1]["balance"].item() == pytest.approx(0.01, rel=1e-9)
 
 
+@pytest.mark.parametrize(("counts", "expected"), [("chosen", 3 * 0.35), ("affinity", 3 * 0.55)])
+def test_a_bias_moves_the_choice_and_not_the_affinities_that_are_counted(counts, expected):
+    """DeepSeek-V3, equations 17 to 20: both tokens choose expert 1 by its bias, and have most affinity to 0.
+
+    The mean affinities are 0.55, 0.35 and 0.1, so the loss is 3 times 0.35, or by equation 18 3 times 0.55.
+    """
+    affinity = torch.tensor([[0.6, 0.3, 0.1], [0.5, 0.4, 0.1]], dtype=torch.float64)
+    settings = {"score": "sigmoid", "bias_rate": 0.1, "balance_counts": counts, "balance_coefficient": 1.0}
+    made = router(3, 1, D=2, **settings)
+    with torch.no_grad():
+        made.weight.copy_(affinity.logit().T)
+        made.selection_X.copy_(torch.tensor([-0.3, 0.3, 0.0]))
+    routing = made.route(torch.eye(2, dtype=torch.float64)[None], None)
+    assert routing.expert_BTK.flatten().tolist() == [1, 1]
+    assert router_losses(routing, None, made.config)["balance"].item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_balance_counts_affinities_within_all_groups():
+    """A token may visit the second group only, and has most affinity to an expert of the first."""
+    affinity = torch.tensor([[0.6, 0.05, 0.4, 0.45]], dtype=torch.float64)
+    losses = {}
+    for counts in ("chosen", "affinity"):
+        made = router(
+            4, 1, D=1, score="sigmoid", num_groups=2, balance_counts=counts, balance_coefficient=1.0
+        )
+        with torch.no_grad():
+            made.weight.copy_(affinity.logit().T)
+        losses[counts] = router_losses(
+            made.route(torch.ones(1, 1, 1, dtype=torch.float64), None), None, made.config
+        )["balance"].item()
+    assert losses == pytest.approx({"chosen": 4 * 0.45 / 1.5, "affinity": 4 * 0.6 / 1.5}, rel=1e-6)
+
+
 def test_router_z_loss_by_hand():
     """Mean of the squared log-sum-exp over each sequence's valid tokens."""
     layer, x = experts(4, 2, z_coefficient=0.2), tokens(2, 5, 6)
@@ -335,6 +369,7 @@ def test_the_bias_is_saved_and_the_counts_are_not():
         {"score": "tanh"},
         {"choice": "both"},
         {"balance": "layer"},
+        {"balance_counts": "all"},
         {"dispatch": "fast"},
         {"shared_gate": True},
         {"num_groups": 3},
