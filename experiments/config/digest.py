@@ -17,7 +17,7 @@ RESULT_TRAINER = (
 
 ADDED: dict[str, dict[str, Any]] = {
     "backbone": {"experts.balance_counts": "chosen"},
-    "objective": {},
+    "objective": {"average": "tokens"},
     "task": {"train_examples": None},
     "trainer": {"non_finite": "stop"},
     "optimizer": {"mup_base_width": None, "decay_end_fractions": [1.0]},

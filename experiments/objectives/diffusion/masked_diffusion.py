@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,7 @@ ESTIMATORS = {
     "fixed_count": "NELBO, a fixed number of masks drawn uniformly, stratified",
     "time": "NELBO, Monte Carlo over stratified times",
 }
+AVERAGES = ("tokens", "sequences")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,10 @@ class MaskedDiffusionConfig:
     """Smallest time drawn in training, which bounds the weight."""
     noise: NoiseConfig = field(default_factory=NoiseConfig)
     """The masking probability at a time, and how times are drawn."""
+    average: str = "tokens"
+    """The mean that the training loss is: over all scored ``tokens`` of the batch, or over its ``sequences``,
+    each the mean over its own scored tokens, as LLaDA is fine-tuned (GUIDELINES.md). They differ where
+    sequences score different numbers of tokens: by sequence, a token of a short answer counts for more."""
     estimator: str = "fixed_count"
     """The estimator of the bound: ``fixed_count`` masks (LLaDA, equation 6; far less variance) or by
     Monte Carlo over ``time``."""
@@ -80,6 +85,8 @@ class MaskedDiffusionConfig:
             raise ValueError(
                 f"min_time={self.min_time} must lie between 0 and noise.max_time={self.noise.max_time}"
             )
+        if self.average not in AVERAGES:
+            raise ValueError(f"average={self.average!r} is unknown{nearest(self.average, AVERAGES)}")
         if self.estimator not in ESTIMATORS:
             raise ValueError(f"estimator={self.estimator!r} is unknown{nearest(self.estimator, ESTIMATORS)}")
         if self.evaluation_samples < 1 or self.sampling_steps < 1:
@@ -133,7 +140,11 @@ class MaskedDiffusion(UnmaskingObjective):
         masked_fraction_BK = masked_fraction(time_BK, self.noise)
         masked_BT = (torch.rand(B, T, generator=generator) < masked_fraction_BK[:, block_T]) & scored_BT
         weight_BT = masked_BT / inverse_weight(time_BK, self.noise)[:, block_T]
-        return self._view(batch, batch.tokens_BT, masked_BT, weight_BT, masked_fraction_BK[:, 0])
+        view = self._view(batch, batch.tokens_BT, masked_BT, weight_BT, masked_fraction_BK[:, 0])
+        if self.config.average == "tokens":
+            return view
+        weight_BT = view.weight_BT / view.count_B.clamp_min(1)[:, None]
+        return replace(view, weight_BT=weight_BT, count_B=view.count_B.clamp_max(1))
 
     def _times(self, rows: int, blocks: int, generator: torch.Generator) -> Tensor:
         """Times (B, K), spread evenly over all of them: far less variance than independent draws."""

@@ -12,6 +12,7 @@ Shapes: X any.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +20,6 @@ from torch import Tensor
 
 from experiments.runtime.errors import nearest
 
-SCHEDULES = ("linear", "polynomial", "cosine", "geometric")
 TIMES = ("shared_offset", "antithetic", "independent")
 
 
@@ -28,8 +28,10 @@ class NoiseConfig:
     """A noise schedule, and how times are drawn for training."""
 
     schedule: str = "linear"
-    """``linear`` m = t (the log-linear schedule of MDLM, up to its epsilon), ``polynomial`` m = t^power,
-    ``cosine`` m = cos(pi/2 (1 - t)), ``geometric`` m = 1 - exp(-sigma_min^(1-t) sigma_max^t)."""
+    """``linear`` m = t (the log-linear schedule of MDLM, up to its epsilon), ``polynomial`` m = t^power
+    (MD4), ``cosine`` m = cos(pi/2 (1 - t)) (MD4), ``geometric`` m = 1 - exp(-sigma_min^(1-t) sigma_max^t)
+    (SEDD), ``mdlm_cosine`` m = 1 - cos(pi/2 t) (MDLM, and BD3LM's cosine), ``mdlm_cosine_squared``
+    m = 1 - cos(pi/2 t)^2 (MDLM), ``bd3lm_log`` m = log2(1 + t) (BD3LM)."""
     power: float = 2.0
     """Of the polynomial schedule."""
     sigma_min: float = 1e-5
@@ -38,7 +40,9 @@ class NoiseConfig:
     """Of the geometric schedule, at time 1."""
     times: str = "shared_offset"
     """``shared_offset`` one offset spreads the times of a batch evenly (MD4), ``antithetic`` one draw in
-    each of as many equal intervals (MDLM), ``independent``."""
+    each of as many equal intervals (MDLM), ``independent``. In block diffusion the times are dealt out to the
+    blocks in random order; BD3LM's code deals them in order, so that a block always has a time of the same
+    part of the range."""
     max_time: float = 1.0
     """Largest time drawn in training; the smallest is ``min_time``. A narrower range trains with less
     variance on what is then no bound any more (the clipped schedules of block diffusion)."""
@@ -59,32 +63,48 @@ class NoiseConfig:
             raise ValueError(f"noise.max_time={self.max_time} must lie in (0, 1]")
 
 
+Schedule = Callable[[Tensor, NoiseConfig], Tensor]
+
+
 def masked_fraction(time_X: Tensor, config: NoiseConfig) -> Tensor:
     """Return the probability m(t) that a token is masked."""
-    if config.schedule == "linear":
-        return time_X
-    if config.schedule == "polynomial":
-        return time_X**config.power
-    if config.schedule == "cosine":
-        # The sine of t is exact near 0, where the cosine of 1 - t cancels.
-        return torch.sin(math.pi / 2 * time_X)
-    return -torch.expm1(-_sigma(time_X, config))
+    return SCHEDULES[config.schedule][0](time_X, config)
 
 
 def inverse_weight(time_X: Tensor, config: NoiseConfig) -> Tensor:
     """Return 1 / w(t) = m(t) / m'(t), which masked tokens' cross-entropies are divided by."""
-    if config.schedule == "linear":
-        return time_X
-    if config.schedule == "polynomial":
-        return time_X / config.power
-    if config.schedule == "cosine":
-        return 2 / math.pi * torch.tan(math.pi / 2 * time_X)
+    return SCHEDULES[config.schedule][1](time_X, config)
+
+
+def _geometric_inverse_weight(time_X: Tensor, config: NoiseConfig) -> Tensor:
     sigma_X = _sigma(time_X, config)
     return torch.expm1(sigma_X) / (sigma_X * math.log(config.sigma_max / config.sigma_min))
 
 
 def _sigma(time_X: Tensor, config: NoiseConfig) -> Tensor:
     return config.sigma_min ** (1 - time_X) * config.sigma_max**time_X
+
+
+SCHEDULES: dict[str, tuple[Schedule, Schedule]] = {
+    "linear": (lambda t, c: t, lambda t, c: t),
+    "polynomial": (lambda t, c: t**c.power, lambda t, c: t / c.power),
+    # The sine of t is exact near 0, where the cosine of 1 - t cancels; so is that of half of it below.
+    "cosine": (
+        lambda t, c: torch.sin(math.pi / 2 * t),
+        lambda t, c: 2 / math.pi * torch.tan(math.pi / 2 * t),
+    ),
+    "geometric": (lambda t, c: -torch.expm1(-_sigma(t, c)), _geometric_inverse_weight),
+    "mdlm_cosine": (
+        lambda t, c: 2 * torch.sin(math.pi / 4 * t) ** 2,
+        lambda t, c: 2 / math.pi * torch.tan(math.pi / 4 * t),
+    ),
+    "mdlm_cosine_squared": (
+        lambda t, c: torch.sin(math.pi / 2 * t) ** 2,
+        lambda t, c: torch.tan(math.pi / 2 * t) / math.pi,
+    ),
+    "bd3lm_log": (lambda t, c: torch.log1p(t) / math.log(2), lambda t, c: (1 + t) * torch.log1p(t)),
+}
+"""m(t) and m(t) / m'(t) of each schedule, by its name."""
 
 
 def draw_times(count: int, min_time: float, config: NoiseConfig, generator: torch.Generator) -> Tensor:

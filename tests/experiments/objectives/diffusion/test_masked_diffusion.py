@@ -205,6 +205,49 @@ def test_padding_is_neither_masked_nor_counted():
     assert score.bytes_B.tolist() == lengths
 
 
+def test_llada_is_fine_tuned_on_the_mean_of_the_means_of_its_answers():
+    """Its guidelines: sum the cross-entropies over p, divide each by its answer's length, take the mean."""
+    task, lengths = toys.Symbols(20), [2, 5, 10, 18]
+    batch = toys.padded_text(lengths, task.vocabulary)
+    generator = torch.Generator().manual_seed(3)
+    logits_BTV = torch.randn(4, 18, task.vocabulary.size, dtype=torch.float64, generator=generator)
+    output, losses = Output(logits_BTV=logits_BTV, hidden_BTD=logits_BTV), {}
+    for average in ("tokens", "sequences"):
+        trained = objective(task, average=average)
+        view = trained.view(batch, torch.Generator().manual_seed(1))
+        total, count = trained.loss(output, view)
+        losses[average] = (total / count).item()
+        parts = [
+            trained.loss(Output(logits_BTV=logits_BTV[[i]], hidden_BTD=logits_BTV), view.rows(i, i + 1))
+            for i in range(4)
+        ]
+        assert sum(part[0] for part in parts) / sum(part[1] for part in parts) == pytest.approx(total / count)
+    time_B1 = (
+        1 / objective(task).view(batch, torch.Generator().manual_seed(1)).weight_BT.max(1).values[:, None]
+    )
+    log_p_BTV = logits_BTV.masked_fill(
+        torch.arange(task.vocabulary.size) == task.vocabulary.mask, -torch.inf
+    ).log_softmax(-1)
+    nats_BT = -log_p_BTV.gather(-1, batch.tokens_BT[..., None])[..., 0]
+    masked_BT = view.weight_BT > 0
+    sums_B = (nats_BT * masked_BT / time_B1).nan_to_num(0.0).sum(1)
+    lengths_B = torch.tensor(lengths)
+    assert losses["sequences"] == pytest.approx((sums_B / lengths_B).mean().item(), rel=1e-5)
+    assert losses["tokens"] == pytest.approx((sums_B.sum() / 35).item(), rel=1e-5)
+    assert abs(losses["sequences"] - losses["tokens"]) > 0.01
+
+
+def test_rounding_a_grid_of_counts_prefers_even_ones():
+    """LLaDA's estimator: 8 copies of 12 tokens take counts 1.5 apart, and halves are rounded to even numbers.
+
+    Over all its starts an even count comes 1.5 times as often as it should, and an odd one half as often.
+    """
+    starts = torch.arange(1.0, 13.0)[:, None]
+    counts = ((starts + 1.5 * torch.arange(8)).round() - 1) % 12 + 1
+    share = torch.bincount(counts.flatten().long(), minlength=13)[1:] / 8
+    assert share.tolist() == [0.5, 1.5] * 6
+
+
 def test_of_a_probe_only_answers_are_masked():
     task = Recall(RecallConfig(sequence_length=32, num_pairs=4))
     batch = task.batch("train", 0, 0, 64)
@@ -220,7 +263,14 @@ def test_of_a_probe_only_answers_are_masked():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"min_time": 0.0}, {"min_time": 1.0}, {"evaluation_samples": 0}, {"sampling_steps": 0}]
+    "settings",
+    [
+        {"min_time": 0.0},
+        {"min_time": 1.0},
+        {"evaluation_samples": 0},
+        {"sampling_steps": 0},
+        {"average": "documents"},
+    ],
 )
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
