@@ -1,11 +1,11 @@
 """Does the order of models on small workloads predict their order on a larger text?
 
-    python -m analysis.bridge probes=docs/tracks/cpu.parquet text=runs/bridge/analysis/results.parquet
-    python -m analysis.bridge probes=probes text=bridge
+    python -m analysis.bridge probes=cpu text=bridge
+    python -m analysis.bridge probes=probes text=runs/bridge/analysis/results.parquet
 
-Compares the models that two frames of results have in common, by rank correlations over models: each workload
-of ``probes`` with the score of ``text``, and with its slices of recall. Writes bridge.csv, bridge.md and
-bridge.svg.
+Compares the models that both sides have in common, by rank correlations over models: each workload of
+``probes`` (of a track, under the score that its rules name) with the score of ``text``, and with its slices
+of recall. Writes bridge.csv, bridge.md and bridge.svg.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from analysis.figures.files import figure_bytes
 from analysis.load.study import load_study
 from analysis.stats.bridge import bridge
 from analysis.tables.bridge import bridge_markdown
+from analysis.track.frame import track_frame
+from analysis.track.results import scored_runs
+from analysis.track.rules import read_track, track_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +33,11 @@ class BridgeConfig:
     """The two frames, and where the results go."""
 
     probes: str = ""
-    """The workloads: a study, a folder inside ``runs``, or a frame of results, a Parquet file."""
+    """The workloads: a track, a study (a folder inside ``runs``), or a frame of results, a Parquet file."""
     text: str = ""
     """The larger text: a study or a Parquet file, of one task."""
     study: str = ""
-    """The study of a Parquet file that holds several, such as the test runs of a track; empty for all."""
+    """The study of a Parquet file that holds several; empty for all."""
     runs: str = "runs"
     """The folder of all studies."""
     out: str = "bridge"
@@ -46,7 +49,10 @@ class BridgeConfig:
 
 
 def read_side(name: str, config: BridgeConfig) -> pd.DataFrame:
-    """Return the runs of a study or of a frame. Raises ValueError."""
+    """Return the runs of a track, of a study or of a frame. Raises ValueError."""
+    if name in track_names():
+        track = read_track(name)
+        return scored_runs(track, track_frame(track, Path(config.runs)))
     if not name.endswith(".parquet"):
         return load_study(Path(config.runs), name)
     try:

@@ -86,6 +86,12 @@ class Track:
         )
 
 
+def track_names(roots: Sequence[Path] = (CONF,)) -> list[str]:
+    """Return the names of all tracks whose YAML files are in some folders."""
+    names = sorted({each.stem for root in roots for each in (root / "study" / "track").glob("*.yaml")})
+    return [MAIN, *(each for each in names if not each.endswith("_rates"))]
+
+
 def read_track(name: str, config_dir: str = "") -> Track:
     """Return a track. Raises ValueError where there is none of this name.
 
@@ -97,8 +103,7 @@ def read_track(name: str, config_dir: str = "") -> Track:
     study, rates = ("compare", "compare_rates") if name == MAIN else (f"track/{name}", f"track/{name}_rates")
     path = _find(roots, f"study/{study}.yaml")
     if path is None:
-        names = sorted({each.stem for root in roots for each in (root / "study" / "track").glob("*.yaml")})
-        known = [MAIN, *(each for each in names if not each.endswith("_rates"))]
+        known = track_names(roots)
         raise ValueError(f"'{name}' is no track{nearest(name, known)}; there are {', '.join(known)}")
     rates_path = _find(roots, f"study/{rates}.yaml")
     if rates_path is None:

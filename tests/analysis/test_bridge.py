@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.bridge import main
+from analysis.bridge import BridgeConfig, main, read_side
 from analysis.figures.bridge import bridge_figure
 from analysis.load.study import load_study
 from analysis.stats.bridge import WHOLE, bridge
@@ -59,6 +59,18 @@ def test_a_model_that_did_not_finish_is_left_out(both: Path, write_run: Any) -> 
     write_run("transformer", 0, None, study="probes", task="recall", status="diverged", likelihood=None)
     table = bridge(load_study(both, "probes"), load_study(both, "bridge"))
     assert (table["models"] == len(MODELS)).all()
+
+
+def test_a_track_counts_under_the_scores_that_its_rules_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {
+        "study": "track_cpu", "cell": "decoder-parity-nano", "digest": "a", "seed": 0, "task": "parity",
+        "backbone": "decoder", "status": "complete", "score": 0.9, "score_standard_error": 0.01,
+        "score_setting": "all", "finished_at": "2026-01-01",
+        "further": json.dumps({"sequence_length=64": 0.7}),
+    }  # fmt: skip
+    monkeypatch.setattr("analysis.bridge.track_frame", lambda track, runs: pd.DataFrame([row]))
+    found = read_side("cpu", BridgeConfig(probes="cpu", text="bridge"))
+    assert found[["arm", "task", "score"]].values.tolist() == [["decoder", "parity", 0.7]]
 
 
 def test_a_text_of_two_tasks_is_refused(both: Path) -> None:
