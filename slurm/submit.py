@@ -177,16 +177,48 @@ def commands(
     }  # fmt: skip
 
 
-def submit_jobs(jobs: Mapping[str, list[str]]) -> dict[str, str]:
-    """Submit the jobs one after the other; return their ids by name. Raises RunError."""
+def submit_jobs(jobs: Mapping[str, list[str]]) -> list[str]:
+    """Submit all the jobs, one after the other, or none: what was submitted before a failure is withdrawn.
+
+    Returns:
+        A line for each job, with its id.
+
+    Raises:
+        RunError: a job was not taken.
+    """
     ids: dict[str, str] = {}
-    for name, command in jobs.items():
-        words = list(command)
-        for earlier, number in ids.items():
-            words = [word.replace(f"${earlier}", number) for word in words]
-        ids[name] = call(*words).strip().partition(";")[0]  # ID, or ID;CLUSTER
-        print(f"{name}: job {ids[name]}: {shlex.join(words)}")
-    return ids
+    lines = []
+    try:
+        for name, command in jobs.items():
+            words = list(command)
+            for earlier, number in ids.items():
+                words = [word.replace(f"${earlier}", number) for word in words]
+            ids[name] = call(*words).strip().partition(";")[0]  # ID, or ID;CLUSTER
+            lines.append(f"{name}: job {ids[name]}: {shlex.join(words)}")
+    except BaseException as failure:
+        reason = str(failure) or type(failure).__name__
+        raise RunError(f"{reason}; {_withdraw(ids)}") from failure
+    return lines
+
+
+def _withdraw(ids: Mapping[str, str]) -> str:
+    """Cancel jobs that were submitted, and return what became of them."""
+    if not ids:
+        return "nothing was submitted"
+    named = ", ".join(f"{name} ({number})" for name, number in ids.items())
+    try:
+        call("scancel", *ids.values())
+    except RunError as error:
+        return f"already in the queue, and could not be withdrawn ({error}): {named}; scancel them"
+    return f"withdrawn again: {named}; nothing is left in the queue"
+
+
+def say(*lines: str) -> None:
+    """Print lines. A reader that has closed the pipe, such as ``head``, does not stop a submission half-way."""
+    try:
+        print(*lines, sep="\n", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def submit(words: Sequence[str]) -> int:
@@ -199,7 +231,7 @@ def submit(words: Sequence[str]) -> int:
         cluster = read_cluster(Path(config.cluster))
         os.environ["ARCHBENCH_CLUSTER"] = config.cluster  # which sbatch hands to the jobs
     else:
-        print(f"There is no {CLUSTER}: the cluster's defaults apply.")
+        say(f"There is no {CLUSTER}: the cluster's defaults apply.")
     if config.runs_per_task > 1 and cluster.processes > 1:
         raise ConfigError(
             f"runs_per_task={config.runs_per_task}: a run has {cluster.processes} processes "
@@ -213,20 +245,20 @@ def submit(words: Sequence[str]) -> int:
         for asked, error in planned.refusals:
             asked.refuse(error)
     if planned.stored:
-        print(f"{planned.stored} runs are rows of study.stored, which count as done.")
+        say(f"{planned.stored} runs are rows of study.stored, which count as done.")
     if not planned.runs:
         return failure
     queued = in_queue(planned.study)
     chosen = missing(planned.runs, queued)
     waiting = sum(run.status not in FINAL for run in planned.runs) - len(chosen)
     ended = len(planned.runs) - len(chosen) - waiting
-    print(
+    say(
         f"Study {planned.study.name}: {len(planned.runs)} runs, {ended} ended, {waiting} in the queue, "
         f"{len(chosen)} to submit."
     )
     for run in chosen:
         if run.status == RunStatus.REFUSED:
-            print(f"{run.key} was refused, and will be again unless this was mended: {run.message}")
+            say(f"{run.key} was refused, and will be again unless this was mended: {run.message}")
     if not chosen:
         return failure
     folder = new_folder(planned.study)
@@ -235,14 +267,14 @@ def submit(words: Sequence[str]) -> int:
     jobs = commands(config, cluster, folder, tasks, others)
     if config.submit:
         write_submission(folder, runs)
-        submit_jobs(jobs)
-        print(f"Logs in {folder}. To watch: {status_command(planned.study)}")
+        say(*submit_jobs(jobs))
+        say(f"Logs in {folder}. To watch: {status_command(planned.study)}")
         return failure
     prefix = f"ARCHBENCH_CLUSTER={shlex.quote(config.cluster)} " if "ARCHBENCH_CLUSTER" in os.environ else ""
     for name, command in jobs.items():
         quoted = " ".join(word if "=afterany:$" in word else shlex.quote(word) for word in command)
-        print(f"{name}=$({prefix}{quoted})")
-    print("Nothing was submitted; submit=true does it.")
+        say(f"{name}=$({prefix}{quoted})")
+    say("Nothing was submitted; submit=true does it.")
     return failure
 
 

@@ -34,7 +34,8 @@ from experiments.runtime.errors import (
 )
 from experiments.runtime.failures import to_run_error
 from experiments.runtime.memory import is_out_of_memory, peak_memory, reset_peak_memory
-from experiments.runtime.preemption import ORPHANED, Interruptions, check_progress, stops_at_once
+from experiments.runtime.preemption import ORPHANED, Interruptions, stops_at_once
+from experiments.runtime.restarts import check_progress
 from experiments.runtime.run_lock import RunLock
 from experiments.runtime.secrets import redact
 from experiments.tasks.metrics import Metric
@@ -66,9 +67,7 @@ def execute(settings: Settings) -> None:
         try:
             with _one_writer(folder.root) as lock:
                 if not _finished(folder, console):  # it may have ended while we waited for the lock
-                    collectives.run_on_rank_zero(
-                        lambda: check_progress(folder.root, checkpoint.newest_step(folder.checkpoints))
-                    )
+                    collectives.run_on_rank_zero(lambda: _check_progress(folder))
                     _execute(settings, folder, console, dims, lock)
         except Preempted as preempted:
             if preempted.reason == ORPHANED:
@@ -84,6 +83,17 @@ def _finished(folder: RunFolder, console: Console) -> bool:
         for line in closing_lines(folder.root, result):
             console.log(line)
     return finished
+
+
+def _check_progress(folder: RunFolder) -> None:
+    """Give a job up that restarts for nothing. Raises RunError."""
+    state = (checkpoint.newest_state(folder.checkpoints) or {}).get("train_state", {})
+    check_progress(
+        folder.root,
+        checkpoint.newest_step(folder.checkpoints),
+        float(state.get("seconds", 0.0)),
+        float(state.get("compile_seconds", 0.0)),
+    )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Preemption: reasons for which a run stops before its end, and jobs that restart without progress.
+"""Preemption: reasons for which a run stops before its end.
 
 A run stops on a signal, before the end of its SLURM job, or when the sweep that it belongs to is gone.
 A signal is only noted when it arrives. The trainer asks between two steps, and between two batches of an
@@ -14,15 +14,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from typing_extensions import TypedDict
-
-from experiments.runtime.atomic_io import write_json
-from experiments.runtime.errors import Preempted, RunError
-from experiments.runtime.json_state import read_json
+from experiments.runtime.errors import Preempted
 
 ORPHANED = "stopped because the sweep it belongs to is gone"
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
@@ -97,15 +92,6 @@ def _job_end(margin: float) -> float | None:
     return end - min(margin, length / 10)
 
 
-class RestartRecord(TypedDict):
-    """restarts.json."""
-
-    job: str
-    restart: int
-    step: int
-    without_progress: int
-
-
 @contextmanager
 def stops_at_once() -> Iterator[None]:
     """Let a signal that asks to stop end what has nothing to save yet, such as preparing data: code 75."""
@@ -121,41 +107,3 @@ def stops_at_once() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-MOST = 3
-"""Restarts without a new checkpoint after which a job is given up."""
-
-
-def check_progress(folder: Path, step: int) -> None:
-    """Counts the restarts of a SLURM job that found the run where the one before did.
-
-    The count stands in ``restarts.json`` and begins anew with a job of one's own making, so that issuing
-    the command again tries again.
-
-    Args:
-        folder: the run folder.
-        step: that of the newest checkpoint.
-
-    Raises:
-        RunError: the third restart in a row without a new checkpoint.
-    """
-    job = os.environ.get("SLURM_JOB_ID")
-    if job is None:
-        return
-    restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-    path = folder / "restarts.json"
-    try:
-        before = read_json(path, RestartRecord)
-    except RunError:
-        before = None  # counted from now on
-    idle = 0
-    if before is not None and before["job"] == job and restart > before["restart"] and step <= before["step"]:
-        idle = before["without_progress"] + 1
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(path, {"job": job, "restart": restart, "step": step, "without_progress": idle})
-    if idle >= MOST:
-        raise RunError(
-            f"{folder}: job {job} restarted {idle} times without a new checkpoint (still at step {step}). "
-            "See its output for why it dies, and submit it again when that is mended"
-        )

@@ -22,6 +22,7 @@ from experiments.runtime.errors import CheckpointError, DataError, DivergedError
 from experiments.runtime.memory import MicroBatcher
 from experiments.runtime.preemption import Interruptions
 from experiments.runtime.rank import process_rank
+from experiments.runtime.restarts import note_cost
 from experiments.runtime.run_lock import RunLock
 from experiments.runtime.secrets import redact
 from experiments.runtime.seeds import dropout_seed, objective_noise_seed
@@ -116,6 +117,8 @@ class Trainer:
             self.folder.root, self.model, self.config.keep_checkpoints, self.optimizer_config.ema is not None
         )
         self._resume()
+        if self.folder.writes:
+            note_cost(self.folder.root)
         other = "" if collectives.is_rank_zero() else f"-{process_rank().rank}"
         report = self.folder.root / "failures" / f"hang{other}.txt"
         with (

@@ -18,7 +18,8 @@ from experiments.run.refusal import refusals
 from experiments.run.study_summary import summary
 from experiments.runtime import run_lock
 from experiments.runtime.errors import ConfigError, Preempted
-from experiments.runtime.preemption import check_progress, stops_at_once
+from experiments.runtime.preemption import stops_at_once
+from experiments.runtime.restarts import check_progress
 from experiments.runtime.run_lock import RunLock, writer
 from slurm.submission import StudyRun
 from tests.analysis.conftest import write_run_folder

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from experiments.runtime import preemption
+from experiments.runtime import restarts
 from experiments.runtime.errors import Preempted, RunError
 from experiments.runtime.preemption import ORPHANED, Interruptions
 from experiments.runtime.watchdog import Watchdog
@@ -184,10 +184,50 @@ def test_f12_progress_starts_the_count_again(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     for restart, step in enumerate([0, 0, 0, 5, 5, 5, 9, 9, 9]):
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(restart))
-        preemption.check_progress(tmp_path, step)
+        restarts.check_progress(tmp_path, step)
     monkeypatch.setenv("SLURM_RESTART_COUNT", "9")
-    with pytest.raises(RunError, match="still at step 9"):
-        preemption.check_progress(tmp_path, 9)
+    with pytest.raises(RunError, match="stands at step 9"):
+        restarts.check_progress(tmp_path, 9)
+
+
+def test_f43_restarts_that_train_less_than_they_cost_are_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Any
+) -> None:
+    words = (*commands.TINY, *commands.RECALL, f"runs={tmp_path}")
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    # As with a time limit below the margin: each session is asked to stop at once, and takes one step.
+    monkeypatch.setattr(Interruptions, "reason", property(lambda self: "stopped by SIGUSR1"))
+    honest = Trainer._resume
+
+    def slow_start(self: Trainer) -> None:
+        time.sleep(0.2)
+        honest(self)
+
+    monkeypatch.setattr(Trainer, "_resume", slow_start)
+    for restart in range(3):
+        monkeypatch.setenv("SLURM_RESTART_COUNT", str(restart))
+        with pytest.raises(Preempted):
+            commands.train(*words)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "3")
+    with pytest.raises(RunError, match=r"to step 3, after .* s of starting.*CLUSTER_TIME") as given_up:
+        commands.train(*words)
+    assert given_up.value.exit_code == 1
+    assert commands.newest_step(commands.settings(*words).folder) == 3
+    record("F43", "time limit that allows one step a restart", 1, "exit 1 with both times at the third")
+
+
+def test_f43_a_restart_that_trains_longer_than_it_costs_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    for restart in range(10):
+        monkeypatch.setenv("SLURM_RESTART_COUNT", str(restart))
+        restarts.check_progress(tmp_path, restart, 100.0 * restart, 5.0 * restart)
+        path = tmp_path / restarts.NAME
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"cost": 90.0}))
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "10")
+    restarts.check_progress(tmp_path, 10, 1000.0, 60.0)  # compiling is part of the cost
+    assert json.loads(path.read_text())["without_progress"] == 1
 
 
 @times(default=1, full=50)

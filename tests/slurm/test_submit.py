@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from experiments.runtime.errors import ConfigError
+from experiments.runtime.errors import ConfigError, RunError
 from slurm import submit
 from slurm.cluster import ClusterConfig, read_cluster
 from slurm.queue import Task
@@ -113,6 +115,54 @@ def test_the_jobs_wait_for_each_other_and_take_what_the_cluster_file_says(tmp_pa
     assert "--dependency=afterany:$runs" in jobs["analysis"]
     assert not any("gpus" in word for name in ("prepare", "analysis") for word in jobs[name])
     assert jobs["prepare"][-2:] == ["experiments.plan", "study=study"]
+
+
+JOBS = {
+    "prepare": ["sbatch", "prepare"],
+    "runs": ["sbatch", "--dependency=afterany:$prepare"],
+    "analysis": ["sbatch", "--dependency=afterany:$runs"],
+}
+
+
+def stub_slurm(folder: Path, monkeypatch: pytest.MonkeyPatch, *, sbatch: str, scancel: str = "true") -> Path:
+    """Put programs before SLURM's that note how they are called; return the notes."""
+    notes = folder / "called"
+    for name, body in (("sbatch", sbatch), ("scancel", scancel)):
+        path = folder / name
+        path.write_text(f'#!/bin/sh\necho "{name} $*" >> {notes}\n{body}\n')
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return notes
+
+
+def test_a_study_is_submitted_wholly_or_withdrawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails = f"[ $(grep -c sbatch {tmp_path}/called) = 3 ] && echo 'no quota' >&2 && exit 1; echo 41"
+    notes = stub_slurm(tmp_path, monkeypatch, sbatch=fails)
+    with pytest.raises(RunError, match=r"no quota; withdrawn again: prepare \(41\), runs \(41\)"):
+        submit.submit_jobs(JOBS)
+    assert notes.read_text().splitlines()[-1] == "scancel 41 41"
+    stub_slurm(tmp_path, monkeypatch, sbatch=fails, scancel="exit 1")
+    notes.unlink()
+    with pytest.raises(RunError, match="could not be withdrawn"):
+        submit.submit_jobs(JOBS)
+
+
+def test_a_closed_pipe_does_not_leave_half_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = stub_slurm(tmp_path, monkeypatch, sbatch="echo 41")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from slurm.submit import say, submit_jobs\n"
+        "for _ in range(20_000):\n    say('a line that nobody reads')\n"
+        f"say(*submit_jobs({JOBS}))\nsay('end')\n"
+    )
+    command = f"PYTHONPATH={jobs.ROOT} {sys.executable} {program} | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    assert notes.read_text().splitlines() == [
+        "sbatch prepare",
+        "sbatch --dependency=afterany:41",
+        "sbatch --dependency=afterany:41",
+    ]
 
 
 def test_a_submission_is_read_as_it_was_written(tmp_path: Path) -> None:

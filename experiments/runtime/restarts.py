@@ -1,0 +1,114 @@
+"""Restarts of a SLURM job: a job whose restarts gain less training than they cost is given up."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import NotRequired
+
+from typing_extensions import TypedDict
+
+from experiments.runtime.atomic_io import write_json
+from experiments.runtime.errors import RunError
+from experiments.runtime.json_state import read_json
+
+NAME = "restarts.json"
+MOST = 3
+"""Restarts in a row that gained less than they cost, after which a job is given up."""
+
+_begun: float | None = None
+"""When the session of this process began (monotonic); None before its first."""
+
+
+class RestartRecord(TypedDict):
+    """restarts.json: the newest session of a run in a SLURM job."""
+
+    job: str
+    restart: int
+    step: int
+    """Step of the checkpoint that the session began from."""
+    seconds: NotRequired[float]
+    """Training seconds in that checkpoint."""
+    compile_seconds: NotRequired[float]
+    """Seconds of ``torch.compile`` in that checkpoint."""
+    cost: NotRequired[float]
+    """Seconds from the start of the process to its first step; absent if it did not get there."""
+    without_progress: int
+    """Sessions in a row, before this one, that gained less than they cost."""
+
+
+def check_progress(folder: Path, step: int, seconds: float = 0.0, compile_seconds: float = 0.0) -> None:
+    """Count the restarts of a SLURM job whose session before gained less training than its start had cost.
+
+    The count stands in ``restarts.json`` and begins anew with a job of one's own making, so that issuing
+    the command again tries again.
+
+    Args:
+        folder: the run folder.
+        step: that of the newest checkpoint.
+        seconds: time spent in training steps up to it.
+        compile_seconds: time that ``torch.compile`` took up to it, which is part of the cost.
+
+    Raises:
+        RunError: the third such restart in a row.
+    """
+    global _begun
+    _begun = time.monotonic() if _begun is not None else time.monotonic() - _process_age()
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return
+    restart = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    path = folder / NAME
+    before = _read(path)
+    strikes, last = 0, ""
+    if before is not None and before["job"] == job and restart > before["restart"]:
+        gained = seconds - before.get("seconds", 0.0)
+        cost = before.get("cost", 0.0) + compile_seconds - before.get("compile_seconds", 0.0)
+        if step <= before["step"]:
+            strikes, last = before["without_progress"] + 1, "the last one saved no new checkpoint"
+        elif gained < cost:
+            strikes = before["without_progress"] + 1
+            last = f"the last one trained {gained:.1f} s, to step {step}, after {cost:.1f} s of starting"
+    folder.mkdir(parents=True, exist_ok=True)
+    now: RestartRecord = {
+        "job": job,
+        "restart": restart,
+        "step": step,
+        "seconds": seconds,
+        "compile_seconds": compile_seconds,
+        "without_progress": strikes,
+    }
+    write_json(path, now)
+    if strikes >= MOST:
+        raise RunError(
+            f"{folder}: job {job} restarted {strikes} times without a new checkpoint, or with less training "
+            f"than a restart costs ({last}; it stands at step {step}). See its output for why it stops, give "
+            "it more time (CLUSTER_TIME, or --time of sbatch), and submit it again"
+        )
+
+
+def note_cost(folder: Path) -> None:
+    """Add to ``restarts.json`` what it took to get to the first step."""
+    if _begun is None or "SLURM_JOB_ID" not in os.environ:
+        return
+    if (now := _read(folder / NAME)) is not None:
+        write_json(folder / NAME, {**now, "cost": time.monotonic() - _begun})
+
+
+def _read(path: Path) -> RestartRecord | None:
+    """Return the record; None where there is none, or it is damaged: restarts are then counted anew."""
+    try:
+        return read_json(path, RestartRecord)
+    except RunError:
+        return None
+
+
+def _process_age() -> float:
+    """Return the seconds since this process began; 0 where the system does not say."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        up = float(Path("/proc/uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return max(0.0, up - int(fields[19]) / os.sysconf("SC_CLK_TCK"))
