@@ -214,7 +214,7 @@ def _withdraw(ids: Mapping[str, str]) -> str:
 
 
 def say(*lines: str) -> None:
-    """Print lines. A reader that has closed the pipe, such as ``head``, does not stop a submission half-way."""
+    """Print lines. A reader that has closed the pipe, such as ``head``, does not stop a submission."""
     try:
         print(*lines, sep="\n", flush=True)
     except BrokenPipeError:
