@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import socket
+import sys
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from experiments.data.document import Document, text_of_row
-from experiments.runtime.errors import DataError
+from experiments.runtime.errors import CheckpointError, DataError, is_full
 
 
 def read_hub(
@@ -45,6 +50,8 @@ def hub_rows(
     place = f"dataset '{dataset}'" + (f", config '{config}'" if config else "") + f", split '{split}'"
     import datasets  # takes most of a second, and only this source needs it
 
+    if not Path(dataset).is_dir():
+        _stop_asking_where_unreachable()
     # A folder is read in place; an absolute path keeps a name on the hub from shadowing it.
     name = str(Path(dataset).absolute()) if Path(dataset).is_dir() else dataset
     try:
@@ -57,20 +64,51 @@ def hub_rows(
         rows = datasets.load_dataset(name, config, revision=revision, split=split, streaming=streaming)
     except DataError:
         raise
+    except OSError as error:
+        if is_full(error) or "Not enough disk space" in str(error):
+            raise CheckpointError(
+                f"{place}: cannot be stored: {error}: make room, or choose another disk with HF_HOME"
+            ) from error
+        raise _not_found(place, error) from error
     except RuntimeError as error:
         raise DataError(
             f"{place}: cannot be read as plain data files ({error}). Datasets that need their own code "
             "are refused: use a version converted to Parquet"
         ) from error
-    except (datasets.exceptions.DatasetNotFoundError, OSError, ValueError) as error:
-        raise DataError(
-            f"{place}: not found ({type(error).__name__}: {error}). Check the name, the config and the "
-            "network; without a network use a local folder or task.source=embedded"
-        ) from error
+    except (datasets.exceptions.DatasetNotFoundError, ValueError) as error:
+        raise _not_found(place, error) from error
     features = rows.features or {}
     for i, row in enumerate(islice(rows, limit)):
         named = {key: _named(value, features.get(key)) for key, value in row.items()}
         yield f"{split}#{i}", f"{place}, row {i}", named
+
+
+CONNECT_SECONDS = 5.0
+"""Seconds to wait for a connection to the hub before it counts as unreachable."""
+
+
+@functools.cache
+def _stop_asking_where_unreachable() -> None:
+    """Let the client read its cache alone where the hub is out of reach; it would retry for a minute."""
+    import datasets
+    import huggingface_hub.constants as hub
+
+    if hub.HF_HUB_OFFLINE or urllib.request.getproxies():
+        return  # said already; or a proxy answers
+    address = urllib.parse.urlsplit(hub.ENDPOINT)
+    port = address.port or (80 if address.scheme == "http" else 443)
+    try:
+        socket.create_connection((address.hostname or "", port), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        sys.stderr.write(f"note: {address.hostname} cannot be reached ({error}): only its cache is read\n")
+        hub.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+
+
+def _not_found(place: str, error: Exception) -> DataError:
+    return DataError(
+        f"{place}: not found ({type(error).__name__}: {error}). Check the name, the config and the "
+        "network; without a network use a local folder or task.source=embedded"
+    )
 
 
 def _named(value: Any, feature: Any) -> Any:

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +26,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
 from experiments.data.baselines import XZ_LIMIT, text_of_tokens, unigram_bits_per_byte, xz_bits_per_byte
+from experiments.data.cache_room import LOCK, check_room, remove_leftovers, text_bytes, work_folder
 from experiments.data.chunk_hashes import CHUNK, SAMPLE, ChunkHasher, damaged, file_hash, sampled
 from experiments.data.corpus import (
     SPLITS,
@@ -38,6 +37,7 @@ from experiments.data.corpus import (
     identity,
 )
 from experiments.data.document import Document
+from experiments.data.local_files import find_files
 from experiments.data.tokenizers.make_tokenizer import load_tokenizer, tokenizer_description, train_tokenizer
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.atomic_io import sync
@@ -50,6 +50,8 @@ _FORMAT = 1
 _BATCH_CHARACTERS = 4_000_000
 _BATCH_DOCUMENTS = 1000
 _PROGRESS_SECONDS = 5.0
+MOST_BYTES_PER_TOKEN = 16
+"""Bytes of text that a learned token stands for, at most, when the disk is looked at beforehand."""
 
 
 class SplitCounts(TypedDict):
@@ -109,14 +111,24 @@ def open_token_file(
     key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
     folder = Path(cache_dir) / key
     if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{key}-", dir=folder.parent))
-        try:
+        with work_folder(folder) as work:
+            _check_room(corpus, tokenizer, work)
             _prepare(corpus, tokenizer, num_sentinels, settings, work)
             _publish(work, folder)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-    return _load(tokenizer, num_sentinels, folder)
+    opened = _load(tokenizer, num_sentinels, folder)
+    remove_leftovers(folder.parent)
+    return opened
+
+
+def _check_room(corpus: CorpusConfig, tokenizer: TokenizerConfig, work: Path) -> None:
+    """Look at the disk before anything is unpacked. Raises CheckpointError."""
+    if corpus.source != "files":
+        return
+    patterns = (corpus.paths, corpus.validation_paths, corpus.test_paths)
+    paths = [path for each in patterns if each for path in find_files(each)]
+    shortest = 1 if tokenizer.kind == "bytes" else MOST_BYTES_PER_TOKEN
+    size = text_bytes(paths, corpus.column) // shortest * np.dtype("<u2").itemsize
+    check_room(work, size, "this text as tokens")
 
 
 def _description(tokenizer: TokenizerConfig, num_sentinels: int) -> dict[str, Any]:
@@ -125,6 +137,7 @@ def _description(tokenizer: TokenizerConfig, num_sentinels: int) -> dict[str, An
 
 def _publish(work: Path, folder: Path) -> None:
     """Gives a complete folder its name. If another process was first, its folder stays."""
+    (work / LOCK).unlink(missing_ok=True)
     work.chmod(0o755)  # mkdtemp keeps others out; a cache is shared
     for path in [*work.iterdir(), work]:
         sync(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import os
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from experiments.run.settings import Settings
 from experiments.run.setup import run_setup
 from experiments.run.size_solver import Matched, Sizes, match, training_flops_per_token
 from experiments.runtime.device import torch_device
-from experiments.runtime.errors import CheckpointError, ConfigError, DataError
+from experiments.runtime.errors import CheckpointError, ConfigError, DataError, is_full
 from experiments.runtime.seeds import initialization_seed
 from experiments.tasks.task import Task
 from experiments.training import mup
@@ -50,7 +49,7 @@ def build_task(task_class: type[Task], config: Any, name: str) -> Task:
     try:
         return task_class(config)  # type: ignore[call-arg]
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        if is_full(error):
             raise CheckpointError(
                 f"task={name}: the data cannot be stored: {error}: make room, or choose another disk with "
                 "task.cache_dir="

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -69,6 +70,11 @@ class Preempted(SystemExit):
         super().__init__(code)
         self.args = (code, reason)  # so that it can travel between processes
         self.reason = reason
+
+
+def is_full(error: OSError) -> bool:
+    """Return True if a disk is full, its quota is used up, or nothing may be written to it."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 
 
 def nearest_folder(path: Path) -> str:

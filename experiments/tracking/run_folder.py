@@ -84,6 +84,8 @@ class RunFolder:
         write_text(self.root / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(redact(config))))
         write_json(self.root / "provenance.json", redact(provenance))
         (self.root / "result.json").unlink(missing_ok=True)
+        for leftover in self.root.glob(".*.tmp"):  # of a writer that was killed; there is one at a time
+            leftover.unlink(missing_ok=True)
 
     def log(self, row: dict[str, Any]) -> None:
         """Appends one row to metrics.jsonl."""

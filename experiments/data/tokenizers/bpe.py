@@ -72,7 +72,8 @@ class BPETokenizer(TextTokenizer):
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def save(self, folder: Path) -> None:
-        self._tokenizer.save(str(folder / "tokenizer.json"))
+        # Its own ``save`` does not raise OSError where the disk is full.
+        (folder / "tokenizer.json").write_text(self._tokenizer.to_str(pretty=True), encoding="utf-8")
 
 
 def _add_special_tokens(tokenizer: HFTokenizer, config: TokenizerConfig, num_sentinels: int) -> None:

@@ -6,6 +6,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from experiments.data import hub
 from experiments.data.corpus import CorpusConfig, documents
 from experiments.data.token_file import open_token_file
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
@@ -102,3 +103,19 @@ def test_a_dataset_that_needs_its_own_code_is_refused_and_the_code_not_run(datas
     with pytest.raises(DataError, match="split 'train'"):
         list(documents(corpus(script)))
     assert not witness.exists()
+
+
+def test_a_hub_out_of_reach_is_asked_once(dataset, monkeypatch, capsys):
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr(hub.urllib.request, "getproxies", dict)
+    hub._stop_asking_where_unreachable.cache_clear()
+    asked, honest = [], hub.socket.create_connection
+    monkeypatch.setattr(hub.socket, "create_connection", lambda *a, **k: asked.append(a) or honest(*a, **k))
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"dataset 'nobody/nothing'.*not found.*local folder"):
+            next(iter(documents(corpus("nobody/nothing"))))
+    assert len(asked) == 1
+    assert "127.0.0.1 cannot be reached" in capsys.readouterr().err
+    hub._stop_asking_where_unreachable.cache_clear()

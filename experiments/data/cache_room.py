@@ -1,0 +1,87 @@
+"""Room for prepared data: what it will take, and what killed preparations left behind.
+
+A preparation writes into a hidden folder beside its destination and holds a lock in it, which the system
+gives up for a process that dies. So the next one can tell what is left over from what is being written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from experiments.data.local_files import parquet_bytes
+from experiments.runtime.errors import CheckpointError
+
+LOCK = ".preparing"
+ABANDONED = 24 * 3600.0
+"""Seconds after which a hidden folder without a lock, of an earlier version, is left over."""
+
+
+def check_room(folder: Path, needed: int, what: str) -> None:
+    """Refuse to write more than the disk has room for. Raises CheckpointError with both figures."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise CheckpointError(
+            f"{folder}: {what} takes about {needed / 2**30:,.2f} GiB, and {free / 2**30:,.2f} GiB are free: "
+            "make room, or choose another disk with task.cache_dir="
+        )
+
+
+def text_bytes(paths: Sequence[Path], column: str) -> int:
+    """Return the bytes of text in plain and Parquet files; of the latter from their first rows.
+
+    Rows of JSON are left out: they may hold much besides their text.
+    """
+    plain = sum(path.stat().st_size for path in paths if path.suffix in (".txt", ".md"))
+    return plain + sum(parquet_bytes(path, column) for path in paths if path.suffix == ".parquet")
+
+
+@contextmanager
+def work_folder(destination: Path) -> Iterator[Path]:
+    """Make a hidden folder beside ``destination``, locked until it is published or the block ends.
+
+    It is removed at the end, unless it was renamed.
+    """
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{destination.name}-", dir=destination.parent))
+    try:
+        with (work / LOCK).open("w") as lock:
+            _lock(lock.fileno())
+            yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def remove_leftovers(cache: Path) -> None:
+    """Remove the hidden folders that killed preparations left. What another process writes is left alone."""
+    for work in cache.glob(".*-*/"):
+        if _is_left_over(work):
+            shutil.rmtree(work, ignore_errors=True)
+
+
+def _is_left_over(work: Path) -> bool:
+    try:
+        if not (work / LOCK).exists():
+            return time.time() - work.stat().st_mtime > ABANDONED
+        descriptor = os.open(work / LOCK, os.O_RDWR)
+    except OSError:  # it is gone, or another person's
+        return False
+    try:
+        return _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock a file; return False where another process has it, or where files cannot be locked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,141 @@
+"""F44: what a preparation takes, is told before it begins, and what killed ones left is removed."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from experiments.data import cache_room, local_files, token_file
+from experiments.data.cache_room import LOCK, remove_leftovers, work_folder
+from experiments.data.corpus import CorpusConfig
+from experiments.data.local_files import parquet_bytes, read_files
+from experiments.data.token_file import open_token_file
+from experiments.data.tokenizers.tokenizer import TokenizerConfig
+from experiments.run.plan import build_task
+from experiments.runtime.errors import CheckpointError, DataError
+from tests.faults.children import fork, in_a_child
+from tests.faults.test_fault_storage import small_disk
+
+
+def unfolding(folder: Path, rows: int) -> Path:
+    """A Parquet file of some kilobytes whose text is ``rows`` MiB."""
+    path = folder / "bomb.parquet"
+    column = pyarrow.DictionaryArray.from_arrays([0] * rows, ["a" * 2**20])
+    table = pyarrow.table({"text": column.cast(pyarrow.string())})
+    pyarrow.parquet.write_table(table, path, compression="zstd")
+    return path
+
+
+def test_a_parquet_file_that_unfolds_is_refused_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Any
+) -> None:
+    path = unfolding(tmp_path, 300)
+    assert path.stat().st_size < 20_000
+    assert parquet_bytes(path, "text") == pytest.approx(300 * 2**20, rel=0.01)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(cache_room.shutil, "disk_usage", lambda _: usage._replace(free=400 * 2**20))
+    corpus = CorpusConfig(source="files", paths=[str(path)])
+    with pytest.raises(CheckpointError, match=r"takes about 0.59 GiB, and 0.39 GiB are free.*cache_dir="):
+        open_token_file(corpus, TokenizerConfig(), 28, tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+    record("F44", "Parquet of kilobytes that unfolds to more than the disk", 1, "exit 6 with both figures")
+
+
+def test_large_rows_are_unpacked_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, asked, honest = unfolding(tmp_path, 20), [], local_files._blocks
+
+    def blocks(*arguments: Any) -> Any:
+        asked.append(arguments[3])
+        return honest(*arguments)
+
+    monkeypatch.setattr(local_files, "_blocks", blocks)
+    monkeypatch.setattr(local_files, "BLOCK", 2**21)
+    assert len(list(read_files([path], "text"))) == 20
+    assert asked[-1] <= 2
+
+
+def test_a_parquet_file_that_is_cut_names_itself(tmp_path: Path) -> None:
+    path = unfolding(tmp_path, 2)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DataError, match=r"bomb\.parquet: not a Parquet file"):
+        list(read_files([path], "text"))
+
+
+def text(folder: Path, size: int) -> CorpusConfig:
+    path = folder / "input.txt"
+    path.write_text("".join(f"{number:07d} " for number in range(size // 8)))
+    return CorpusConfig(source="files", paths=[str(path)])
+
+
+def test_what_a_killed_preparation_left_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Any
+) -> None:
+    cache, corpus = tmp_path / "cache", text(tmp_path, 8000)
+
+    def die(*arguments: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def work() -> None:
+        token_file._publish = die
+        open_token_file(corpus, TokenizerConfig(), 28, cache)
+
+    assert in_a_child(work) == -signal.SIGKILL
+    (left,) = cache.glob(".*-*")
+    assert (left / LOCK).exists()
+    old = cache / ".0123456789abcdef-old"  # of a version that held no lock
+    old.mkdir()
+    os.utime(old, (1, 1))
+    opened = open_token_file(corpus, TokenizerConfig(), 28, cache)
+    assert list(cache.iterdir()) == [opened.folder]
+    assert not (opened.folder / LOCK).exists()
+    record("F44", "SIGKILL while tokens are prepared", 1, "leftovers removed by the next run")
+
+
+def test_what_another_process_prepares_is_left_alone(tmp_path: Path) -> None:
+    def prepare() -> None:
+        with work_folder(tmp_path / "cache" / "0123"):
+            (tmp_path / "ready").touch()
+            time.sleep(60)
+
+    child = fork(prepare)
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.01)
+    remove_leftovers(tmp_path / "cache")
+    assert len(list((tmp_path / "cache").glob(".0123-*"))) == 1
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    remove_leftovers(tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bpe"])
+def test_a_full_cache_disk_is_storage(tmp_path: Path, kind: str, record: Any) -> None:
+    corpus = text(tmp_path, 400_000)
+    tokenizer = TokenizerConfig(kind=kind, vocab_size=300)
+
+    def prepare(_: Any) -> Any:
+        return open_token_file(corpus, tokenizer, 28, tmp_path / "disk" / "c")
+
+    def work() -> None:
+        try:
+            small_disk(tmp_path / "disk", "128k")
+        except OSError:  # no right to mount: the system refuses to let a file grow
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2**17, resource.RLIM_INFINITY))
+        cache_room.check_room = token_file.check_room = lambda *_: None
+        with pytest.raises(CheckpointError, match="cannot be stored") as refused:
+            build_task(prepare, None, "x")  # type: ignore[arg-type]
+        assert list((tmp_path / "disk" / "c").iterdir()) == []
+        os._exit(refused.value.exit_code)
+
+    assert in_a_child(work) == 6
+    record("F44", "disk of the cache full while tokens are written (tmpfs)", 2, "exit 6, nothing left behind")
