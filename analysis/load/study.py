@@ -58,7 +58,8 @@ from analysis.load.arm_names import arm_names
 from analysis.load.cache import CURVE, read_runs
 from analysis.load.joined_studies import join_studies
 from analysis.load.run_record import NUMBERS
-from experiments.runtime.errors import nearest_folder
+from experiments.config.sections import CONF
+from experiments.runtime.errors import nearest, nearest_folder
 
 LEADING = ("step", "tokens", "flops", "seconds")
 """Columns of every history, after ``path`` and ``kind``; the others follow in alphabetical order."""
@@ -149,16 +150,14 @@ def _load_curves(runs: Path, study: str) -> pd.DataFrame:
 
 def run_names(runs: Path, study: str) -> list[str]:
     """The run folders of a study inside its own, ``CELL-DIGEST/sSEED``, in order. Raises ValueError."""
-    remedy = f"run it first: python -m experiments.train study={study}"
     root = runs / study
     if not root.is_dir():
         studies = sorted(p.name for p in runs.iterdir() if p.is_dir()) if runs.is_dir() else []
         near = difflib.get_close_matches(study, studies, n=1)
-        hint = f"did you mean '{near[0]}'? " if near else ""
         there = f"studies there: {', '.join(studies)}" if studies else "there are none yet"
         if not runs.is_dir():
             there = f"there is no such folder{nearest_folder(runs)}"
-        raise ValueError(f"study={study} is not in {runs}/: {hint}{there}; or {remedy}")
+        raise ValueError(f"study={study} is not in {runs}/: {there}; {_remedy(study, near)}")
     cells = sorted(entry.name for entry in os.scandir(root) if "-" in entry.name and entry.is_dir())
     names = [
         f"{cell}/{entry.name}"
@@ -167,5 +166,14 @@ def run_names(runs: Path, study: str) -> list[str]:
         if entry.name[:1] == "s" and entry.name[1:].isdigit() and entry.is_dir()
     ]
     if not names:
-        raise ValueError(f"study={study} has no runs in {root}/: {remedy}")
+        raise ValueError(f"study={study} has no runs in {root}/: {_remedy(study, [])}")
     return names
+
+
+def _remedy(study: str, near: list[str]) -> str:
+    """Return how to get the runs of a study; of one that nobody wrote, the nearest (``near``, if any)."""
+    files = (path.relative_to(CONF / "study").with_suffix("") for path in (CONF / "study").rglob("*.yaml"))
+    known = {path.name: path.as_posix() for path in files if path.parts[0] != "parts"}
+    if study in known:
+        return f"run it first: python -m experiments.train study={known[study]}"
+    return f"nor is there a conf/study/{study}.yaml to run{nearest(study, near or known)}"

@@ -51,6 +51,13 @@ SYNONYMS = {
 }
 """Usual names of other programs, and ours."""
 
+EXTRAS = {
+    ("hydra/sweeper", "optuna"): "optuna",
+    ("hydra/launcher", "submitit_slurm"): "slurm",
+    ("hydra/launcher", "submitit_local"): "slurm",
+}
+"""Options that a package of an extra brings."""
+
 Function = Callable[[DictConfig], object]
 
 
@@ -237,6 +244,8 @@ def _unknown_option(group: str, option: str, text: str) -> str:
     options = [line.strip() for line in listed if re.fullmatch(r"\s*[\w.-]+\s*", line)]
     if (now := renamed_option(group, option)) is not None:
         return f"{group}={option} is now {group}={now}"
+    if (extra := EXTRAS.get((group, option))) is not None:
+        return f"{group}={option}: its package is not installed: pip install 'archbench[{extra}]'"
     return f"{group}={option}: there is no conf/{group}/{option}.yaml{nearest(option, options)}"
 
 

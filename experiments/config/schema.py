@@ -25,7 +25,7 @@ AXES = ("non_embedding", "active_non_embedding", "total", "flops")
 SCHEDULES = ("cosine", "wsd", "constant")
 PRECISIONS = ("fp32", "bf16")
 AUTO = "auto"
-MOST_LAYERS = 4096
+MOST_LAYERS = 1024
 """Layers at most: solving for the width of more takes minutes."""
 POLICIES = ("stop", "skip")
 COMPILED = ("none", "blocks")
@@ -164,6 +164,8 @@ class DeviceConfig:
     kernels: str = "auto"
     """Norms, activations, rotary positions and cross-entropy on a CPU: ``cpp`` (C++, one pass each),
     ``torch`` (PyTorch's own), ``auto`` for cpp where there is a compiler."""
+    force: bool = False
+    """True trains although memory or time, as estimated beforehand, does not suffice."""
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:

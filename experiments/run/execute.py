@@ -14,6 +14,7 @@ from experiments.config.tracking import TrackingConfig
 from experiments.evaluation.divergence import divergence
 from experiments.objectives.objective import Objective
 from experiments.run import resume_compatibility
+from experiments.run.bounds import check_run
 from experiments.run.closing import closing_lines
 from experiments.run.plan import build_model, plan
 from experiments.run.record import (
@@ -117,6 +118,7 @@ def _execute(
     # Several processes end together, between two steps.
     with stops_at_once() if collectives.world_size() == 1 else nullcontext():
         planned = collectives.rank_zero_first(lambda: plan(settings))
+    check_run(settings, planned.matched.config, planned.cost, planned.sizes.vocab_size)
     record = {**run_identity(settings), **planned.cost, "fingerprint": planned.task.fingerprint}
     if training_set := describe_training_set(planned.task):
         record["training_set"] = training_set

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from architectures.backbone import Backbone
 from experiments.objectives.objective import Objective
+from experiments.run.bounds import PRICED_EXAMPLES, check_task
 from experiments.run.model_files import load_state, read_tensors
 from experiments.run.settings import Settings
 from experiments.run.setup import run_setup
@@ -23,11 +23,6 @@ from experiments.training import mup
 
 STATE_LENGTH = 2048
 """Sequence length at which decoding states are compared."""
-
-TOKEN_BYTES = 24
-"""Bytes of a token of a batch: what is shown, its target and its weight."""
-PRICED_EXAMPLES = 64
-"""Examples whose mean lengths a run's FLOPs are computed from; most objectives show equally long ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,30 +52,9 @@ def build_task(task_class: type[Task], config: Any, name: str) -> Task:
         raise DataError(f"task={name}: the data cannot be read or prepared: {error}") from error
 
 
-def _check_memory(settings: Settings) -> None:
-    """Refuse what the memory of this machine cannot hold even before there is a model. Raises ConfigError."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    length = int(getattr(settings.task, "sequence_length", None) or 1)
-    symbols = int(getattr(settings.task, "num_symbols", None) or 1)
-    batch = settings.budget.batch_size
-    needed = {
-        f"task.sequence_length={length}: {PRICED_EXAMPLES} examples": PRICED_EXAMPLES * length * TOKEN_BYTES,
-        f"budget.batch_size={batch} with task.sequence_length={length}: a batch": batch
-        * length
-        * TOKEN_BYTES,
-        f"task.num_symbols={symbols}: an embedding of width 16 with its moments": symbols * 16 * 4 * 4,
-    }
-    for what, size in needed.items():
-        if size > memory:
-            raise ConfigError(
-                f"{what} would take {size / 2**30:,.1f} GiB, and this machine has {memory / 2**30:,.1f} GiB: "
-                "choose less"
-            )
-
-
 def plan(settings: Settings) -> Plan:
     """Solve for the size of the model and compute its cost. Allocates no weights."""
-    _check_memory(settings)
+    check_task(settings)
     task = build_task(settings.task_class, settings.task, settings.names.task)
     for split in ("validation", "test"):
         available = task.num_examples(split)

@@ -129,17 +129,35 @@ def match(cls: type[Backbone], config: BackboneConfig, scale: ScaleConfig, sizes
         return matched(config, measure(config))
     chosen = config
     if config.d_model is None:
+        _check_smallest(cls, config, scale, measure)
         chosen = _nearest_width(config, scale.target, measure)
     if getattr(config, config.fine_knob) is None:
         chosen = _turn_fine_knob(chosen, scale.target, measure)
     value = measure(chosen)
     if abs(value / scale.target - 1) > TOLERANCE:
-        raise ConfigError(
-            f"scale.targets.{scale.axis}={scale.target}: {cls.__name__} comes no nearer than {value} "
-            f"on this axis. The solver sets backbone.d_model and backbone.{config.fine_knob} where they "
-            "are null; leave them null, choose another target, or scale=given to keep all widths"
-        )
+        raise _out_of_reach(cls, config, scale, value)
     return matched(chosen, value)
+
+
+def _check_smallest(
+    cls: type[Backbone], config: BackboneConfig, scale: ScaleConfig, measure: Callable[[Any], int]
+) -> None:
+    """Refuse a target below the narrowest model at once: of many layers, solving for it takes minutes."""
+    smallest = dataclasses.replace(config, d_model=config.width_multiple)
+    if getattr(config, config.fine_knob) is None:
+        smallest = dataclasses.replace(smallest, **{config.fine_knob: 1})
+    assert scale.target is not None
+    value = measure(smallest)
+    if value > (1 + TOLERANCE) * scale.target:
+        raise _out_of_reach(cls, config, scale, value)
+
+
+def _out_of_reach(cls: type[Backbone], config: BackboneConfig, scale: ScaleConfig, value: int) -> ConfigError:
+    return ConfigError(
+        f"scale.targets.{scale.axis}={scale.target}: {cls.__name__} comes no nearer than {value} "
+        f"on this axis. The solver sets backbone.d_model and backbone.{config.fine_knob} where they "
+        "are null; leave them null, choose another target, or scale=given to keep all widths"
+    )
 
 
 def _size(model: Backbone, axis: str, sizes: Sizes) -> int:

@@ -28,7 +28,7 @@ class TensorBoardSink(Sink):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ModuleNotFoundError:
-            raise ValueError("its package is not installed: pip install '.[tensorboard]'") from None
+            raise ValueError("its package is not installed: pip install 'archbench[tensorboard]'") from None
         for path in (folder / "tensorboard").glob("events.out.tfevents.*"):
             path.unlink()  # its rows are in the record and come again
         self.writer = SummaryWriter(str(folder / "tensorboard"), flush_secs=FLUSH_SECONDS)

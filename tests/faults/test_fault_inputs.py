@@ -13,7 +13,7 @@ import pytest
 
 from analysis.cli import csv_text
 from analysis.load.study import load_study
-from experiments.config.hydra_app import SYNONYMS, _unknown_key
+from experiments.config.hydra_app import SYNONYMS, _unknown_key, explain
 from experiments.run.refusal import refusals
 from experiments.run.study_summary import summary
 from experiments.runtime import run_lock
@@ -93,7 +93,7 @@ OUT_OF_BOUNDS = {
     "study.name=-rf": "study.name='-rf' names a folder",
     "budget.micro_batch_size=7": "micro_batch_size=7 is more than batch_size=4",
     "device.threads=100000": "threads=100000 must lie in 1 to",
-    "scale.depth=100000": "depth=100000 must lie in 1 to 4096",
+    "scale.depth=100000": "depth=100000 must lie in 1 to 1024",
     "budget.tokens=1e6": "write budget.tokens=1000000",
     "budget.tokens=1M": "write budget.tokens=1000000",
     "optimizer.schedule=linear": "of cosine, wsd, constant",
@@ -119,6 +119,33 @@ def test_f41_what_no_memory_holds_is_refused_with_the_figure(word: str, record: 
     with pytest.raises(ConfigError, match=r"would take [\d,.]+ GiB, and this machine has"):
         plan(chosen)
     record("F41", f"`{word}`", 1, "exit 2 with both figures")
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("budget.batch_size=10000000", r"10000000 sequences of 32 tokens at once.* would take [\d,.]+ GiB"),
+        ("scale.targets.non_embedding=100000000000", r"parameters with gradients and moments would take"),
+        ("budget.tokens=1000000000000000000", r"FLOPs take [\d,.]+ years on this machine"),
+    ],
+)
+def test_f41_a_run_that_no_machine_holds_or_ends_is_refused_unless_forced(
+    word: str, message: str, record: Any
+) -> None:
+    from experiments.run.bounds import check_run
+    from experiments.run.plan import plan
+
+    words = (*commands.TINY, *commands.RECALL, word)
+    for forced in (False, True):
+        chosen = commands.settings(*words, f"device.force={str(forced).lower()}")
+        planned = plan(chosen)
+        arguments = (chosen, planned.matched.config, planned.cost, planned.sizes.vocab_size)
+        if forced:
+            check_run(*arguments)
+        else:
+            with pytest.raises(ConfigError, match=message + r".*device\.force=true"):
+                check_run(*arguments)
+    record("F41", f"`{word}`", 1, "exit 2 with both figures, unless device.force=true")
 
 
 @pytest.mark.parametrize("key", ["lr", "model", "epochs", "trainer.max_steps", "batch_size", "task.seq_len"])
@@ -151,3 +178,26 @@ def test_f41_a_signal_while_data_is_prepared_means_what_it_means_later(
     assert stopped.value.code == 75
     assert signal.getsignal(number) == before
     record("F11", f"{number.name} while data is prepared", 1, "exit 75, nothing left behind")
+
+
+@pytest.mark.parametrize(
+    ("study", "message"),
+    [
+        ("nope", r"nor is there a conf/study/nope\.yaml to run; options: .*compare"),
+        ("compar", r"conf/study/compar\.yaml to run; did you mean 'compare'\?"),
+        ("compare", "run it first: python -m experiments.train study=compare$"),
+        ("digits", "run it first: python -m experiments.train study=reproduce/digits$"),
+    ],
+)
+def test_f42_a_study_that_was_not_run_names_what_can_be(tmp_path: Path, study: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_study(tmp_path, study)
+
+
+def test_f42_a_list_given_as_one_value_and_a_missing_extra_say_what_to_type(record: Any) -> None:
+    words = ("task=text", "task.source=files", "task.paths=/x.txt")
+    with pytest.raises(ConfigError, match=r"write task\.paths=\[/x\.txt\]"):
+        commands.settings(*words)
+    text = "Could not find 'hydra/sweeper/optuna'\n\nAvailable options in 'hydra/sweeper':\n\tbasic"
+    assert explain(ValueError(text)).endswith("pip install 'archbench[optuna]'")
+    record("F42", "a list given as one value, the package of an extra missing", 2, "said what to type")
