@@ -42,6 +42,8 @@ class Checkpoint(ABC):
     """Our class of its models."""
     model_types: ClassVar[tuple[str, ...]]
     """Values of ``model_type`` in config.json that belong to this family."""
+    tie_key: ClassVar[str] = "tie_word_embeddings"
+    """Key of config.json that makes the head the token table."""
     ignored: ClassVar[tuple[str, ...]] = ()
     """Regular expressions of the names of tensors that are not loaded: masks, tables of sines."""
 

@@ -18,8 +18,8 @@ FRACTIONS = ("moe_layer_freq", "type_vocab_size")
 SMALL = re.compile(r"\w*(eps|epsilon|theta|rotary_emb_base)")
 """Keys of positive numbers."""
 KEYS = {
-    r"num_heads=": "num_attention_heads=",
-    r"num_kv_heads=": "num_key_value_heads=",
+    r"num_heads=": "n_heads=|n_head=|num_attention_heads=",
+    r"num_kv_heads=": "n_kv_heads=|num_key_value_heads=",
     r"attention\.window=": "sliding_window=",
     r"attention\.head_dim=": "head_dim=",
     r"attention\.softcap=": "attn_logit_softcapping=",

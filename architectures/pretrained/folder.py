@@ -65,7 +65,8 @@ def load_folder(path: Path, *, dtype: torch.dtype = torch.float32) -> Backbone:
         for rule in sorted(rules, key=lambda rule: isinstance(rule, Repeated)):  # what they repeat first
             if rule.theirs in places:
                 opened, name = places[rule.theirs]
-                _read(rule, family.fold_multiplier(hf, rule.theirs, opened.get_tensor(name)), model, dtype)
+                tensor = family.fold_multiplier(hf, rule.theirs, opened.get_tensor(name))
+                _read(rule, tensor, model, dtype, family.tie_key)
     assert not any(p.is_meta for p in (*model.parameters(), *model.buffers()))
     return model
 
@@ -213,7 +214,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + rest
 
 
-def _read(rule: Rule, tensor: Tensor, model: Backbone, dtype: torch.dtype) -> None:
+def _read(rule: Rule, tensor: Tensor, model: Backbone, dtype: torch.dtype, tie_key: str) -> None:
     """Load one tensor of a checkpoint into the model."""
     tensor = tensor.to(dtype) if tensor.is_floating_point() else tensor
     own = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
@@ -223,7 +224,7 @@ def _read(rule: Rule, tensor: Tensor, model: Backbone, dtype: torch.dtype) -> No
         if not isinstance(rule, Unused) and not torch.equal(tensor, own[rule.ours[0]]):
             raise ValueError(
                 f"tensor {rule.theirs} differs from what it repeats, which are one with "
-                "tie_word_embeddings=true in config.json"
+                f"{tie_key}=true in config.json"
             )
         return
     shapes = [own[name].shape for name in rule.ours]

@@ -38,6 +38,9 @@ FIXED: dict[str, Any] = {
     "attention_layer_norm": False,
     "input_emb_norm": False,
     "scale_logits": False,
+    "layer_norm_with_affine": True,
+    "bias_for_layer_norm": False,
+    "block_group_size": 1,
 }
 """Settings of LLaDA's configuration that have this value in all of its checkpoints."""
 LEFT_OUT: dict[str, Any] = {
@@ -54,11 +57,13 @@ class LLaDA(Checkpoint):
 
     backbone_class = MaskedDiffusion
     model_types = ("llada",)
+    tie_key = "weight_tying"
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
         for key, value in FIXED.items():
-            supported_value(hf, key, value, default=LEFT_OUT.get(key, value))
+            left_out = hf.get(key) is None  # null is the same as a key left out
+            supported_value({} if left_out else hf, key, value, default=LEFT_OUT.get(key, value))
         width = required_value(hf, "d_model")
         config = MaskedDiffusionConfig(
             d_model=width,
@@ -68,7 +73,7 @@ class LLaDA(Checkpoint):
             tie_embeddings=hf.get("weight_tying", True),
             attention=AttentionConfig(
                 num_heads=required_value(hf, "n_heads"),
-                num_kv_heads=hf.get("n_kv_heads"),
+                num_kv_heads=_key_value_heads(hf),
                 bias=hf.get("include_qkv_bias") or False,
             ),
             positions=PositionsConfig(kind="rope", base=float(hf.get("rope_theta", 10000.0))),
@@ -112,6 +117,17 @@ class LLaDA(Checkpoint):
         ]
 
 
+def _key_value_heads(hf: dict[str, Any]) -> int | None:
+    """Return the heads of keys and values, which two keys of config.json tell."""
+    heads, one = hf.get("n_kv_heads"), hf.get("multi_query_attention")
+    told = heads if one is None else 1 if one else required_value(hf, "n_heads")
+    if heads not in (None, told):
+        raise ValueError(
+            f"config.json: multi_query_attention={one} is not supported beside n_kv_heads={heads}: they differ"
+        )
+    return told
+
+
 class Dream(Qwen2):
     """``DreamModel``."""
 
@@ -122,6 +138,8 @@ class Dream(Qwen2):
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        for key in ("use_sliding_window", "use_mrope"):
+            supported_value(hf, key, False, None, default=False)
         found = super().read_config(hf)
         assert isinstance(found.config, DecoderConfig)
         same = {field.name: getattr(found.config, field.name) for field in fields(found.config)}

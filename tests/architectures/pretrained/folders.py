@@ -125,6 +125,13 @@ ENCODER_DECODERS: dict[str, tuple[str, dict[str, Any], str]] = {
     "bart": ("Bart", STACKS | HEADS | WIDTHS, "bart"),
     "mbart": ("MBart", STACKS | HEADS | WIDTHS, "bart"),
 }
+ENCODER = {key: value for key, value in SIZES.items() if key != "num_key_value_heads"}
+ENCODERS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "bert": ("Bert", ENCODER, "bart"),
+    "roberta": ("Roberta", ENCODER, "bart"),
+    "xlm_roberta": ("XLMRoberta", ENCODER, "bart"),
+    "modernbert": ("ModernBert", ENCODER | {"num_hidden_layers": 4, "local_attention": 6}, "bart"),
+}
 """Class, settings and kind of tokenizer."""
 
 
@@ -172,16 +179,20 @@ def make_tokenizer(kind: str) -> hf.PreTrainedTokenizerFast:
 
 def make_model(name: str) -> Any:
     """The model of a family, with weights that make its logits differ, and its token ids."""
-    family, settings, kind = (DECODERS | ENCODER_DECODERS)[name]
+    family, settings, kind = (DECODERS | ENCODER_DECODERS | ENCODERS)[name]
     tokenizer = make_tokenizer(kind)
     ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("bos", "eos", "pad")}
     seq2seq = name in ENCODER_DECODERS
+    if name in ENCODERS:
+        ids = {"pad_token_id": 1}  # the only one of RoBERTa: its positions begin after it
     if seq2seq:
         ids["decoder_start_token_id"] = ids["eos_token_id"] if kind == "bart" else ids["pad_token_id"]
     settings_class = getattr(hf, f"{family}Config")
     family = family.removesuffix("Text")
     config = settings_class(vocab_size=VOCABULARY, **{**settings, **ids})
-    suffix = "ForConditionalGeneration" if seq2seq else "LMHeadModel" if family == "GPT2" else "ForCausalLM"
+    suffix = "LMHeadModel" if family == "GPT2" else "ForCausalLM"
+    if name not in DECODERS:
+        suffix = "ForConditionalGeneration" if seq2seq else "ForMaskedLM"
     torch.manual_seed(sum(map(ord, name)))
     model = getattr(hf, f"{family}{suffix}")._from_config(config, **EAGER).eval()
     redraw(model)
@@ -190,7 +201,7 @@ def make_model(name: str) -> Any:
 
 def make_folder(name: str, folder: Path, **generation: Any) -> Path:
     """A folder of a family, written by their library, with these settings of generation."""
-    model, kind = make_model(name), (DECODERS | ENCODER_DECODERS)[name][2]
+    model, kind = make_model(name), (DECODERS | ENCODER_DECODERS | ENCODERS)[name][2]
     for key, value in generation.items():
         setattr(model.generation_config, key, value)
     model.save_pretrained(folder)

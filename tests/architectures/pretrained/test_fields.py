@@ -15,17 +15,17 @@ import transformers as hf
 from torch import Tensor
 
 from architectures.pretrained import load_folder
-from tests.architectures.pretrained.folders import DECODERS, EAGER, ENCODER_DECODERS, make_folder
+from tests.architectures.pretrained.folders import DECODERS, EAGER, ENCODER_DECODERS, ENCODERS, make_folder
 from tests.tiers import fast_only
 
 NO_EFFECT = {
     "training": r"\w*(dropout|pdrop|jitter|layerdrop)\w*|\w*router\w*(coef|coefficient|logits|probs)"
-    r"|z_loss_coefficient|router_ignore_padding_tokens|pretraining_tp|summary_\w+|gradient_checkpointing",
-    "initialisation": r"initializer_(range|factor)|init_(std|device|method)|time_step_(min|max|floor|scale)"
+    r"|sparse_pred(iction|_ignore_index)|z_loss_coefficient|router_ignore_padding_tokens|pretraining_tp|summary_\w+|gradient_checkpointing",
+    "initialisation": r"initializer_(range|factor|cutoff_factor)|init_(std|device|method)|time_step_(min|max|floor|scale)"
     r"|time_step_init_scheme|embedding_fraction",
     "generation": r"\w+_token_id|use_cache|num_logits_to_keep",
     "computation": r"use_(mambapy|mamba_kernels|associative_scan|falcon_mambapy)|\w*chunk_size\w*"
-    r"|slow_but_exact|reorder_and_upcast_attn|residual_in_fp32|router_dtype|output_\w+|return_dict|attn_implementation",
+    r"|slow_but_exact|deterministic_flash_attn|reorder_and_upcast_attn|residual_in_fp32|router_dtype|output_\w+|return_dict|attn_implementation",
     "other heads": r"id2label|label2id|problem_type|num_labels|classifier_\w+|is_decoder|add_cross_attention",
     "a length": r"max_(position_embeddings|seq_len)|n_positions",
     "read by nothing there": r"norm_type|learned_pos_emb|expansion_ratio|topk_method|num_nextn_predict_layers"
@@ -42,6 +42,12 @@ NO_EFFECT = {
 REWRITTEN = ("rescale_prenorm_residual",)
 """With it their library divides weights of Mamba when a folder is opened, after it has loaded them."""
 LIBRARY = ("architectures", "model_type", "transformers_version", "dtype", "torch_dtype")
+CLASSES = (
+    dict.fromkeys(DECODERS, hf.AutoModelForCausalLM)
+    | dict.fromkeys(ENCODER_DECODERS, hf.AutoModelForSeq2SeqLM)
+    | dict.fromkeys(ENCODERS, hf.AutoModelForMaskedLM)
+)
+"""Class that opens each folder."""
 ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 
 
@@ -67,9 +73,9 @@ def tokens() -> Tensor:
 
 
 @torch.no_grad()
-def theirs(folder: Path, seq2seq: bool) -> Tensor | None:
+def theirs(folder: Path, kind: Any) -> Tensor | None:
     """Their logits, or None where they refuse the folder or miss a tensor."""
-    kind = hf.AutoModelForSeq2SeqLM if seq2seq else hf.AutoModelForCausalLM
+    seq2seq = kind is hf.AutoModelForSeq2SeqLM
     inputs = {"input_ids": tokens()} | ({"decoder_input_ids": tokens()} if seq2seq else {})
     try:
         model, info = kind.from_pretrained(folder, output_loading_info=True, **EAGER)
@@ -82,12 +88,12 @@ def theirs(folder: Path, seq2seq: bool) -> Tensor | None:
 
 
 @torch.no_grad()
-def ours(folder: Path, seq2seq: bool) -> Tensor:
-    source = {"source_BS": tokens()} if seq2seq else {}
+def ours(folder: Path, kind: Any) -> Tensor:
+    source = {"source_BS": tokens()} if kind is hf.AutoModelForSeq2SeqLM else {}
     return load_folder(folder).eval()(tokens(), **source).logits_BTV
 
 
-def check_field(folder: Path, base: dict[str, Any], key: str, seq2seq: bool, before: Tensor) -> str | None:
+def check_field(folder: Path, base: dict[str, Any], key: str, kind: Any, before: Tensor) -> str | None:
     """Return what is wrong with a field, or None."""
     matters = tried = False
     names = {*base, *(inner for value in base.values() if isinstance(value, dict) for inner in value)}
@@ -95,12 +101,12 @@ def check_field(folder: Path, base: dict[str, Any], key: str, seq2seq: bool, bef
         if value == base.get(key):
             continue
         (folder / "config.json").write_text(json.dumps(base | {key: value}))
-        expected = theirs(folder, seq2seq)
+        expected = theirs(folder, kind)
         if expected is None:
             continue
         tried = True
         try:
-            found = ours(folder, seq2seq)
+            found = ours(folder, kind)
         except ValueError as error:
             matters = True
             if not any(f"{field}=" in str(error) for field in names) and "tensors " not in str(error):
@@ -114,16 +120,16 @@ def check_field(folder: Path, base: dict[str, Any], key: str, seq2seq: bool, bef
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", fast_only([*DECODERS, *ENCODER_DECODERS], []))
+@pytest.mark.parametrize("name", fast_only([*CLASSES], []))
 def test_no_field_is_ignored(name: str, tmp_path: Path) -> None:
-    seq2seq = name in ENCODER_DECODERS
+    kind = CLASSES[name]
     folder = make_folder(name, tmp_path / name)
     base = json.loads((folder / "config.json").read_text())
-    before = theirs(folder, seq2seq)
+    before = theirs(folder, kind)
     assert before is not None
     fields = {key for key in hf.AutoConfig.from_pretrained(folder).to_dict() if not key.startswith("_")}
     wrong = [
-        check_field(folder, base, key, seq2seq, before) for key in sorted(fields - {*LIBRARY, *REWRITTEN})
+        check_field(folder, base, key, kind, before) for key in sorted(fields - {*LIBRARY, *REWRITTEN})
     ]
     problems = [problem for problem in wrong if problem is not None]
     assert not problems, problems

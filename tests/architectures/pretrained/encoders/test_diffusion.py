@@ -1,6 +1,7 @@
 """LLaDA and Dream against Llama and Qwen2 of the Hugging Face library with every pair of tokens allowed."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,44 @@ OTHERS = {
     "model.norm": "model.transformer.ln_f",
     "lm_head": "model.transformer.ff_out",
 }
+
+
+LLADA_MORE = {
+    "attention_layer_norm": False,
+    "bias_for_layer_norm": False,
+    "block_group_size": 1,
+    "include_qkv_bias": False,
+    "input_emb_norm": False,
+    "layer_norm_with_affine": True,
+    "multi_query_attention": None,
+    "alibi": False,
+    "scale_logits": False,
+    "rms_norm_eps": 1e-5,
+}
+"""Keys of the published config.json that the folder of these tests leaves out."""
+LLADA_WITHOUT_EFFECT = {
+    "alibi_bias_max": 8.0,
+    "attention_dropout": 0.0,
+    "attention_layer_norm_with_affine": True,
+    "embedding_dropout": 0.0,
+    "eos_token_id": 2,
+    "flash_attention": False,
+    "init_cutoff_factor": None,
+    "init_device": "meta",
+    "init_fn": "mitchell",
+    "init_std": 0.02,
+    "mask_token_id": 60,
+    "max_sequence_length": 41,
+    "mlp_ratio": 4,
+    "pad_token_id": 0,
+    "precision": "amp_bf16",
+    "residual_dropout": 0.0,
+    "rope_full_precision": True,
+    "use_cache": False,
+    "vocab_size": 59,
+}
+"""Other keys of the published config.json: of training, of kernels, of generation, and beside others that count
+(embedding_size, mlp_hidden_size)."""
 
 
 def llada_name(name: str) -> str:
@@ -100,6 +139,15 @@ def dream_folder(folder: Path) -> hf.Qwen2ForCausalLM:
     written |= {"model_type": "Dream", "architectures": ["DreamModel"]}
     (folder / "config.json").write_text(json.dumps(written))
     return theirs
+
+
+def changed(value: Any) -> Any:
+    """Another value of a field."""
+    if value is None:
+        return 3
+    if isinstance(value, bool):
+        return not value
+    return "other" if isinstance(value, str) else 2 * value + 1
 
 
 @torch.no_grad()
@@ -177,3 +225,61 @@ def test_other_kinds_of_llada_are_refused(key: str, value: Any, tmp_path: Path) 
     (tmp_path / "config.json").write_text(json.dumps(written))
     with pytest.raises(ValueError, match=f"{key}={value!r} is not supported"):
         load_folder(tmp_path)
+
+
+def load(folder: Path, config: dict[str, Any], key: str) -> Any:
+    """Our model of a folder with these settings, or None where it is refused by the name of the key."""
+    (folder / "config.json").write_text(json.dumps(config))
+    try:
+        return load_folder(folder, dtype=torch.float64).eval()
+    except ValueError as refusal:
+        assert f"{key}=" in str(refusal) or "tensors " in str(refusal), (key, refusal)  # noqa: PT017
+        return None
+
+
+def test_no_field_of_llada_is_ignored(tmp_path: Path) -> None:
+    theirs = llada_folder(tmp_path)
+    tokens_BT, valid_BT = sample()
+    base = json.loads((tmp_path / "config.json").read_text()) | LLADA_MORE | LLADA_WITHOUT_EFFECT
+    usual = both_ways(theirs, tokens_BT, valid_BT)
+    followed = set()
+    for key in base.keys() - {"model_type", "architectures"}:
+        ours = load(tmp_path, base | {key: changed(base[key])}, key)
+        if ours is None:
+            continue
+        expected = usual
+        if key not in LLADA_WITHOUT_EFFECT:
+            followed.add(key)
+            settings = theirs.config.to_dict() | {key: changed(base[key])}
+            if key == "rope_theta":
+                settings["rope_parameters"] = {"rope_type": "default", key: changed(base[key])}
+            other = hf.LlamaForCausalLM(hf.LlamaConfig(**settings)).double().eval()
+            other.load_state_dict(theirs.state_dict())
+            expected = both_ways(other, tokens_BT, valid_BT)
+            assert error(expected[valid_BT], usual[valid_BT]) > 1e-4, key
+        found = ours(tokens_BT, valid_BT=valid_BT).logits_BTV.detach()
+        assert error(found[valid_BT], expected[valid_BT]) < FLOAT64, key
+    assert followed == {"rms_norm_eps", "rope_theta"}
+
+
+def test_no_field_of_dream_is_ignored(tmp_path: Path) -> None:
+    """Each is followed as Qwen2 follows it without its mask, or refused."""
+    dream_folder(tmp_path)
+    tokens_BT, valid_BT = sample()
+    base = json.loads((tmp_path / "config.json").read_text()) | {"use_mrope": False, "mask_token_id": 60}
+    qwen2 = Path(shutil.copytree(tmp_path, tmp_path / "qwen2"))
+    followed = set()
+    for key in base.keys() - {"model_type", "architectures", "dtype", "transformers_version"}:
+        settings = base | {key: changed(base[key]) if key != "rope_parameters" else {"rope_theta": 50.0}}
+        ours = load(tmp_path, settings, key)
+        if ours is None:
+            continue
+        (qwen2 / "config.json").write_text(json.dumps(settings | {"model_type": "qwen2"}))
+        theirs = hf.Qwen2ForCausalLM.from_pretrained(qwen2, dtype=torch.float64, attn_implementation="eager")
+        expected = both_ways(theirs.eval(), tokens_BT, valid_BT)
+        expected = torch.cat([expected[:, :1], expected[:, :-1]], dim=1)
+        found = ours(tokens_BT, valid_BT=valid_BT).logits_BTV.detach()
+        assert error(found[valid_BT], expected[valid_BT]) < FLOAT64, key
+        followed.add(key)
+    assert followed >= {"rms_norm_eps", "rope_parameters"}
+    assert not followed & {"use_sliding_window", "use_mrope", "hidden_act"}
