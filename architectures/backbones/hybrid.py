@@ -26,6 +26,7 @@ from architectures.layers.linear_attention.mixers import (
     GatedLinearAttention,
     GatedLinearConfig,
 )
+from architectures.layers.multipliers import MultipliersConfig, scale_layers, scaled
 from architectures.layers.parallel_mixer import ParallelMixer
 from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
 from architectures.layers.ssm.mamba2 import SSD, SSDConfig
@@ -88,6 +89,8 @@ class HybridConfig(TransformerConfig):
     """DeltaNet layers."""
     gated_deltanet: GatedDeltaConfig = field(default_factory=GatedDeltaConfig)
     """Gated DeltaNet layers."""
+    multipliers: MultipliersConfig = field(default_factory=MultipliersConfig)
+    """Constant factors of attention, Mamba-2, dense feed-forwards, embedding and logits (Falcon-H1)."""
 
     def __post_init__(self) -> None:
         check_pattern("layers", self.layers, [*ATTENTION, *RECURRENT], parallel=True)
@@ -123,6 +126,11 @@ class Hybrid(Transformer):
     Config = HybridConfig
     capabilities = Capabilities(causal=True, decodes=True, packs=True)
     config: HybridConfig
+
+    def __init__(self, config: HybridConfig, *, vocab_size: int, max_length: int) -> None:
+        super().__init__(config, vocab_size=vocab_size, max_length=max_length)
+        scale_layers(self, config.multipliers)
+        self.head = scaled(self.head, after=config.multipliers.head)
 
     def make_mixer(self, layer: int) -> Mixer:
         mixers = [self.make_one(kind, layer) for kind in self.config.layer_types[layer].split("+")]

@@ -88,11 +88,6 @@ class Checkpoint(ABC):
         return name
 
     @classmethod
-    def fold_multiplier(cls, hf: dict[str, Any], name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor multiplied by the factor that config.json applies to its output."""
-        return tensor
-
-    @classmethod
     def applicable_rules(cls, model: Backbone) -> list[Rule]:
         """Return the rules of the model's parameters; each parameter is in exactly one.
 

@@ -109,15 +109,11 @@ def _lost(model: Backbone, blueprint: Blueprint) -> list[str]:
 
 
 def _still_says(family: type[Checkpoint], original: dict[str, Any], model: Backbone) -> bool:
-    """Return True if a config.json describes the model as it would be written.
-
-    It does not where it has factors that were multiplied into the weights.
-    """
+    """Return True if a config.json describes the model."""
     if original.get("model_type") not in family.model_types:
         return False
-    folded = family.fold_multiplier.__func__ is not Checkpoint.fold_multiplier.__func__  # type: ignore[attr-defined]
     names = {rule.theirs for rule in family.applicable_rules(model) if type(rule) is not Repeated}
-    return not folded and not _lost(model, family.read_config(family.complete_config(original, names)))
+    return not _lost(model, family.read_config(family.complete_config(original, names)))
 
 
 def _write_weights(

@@ -65,8 +65,7 @@ def load_folder(path: Path, *, dtype: torch.dtype = torch.float32) -> Backbone:
         for rule in sorted(rules, key=lambda rule: isinstance(rule, Repeated)):  # what they repeat first
             if rule.theirs in places:
                 opened, name = places[rule.theirs]
-                tensor = family.fold_multiplier(hf, rule.theirs, opened.get_tensor(name))
-                _read(rule, tensor, model, dtype, family.tie_key)
+                _read(rule, opened.get_tensor(name), model, dtype, family.tie_key)
     assert not any(p.is_meta for p in (*model.parameters(), *model.buffers()))
     return model
 

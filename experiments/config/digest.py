@@ -15,8 +15,15 @@ RESULT_TRAINER = (
 )
 """Settings of the trainer that decide a result."""
 
+PLAIN_MULTIPLIERS: dict[str, Any] = {
+    **dict.fromkeys(("embedding", "head", "attention_in", "attention_out", "key"), 1.0),
+    **dict.fromkeys(("mamba2_in", "mamba2_out", "gate", "down"), 1.0),
+    "mamba2_parts": [1.0] * 5,
+}
+"""Constant factors of the layers of a hybrid that change nothing."""
+
 ADDED: dict[str, dict[str, Any]] = {
-    "backbone": {"experts.balance_counts": "chosen"},
+    "backbone": {"experts.balance_counts": "chosen", "multipliers": PLAIN_MULTIPLIERS},
     "objective": {"average": "tokens"},
     "task": {"train_examples": None},
     "trainer": {"non_finite": "stop"},

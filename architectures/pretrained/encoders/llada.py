@@ -122,9 +122,7 @@ def _key_value_heads(hf: dict[str, Any]) -> int | None:
     heads, one = hf.get("n_kv_heads"), hf.get("multi_query_attention")
     told = heads if one is None else 1 if one else required_value(hf, "n_heads")
     if heads not in (None, told):
-        raise ValueError(
-            f"config.json: multi_query_attention={one} is not supported beside n_kv_heads={heads}: they differ"
-        )
+        raise ValueError(f"config.json: multi_query_attention={one} does not go with n_kv_heads={heads}")
     return told
 
 

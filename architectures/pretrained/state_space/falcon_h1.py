@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from architectures.backbone import Backbone
 from architectures.backbones.hybrid import Hybrid
+from architectures.layers.multipliers import MultipliersConfig
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
 from architectures.pretrained.state_space.bamba import DEFAULTS as BAMBA
 from architectures.pretrained.state_space.bamba import read_mamba2_hybrid, write_mamba2_hybrid
@@ -38,12 +35,20 @@ DEFAULTS: dict[str, Any] = (
 """Default values of keys in config.json."""
 
 
-class FalconH1(Checkpoint):
-    """``FalconH1ForCausalLM``.
+NAMES = {
+    "embedding_multiplier": "embedding",
+    "lm_head_multiplier": "head",
+    "attention_in_multiplier": "attention_in",
+    "attention_out_multiplier": "attention_out",
+    "key_multiplier": "key",
+    "ssm_in_multiplier": "mamba2_in",
+    "ssm_out_multiplier": "mamba2_out",
+}
+"""Keys of factors that are one number, and our names."""
 
-    Results there are multiplied by constants from config.json (section 3.2.3); here
-    they are in the weights, so that models are written with all of them one.
-    """
+
+class FalconH1(Checkpoint):
+    """``FalconH1ForCausalLM``."""
 
     backbone_class = Hybrid
     model_types = ("falcon_h1",)
@@ -53,22 +58,23 @@ class FalconH1(Checkpoint):
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
         hf = DEFAULTS | hf
         supported_value(hf, "projectors_bias", hf["mamba_proj_bias"])
-        if hf["tie_word_embeddings"]:
-            supported_value(hf, "lm_head_multiplier", hf["embedding_multiplier"])
         config = read_mamba2_hybrid(hf, ["attention+mamba2"], _channels(hf))
         place = "before_gate" if hf["mamba_norm_before_gate"] else "after_gate"
         mamba2 = replace(config.mamba2, norm=place if hf["mamba_rms_norm"] else "none")
-        return hybrid_blueprint(hf, replace(config, mamba2=mamba2))
+        return hybrid_blueprint(hf, replace(config, mamba2=mamba2, multipliers=_read_multipliers(hf)))
 
     @classmethod
     def write_config(cls, model: Backbone) -> dict[str, Any]:
-        mamba2 = hybrid_config(model).mamba2
+        mamba2, factors = hybrid_config(model).mamba2, hybrid_config(model).multipliers
         hf = write_mamba2_hybrid(model, "FalconH1ForCausalLM", "falcon_h1")
         return hf | {
             "mamba_d_ssm": mamba2.num_heads * hf["mamba_d_head"],
             "mamba_rms_norm": mamba2.norm != "none",
             "mamba_norm_before_gate": mamba2.norm == "before_gate",
             "projectors_bias": mamba2.bias,
+            "ssm_multipliers": factors.mamba2_parts,
+            "mlp_multipliers": [factors.gate, factors.down],
+            **{theirs: getattr(factors, ours) for theirs, ours in NAMES.items()},
         }
 
     @classmethod
@@ -77,16 +83,6 @@ class FalconH1(Checkpoint):
         attention = [replace(rule, ours=_inside(rule, 0)) for rule in ATTENTION]
         mamba2 = [rule.within("mamba.", "mixer.mixers.1.") for rule in SSD_RULES]
         return hybrid_rules(model, {"attention+mamba2": [*attention, *mamba2]})
-
-    @classmethod
-    def fold_multiplier(cls, hf: dict[str, Any], name: str, tensor: Tensor) -> Tensor:
-        factor = _factors(DEFAULTS | hf).get(re.sub(r"^model\.layers\.\d+\.", "", name), 1.0)
-        if isinstance(factor, float | int) and factor == 1:
-            return tensor
-        wide = tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-        if isinstance(factor, Tensor):
-            factor = factor.to(wide.dtype).view(-1, *[1] * (wide.ndim - 1))
-        return wide * factor
 
 
 def _channels(hf: dict[str, Any]) -> int:
@@ -99,29 +95,12 @@ def _inside(rule: Rule, index: int) -> tuple[str, ...]:
     return tuple(name.replace("mixer.", f"mixer.mixers.{index}.", 1) for name in rule.ours)
 
 
-def _factors(hf: dict[str, Any]) -> dict[str, float | Tensor]:
-    """Return the factors of each tensor's output: one number, or one for each row."""
+def _read_multipliers(hf: dict[str, Any]) -> MultipliersConfig:
+    """Return the factors of config.json."""
     gate, down = hf["mlp_multipliers"] or MULTIPLIERS["mlp_multipliers"]
-    inside, keys = hf["attention_in_multiplier"], hf["key_multiplier"]
-    shared = hf["mamba_n_groups"] * hf["mamba_d_state"]
-    sizes = [_channels(hf), _channels(hf), shared, shared, hf["mamba_n_heads"]]
-    parts = zip(hf["ssm_multipliers"] or MULTIPLIERS["ssm_multipliers"], sizes, strict=True)
-    rows = torch.cat([torch.full((size,), value, dtype=torch.float64) for value, size in parts])
-    return {
-        "model.embed_tokens.weight": hf["embedding_multiplier"],
-        "lm_head.weight": hf["lm_head_multiplier"],
-        "self_attn.q_proj.weight": inside,
-        "self_attn.k_proj.weight": inside * keys,
-        "self_attn.k_proj.bias": keys,
-        "self_attn.v_proj.weight": inside,
-        "self_attn.o_proj.weight": hf["attention_out_multiplier"],
-        "self_attn.o_proj.bias": hf["attention_out_multiplier"],
-        "mamba.in_proj.weight": hf["ssm_in_multiplier"] * rows,
-        "mamba.in_proj.bias": rows,
-        "mamba.out_proj.weight": hf["ssm_out_multiplier"],
-        "mamba.out_proj.bias": hf["ssm_out_multiplier"],
-        "feed_forward.gate_proj.weight": gate,
-        "feed_forward.gate_proj.bias": gate,
-        "feed_forward.down_proj.weight": down,
-        "feed_forward.down_proj.bias": down,
-    }
+    return MultipliersConfig(
+        gate=gate,
+        down=down,
+        mamba2_parts=list(hf["ssm_multipliers"] or MULTIPLIERS["ssm_multipliers"]),
+        **{ours: hf[theirs] for theirs, ours in NAMES.items()},
+    )

@@ -110,7 +110,20 @@ DECODERS: dict[str, tuple[str, dict[str, Any], str]] = {
         "llama",
     ),
     "bamba": ("Bamba", SIZES | SSM | {"num_hidden_layers": 3, "attn_layer_indices": [1]}, "gpt"),
-    "falcon_h1": ("FalconH1", SIZES | SSM | {"mamba_d_ssm": 64, "key_multiplier": 0.7}, "gpt"),
+    "falcon_h1": (
+        "FalconH1",
+        SIZES
+        | SSM
+        | {
+            "mamba_d_ssm": 64,
+            "key_multiplier": 0.7,
+            "embedding_multiplier": 1.5,
+            "lm_head_multiplier": 0.6,
+            "ssm_multipliers": [0.5, 1.1, 0.8, 1.4, 0.7],
+            "mlp_multipliers": [1.3, 0.4],
+        },
+        "gpt",
+    ),
 }
 STACKS = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "max_position_embeddings": 80}
 HEADS = {f"{side}_attention_heads": 4 for side in ("encoder", "decoder")}

@@ -80,8 +80,8 @@ LLADA_WITHOUT_EFFECT = {
     "use_cache": False,
     "vocab_size": 59,
 }
-"""Other keys of the published config.json: of training, of kernels, of generation, and beside others that count
-(embedding_size, mlp_hidden_size)."""
+"""Other keys of the published config.json: of training, of kernels, of generation, and beside others that
+count (embedding_size, mlp_hidden_size)."""
 
 
 def llada_name(name: str) -> str:

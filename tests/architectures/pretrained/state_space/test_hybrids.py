@@ -91,7 +91,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         FALCON
         | MULTIPLIERS
         | {"attention_bias": True, "mlp_bias": True, "mamba_proj_bias": True, "projectors_bias": True}
-        | {"tie_word_embeddings": True, "lm_head_multiplier": 1.7},
+        | {"tie_word_embeddings": True},
     ),
     "falcon expanded": ("FalconH1", FALCON | {"mamba_d_ssm": None, "mamba_d_head": "auto"}),
 }
@@ -265,11 +265,6 @@ def test_what_no_family_expresses_is_named(config: HybridConfig, message: str) -
     ("name", "change", "message"),
     [
         ("falcon", {"projectors_bias": True}, "projectors_bias=True is not supported"),
-        (
-            "falcon",
-            {"tie_word_embeddings": True, "lm_head_multiplier": 2.0},
-            r"lm_head_multiplier=2\.0 is not supported, only 1\.0",
-        ),
         ("bamba", {"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
         ("jamba", {"hidden_act": "relu"}, "hidden_act='relu' is not supported"),
         ("jamba", {"sliding_window": 8}, "sliding_window=8 is not supported"),
