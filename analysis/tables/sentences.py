@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from analysis.stats.arms import TASK_SCALE, likelihood_group
+from analysis.stats.solve_rates import SOLVED
 from analysis.stats.verdicts.family import MIN_SEEDS
 from analysis.tables.columns import interval, p_text
 
@@ -111,13 +112,18 @@ def _lead(rows: pd.DataFrame, baseline: str, kinds: dict[str, pd.DataFrame]) -> 
         first, more = better.iloc[0], better.iloc[1:]
         too = f"; so {_is(more)} {_listed(more)}" if len(more) else ""
         return f"{first['arm']} wins with {_score(first)}, better than {baseline} by {_by(first)}{too}."
-    first = rows[rows["arm"] == baseline].iloc[0] if (rows["arm"] == baseline).any() else rows.iloc[0]
+    beside = rows[rows["arm"] == baseline].iloc[0] if (rows["arm"] == baseline).any() else rows.iloc[0]
     if len(undecided):
         lead = rows.iloc[0]
-        return f"No winner is decided. {lead['arm']} has the best mean, {_score(lead)}."
+        solved = rows[rows["direction"].eq("higher") & rows["unit"].eq("share") & (rows["score"] >= SOLVED)]
+        if len(solved) > 1:
+            first = f"{_names(solved['arm'])} solve the task"
+        else:
+            first = "No winner is decided"
+        return f"{first}. {lead['arm']} has the best mean, {_score(lead)}."
     if len(worse) and not len(kinds["equivalent"]):
-        return f"{baseline} wins with {_score(first)}: all others are worse."
-    return f"Nothing is better than {baseline}, which has {_score(first)}."
+        return f"{baseline} wins with {_score(beside)}: all others are worse."
+    return f"Nothing is better than {baseline}, which has {_score(beside)}."
 
 
 def _rest(kinds: dict[str, pd.DataFrame], baseline: str) -> list[str]:

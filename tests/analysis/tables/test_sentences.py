@@ -58,6 +58,18 @@ def test_undecided_says_how_many_seeds_would_decide(told: Any) -> None:
     assert "more seeds would decide)" in text
 
 
+SOLVED = {"decoder": (1.0, 0.99, 0.98), "moe": (0.99, 0.98, 1.0), "s4": (0.6, 0.61, 0.6)}
+
+
+def test_models_that_solve_a_task_are_named_without_a_winner(write_run: Any, tmp_path: Path) -> None:
+    for name, scores in SOLVED.items():
+        for seed, score in enumerate(scores):
+            write_run(name, seed, score, task="recall", likelihood=None)
+    [sentence] = answers(with_differences(load_study(tmp_path / "runs", "compare")))
+    assert "recall, nano: decoder and moe solve the task. decoder has the best mean, 0.990" in sentence
+    assert "Worse than decoder: s4" in sentence
+
+
 def test_two_seeds_decide_nothing(told: Any) -> None:
     text = told(decoder=2.4, mamba=2.0, seeds=2)
     assert "Undecided against mamba: decoder (two seeds, and a verdict takes 3)." in text
