@@ -22,8 +22,24 @@ PLAIN_MULTIPLIERS: dict[str, Any] = {
 }
 """Constant factors of the layers of a hybrid that change nothing."""
 
+_S4 = {
+    "dt_transform": "exp",
+    "dt_rate_cap": 0.001,
+    "num_systems": None,
+    "B": "ones",
+    "B_clip": None,
+    "D": "ones",
+    "C_length": None,
+}
+"""Settings of an S4 layer that came later."""
+
 ADDED: dict[str, dict[str, Any]] = {
-    "backbone": {"experts.balance_counts": "chosen", "multipliers": PLAIN_MULTIPLIERS},
+    "backbone": {
+        "experts.balance_counts": "chosen",
+        "multipliers": PLAIN_MULTIPLIERS,
+        **_S4,
+        **{f"s4.{key}": value for key, value in _S4.items()},
+    },
     "objective": {"average": "tokens"},
     "task": {"train_examples": None},
     "trainer": {"non_finite": "stop"},

@@ -2,7 +2,7 @@
 
 Shapes: B batch, T length, D channels, M conjugate pairs of the state, N = 2 M state of
 the real system, K nodes on the upper half of the unit circle, R rows and S length of
-documents laid under each other, I tokens of all rows end to end.
+documents laid under each other (R elsewhere the rank of P), I tokens of all rows end to end.
 """
 
 from __future__ import annotations
@@ -75,15 +75,15 @@ def powers_reference(A_DNN: Tensor, B_DN: Tensor, C_DN: Tensor, length: int) -> 
 
 
 def cauchy(
-    A_DM: Tensor, P_DM: Tensor, B_DM: Tensor, cut_C_DM: Tensor, dt_D: Tensor, nodes: int, method: str
+    A_DM: Tensor, P_RDM: Tensor, B_DM: Tensor, cut_C_DM: Tensor, dt_D: Tensor, nodes: int, method: str
 ) -> Tensor:
     """The first ``nodes`` values (D, nodes) of the kernel of A - P P^*, a diagonal plus low-rank system.
 
     Its transfer function at the roots of unity z is C (1 - z A_bar)^-1 B_bar = C (a - b (A - P P^*))^-1 B
     with a = (1 - z) / dt and b = (1 - alpha) z + alpha; a diagonal inverse and Woodbury's identity
-    leave four Cauchy sums (arXiv 2111.00396, algorithm 1). Written with a and b, not with their quotient,
-    nothing is infinite at z = -1. A transfer function adds up all powers, so ``cut_C_DM`` must be
-    C (1 - A_bar^nodes), which takes those beyond ``nodes`` away. ``nodes`` is even.
+    leave (1 + R)^2 Cauchy sums, four of them for rank 1 (arXiv 2111.00396, algorithm 1). Written with a and
+    b, not with their quotient, nothing is infinite at z = -1. A transfer function adds up all powers, so
+    ``cut_C_DM`` must be C (1 - A_bar^nodes), which takes those beyond ``nodes`` away. ``nodes`` is even.
     """
     turn_K = torch.arange(nodes // 2 + 1, dtype=dt_D.dtype, device=dt_D.device) * (-2 * math.pi / nodes)
     z_K = torch.polar(torch.ones_like(turn_K), turn_K)
@@ -93,12 +93,21 @@ def cauchy(
     # = (2 Re(v) a - 2 Re(v A*) b) / (a^2 - 2 Re(A) a b + |A|^2 b^2).
     real_DM1, square_DM1 = A_DM.real[..., None], (A_DM.real.square() + A_DM.imag.square())[..., None]
     denominator_DMK = (a_DK * a_DK)[:, None] - real_DM1 * (2 * a_DK * b_K)[:, None] + square_DM1 * (b_K * b_K)
-    v_DVM = torch.stack([c * v for c in (cut_C_DM, P_DM.conj()) for v in (B_DM, P_DM)], dim=1)
+    v_DVM = torch.stack([c * v for c in (cut_C_DM, *P_RDM.conj()) for v in (B_DM, *P_RDM)], dim=1)
     weights_DVM = 2 * torch.cat([v_DVM.real, (v_DVM * A_DM.conj()[:, None]).real], dim=1)
     parts = torch.view_as_real(1 / denominator_DMK).flatten(-2)  # real weights: half the work of complex ones
     sums_DVK = torch.view_as_complex((weights_DVM @ parts).unflatten(-1, (-1, 2)))
-    CB, CP, PB, PP = (sums_DVK[:, :4] * a_DK[:, None] - sums_DVK[:, 4:] * b_K).unbind(1)
-    return torch.fft.irfft(CB - b_K * CP * PB / (1 + b_K * PP), n=nodes)
+    half, rank = v_DVM.shape[1], len(P_RDM)
+    values_DVK = sums_DVK[:, :half] * a_DK[:, None] - sums_DVK[:, half:] * b_K
+    if rank == 1:
+        CB, CP, PB, PP = values_DVK.unbind(1)
+        return torch.fft.irfft(CB - b_K * CP * PB / (1 + b_K * PP), n=nodes)
+    sums_DKSS = values_DVK.unflatten(1, (1 + rank, 1 + rank)).movedim(-1, 1)
+    CB_DK, CP_DK1R = sums_DKSS[..., 0, 0], sums_DKSS[..., :1, 1:]
+    PB_DKR1, PP_DKRR = sums_DKSS[..., 1:, :1], sums_DKSS[..., 1:, 1:]
+    one_RR = torch.eye(rank, dtype=PP_DKRR.dtype, device=PP_DKRR.device)
+    through_DKR1 = torch.linalg.solve(one_RR + b_K[:, None, None] * PP_DKRR, PB_DKR1)
+    return torch.fft.irfft(CB_DK - b_K * (CP_DK1R @ through_DKR1)[..., 0, 0], n=nodes)
 
 
 def fft_size(length: int) -> int:

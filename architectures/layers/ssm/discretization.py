@@ -43,17 +43,16 @@ def discretise_dense(A_DNN: Tensor, B_DN: Tensor, dt_D: Tensor, method: str) -> 
     return solved[..., :-1], solved[..., -1]
 
 
-def real_matrix(A_DM: Tensor, P_DM: Tensor | None = None) -> Tensor:
-    """The real (D, N, N) matrix of diag(A) - P P^* on states stored as [real parts, imaginary parts].
+def real_matrix(A_DM: Tensor, *P_DM: Tensor) -> Tensor:
+    """The real (D, N, N) matrix of diag(A) less each P P^* on states stored as [real, imaginary parts].
 
     A and P stand for themselves and their conjugates, so that P^* x = 2 Re(sum conj(P) x).
     """
     re, im = torch.diag_embed(A_DM.real), torch.diag_embed(A_DM.imag)
     A_DNN = torch.cat([torch.cat([re, -im], dim=-1), torch.cat([im, re], dim=-1)], dim=-2)
-    if P_DM is None:
-        return A_DNN
-    P_DN = real_vector(P_DM)
-    return A_DNN - 2 * P_DN[..., :, None] * P_DN[..., None, :]
+    for P_DN in map(real_vector, P_DM):
+        A_DNN = A_DNN - 2 * P_DN[..., :, None] * P_DN[..., None, :]
+    return A_DNN
 
 
 def real_vector(B_DM: Tensor) -> Tensor:

@@ -46,17 +46,72 @@ def legs_eigenvalues(size: int) -> Tensor:
     return torch.complex(torch.full((size // 2,), -0.5, dtype=torch.float64), imaginary[size // 2 :])
 
 
-def legs_nplr(size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """HiPPO-LegS in the basis that makes its normal part diagonal: eigenvalues, P and B, each (M) complex128.
+def hippo_legt(size: int) -> Tensor:
+    """The HiPPO-LegT state matrix, float64 (arXiv 2008.07669, theorem 1): a window of length 1.
 
-    There A = diag(eigenvalues) - P P^* (arXiv 2111.00396, theorem 1), where eigenvalues, P and B
-    stand for themselves and their conjugates.
+    -sqrt((2n+1)(2k+1)), with the sign (-1)^(n-k) above the diagonal.
+    """
+    n = torch.arange(size, dtype=torch.float64)
+    root = (2 * n + 1).sqrt()
+    sign = (1 - 2 * ((n[:, None] - n) % 2)).triu(1) + torch.ones(size, size, dtype=torch.float64).tril()
+    return -torch.outer(root, root) * sign
+
+
+def hippo_fourier(size: int) -> Tensor:
+    """The HiPPO-FouT state matrix, float64 (Gu et al. 2022, arXiv 2206.12037): cosines and sines in turn.
+
+    A rotation by 2 pi n for each n, less ones between all cosines and between all sines.
+    """
+    rotation = torch.zeros(size, dtype=torch.float64)
+    rotation[::2] = 2 * math.pi * torch.arange(size // 2, dtype=torch.float64)
+    turns = torch.diag(rotation[:-1], 1) - torch.diag(rotation[:-1], -1)
+    n = torch.arange(size)
+    return turns - ((n[:, None] - n) % 2 == 0).double()
+
+
+def _alternating(row: Tensor) -> Tensor:
+    """Two rows (2, N): the odd entries of one, and the even entries."""
+    odd = torch.arange(len(row)) % 2 == 1
+    return torch.stack([row * odd, row * ~odd])
+
+
+def legs_nplr(size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """HiPPO-LegS in the basis that makes its normal part diagonal: eigenvalues (M), P (1, M) and B (M).
+
+    There A = diag(eigenvalues) - P^T conj(P) (arXiv 2111.00396, theorem 1), where eigenvalues, P and B, all
+    complex128, stand for themselves and their conjugates.
     """
     imaginary, vectors = torch.linalg.eigh(_legs_skew(size) * -1j)
     kept = vectors[:, size // 2 :]
     B_M = kept.mH @ hippo_legs_input(size).to(torch.complex128)
     real = torch.full((size // 2,), -0.5, dtype=torch.float64)
-    return torch.complex(real, imaginary[size // 2 :]), B_M / math.sqrt(2), B_M
+    return torch.complex(real, imaginary[size // 2 :]), B_M[None] / math.sqrt(2), B_M
+
+
+def legt_nplr(size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """HiPPO-LegT likewise, of rank 2; its normal part has eigenvalues without real parts."""
+    root = hippo_legs_input(size)
+    return _nplr(hippo_legt(size), _alternating(root), root)
+
+
+def fourier_nplr(size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """HiPPO-FouT likewise, of rank 2; its input goes to the cosines."""
+    one = torch.ones(size, dtype=torch.float64)
+    return _nplr(hippo_fourier(size), _alternating(one), _alternating(one)[1])
+
+
+def _nplr(A_NN: Tensor, P_RN: Tensor, B_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Eigenvalues (M), P (R, M) and B (M) in the basis of the eigenvectors of a skew A + sum of P P^T."""
+    half = len(B_N) // 2
+    imaginary, vectors = torch.linalg.eigh((A_NN + P_RN.mT @ P_RN) * -1j)
+    if imaginary[half] < 1e-9:  # a pair of zeros: any two vectors of its plane, made conjugates of each other
+        plane = vectors[:, half - 1 : half + 1]
+        basis = torch.linalg.eigh((plane @ plane.mH).real).eigenvectors[:, -2:]
+        vectors[:, half] = torch.complex(basis[:, 0], basis[:, 1]) / math.sqrt(2)
+    kept = vectors[:, half:]
+    imaginary_M = imaginary[half:].clamp_min(0.0)
+    eigenvalues_M = torch.complex(torch.zeros_like(imaginary_M), imaginary_M)
+    return eigenvalues_M, (kept.mH @ P_RN.mT.to(kept)).mT, kept.mH @ B_N.to(kept)
 
 
 def inv_eigenvalues(size: int) -> Tensor:
@@ -87,3 +142,8 @@ EIGENVALUES = {
     "real": real_eigenvalues,
 }
 """The diagonal state matrices, by the name of the initialisation."""
+
+NPLR = {"legs": legs_nplr, "legt": legt_nplr, "fourier": fourier_nplr}
+"""The matrices that are diagonal less one of low rank, by the name of the initialisation."""
+HIPPO = {"legs": hippo_legs, "legt": hippo_legt, "fourier": hippo_fourier}
+"""The same matrices as HiPPO has them."""

@@ -37,7 +37,7 @@ from architectures.layers.ssm.discretization import (
     real_readout,
     real_vector,
 )
-from architectures.layers.ssm.hippo import EIGENVALUES
+from architectures.layers.ssm.hippo import EIGENVALUES, NPLR
 from architectures.layers.ssm.s4_config import S4LayerConfig
 
 Advance = Callable[[Tensor, Tensor], Tensor]
@@ -51,6 +51,10 @@ LONG = 256
 
 DYNAMICS_RATE = 1e-3
 """Largest learning rate of A, B and dt, which are not decayed either; as in the authors' code."""
+
+
+DT: dict[str, Callable[[Tensor], Tensor]] = {"exp": torch.exp, "softplus": F.softplus}
+"""From the parameter to the time step, by ``dt_transform``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,27 +91,36 @@ class S4Layer(Mixer):
 
     def __init__(self, d_model: int, config: S4LayerConfig, *, bidirectional: bool = False) -> None:
         super().__init__()
-        pairs = config.d_state // 2
-        self.initialisation, self.discretisation = config.initialisation, config.discretisation
-        self.dt_range = (config.dt_min, config.dt_max)
+        pairs, systems = config.d_state // 2, config.num_systems or d_model
+        if d_model % systems:
+            raise ValueError(f"num_systems={systems} must divide d_model={d_model}")
+        self.config, self.discretisation = config, config.discretisation
         self.dt_scale = config.dt_scale
         self.bidirectional = bidirectional
         self.log_dt_D = nn.Parameter(torch.empty(d_model))
-        self.log_A_real_DM = nn.Parameter(torch.empty(d_model, pairs))
-        self.A_imag_DM = nn.Parameter(torch.empty(d_model, pairs))
+        # Of num_systems, where channels share them: as many rows instead of D.
+        self.log_A_real_DM = nn.Parameter(torch.empty(systems, pairs))
+        self.A_imag_DM = nn.Parameter(torch.empty(systems, pairs))
         self.C_DM2 = nn.Parameter(torch.empty(d_model, pairs, 2))
         self.D_D = nn.Parameter(torch.ones(d_model))
         self.out = nn.Linear(d_model, 2 * d_model)
         if bidirectional:
             self.C_backward_DM2 = nn.Parameter(torch.empty(d_model, pairs, 2))
-        self.spare(self.log_dt_D, self.log_A_real_DM, self.A_imag_DM)
+        self.spare(self.log_A_real_DM, self.A_imag_DM)
+        self.spare(self.log_dt_D, cap=config.dt_rate_cap)
 
     @staticmethod
-    def spare(*dynamics: nn.Parameter) -> None:
-        """Mark parameters for the optimizer: no weight decay, and a learning rate that is capped."""
+    def spare(*dynamics: nn.Parameter, cap: float | None = DYNAMICS_RATE) -> None:
+        """Mark parameters for the optimizer: no weight decay, and a learning rate that may be capped."""
         for parameter in dynamics:
             parameter.no_weight_decay = True  # type: ignore[attr-defined]
-            parameter.learning_rate_cap = DYNAMICS_RATE  # type: ignore[attr-defined]
+            if cap is not None:
+                parameter.learning_rate_cap = cap  # type: ignore[attr-defined]
+
+    def of_channels(self, x_SM: Tensor) -> Tensor:
+        """Values of each channel (D, M) from those of each system."""
+        shared = len(self.D_D) // len(x_SM)
+        return x_SM if shared == 1 else x_SM.repeat(shared, 1)
 
     @abstractmethod
     def continuous(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -129,13 +142,23 @@ class S4Layer(Mixer):
     def kernel_reference(self, length: int, *, backward: bool = False) -> Tensor:
         """Return the kernel, with each power of the state matrix computed explicitly."""
 
+    def eigenvalues(self, size: int) -> Tensor:
+        """The diagonal part (M) of the state matrix at the start."""
+        return EIGENVALUES[self.config.initialisation](size)
+
+    def hippo_input(self) -> Tensor:
+        """The input B (M) of HiPPO in the basis that makes A diagonal."""
+        _, _, B_M = NPLR[self.config.initialisation](self.config.d_state)
+        limit = self.config.B_clip
+        return B_M if limit is None else torch.complex(B_M.real, B_M.imag.clamp(-limit, limit))
+
     def dt(self) -> Tensor:
         """Time step (D) of each channel."""
-        return self.log_dt_D.exp() * self.dt_scale
+        return DT[self.config.dt_transform](self.log_dt_D) * self.dt_scale
 
     def A(self) -> Tensor:
         """Eigenvalues (D, M) of the diagonal part, in the left half of the plane."""
-        return torch.complex(-self.log_A_real_DM.exp(), self.A_imag_DM)
+        return self.of_channels(torch.complex(-self.log_A_real_DM.exp(), self.A_imag_DM))
 
     def C(self, *, backward: bool = False) -> Tensor:
         """The readout (D, M) of one half of each conjugate pair."""
@@ -170,7 +193,7 @@ class S4Layer(Mixer):
 
     def start(self, batch_size: int, max_length: int) -> dict[str, Any]:
         dtype = torch.complex128 if self.C_DM2.dtype == torch.float64 else torch.complex64
-        shape = (batch_size, *self.A_imag_DM.shape)
+        shape = (batch_size, *self.C_DM2.shape[:2])
         return {"ssm": torch.zeros(shape, dtype=dtype, device=self.C_DM2.device)}
 
     def step(self, x_BTD: Tensor, state: dict[str, Any], context: Context) -> Tensor:
@@ -204,15 +227,22 @@ class S4Layer(Mixer):
         return Flops(linear=linear_flops(self, length), mixer=mixer)
 
     def state_bytes(self, length: int, bytes_per_element: int) -> int:
-        return self.A_imag_DM.numel() * 2 * max(bytes_per_element, 4)  # complex64 at least
+        return self.C_DM2.numel() * max(bytes_per_element, 4)  # complex64 at least
 
     @torch.no_grad()
     def initialise(self, num_branches: int) -> None:
         """A by the config, time steps log-uniform, C standard complex normal."""
-        eigenvalues_M = EIGENVALUES[self.initialisation](2 * self.A_imag_DM.shape[1])
-        self.log_A_real_DM.copy_((-eigenvalues_M.real).log().expand_as(self.log_A_real_DM))
+        eigenvalues_M = self.eigenvalues(self.config.d_state)
+        # The normal parts of LegT and FouT have no real part, and its logarithm is trained.
+        decay_M = (-eigenvalues_M.real).clamp_min(1e-4)
+        self.log_A_real_DM.copy_(decay_M.log().expand_as(self.log_A_real_DM))
         self.A_imag_DM.copy_(eigenvalues_M.imag.expand_as(self.A_imag_DM))
-        self.log_dt_D.uniform_(*(math.log(value) for value in self.dt_range))
+        self.log_dt_D.uniform_(math.log(self.config.dt_min), math.log(self.config.dt_max))
+        if self.config.dt_transform == "softplus":
+            step_D = self.log_dt_D.exp()
+            self.log_dt_D.copy_(step_D + (-(-step_D).expm1()).log())  # the inverse of softplus
+        if self.config.D == "normal":
+            self.D_D.normal_()
         self.C_DM2.normal_(0.0, 0.5**0.5)
         if self.bidirectional:
             self.C_backward_DM2.normal_(0.0, 0.5**0.5)
@@ -223,14 +253,31 @@ class S4D(S4Layer):
     """S4 with a diagonal state matrix (arXiv 2206.11893)."""
 
     path = "FFT, two-level Vandermonde kernel"
+    B_DM2: nn.Parameter | None
+
+    def __init__(self, d_model: int, config: S4LayerConfig, *, bidirectional: bool = False) -> None:
+        super().__init__(d_model, config, bidirectional=bidirectional)
+        trained = config.B == "trained"
+        self.B_DM2 = nn.Parameter(torch.empty(*self.A_imag_DM.shape, 2)) if trained else None
+        if self.B_DM2 is not None:
+            self.spare(self.B_DM2)
+
+    def B(self) -> Tensor:
+        """The input (D, M)."""
+        if self.B_DM2 is None:
+            return torch.ones_like(self.A())
+        return self.of_channels(torch.view_as_complex(self.B_DM2))
 
     def continuous(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return real_matrix(self.A()), real_vector(torch.ones_like(self.A())), real_readout(self.C()), self.D_D
+        return real_matrix(self.A()), real_vector(self.B()), real_readout(self.C()), self.D_D
 
     def discretised(self, *, backward: bool = False) -> tuple[Tensor, Tensor]:
         """Log of the discrete A, and 2 C B with B discretised; (D, M) complex."""
-        # B is fixed at 1 (its freedom is C's); the 2 stands for the conjugate half that is not kept.
-        return discretise_diagonal(self.A(), 2 * self.C(backward=backward), self.dt(), self.discretisation)
+        # The 2 stands for the conjugate half that is not kept.
+        CB_DM = 2 * self.C(backward=backward)
+        if self.B_DM2 is not None:
+            CB_DM = CB_DM * self.B()
+        return discretise_diagonal(self.A(), CB_DM, self.dt(), self.discretisation)
 
     def recurrence(self) -> tuple[Advance, Tensor]:
         log_A_DM, CB_DM = self.discretised()
@@ -255,5 +302,16 @@ class S4D(S4Layer):
 
     def step_flops(self, length: int) -> Flops:
         """The recurrence: for each pair a decay and a readout (6 each), an input (2) and a sum."""
-        channels, pairs = self.A_imag_DM.shape
+        channels, pairs, _ = self.C_DM2.shape
         return Flops(linear=linear_flops(self, 1), mixer=channels * (15 * pairs + 2))
+
+    @torch.no_grad()
+    def initialise(self, num_branches: int) -> None:
+        """HiPPO's B for HiPPO's A where it is trained, else ones; the rest as in every S4 layer."""
+        super().initialise(num_branches)
+        if self.B_DM2 is None:
+            return
+        pairs = self.config.d_state // 2
+        hippo = self.config.initialisation in NPLR
+        B_M = self.hippo_input() if hippo else torch.ones(pairs, dtype=torch.complex128)
+        self.B_DM2.copy_(torch.view_as_real(B_M).expand_as(self.B_DM2))

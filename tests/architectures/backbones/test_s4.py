@@ -12,8 +12,8 @@ import torch
 
 from architectures.backbones.s4 import S4, BidirectionalS4, S4Config
 from architectures.layers.context import Context
-from architectures.layers.ssm.discretization import real_matrix, real_vector
-from architectures.layers.ssm.hippo import legs_eigenvalues
+from architectures.layers.ssm.discretization import real_matrix, real_readout, real_vector
+from architectures.layers.ssm.hippo import HIPPO, legs_eigenvalues
 from architectures.layers.ssm.s4_config import S4LayerConfig
 from architectures.layers.ssm.s4_dplr import LAYERS, S4DPLR
 from architectures.layers.ssm.s4d import LEAP, LONG, S4D, S4Layer
@@ -33,6 +33,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "real": {"initialisation": "real", "discretisation": "euler"},
     "dplr": {"parametrisation": "dplr", "discretisation": "bilinear"},
     "dplr euler": {"parametrisation": "dplr", "discretisation": "euler"},
+    "authors": {"B": "trained", "B_clip": 2.0, "D": "normal", "dt_transform": "softplus"},
+    "tied": {"num_systems": 2, "B": "trained"},
+    "tied dplr": {"parametrisation": "dplr", "discretisation": "bilinear", "num_systems": 2},
+    "legt": {"parametrisation": "dplr", "discretisation": "bilinear", "initialisation": "legt"},
+    "fourier": {"parametrisation": "dplr", "discretisation": "bilinear", "initialisation": "fourier"},
+    "C_length": {"parametrisation": "dplr", "discretisation": "bilinear", "C_length": 50},
 }
 DPLR = KINDS["dplr"]
 
@@ -80,8 +86,9 @@ def test_the_recurrence_is_that_of_scipy(kind):
     A, B, C, D = (x.detach().numpy() for x in mixer.continuous())
     x_BTD = torch.randn(1, 40, 8, dtype=torch.float64)
     found = stepped(mixer, x_BTD)[0].numpy()
+    by_hand = {"exp": math.exp, "softplus": lambda value: math.log(1 + math.exp(value))}
     for d in range(8):
-        step = mixer.log_dt_D[d].exp().item() * 1.3
+        step = by_hand[mixer.config.dt_transform](mixer.log_dt_D[d].item()) * 1.3
         system = (A[d], B[d][:, None], C[d][None], np.array([[D[d]]]))
         A_bar, B_bar, *_ = scipy.signal.cont2discrete(system, step, method=mixer.discretisation)
         # scipy reads the state before the input enters it, S4 after.
@@ -126,7 +133,7 @@ def test_the_fast_kernel_is_the_reference(kind, length):
     # Not log_dt_D: the time step multiplies frequencies of a thousand.
     weights = [p for name, p in mixer.named_parameters() if name.split("_")[0] in ("C", "log", "A", "P", "B")]
     weights = [p for p in weights if p is not mixer.log_dt_D]
-    assert len(weights) == (5 if isinstance(mixer, S4DPLR) else 3)
+    assert len(weights) == (5 if isinstance(mixer, S4DPLR) else 3 + (mixer.B_DM2 is not None))
     gradients = [torch.autograd.grad((k * k.detach().cos()).sum(), weights) for k in (kernel, reference)]
     for found, expected in zip(*gradients, strict=True):
         torch.testing.assert_close(found, expected, atol=1e-8, rtol=1e-8)
@@ -323,6 +330,68 @@ def test_dplr_starts_as_hippo_legs():
     assert 2 * B_DN[3].square().sum().item() == pytest.approx(64.0)  # the sum of 2n+1
 
 
+def test_s4d_legs_of_the_authors_starts_with_hippos_input():
+    """Of a state of 64, B clipped at 2i: its mean square is 2.34, where B = 1 has 1."""
+    mixer = S4D(8, S4LayerConfig(B="trained", B_clip=2.0, D="normal", dt_transform="softplus"))
+    mixer.initialise(1)
+    B_DM = mixer.B().detach()
+    assert B_DM.imag.abs().max().item() == pytest.approx(2.0)
+    assert B_DM.abs().square().mean().item() == pytest.approx(2.34, abs=0.01)
+    step_D = mixer.dt()
+    assert step_D.min() >= 0.001 * (1 - 1e-4)
+    assert step_D.max() <= 0.1 * (1 + 1e-4)
+    assert mixer.D_D.std() > 0.2
+    assert {name for name, _ in mixer.named_parameters()} >= {"B_DM2"}
+
+
+def test_channels_share_systems():
+    """With two systems of eight channels, four channels have the same A and B, and steps of their own."""
+    mixer = S4DPLR(8, S4LayerConfig(d_state=6, num_systems=2, **DPLR))
+    mixer.initialise(1)
+    with torch.no_grad():
+        mixer.A_imag_DM.add_(torch.randn_like(mixer.A_imag_DM))
+    assert mixer.A_imag_DM.shape == mixer.log_A_real_DM.shape == (2, 3)
+    assert mixer.B_DM2.shape == mixer.P_DM2.shape == (2, 3, 2)
+    assert torch.equal(mixer.A()[::2], mixer.A()[:1].expand(4, -1))
+    assert torch.equal(mixer.A()[1::2], mixer.A()[1:2].expand(4, -1))
+    assert mixer.dt().unique().numel() == 8
+    with pytest.raises(ValueError, match="num_systems=3 must divide d_model=8"):
+        S4D(8, S4LayerConfig(num_systems=3))
+
+
+@pytest.mark.parametrize("initialisation", ["legs", "legt", "fourier"])
+def test_dplr_starts_as_the_matrix_of_hippo(initialisation):
+    """Its eigenvalues, to those of the matrix written out, and its impulse response from any readout."""
+    mixer = S4DPLR(2, S4LayerConfig(d_state=8, **(DPLR | {"initialisation": initialisation}))).double()
+    mixer.initialise(1)
+    A_NN = mixer.continuous()[0][0].detach().numpy()
+    expected = np.linalg.eigvals(HIPPO[initialisation](8).numpy())
+    # Real parts of the normal part that are zero begin at -1e-4.
+    close = {"legs": 1e-6, "legt": 1e-3, "fourier": 1e-3}[initialisation]
+    np.testing.assert_allclose(
+        np.sort_complex(np.round(np.linalg.eigvals(A_NN), 2)),
+        np.sort_complex(np.round(expected, 2)),
+        atol=0.02,
+    )
+    assert np.abs(np.trace(A_NN) - expected.sum().real) < 8 * close
+
+
+def test_what_is_trained_of_a_readout_may_be_what_a_sequence_of_some_length_sees():
+    """C (1 - A^L), as in the authors' code: the system begins as with C, and only gradients differ."""
+    mixers = [S4DPLR(4, S4LayerConfig(d_state=6, C_length=length, **DPLR)).double() for length in (None, 20)]
+    for mixer in mixers:
+        torch.manual_seed(3)
+        mixer.initialise(1)
+    plain, cut = mixers
+    torch.testing.assert_close(cut.C(), plain.C(), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(cut.kernel(50), plain.kernel(50), atol=1e-6, rtol=1e-6)
+    A_DNN, _ = plain.discretised()
+    rest_DNN = torch.eye(6, dtype=torch.float64) - torch.linalg.matrix_power(A_DNN, 20)
+    trained_DN = real_readout(torch.view_as_complex(cut.C_DM2))
+    expected_DN = (real_readout(plain.C())[:, None] @ rest_DNN)[:, 0]
+    torch.testing.assert_close(trained_DN, expected_DN, atol=1e-6, rtol=1e-6)
+
+
 def test_dplr_without_its_low_rank_part_is_diagonal():
     """Both layers then have one kernel, if B is 1."""
     diagonal = layer(16, discretisation="bilinear")
@@ -343,6 +412,7 @@ def test_dplr_without_its_low_rank_part_is_diagonal():
     [
         ("legs", {"log_dt_D", "log_A_real_DM", "A_imag_DM"}),
         ("dplr", {"log_dt_D", "log_A_real_DM", "A_imag_DM", "P_DM2", "B_DM2"}),
+        ("authors", {"log_dt_D", "log_A_real_DM", "A_imag_DM", "B_DM2"}),
     ],
 )
 def test_dynamics_are_marked_for_the_optimizer(kind, expected):
@@ -352,6 +422,13 @@ def test_dynamics_are_marked_for_the_optimizer(kind, expected):
     assert marked == expected
     capped = {name for name, p in mixer.named_parameters() if getattr(p, "learning_rate_cap", 1) == 1e-3}
     assert capped == expected
+
+
+def test_time_steps_may_learn_at_the_rate_of_the_other_weights():
+    mixer = layer(dt_rate_cap=None)
+    assert not hasattr(mixer.log_dt_D, "learning_rate_cap")
+    assert mixer.log_dt_D.no_weight_decay
+    assert mixer.A_imag_DM.learning_rate_cap == 1e-3
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -409,6 +486,14 @@ def test_a_thousand_steps_stay_with_the_convolution(kind):
         ({"dt_scale": 0.0}, "dt_scale=0.0 must be positive"),
         ({"parametrisation": "dplr"}, "discretisation=zoh with parametrisation=dplr.* bilinear or euler"),
         (DPLR | {"initialisation": "lin"}, "initialisation=lin .* must be legs"),
+        (
+            {"initialisation": "legt"},
+            "legt is no diagonal matrix: choose parametrisation=dplr, or one of legs",
+        ),
+        ({"C_length": 9}, "C_length=9 goes with parametrisation=dplr"),
+        ({"dt_transform": "relu"}, "dt_transform='relu' must be one of exp, softplus"),
+        ({"B": "zero"}, "B='zero' must be one of ones, trained"),
+        ({"num_systems": 0}, "num_systems=0 must be positive, or null"),
         ({"discretisation": "euler"}, "dt_max=0.1 with discretisation=euler.* above 5.9e-07 .*d_state=64"),
         (KINDS["dplr euler"] | {"d_state": 32}, "steps above 0.062"),
         (KINDS["dplr euler"] | {"d_state": 16, "dt_scale": 1.3}, "dt_scale=1.3"),

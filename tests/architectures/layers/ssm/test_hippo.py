@@ -9,8 +9,12 @@ import torch
 from architectures.layers.ssm.discretization import real_matrix, real_vector
 from architectures.layers.ssm.hippo import (
     EIGENVALUES,
+    HIPPO,
+    NPLR,
+    hippo_fourier,
     hippo_legs,
     hippo_legs_input,
+    hippo_legt,
     legs_eigenvalues,
     legs_nplr,
 )
@@ -20,6 +24,31 @@ def test_hippo_by_hand():
     expected = [[-1, 0, 0], [-(3**0.5), -2, 0], [-(5**0.5), -(15**0.5), -3]]
     torch.testing.assert_close(hippo_legs(3), torch.tensor(expected, dtype=torch.float64))
     assert hippo_legs_input(3).tolist() == pytest.approx([1, 3**0.5, 5**0.5])
+
+
+def test_legt_and_fourier_by_hand():
+    """LegT (arXiv 2008.07669, theorem 1) with a window of 1; FouT (arXiv 2206.12037) of four states."""
+    root = [1, 3**0.5, 5**0.5]
+    sign = [[1, -1, 1], [1, 1, -1], [1, 1, 1]]
+    expected = [[-root[n] * root[k] * sign[n][k] for k in range(3)] for n in range(3)]
+    torch.testing.assert_close(hippo_legt(3), torch.tensor(expected, dtype=torch.float64))
+    turn = 2 * math.pi
+    by_hand = [[-1, 0, -1, 0], [0, -1, 0, -1], [-1, 0, -1, turn], [0, -1, -turn, -1]]
+    torch.testing.assert_close(hippo_fourier(4), torch.tensor(by_hand, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("name", ["legt", "fourier"])
+@pytest.mark.parametrize("size", [4, 8, 64])
+def test_normal_less_rank_two_is_hippo_in_another_basis(name, size):
+    """A change of basis by a unitary matrix leaves b^T A^k b as it is; the pairs count twice."""
+    A_M, P_RM, B_M = NPLR[name](size)
+    assert P_RM.shape == (2, size // 2)
+    A_NN, B_N, hippo = real_matrix(A_M[None], *P_RM[:, None])[0], real_vector(B_M[None])[0], HIPPO[name](size)
+    input_N = {"legt": hippo_legs_input(size), "fourier": (torch.arange(size) % 2 == 0).double()}[name]
+    b, scale = input_N, torch.linalg.matrix_norm(hippo, 2)
+    for _ in range(5):
+        torch.testing.assert_close(2 * B_N @ real_vector(B_M[None])[0], b @ input_N, rtol=1e-9, atol=1e-9)
+        b, B_N = hippo @ b / scale, A_NN @ B_N / scale
 
 
 def test_the_state_of_legs_is_the_history_in_legendre_polynomials():
@@ -69,8 +98,8 @@ def test_diagonal_matrices_by_hand():
 
 @pytest.mark.parametrize("size", [2, 8, 32])
 def test_diagonal_plus_low_rank_is_hippo_in_another_basis(size):
-    A_M, P_M, B_M = legs_nplr(size)
-    A_NN, B_N = real_matrix(A_M[None], P_M[None])[0], real_vector(B_M[None])[0]
+    A_M, P_RM, B_M = legs_nplr(size)
+    A_NN, B_N = real_matrix(A_M[None], *P_RM[:, None])[0], real_vector(B_M[None])[0]
     hippo, b = hippo_legs(size), hippo_legs_input(size)
     found, expected = (np.sort(np.linalg.eigvals(a.numpy()).real) for a in (A_NN, hippo))
     if size < 32:  # the eigenvalues of larger ones are lost in rounding
