@@ -114,7 +114,7 @@ def check_inactive(model: Backbone) -> None:
         (output.logits_BTV.square().sum() + sum(output.auxiliary.values())).backward()
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in body]
         size = torch.cat([gradient.flatten().abs() for gradient in gradients])
-        used.append(size > 1e-14 * size.max())  # the softmax of one score leaves rounding behind
+        used.append(size > 1e-15 * size.max())  # the softmax of one score leaves rounding behind
     by_any = torch.stack(used).any(0).sum()
     measured = {int(by_any - one.sum()) for one in used}
     found = model.parameters_by_part().inactive
