@@ -82,6 +82,8 @@ def output_settings(config: BackboneConfig) -> dict[str, Any]:
     if isinstance(config, SelectiveConfig | SSDConfig):
         config = config.resolved(config.width)
     values = _flat(dataclasses.asdict(config), "")
+    for part in ("", "mamba."):
+        _resolve_selection_norm(values, part)
     unused = {*TRAINING, *EXECUTION}
     # A mixer of a hybrid has its settings under its own name.
     values = {name: v for name, v in values.items() if not {name, name.partition(".")[2]} & unused}
@@ -129,6 +131,15 @@ def _resolve_feedforwards(config: TransformerConfig) -> TransformerConfig:
         experts=experts if "experts" in types else ExpertsConfig(),
         **changes,
     )
+
+
+def _resolve_selection_norm(values: dict[str, Any], part: str) -> None:
+    """Fill in the settings of Mamba's inner norms in place, and remove those of norms that are not there."""
+    if values.get(f"{part}selection_norm"):
+        values[f"{part}selection_norm_eps"] = values[f"{part}selection_norm_eps"] or values["norm_eps"]
+    else:
+        values.pop(f"{part}selection_norm_eps", None)
+        values.pop(f"{part}selection_norm_weight", None)
 
 
 def _resolve_mixers(config: HybridConfig) -> HybridConfig:

@@ -39,6 +39,8 @@ ADDED: dict[str, dict[str, Any]] = {
         "multipliers": PLAIN_MULTIPLIERS,
         **_S4,
         **{f"s4.{key}": value for key, value in _S4.items()},
+        **{f"{part}selection_norm_weight": True for part in ("", "mamba.")},
+        **{f"{part}selection_norm_eps": None for part in ("", "mamba.")},
     },
     "objective": {"average": "tokens"},
     "task": {"train_examples": None},

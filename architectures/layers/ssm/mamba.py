@@ -48,6 +48,10 @@ class SelectiveConfig:
     """Largest time step at initialisation."""
     selection_norm: bool = False
     """RMSNorm of the low-rank time step, of B and of C (Jamba: Lieber et al. 2024, arXiv 2403.19887)."""
+    selection_norm_weight: bool = True
+    """False for these norms without weights (Falcon Mamba: Zuo et al. 2024, arXiv 2410.05355)."""
+    selection_norm_eps: float | None = None
+    """Added to the mean square in these norms; null for ``norm_eps``."""
     negative_eigenvalues: bool = False
     """Decays in [-1, 1] instead of [0, 1], which can track states (Grazzi et al. 2024, arXiv 2411.12537)."""
     scan: str = "auto"
@@ -62,6 +66,8 @@ class SelectiveConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} must be positive")
+        if self.selection_norm_eps is not None and self.selection_norm_eps <= 0:
+            raise ValueError(f"selection_norm_eps={self.selection_norm_eps} must be positive, or null")
         if not 0 < self.dt_min <= self.dt_max:
             raise ValueError(
                 f"dt_min={self.dt_min} and dt_max={self.dt_max} must satisfy 0 < dt_min <= dt_max"
@@ -96,7 +102,10 @@ class SelectiveSSM(RecurrentMixer):
         self.out = nn.Linear(config.d_inner, d_model, bias=config.bias)
         self.norms = None
         if config.selection_norm:
-            self.norms = nn.ModuleList(nn.RMSNorm(width, eps=norm_eps) for width in self.parts)
+            eps, weighted = config.selection_norm_eps or norm_eps, config.selection_norm_weight
+            self.norms = nn.ModuleList(
+                nn.RMSNorm(width, eps=eps, elementwise_affine=weighted) for width in self.parts
+            )
         # Decay would pull the time scales of the memory towards a constant.
         self.A_log_CN.no_weight_decay = True  # type: ignore[attr-defined]
 

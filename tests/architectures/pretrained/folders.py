@@ -81,6 +81,11 @@ DECODERS: dict[str, tuple[str, dict[str, Any], str]] = {
     "phi3": ("Phi3", SIZES | {"sliding_window": 6}, "llama"),
     "gemma3": ("Gemma3Text", SIZES | {"head_dim": 8, "sliding_window": 5, "num_hidden_layers": 6}, "llama"),
     "mamba": ("Mamba", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}, "gpt"),
+    "falcon_mamba": (
+        "FalconMamba",
+        {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8, "mixer_rms_eps": 0.01},
+        "gpt",
+    ),
     "mamba2": (
         "Mamba2",
         {

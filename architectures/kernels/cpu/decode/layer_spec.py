@@ -108,7 +108,8 @@ class DecodeSpec:
             return NormSpec(self.address(1 + module.weight.detach()), None, module.eps, 1)
         if not isinstance(module, nn.RMSNorm) or module.eps is None:
             raise UnsupportedError(f"the norm {type(module).__name__}")
-        return NormSpec(self.address(module.weight), None, module.eps, 1)
+        weight = torch.ones(module.normalized_shape) if module.weight is None else module.weight
+        return NormSpec(self.address(weight), None, module.eps, 1)
 
     def linear(self, module: nn.Module | None) -> LinearSpec:
         """Return the structure of a linear layer, one without outputs for None."""

@@ -35,6 +35,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba plain": ("Mamba", ONE),
     "mamba untied": ("Mamba", ONE | {"tie_word_embeddings": False, "expand": 3, "conv_kernel": 2}),
     "mamba biases": ("Mamba", ONE | {"use_bias": True, "use_conv_bias": False, "time_step_rank": 5}),
+    "falcon plain": ("FalconMamba", ONE),
+    "falcon eps": (
+        "FalconMamba",
+        ONE | {"mixer_rms_eps": 0.1, "tie_word_embeddings": False, "use_bias": True, "time_step_rank": 3},
+    ),
     "mamba2 plain": ("Mamba2", TWO),
     "mamba2 tied": ("Mamba2", TWO | {"tie_word_embeddings": True, "n_groups": 1, "conv_kernel": 3}),
     "mamba2 biases": ("Mamba2", TWO | {"use_bias": True, "use_conv_bias": False, "layer_norm_epsilon": 1e-2}),
@@ -66,6 +71,7 @@ def test_time_steps_are_limited_as_theirs(tmp_path: Path) -> None:
 
 
 PLAIN = MambaConfig(d_model=24, num_layers=2, d_state=3)
+FALCON = replace(PLAIN, selection_norm=True, selection_norm_weight=False)
 PLAIN2 = Mamba2Config(d_model=24, num_layers=2, num_heads=6, d_state=7, num_groups=3)
 
 
@@ -80,6 +86,8 @@ def model(config: MambaConfig | Mamba2Config) -> Backbone:
         PLAIN,
         replace(PLAIN, d_inner=72, dt_rank=4, conv_width=2, tie_embeddings=True),
         replace(PLAIN, bias=True, conv_bias=False, scan="reference", dt_max=1.0),
+        FALCON,
+        replace(FALCON, selection_norm_eps=0.05, norm_eps=1e-3, tie_embeddings=True),
         PLAIN2,
         replace(PLAIN2, tie_embeddings=True, num_groups=1, conv_width=2, chunk=4),
         replace(PLAIN2, bias=True, conv_bias=False, head_dim=4, norm_eps=1e-3, dt_ceiling=0.5),
@@ -87,6 +95,7 @@ def model(config: MambaConfig | Mamba2Config) -> Backbone:
 )
 def test_theirs_reads_ours(config: MambaConfig | Mamba2Config, tmp_path: Path) -> None:
     cls = hf.MambaForCausalLM if isinstance(config, MambaConfig) else hf.Mamba2ForCausalLM
+    cls = hf.FalconMambaForCausalLM if getattr(config, "selection_norm", False) else cls
     ours = model(config)
     check_write(ours, cls, tmp_path / "model", LENGTH, FLOAT32)
     back = load_folder(tmp_path / "model")
@@ -98,7 +107,7 @@ def test_theirs_reads_ours(config: MambaConfig | Mamba2Config, tmp_path: Path) -
     ("config", "message"),
     [
         (replace(PLAIN, negative_eigenvalues=True), r"negative_eigenvalues=True \(not False\)"),
-        (replace(PLAIN, selection_norm=True), r"selection_norm=True \(not False\)"),
+        (replace(PLAIN, selection_norm=True), r"selection_norm_weight=True \(not False\)"),
         (replace(PLAIN, d_inner=40), "40 channels are no multiple of d_model=24"),
         (replace(PLAIN2, norm="none"), r"norm=none \(not after_gate\)"),
         (replace(PLAIN2, norm="before_gate"), r"norm=before_gate \(not after_gate\)"),

@@ -124,6 +124,9 @@ MODELS = {
     "mamba, norms": lambda: make_model(
         Mamba, d_model=24, selection_norm=True, d_state=7, conv_width=2, bias=True
     ),
+    "mamba, norms without weights": lambda: make_model(
+        Mamba, d_model=24, selection_norm=True, selection_norm_weight=False, selection_norm_eps=0.1
+    ),
     "mamba2": lambda: make_model(
         Mamba2, num_heads=3, num_groups=3, d_state=18, dt_ceiling=0.9, dt_floor=0.01
     ),

@@ -1,0 +1,38 @@
+"""Falcon Mamba (Zuo et al. 2024, arXiv 2410.05355): Mamba with norms of time step, B and C without weights."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from architectures.backbone import Backbone
+from architectures.backbones.mamba import Mamba, MambaConfig
+from architectures.pretrained.checkpoint import Blueprint
+from architectures.pretrained.state_space.mamba import MambaCheckpoint
+
+
+class FalconMamba(MambaCheckpoint):
+    """``FalconMambaForCausalLM``."""
+
+    model_types = ("falcon_mamba",)
+
+    @classmethod
+    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        plain = super().read_config(hf)
+        assert isinstance(plain.config, MambaConfig)
+        config = replace(
+            plain.config,
+            selection_norm=True,
+            selection_norm_weight=False,
+            selection_norm_eps=hf.get("mixer_rms_eps", 1e-6),
+        )
+        return replace(plain, config=config)
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        assert isinstance(model, Mamba)
+        return super().write_config(model) | {
+            "architectures": ["FalconMambaForCausalLM"],
+            "model_type": "falcon_mamba",
+            "mixer_rms_eps": model.config.selection_norm_eps or model.config.norm_eps,
+        }
