@@ -3,6 +3,7 @@
 python -m experiments.evaluate run=runs/single/decoder-text-nano-1a2b3c4d/s0
 python -m experiments.evaluate run=FOLDER task=text task.sequence_length=512 output=result.json
 python -m experiments.evaluate run=GPT2 task=text task.tokenizer.kind=folder task.tokenizer.path=GPT2
+python -m experiments.evaluate run=GPT2 text=story.txt stride=512
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from experiments.config.structured import component, typed
 from experiments.data.corpus import SPLITS
 from experiments.evaluation.measure import measure
 from experiments.evaluation.perplexity import nats_by_position, nats_by_recall, text_rates
+from experiments.evaluation.strided_perplexity import strided_perplexity
 from experiments.run.load_model import LoadedModel, load_model, read_run
 from experiments.run.model_files import is_run_folder
 from experiments.run.plan import build_task
@@ -54,6 +56,12 @@ class EvaluateConfig:
     """Equal stretches of the sequence whose loss is shown apart; null shows none."""
     recall: bool = False
     """Show the perplexity of tokens that complete a bigram of the sequence once more, and of the others."""
+    text: str | None = None
+    """Text file whose perplexity is computed as one sequence, instead of a task."""
+    window: int | None = None
+    """Tokens of it that the model reads at a time; null for as many as it can."""
+    stride: int | None = None
+    """Tokens of it between the beginnings of windows; null lays them side by side."""
     output: str | None = None
     """JSON file to write the result to."""
     device: DeviceConfig = field(default_factory=DeviceConfig)
@@ -62,6 +70,8 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         if self.split not in SPLITS:
             raise ValueError(f"split={self.split!r} is unknown{nearest(self.split, SPLITS)}")
+        if self.text is None and (self.window, self.stride) != (None, None):
+            raise ValueError("window and stride are of a text: give text=FILE, or task.stride for a task")
         if (self.examples is not None and self.examples < 2) or self.batch_size < 1:
             raise ValueError(
                 f"examples={self.examples} must be 2 or more, or null, and batch_size={self.batch_size} "
@@ -77,6 +87,11 @@ def evaluate(cfg: DictConfig) -> None:
     config = typed(EvaluateConfig, tree, "")
     configure_process(threads=config.device.threads, kernels=config.device.kernels)
     path = Path(config.run)
+    if config.text is not None:
+        if section is not None:
+            raise ConfigError("text and task are given: give one of them")
+        _evaluate_text(path, config, Path(config.text))
+        return
     saved = load_model(path, torch_device(config.device.name), task=_task(path, section))
     metrics = measure(
         saved.model,
@@ -103,17 +118,35 @@ def evaluate(cfg: DictConfig) -> None:
         listed = [asdict(metric) for metric in metrics]
         by_recall = {name: {"nats_per_token": nats, "tokens": n} for name, (nats, n) in recalled.items()}
         by_position = [{"begin": b, "end": e, "nats_per_token": nats} for b, e, nats in positions]
-        try:
-            content = {
-                **found,
-                **rates,
-                "by_position": by_position,
-                "by_recall": by_recall,
-                "metrics": listed,
-            }
-            write_json(Path(config.output), content)
-        except OSError as error:
-            raise ConfigError(f"output={config.output}: cannot be written: {error}") from error
+        content = {**found, **rates, "by_position": by_position, "by_recall": by_recall, "metrics": listed}
+        _write(config.output, content)
+
+
+def _evaluate_text(path: Path, config: EvaluateConfig, file: Path) -> None:
+    """Print the perplexity of a text file."""
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"text={file}: cannot be read: {error}") from None
+    saved = load_model(path, torch_device(config.device.name))
+    found = strided_perplexity(
+        saved.model,
+        saved.prompt(text),
+        window=config.window,
+        stride=config.stride,
+        precision=config.device.precision,
+    )
+    print(f"{saved.description}\n{found}")
+    if config.output is not None:
+        _write(config.output, {"model": saved.description, "text": str(file), **asdict(found)})
+
+
+def _write(output: str, content: dict[str, Any]) -> None:
+    """Write a JSON file. Raises ConfigError."""
+    try:
+        write_json(Path(output), content)
+    except OSError as error:
+        raise ConfigError(f"output={output}: cannot be written: {error}") from error
 
 
 def _positions(saved: LoadedModel, config: EvaluateConfig) -> list[tuple[int, int, float]]:

@@ -1,4 +1,4 @@
-"""Falcon Mamba (Zuo et al. 2024, arXiv 2410.05355): Mamba with norms of time step, B and C without weights."""
+"""Falcon Mamba (Zuo et al. 2024, arXiv 2410.05355): Mamba whose inner norms have no weights."""
 
 from __future__ import annotations
 
