@@ -37,8 +37,9 @@ from machine import Page, add_outputs, as_markdown, machine_line, read_arguments
 from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone
+from experiments.config.folder import CONF
 from experiments.config.schema import TrainerConfig
-from experiments.config.sections import CONF, read_sections
+from experiments.config.sections import read_sections
 from experiments.objectives.objective import View
 from experiments.run.plan import Plan, plan
 from experiments.run.record import run_identity

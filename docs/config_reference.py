@@ -20,7 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from analysis.load import study
 from experiments.cli import COMMANDS
-from experiments.config.sections import CONF, Sections
+from experiments.config.folder import CONF
+from experiments.config.sections import Sections
 
 GROUPS = {"backbone": "Backbones", "objective": "Objectives", "task": "Tasks"}
 

@@ -58,7 +58,7 @@ from analysis.load.arm_names import arm_names
 from analysis.load.cache import CURVE, read_runs
 from analysis.load.joined_studies import join_studies
 from analysis.load.run_record import NUMBERS
-from experiments.config.sections import CONF
+from experiments.config.folder import CONF
 from experiments.runtime.errors import nearest, nearest_folder
 
 LEADING = ("step", "tokens", "flops", "seconds")

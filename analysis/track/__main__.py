@@ -30,7 +30,7 @@ from analysis.track.results import history, scored_runs
 from analysis.track.rules import Track, read_track
 from analysis.track.runs import listed, missing, show_plan, sweep, train
 from analysis.track.tuning import write_rates
-from experiments.config.sections import CONF
+from experiments.config.folder import CONF
 
 DOCS = CONF.parent / "docs" / "tracks"
 

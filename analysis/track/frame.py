@@ -16,7 +16,7 @@ import pandas as pd
 from analysis.load.study import load_history, load_study
 from analysis.stats.targets.steps_to_loss import validation_curve
 from analysis.track.rules import Track
-from experiments.config.sections import CONF
+from experiments.config.folder import CONF
 
 KEY = ["study", "cell", "digest", "seed"]
 LEFT_OUT = ["path", "arm"]

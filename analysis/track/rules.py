@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from experiments.config.sections import CONF
+from experiments.config.folder import CONF
 from experiments.runtime.errors import nearest
 
 MAIN = "laptop"

@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from experiments.config.sections import CONF
+from experiments.config.folder import CONF
 from experiments.runtime.errors import ConfigError
 
 BESIDE = ("study", "task", "backbone")

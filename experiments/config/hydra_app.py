@@ -28,8 +28,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.config.chosen_groups import check_chosen_groups
+from experiments.config.folder import CONF
 from experiments.config.legacy import renamed_key, renamed_option
-from experiments.config.sections import CONF
 from experiments.runtime.errors import ConfigError, Preempted, RunError, nearest
 from experiments.runtime.rank import process_rank
 from experiments.runtime.secrets import redact

@@ -31,8 +31,6 @@ from experiments.config.structured import check_file_name, first_line, typed
 from experiments.config.tracking import TrackingConfig
 from experiments.runtime.errors import ConfigError, nearest
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
-
 
 @dataclass(frozen=True, kw_only=True)
 class Sections:

@@ -17,8 +17,9 @@ from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone, BackboneConfig
 from experiments.config.digest import result_settings, settings_digest
+from experiments.config.folder import CONF
 from experiments.config.schema import TrainerConfig
-from experiments.config.sections import CONF, Sections, parse_sections
+from experiments.config.sections import Sections, parse_sections
 from experiments.config.structured import component, load_class
 from experiments.objectives.objective import Objective
 from experiments.run.model_files import ModelSpec, fingerprint, is_run_folder, read_model_spec

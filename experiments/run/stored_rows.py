@@ -11,7 +11,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.config.sections import CONF
+from experiments.config.folder import CONF
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.run_status import FINAL
 

@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from analysis.ledger.claims import read_records
-from experiments.config.sections import CONF
+from experiments.config.folder import CONF
 from tests.experiments import commands
 
 STUDIES = sorted(path.stem for path in (CONF / "study" / "reproduce").glob("*.yaml"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analysis.track.rules import MAIN, Track, Workload, read_track
-from experiments.config.sections import CONF
+from experiments.config.folder import CONF
 from experiments.run.plan import build_task
 from experiments.run.settings import Settings
 from experiments.tasks.__main__ import check_task

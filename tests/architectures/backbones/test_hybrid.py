@@ -30,7 +30,7 @@ from architectures.layers.positions import PositionsConfig
 from architectures.layers.ssm.mamba import SelectiveConfig
 from architectures.layers.ssm.mamba2 import SSDConfig
 from architectures.layers.ssm.s4_config import S4LayerConfig
-from experiments.config.sections import CONF
+from experiments.config.folder import CONF
 from tests.architectures.conformance import (
     check_batch_invariance,
     check_close,

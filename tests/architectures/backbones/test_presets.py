@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone, BackboneConfig
 from architectures.pretrained import export_config
-from experiments.config.sections import CONF
+from experiments.config.folder import CONF
 from experiments.config.structured import load_class, typed
 from tests.architectures.conformance import (
     check_decoding,

@@ -11,8 +11,9 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from architectures.backbone import Backbone
+from experiments.config.folder import CONF
 from experiments.config.schema import BudgetConfig, DeviceConfig, OptimizerConfig, ScaleConfig, TrainerConfig
-from experiments.config.sections import CONF, read_sections
+from experiments.config.sections import read_sections
 from experiments.config.size_target import with_target
 from experiments.config.structured import load_class
 from experiments.config.tracking import TrackingConfig

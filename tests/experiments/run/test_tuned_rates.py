@@ -11,7 +11,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from analysis import rates
-from experiments.config.sections import CONF
+from experiments.config.folder import CONF
 from experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 

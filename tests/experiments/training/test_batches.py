@@ -6,7 +6,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from experiments.config.sections import CONF
+from experiments.config.folder import CONF
 from experiments.config.structured import component
 from experiments.tasks.task import Batch, Task
 from experiments.training.batches import BLOCK_STEPS, BatchPrefetcher
