@@ -53,6 +53,7 @@ COMMANDS = {
         "task-grid": ("analysis.task_grid", "print the scores of all models on all tasks of a study"),
         "scaling": ("analysis.scaling", "fit scaling laws to a study or to a table of points"),
         "experts": ("analysis.experts", "describe what the experts of a trained mixture do"),
+        "findings": ("analysis.findings", "decide registered claims of the field from stored runs"),
         "ledger": ("analysis.ledger", "compare published numbers with ours"),
     },
     "Weights & Biases": {

@@ -1,0 +1,125 @@
+"""Verdicts on claims: confirmed, refuted or undecided, from the runs that a record names."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis.findings.claims import BETTER, Claim
+from analysis.stats.comparisons import comparisons, verdict_of
+from analysis.stats.verdicts.verdict_test import NO_SPREAD
+from analysis.track.frame import track_frame
+from analysis.track.results import scored_runs, with_score
+from analysis.track.rules import read_track
+from experiments.runtime.errors import DataError
+
+CONFIRMED, REFUTED, UNDECIDED, NOT_RUN = "confirmed", "refuted", "undecided", "not run"
+SIDES = ("model", "other")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A claim with what the runs say of it."""
+
+    name: str
+    claim: Claim
+    verdict: str
+    """``confirmed``, ``refuted``, ``undecided`` or ``not run``."""
+    scores: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    """Scores of the seeds, of ``claim.model`` and of ``claim.other``."""
+    unit: str = ""
+    difference: float = math.nan
+    """Of the means, positive where ``claim.model`` is better; in solve rates where ``test`` says so."""
+    low: float = math.nan
+    high: float = math.nan
+    """Ends of the 95% interval of the difference."""
+    p: float = math.nan
+    test: str = ""
+    reason: str = ""
+    """Why nothing was tested, or why it is undecided."""
+
+
+def runs_of(claim: Claim, runs: Path, frames: Path) -> pd.DataFrame:
+    """Return the runs of the workload of a claim, with ``arm`` ``model`` or ``other``.
+
+    Args:
+        claim: the record.
+        runs: the folder of all studies, of which a track's are read too.
+        frames: the folder of the studies' frames.
+
+    Raises:
+        DataError: a frame cannot be read, or lacks a column that the record names.
+    """
+    if claim.track:
+        track = read_track(claim.track)
+        frame = track_frame(track, runs)
+        frame = scored_runs(track, frame) if len(frame) else frame
+    else:
+        path = frames / f"{claim.frame}.parquet"
+        frame = pd.read_parquet(path) if path.exists() else pd.DataFrame()
+    if frame.empty:
+        return frame
+    frame = frame[frame["task"] == claim.workload]
+    if claim.test:
+        frame = with_score(frame, frame["task"].notna(), claim.test)
+    parts = [_matching(frame, getattr(claim, side)).assign(arm=side) for side in SIDES]
+    # A verdict of a claim is of its two models, whatever the study has as its baseline.
+    return pd.concat(parts, ignore_index=True).assign(baseline=None)
+
+
+def _matching(frame: pd.DataFrame, where: dict[str, str]) -> pd.DataFrame:
+    """Return the runs that have some values, compared as text. Raises DataError."""
+    if missing := sorted(set(where) - set(frame)):
+        raise DataError(f"a record names the columns {', '.join(missing)}, which the frame does not have")
+    for column, value in where.items():
+        frame = frame[frame[column].astype(str) == str(value)]
+    return frame
+
+
+def judge(name: str, claim: Claim, runs: pd.DataFrame) -> Finding:
+    """Return the verdict on a claim.
+
+    A claim of ``better`` is confirmed where the 95% interval of the difference lies above 0 and the
+    difference is at least ``claim.effect``, and refuted where the whole interval lies below ``claim.effect``.
+    A claim of ``equal`` is confirmed where the interval lies within the effect on both sides, and refuted
+    where it lies beyond on one. What is neither is undecided. The test is that of every comparison of two
+    models here (``analysis.stats.verdicts``); verdicts are not corrected for the number of claims.
+
+    Args:
+        name: of the record.
+        claim: the record.
+        runs: from ``runs_of``.
+    """
+    if runs.empty or set(runs["arm"]) != set(SIDES) or not (runs["status"] == "complete").any():
+        return Finding(name=name, claim=claim, verdict=NOT_RUN)
+    done = runs[runs["status"] == "complete"]
+    ours, theirs = (done.loc[done["arm"] == side, "score"].dropna().tolist() for side in SIDES)
+    unit = str(done["metric"].iloc[0]).replace("_", " ")
+    known: dict[str, Any] = {"name": name, "claim": claim, "scores": (ours, theirs), "unit": unit}
+    if (few := min(len(ours), len(theirs))) < claim.seeds:
+        return Finding(**known, verdict=UNDECIDED, reason=f"{few} of {claim.seeds} seeds have ended")
+    found = verdict_of(comparisons(runs), *SIDES)
+    if found is None:
+        return Finding(**known, verdict=UNDECIDED, reason="their likelihood types cannot be compared")
+    low, high, difference = float(found["low"]), float(found["high"]), float(found["difference"])
+    reason = found["reason"] if isinstance(found["reason"], str) else ""
+    if reason == NO_SPREAD:  # all seeds agree on both sides: the interval is a point
+        low = high = difference
+    return Finding(
+        **known, verdict=_verdict(claim, difference, low, high), difference=difference, low=low, high=high,
+        p=float(found["p"]), test=str(found["test"]), reason=reason,
+    )  # fmt: skip
+
+
+def _verdict(claim: Claim, difference: float, low: float, high: float) -> str:
+    """Return the verdict from the interval; undecided where nothing was tested (NaN)."""
+    if claim.relation == BETTER:
+        confirmed, refuted = low > 0 and difference >= claim.effect, high < claim.effect
+    else:
+        confirmed = -claim.effect < low and high < claim.effect
+        refuted = low > claim.effect or high < -claim.effect
+    return CONFIRMED if confirmed else REFUTED if refuted else UNDECIDED

@@ -1,0 +1,119 @@
+"""Verdicts on claims and their page, from runs made up by hand."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.findings.__main__ import main
+from analysis.findings.claims import Claim
+from analysis.findings.figure import findings_figure
+from analysis.findings.page import markdown
+from analysis.findings.verdicts import Finding, judge, runs_of
+from analysis.load.study import load_study
+from experiments.runtime.errors import DataError
+from tests.analysis.findings.test_claims import record
+
+CLEAR = (0.90, 0.91, 0.92, 0.90, 0.91)
+"""Scores of five seeds."""
+
+
+def claim(**changes: Any) -> Claim:
+    words = dict.fromkeys(("claim", "source", "refuted_by", "known", "setting", "not_shown"), "Words.")
+    runs: dict[str, Any] = {"frame": "compare", "workload": "recall"}
+    sides = {"model": {"backbone": "decoder"}, "other": {"backbone": "s4"}}
+    return Claim(**words | runs | sides | {"effect": 0.1} | changes)
+
+
+@pytest.fixture
+def decided(write_run: Any, tmp_path: Path) -> Any:
+    """``decided(claim, decoder, s4)`` judges a claim on the scores of seeds of two models."""
+
+    def decide(claim: Claim, decoder: tuple[float, ...], s4: tuple[float, ...]) -> Finding:
+        for name, scores in (("decoder", decoder), ("s4", s4), ("mamba", (0.1, 0.2, 0.3))):
+            for seed, score in enumerate(scores):
+                write_run(name, seed, score, task="recall", likelihood=None)
+        load_study(tmp_path / "runs", "compare").to_parquet(tmp_path / "compare.parquet")
+        return judge("one", claim, runs_of(claim, tmp_path / "runs", tmp_path))
+
+    return decide
+
+
+@pytest.mark.parametrize(
+    ("other", "verdict"),
+    [
+        ((0.60, 0.61, 0.62, 0.60, 0.61), "confirmed"),
+        ((0.86, 0.87, 0.88, 0.86, 0.87), "refuted"),  # better, but by less than is of interest
+        ((0.95, 0.96, 0.97, 0.95, 0.96), "refuted"),
+        ((0.60, 0.95, 0.75, 0.90, 0.80), "undecided"),
+    ],
+)
+def test_the_interval_and_the_smallest_effect_decide(
+    decided: Any, other: tuple[float, ...], verdict: str
+) -> None:
+    assert decided(claim(), CLEAR, other).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("other", "verdict"),
+    [((0.91, 0.90, 0.92, 0.91, 0.90), "confirmed"), ((0.60, 0.61, 0.62, 0.60, 0.61), "refuted")],
+)
+def test_equal_means_within_the_effect(decided: Any, other: tuple[float, ...], verdict: str) -> None:
+    assert decided(claim(relation="equal", effect=0.05), CLEAR, other).verdict == verdict
+
+
+def test_the_difference_is_that_of_the_means(decided: Any) -> None:
+    found = decided(claim(), CLEAR, (0.60, 0.61, 0.62, 0.60, 0.61))
+    assert found.difference == pytest.approx(0.3)
+    assert found.low < 0.3 < found.high
+    assert found.scores[0] == pytest.approx(CLEAR)
+
+
+def test_too_few_seeds_decide_nothing(decided: Any) -> None:
+    found = decided(claim(), CLEAR[:3], (0.1, 0.1, 0.11))
+    assert (found.verdict, found.reason) == ("undecided", "3 of 5 seeds have ended")
+
+
+def test_what_has_no_runs_is_not_run(tmp_path: Path) -> None:
+    assert judge("one", claim(), runs_of(claim(), tmp_path, tmp_path)).verdict == "not run"
+
+
+def test_a_column_that_is_not_there_is_named(decided: Any) -> None:
+    with pytest.raises(DataError, match="backbones"):
+        decided(claim(model={"backbones": "decoder"}), CLEAR, CLEAR)
+
+
+def test_the_page_has_the_table_and_what_one_must_not_conclude(decided: Any) -> None:
+    found = decided(claim(not_shown="That it is so elsewhere."), CLEAR, (0.60, 0.61, 0.62, 0.60, 0.61))
+    page = markdown([Finding(name="two", claim=claim(), verdict="not run"), found], "findings.svg")
+    assert "Of 2 claims: 1 confirmed, 0 refuted, 0 undecided, 1 not run." in page
+    assert "| [Words.](#one) | confirmed | +0.300 [0." in page
+    assert "- Not shown: That it is so elsewhere." in page
+    assert page.index("## one") < page.index("## two")
+
+
+def test_the_drawing_has_a_row_for_each_claim_with_scores(decided: Any) -> None:
+    found = decided(claim(), CLEAR, (0.60, 0.61, 0.62, 0.60, 0.61))
+    figure = findings_figure([found, Finding(name="two", claim=claim(), verdict="not run")])
+    assert figure is not None
+    (axes,) = figure.axes
+    assert axes.get_title(loc="left") == "one: confirmed (answer accuracy)"
+    assert axes.lines[0].get_xdata() == pytest.approx(CLEAR)
+    assert math.isclose(axes.lines[1].get_xdata()[0], 0.908)  # type: ignore[index]
+
+
+def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record(tmp_path, track="", frame="none")
+    words = [f"records={tmp_path}", f"frames={tmp_path}", f"out={tmp_path}/docs"]
+    assert main(words) == 0
+    assert "not run" in capsys.readouterr().out
+    assert "1 not run" in (tmp_path / "docs" / "findings.md").read_text()
+
+
+def test_an_unknown_claim_gets_the_nearest_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record(tmp_path)
+    assert main([f"records={tmp_path}", "claim=ones"]) == 2
+    assert "did you mean 'one'" in capsys.readouterr().err
