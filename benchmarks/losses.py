@@ -21,7 +21,6 @@ from overhead import build, compose
 from experiments.run.plan import plan
 from experiments.training.loss import Loss
 from experiments.training.lr_schedule import set_learning_rate
-from experiments.training.optimizer import make_optimizer
 
 FAMILIES = (
     "decoder",
@@ -50,7 +49,7 @@ def train(family: str, steps: int) -> list[float]:
     )
     planned = plan(settings)
     model = build(settings, planned)
-    optimizer = make_optimizer(model, settings.optimizer)
+    optimizer = settings.optimizer.build(model)
     loss_of = Loss(model, planned.objective, settings.device.precision)
     found = []
     for step in range(steps):

@@ -51,7 +51,6 @@ from experiments.runtime.watchdog import Watchdog
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.tracker import RunIdentity, open_tracker
 from experiments.training.lr_schedule import set_learning_rate
-from experiments.training.optimizer import make_optimizer
 from experiments.training.parallel.device_mesh import ParallelDims
 from experiments.training.trainer import Trainer
 
@@ -86,7 +85,7 @@ class Bare:
 
     def __init__(self, settings: Settings, planned: Plan) -> None:
         self.model = build(settings, planned)
-        self.optimizer = make_optimizer(self.model, settings.optimizer)
+        self.optimizer = settings.optimizer.build(self.model)
         self.config = settings.optimizer
         size, generator = settings.budget.batch_size, torch.Generator()
         self.total = settings.budget.tokens // (size * planned.task.sequence_length)

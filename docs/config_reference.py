@@ -23,7 +23,7 @@ from experiments.cli import COMMANDS
 from experiments.config.folder import CONF
 from experiments.config.sections import Sections
 
-GROUPS = {"backbone": "Backbones", "objective": "Objectives", "task": "Tasks"}
+GROUPS = {"backbone": "Backbones", "objective": "Objectives", "task": "Tasks", "optimizer": "Optimizers"}
 
 
 def write_reference(folder: Path) -> None:
@@ -56,7 +56,14 @@ def _parts(group: str) -> list[str]:
     shared: dict[str, type] = {}
     for cls, files in _classes(group).items():
         names = ", ".join(f"`{group}={name}`" for name in files)
-        lines += [f"## {cls.__name__}", "", *_summary(cls), names, "", *_keys(cls.Config, group, shared)]
+        lines += [
+            f"## {cls.__name__}",
+            "",
+            *_summary(cls),
+            names,
+            "",
+            *_keys(getattr(cls, "Config", cls), group, shared),
+        ]
     done: set[str] = set()
     while left := sorted(set(shared) - done):
         name = left[0]

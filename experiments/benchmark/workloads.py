@@ -19,9 +19,8 @@ from architectures.backbone import Backbone, DecodingState
 from architectures.kernels.cpu.decode.layer_spec import ROWS
 from architectures.kernels.pointwise import cross_entropy
 from experiments.benchmark.timing import Stopwatch, is_stable
-from experiments.config.schema import OptimizerConfig
 from experiments.runtime.precision import autocast, inference
-from experiments.training.optimizer import make_optimizer
+from experiments.training.optimizers.adamw import AdamW
 
 MODES = ("train", "prefill", "decode", "sample")
 APPROACH = 64
@@ -111,7 +110,7 @@ class Cell:
             given["clean_BT"], copies = target_BT, 2
         if model.takes_time:
             given["time_B"] = torch.rand(cell.batch_size).to(self.device)
-        optimizer = make_optimizer(model, OptimizerConfig())
+        optimizer = AdamW().build(model)
 
         def step() -> None:
             with autocast(self.device, self.precision):
@@ -120,7 +119,7 @@ class Cell:
             for extra in output.auxiliary.values():
                 loss = loss + extra / cell.batch_size
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), OptimizerConfig().clip_norm).item()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), AdamW().clip_norm).item()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 

@@ -37,11 +37,12 @@ def check_chosen_groups(cfg: DictConfig, hydra: Any, words: Sequence[str]) -> No
         if group in BESIDE or group in swept or "." in group or "/" in group:
             continue
         path = _yaml_file(hydra, group, option)
-        if path is None:
+        package = None if path is None else _package(path, group)
+        if path is None or package is None:
             continue
         lost = [
             (key, value, found)
-            for key, value in _leaves(OmegaConf.to_container(OmegaConf.load(path)), group)
+            for key, value in _leaves(OmegaConf.to_container(OmegaConf.load(path)), package)
             if not any(key == word or key.startswith(f"{word}.") for word in single)
             and (found := _raw(cfg, key)) != value
             and _shown(cfg, key, found) != value
@@ -57,14 +58,22 @@ def check_chosen_groups(cfg: DictConfig, hydra: Any, words: Sequence[str]) -> No
 
 
 def _yaml_file(hydra: DictConfig, group: str, option: str) -> Path | None:
-    """Return the YAML file of an option; None where there is none, or one with a package of its own."""
+    """Return the YAML file of an option; None where there is none."""
     sources = OmegaConf.select(hydra, "runtime.config_sources") or []
     folders = [Path(str(source.path)) for source in sources if source.schema == "file"] or [CONF]
     for folder in folders:
         path = folder / group / f"{option}.yaml"
         if path.is_file():
-            return None if "@package" in path.read_text(encoding="utf-8").partition("\n")[0] else path
+            return path
     return None
+
+
+def _package(path: Path, group: str) -> str | None:
+    """Return where the keys of a YAML file go: to its group, or to its ``@package``; None for the root."""
+    _, found, package = path.read_text(encoding="utf-8").partition("\n")[0].partition("@package")
+    if not found:
+        return group
+    return None if package.strip() == "_global_" else package.strip()
 
 
 def _leaves(tree: Any, prefix: str) -> Iterator[tuple[str, Any]]:

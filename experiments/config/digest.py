@@ -6,6 +6,8 @@ import hashlib
 import json
 from typing import Any
 
+from experiments.config.optimizer import ADAMW
+
 RESULT_TRAINER = (
     "validation_examples",
     "test_examples",
@@ -45,7 +47,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "objective": {"average": "tokens"},
     "task": {"train_examples": None},
     "trainer": {"non_finite": "stop"},
-    "optimizer": {"mup_base_width": None, "decay_end_fractions": [1.0]},
+    "optimizer": {"_target_": ADAMW, "mup_base_width": None, "decay_end_fractions": [1.0]},
 }
 """Settings that came later, by section and dotted key, with the value that means what there was before.
 

@@ -17,12 +17,12 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
 from experiments.config.legacy import renamed_option
+from experiments.config.optimizer import OptimizerConfig
 from experiments.config.parallel import ParallelConfig
 from experiments.config.tracking import TrackingConfig
 from experiments.runtime.errors import nearest
 
 AXES = ("non_embedding", "active_non_embedding", "total", "flops")
-SCHEDULES = ("cosine", "wsd", "constant")
 PRECISIONS = ("fp32", "bf16")
 AUTO = "auto"
 MOST_LAYERS = 1024
@@ -82,67 +82,6 @@ class BudgetConfig:
             raise ValueError(
                 f"micro_batch_size={size} is more than batch_size={self.batch_size}: null takes whole batches"
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    """AdamW (Loshchilov and Hutter 2019) and its schedule; the same family for every arm."""
-
-    learning_rate: float = 3e-3
-    """Peak learning rate."""
-    betas: list[float] = field(default_factory=lambda: [0.9, 0.95])
-    """Decay rates of the two moments."""
-    eps: float = 1e-8
-    """Added to the root of the second moment."""
-    weight_decay: float = 0.1
-    """Decoupled decay of matrices; norms, biases and what a backbone exempts are not decayed."""
-    clip_norm: float = 1.0
-    """Gradients are scaled down to this norm."""
-    schedule: str = "cosine"
-    """After the warm-up: ``cosine`` to the end, ``wsd`` (stable, then linear decay), or ``constant``."""
-    warmup_fraction: float = 0.05
-    """Share of the steps over which the rate rises linearly from zero."""
-    decay_fraction: float = 0.2
-    """Share of the steps up to the end of a decay over which ``wsd`` decays."""
-    decay_end_fractions: list[float] = field(default_factory=lambda: [1.0])
-    """Shares of the steps at which ``wsd`` has decayed. After each but the last the rate is at its peak
-    again, so that one run gives a decayed model for several budgets (WSD-S: Wen et al. 2024, arXiv
-    2410.05192). A validation is made at each."""
-    min_lr_ratio: float = 0.1
-    """Share of the peak rate at the last step."""
-    mup_base_width: int | None = None
-    """Width at which the other settings were chosen: they are transferred to ``backbone.d_model`` by muP
-    (``experiments/training/mup.py``). Null trains every width alike."""
-    ema: float | None = None
-    """Decay of a moving average of the weights, such as 0.9999; evaluations and whatever is made of a
-    checkpoint then use the average. It forgets faster in the first steps. Null evaluates the weights."""
-
-    def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise ValueError(
-                f"schedule={self.schedule!r}{nearest(self.schedule, SCHEDULES)} (of {', '.join(SCHEDULES)})"
-            )
-        if self.learning_rate <= 0 or self.clip_norm <= 0 or self.eps <= 0 or self.weight_decay < 0:
-            raise ValueError(
-                f"learning_rate={self.learning_rate}, clip_norm={self.clip_norm} and eps={self.eps} must be "
-                f"positive, weight_decay={self.weight_decay} not negative"
-            )
-        if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
-            raise ValueError(f"betas={list(self.betas)} must be two numbers in [0, 1)")
-        if self.ema is not None and not 0 < self.ema < 1:
-            raise ValueError(f"ema={self.ema} must lie between 0 and 1, or be null")
-        if self.mup_base_width is not None and self.mup_base_width < 1:
-            raise ValueError(f"mup_base_width={self.mup_base_width} must be positive, or null")
-        ends = list(self.decay_end_fractions)
-        if not ends or ends[-1] != 1 or ends != sorted(set(ends)) or ends[0] <= 0:
-            raise ValueError(
-                f"decay_end_fractions={ends} must be rising shares of the steps, the last of them 1.0"
-            )
-        if ends != [1.0] and self.schedule != "wsd":
-            raise ValueError(f"decay_end_fractions={ends}: only schedule=wsd decays more than once")
-        for name in ("warmup_fraction", "decay_fraction", "min_lr_ratio"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)} is a share: it must lie in [0, 1]")
 
 
 MOST_THREADS = max(256, 2 * (os.cpu_count() or 1))

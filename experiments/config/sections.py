@@ -16,12 +16,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from experiments.config.legacy import renamed_key
+from experiments.config.optimizer import OptimizerConfig, read_optimizer
 from experiments.config.parallel import ParallelConfig
 from experiments.config.schema import (
     BudgetConfig,
     DeviceConfig,
     Names,
-    OptimizerConfig,
     ScaleConfig,
     Schema,
     TrainerConfig,
@@ -86,7 +86,7 @@ def parse_sections(tree: dict[str, Any]) -> Sections:
         names=names,
         scale=typed(ScaleConfig, tree["scale"], "scale"),
         budget=typed(BudgetConfig, tree["budget"], "budget"),
-        optimizer=typed(OptimizerConfig, tree["optimizer"], "optimizer"),
+        optimizer=read_optimizer(tree["optimizer"]),
         device=typed(DeviceConfig, tree["device"], "device"),
         parallel=typed(ParallelConfig, tree["parallel"], "parallel"),
         trainer=typed(TrainerConfig, tree["trainer"], "trainer"),

@@ -36,13 +36,13 @@ from experiments.training.checkpoint_policy import CheckpointSaver, check_room
 from experiments.training.ema import averaged, exchange_averages, update_average
 from experiments.training.evaluator import Evaluator
 from experiments.training.loss_anomalies import not_finite, write_report
-from experiments.training.lr_schedule import decayed_steps, set_learning_rate
-from experiments.training.optimizer import make_optimizer
+from experiments.training.lr_schedule import set_learning_rate
 from experiments.training.parallel import collectives
 from experiments.training.parallel.block_wrapping import compile_seconds
 from experiments.training.parallel.device_mesh import ParallelDims
 from experiments.training.parallel.dtensors import clip_gradients, gradient_norm, not_finite_gradients
 from experiments.training.parallel.strategy import Strategy
+from experiments.training.schedules.wsd import decayed_steps
 from experiments.training.train_state import TrainState
 
 VALIDATION_EXAMPLES = 256
@@ -84,7 +84,7 @@ class Trainer:
             precision=sections.device.precision,
         )
         self.parameters = list(model.parameters())
-        self.optimizer = make_optimizer(model, sections.optimizer)
+        self.optimizer = sections.optimizer.build(model)
         self.state = TrainState()
         self.batch_size = sections.budget.batch_size
         self.tokens_per_step = self.batch_size * task.sequence_length

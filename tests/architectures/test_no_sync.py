@@ -28,8 +28,7 @@ from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
 from architectures.layers.embedding import Embedding
 from architectures.layers.moe.config import ExpertsConfig
-from experiments.config.schema import OptimizerConfig
-from experiments.training.optimizer import make_optimizer
+from experiments.training.optimizers.adamw import AdamW
 from experiments.training.parallel.dtensors import clip_gradients, gradient_norm
 from tests.recorded import Recorded, without_cpp_kernels
 
@@ -90,7 +89,7 @@ def test_nothing_is_read_where_nothing_can_be_read(name: str, monkeypatch: pytes
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_waits_for_nothing_and_is_the_same_for_all_data(name: str) -> None:
     model = make(name)
-    optimizer = make_optimizer(model, OptimizerConfig())
+    optimizer = AdamW().build(model)
     parameters = list(model.parameters())
     runs = []
     for seed in range(3):

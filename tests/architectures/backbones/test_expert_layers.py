@@ -23,10 +23,9 @@ from architectures.layers.feedforward import DenseFeedForward
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.experts import Experts
 from architectures.layers.moe.routing_record import record_routing
-from experiments.config.schema import OptimizerConfig
 from experiments.training.checkpoint import load_newest
 from experiments.training.checkpoint_policy import CheckpointSaver
-from experiments.training.optimizer import make_optimizer
+from experiments.training.optimizers.adamw import AdamW
 from tests.architectures.conformance import (
     check_batch_invariance,
     check_decoding,
@@ -223,10 +222,10 @@ def test_the_bias_is_in_checkpoints(tmp_path: Path) -> None:
     model.after_step()
     bias = model.blocks[1].feedforward.router.selection_X
     assert bias.any()
-    optimizer = make_optimizer(model, OptimizerConfig())
+    optimizer = AdamW().build(model)
     CheckpointSaver(tmp_path, 1, print).save(1, model, optimizer, {}, last=True)
     other = build("decoder", SETTINGS["deepseek"])
-    load_newest(tmp_path, other, make_optimizer(other, OptimizerConfig()))
+    load_newest(tmp_path, other, AdamW().build(other))
     assert torch.equal(other.blocks[1].feedforward.router.selection_X, bias)
 
 

@@ -12,7 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from architectures.backbone import Backbone
 from experiments.config.folder import CONF
-from experiments.config.schema import BudgetConfig, DeviceConfig, OptimizerConfig, ScaleConfig, TrainerConfig
+from experiments.config.optimizer import SCHEDULES, OptimizerConfig
+from experiments.config.schema import BudgetConfig, DeviceConfig, ScaleConfig, TrainerConfig
 from experiments.config.sections import read_sections
 from experiments.config.size_target import with_target
 from experiments.config.structured import load_class
@@ -29,11 +30,10 @@ OBJECTIVES = [name for group, name in YAMLS if group == "objective"]
 CONFIGS = {
     "scale": ScaleConfig,
     "budget": BudgetConfig,
-    "optimizer": OptimizerConfig,
     "device": DeviceConfig,
     "tracking": TrackingConfig,
 }
-PARTS = {"backbone": Backbone, "objective": Objective, "task": Task}
+PARTS = {"backbone": Backbone, "objective": Objective, "task": Task, "optimizer": OptimizerConfig}
 KINDS = ("recall", "text", "text_source", "pairs", "sentences", "tags", "similarity")
 """Tasks of every kind there is: what an objective goes with is among them."""
 
@@ -67,6 +67,11 @@ def test_every_yaml_composes_and_lists_every_setting(group: str, name: str) -> N
     elif (group, name) == ("scale", "given"):
         cfg = commands.compose("scale=given", "backbone.d_model=64")
         assert read_settings(read_sections(cfg)).backbone.width == 64
+    elif group == "optimizer":
+        cfg = commands.compose(f"{group}={name}")
+        found = read_settings(read_sections(cfg))
+        target = f"{type(found.optimizer).__module__}.{type(found.optimizer).__name__}"
+        assert {"_target_": target, **dataclasses.asdict(found.optimizer)} == found.resolved[group]
     elif group in PARTS:
         readable = first_readable((group, name))
         assert readable is not None, f"{group}={name} goes with nothing"
@@ -81,7 +86,10 @@ def test_every_yaml_composes_and_lists_every_setting(group: str, name: str) -> N
         assert config == found.resolved[group]
     tree: Any = OmegaConf.to_container(cfg[group], resolve=False)
     tree = with_target(tree) if group == "scale" else tree
-    fields = CONFIGS.get(group) or load_class(tree.pop("_target_"), PARTS[group], group).Config  # type: ignore[attr-defined]
+    fields = CONFIGS.get(group)
+    if fields is None:
+        part = load_class(tree.pop("_target_"), PARTS[group], group)  # type: ignore[type-abstract]
+        fields = getattr(part, "Config", part)
     assert list_keys(tree) == list_fields(fields)
 
 
@@ -192,3 +200,31 @@ def test_the_digest_does_not_know_in_which_module_a_class_lives() -> None:
     assert dataclasses.replace(found, resolved={**found.resolved, "backbone": moved}).digest == found.digest
     other = {**moved, "_target_": "elsewhere.decoder.Encoder"}
     assert dataclasses.replace(found, resolved={**found.resolved, "backbone": other}).digest != found.digest
+
+
+@pytest.mark.parametrize("name", ["cosine", "linear", "constant", "wsd", "one_minus_sqrt"])
+def test_a_schedule_is_chosen_as_a_group_or_by_its_key(name: str) -> None:
+    found = [commands.settings(word) for word in (f"schedule={name}", f"optimizer.schedule={name}")]
+    assert [settings.optimizer.schedule for settings in found] == [name, name]
+    assert found[0].digest == found[1].digest
+    assert (found[0].digest == commands.settings().digest) == (name == "cosine")
+
+
+def test_every_schedule_has_a_yaml() -> None:
+    names = {path.stem for path in (CONF / "schedule").glob("*.yaml")}
+    assert names == {path.stem for path in SCHEDULES.glob("[a-z]*.py")}
+
+
+def test_the_optimizer_is_the_one_of_the_yaml() -> None:
+    found = {name: commands.settings(f"optimizer={name}") for name in ("adamw", "muon", "sgd")}
+    assert {name: type(settings.optimizer).__name__ for name, settings in found.items()} == {
+        "adamw": "AdamW",
+        "muon": "Muon",
+        "sgd": "SGD",
+    }
+    assert len({settings.digest for settings in found.values()}) == 3
+    named = commands.compose()
+    del named.optimizer["_target_"]  # as it was stored before there was another
+    assert read_settings(read_sections(named)).digest == found["adamw"].digest
+    with pytest.raises(ConfigError, match="momentum"):
+        commands.settings("+optimizer.momentum=0.9")

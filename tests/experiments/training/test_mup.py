@@ -17,11 +17,11 @@ from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
 from architectures.layers.attention.config import AttentionConfig
-from experiments.config.schema import OptimizerConfig
 from experiments.run.plan import build_model, plan
 from experiments.runtime.errors import ConfigError
 from experiments.training import mup
-from experiments.training.optimizer import make_optimizer, parameter_groups
+from experiments.training.optimizers.adamw import AdamW
+from experiments.training.optimizers.parameter_groups import parameter_groups
 from tests.experiments import commands
 
 WIDTHS = (64, 128, 256)
@@ -47,8 +47,8 @@ def coordinates(model: Backbone, steps: int = 4) -> dict[str, float]:
     The head starts at zero (appendix D.2 of the paper): what is left of a random one shrinks with the width.
     """
     nn.init.zeros_(model.head.weight)  # type: ignore[arg-type]
-    config = OptimizerConfig(learning_rate=0.01, weight_decay=0.0)
-    optimizer = make_optimizer(model, config)
+    config = AdamW(learning_rate=0.01, weight_decay=0.0)
+    optimizer = config.build(model)
     for group in optimizer.param_groups:
         group["lr"] = group["peak"]
     tokens_BT = torch.randint(VOCABULARY, (4, 17), generator=torch.Generator().manual_seed(0))
@@ -96,7 +96,7 @@ def test_activations_do_not_grow_with_the_width(cls: type[Backbone], config: Any
 
 def test_rates_decay_and_readouts_by_the_table() -> None:
     model, plain = (build(Decoder, DecoderConfig(), 128, base) for base in (32, None))
-    config = OptimizerConfig(learning_rate=0.01, weight_decay=0.1)
+    config = AdamW(learning_rate=0.01, weight_decay=0.1)
     peaks, decays = {}, {}
     for group in parameter_groups(model, config):
         for parameter in group["params"]:  # type: ignore[attr-defined]
@@ -131,7 +131,7 @@ def test_at_the_base_width_nothing_changes() -> None:
         ours, plain = (build(cls, config, BASE, base) for base in (BASE, None))
         for one, other in zip(ours.parameters(), plain.parameters(), strict=True):
             assert torch.equal(one, other)
-        groups = [parameter_groups(model, OptimizerConfig()) for model in (ours, plain)]
+        groups = [parameter_groups(model, AdamW()) for model in (ours, plain)]
         for one, other in itertools.zip_longest(*groups):
             assert (one["peak"], one["weight_decay"]) == (other["peak"], other["weight_decay"])
 

@@ -12,8 +12,13 @@ from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
 from experiments.training.ema import averaged, update_average
-from experiments.training.lr_schedule import decayed_steps, learning_rate_factor, set_learning_rate
-from experiments.training.optimizer import OptimizerConfig, make_optimizer, parameter_groups
+from experiments.training.lr_schedule import learning_rate_factor, set_learning_rate
+from experiments.training.optimizers.adamw import AdamW
+from experiments.training.optimizers.muon import Muon
+from experiments.training.optimizers.parameter_groups import parameter_groups
+from experiments.training.optimizers.sgd import SGD
+from experiments.training.schedules.wsd import decayed_steps
+from experiments.training.state_dict import gather_state, load_moments, load_weights
 
 BACKBONES = {
     "decoder": (Decoder, DecoderConfig(d_model=16, tie_embeddings=True)),
@@ -23,6 +28,7 @@ BACKBONES = {
     "mamba": (Mamba, MambaConfig(d_model=16)),
     "s4": (S4, S4Config(d_model=16)),
 }
+SCHEDULES = ("cosine", "wsd", "constant", "linear", "one_minus_sqrt")
 UNDECAYED = ("bias", "bias_C", "A_log_CN", "D_C", "D_D", "log_dt_D", "log_A_real_DM", "A_imag_DM")
 
 
@@ -49,7 +55,7 @@ def test_matrices_decay_and_norms_biases_and_dynamics_do_not(name):
     model = build(name)
     norms = {f"{n}.weight" for n, m in model.named_modules() if isinstance(m, nn.RMSNorm | nn.LayerNorm)}
     spared = 0
-    for parameter, group in named_groups(model, OptimizerConfig(weight_decay=0.1)).items():
+    for parameter, group in named_groups(model, AdamW(weight_decay=0.1)).items():
         expected_spared = parameter in norms or parameter.endswith(UNDECAYED)
         assert group["weight_decay"] == (0.0 if expected_spared else 0.1), parameter
         spared += expected_spared
@@ -60,26 +66,26 @@ def test_state_space_dynamics_learn_no_faster_than_their_cap():
     model = build("s4")
     dynamics = ("log_dt_D", "log_A_real_DM", "A_imag_DM")
     for rate in (3e-3, 1e-4):
-        for name, group in named_groups(model, OptimizerConfig(learning_rate=rate)).items():
+        for name, group in named_groups(model, AdamW(learning_rate=rate)).items():
             assert group["peak"] == (min(rate, 1e-3) if name.endswith(dynamics) else rate), name
 
 
 def test_the_schedule_scales_every_group():
-    config = OptimizerConfig(learning_rate=4e-3, schedule="constant", warmup_fraction=0.1)
-    optimizer = make_optimizer(build("s4"), config)
+    config = AdamW(learning_rate=4e-3, schedule="constant", warmup_fraction=0.1)
+    optimizer = config.build(build("s4"))
     assert set_learning_rate(optimizer, 4, 100, config) == pytest.approx(2e-3)
     assert {round(group["lr"], 9) for group in optimizer.param_groups} == {2e-3, 5e-4}
 
 
 def test_warm_up_is_linear():
-    for schedule in ("cosine", "wsd", "constant"):
-        config = OptimizerConfig(schedule=schedule, warmup_fraction=0.1)
+    for schedule in SCHEDULES:
+        config = AdamW(schedule=schedule, warmup_fraction=0.1)
         rates = [learning_rate_factor(step, 200, config) for step in range(20)]
         assert rates == pytest.approx([(step + 1) / 20 for step in range(20)])
 
 
 def test_cosine_falls_to_its_final_share():
-    config = OptimizerConfig(schedule="cosine", warmup_fraction=0.1, min_lr_ratio=0.2)
+    config = AdamW(schedule="cosine", warmup_fraction=0.1, min_lr_ratio=0.2)
     rates = [learning_rate_factor(step, 200, config) for step in range(200)]
     assert rates[199] == pytest.approx(0.2)
     assert rates[109] == pytest.approx(0.6)  # half way: the mean of 1 and 0.2
@@ -88,14 +94,14 @@ def test_cosine_falls_to_its_final_share():
 
 
 def test_wsd_is_stable_then_falls_linearly():
-    config = OptimizerConfig(schedule="wsd", warmup_fraction=0.1, decay_fraction=0.2, min_lr_ratio=0.1)
+    config = AdamW(schedule="wsd", warmup_fraction=0.1, decay_fraction=0.2, min_lr_ratio=0.1)
     rates = [learning_rate_factor(step, 200, config) for step in range(200)]
     assert rates[19:160] == [1.0] * 141
     assert rates[160:] == pytest.approx([1 - 0.9 * (step + 1) / 40 for step in range(40)])
 
 
 def test_wsd_decays_for_every_budget_as_a_run_of_that_budget_would():
-    config = OptimizerConfig(
+    config = AdamW(
         schedule="wsd",
         warmup_fraction=0.0,
         decay_fraction=0.2,
@@ -104,7 +110,7 @@ def test_wsd_decays_for_every_budget_as_a_run_of_that_budget_would():
     )
     rates = [learning_rate_factor(step, 400, config) for step in range(400)]
     for begin, end in ((0, 100), (100, 200), (200, 400)):
-        alone = OptimizerConfig(schedule="wsd", warmup_fraction=0.0, decay_fraction=0.2, min_lr_ratio=0.1)
+        alone = AdamW(schedule="wsd", warmup_fraction=0.0, decay_fraction=0.2, min_lr_ratio=0.1)
         assert rates[begin:end] == pytest.approx(
             [learning_rate_factor(step, end, alone) for step in range(begin, end)]
         )
@@ -115,39 +121,70 @@ def test_wsd_decays_for_every_budget_as_a_run_of_that_budget_would():
 @pytest.mark.parametrize("ends", [[], [0.5], [0.5, 0.5, 1.0], [1.0, 0.5], [0.0, 1.0], [0.5, 2.0]])
 def test_decays_end_at_rising_shares(ends):
     with pytest.raises(ValueError, match="decay_end_fractions"):
-        OptimizerConfig(schedule="wsd", decay_end_fractions=ends)
+        AdamW(schedule="wsd", decay_end_fractions=ends)
 
 
-def test_only_wsd_decays_more_than_once():
-    with pytest.raises(ValueError, match="only schedule=wsd"):
-        OptimizerConfig(decay_end_fractions=[0.5, 1.0])
+def test_a_schedule_that_runs_to_the_end_decays_once():
+    with pytest.raises(ValueError, match="schedule=cosine decays once"):
+        AdamW(decay_end_fractions=[0.5, 1.0])
+
+
+def test_a_line_falls_to_its_final_share():
+    config = AdamW(schedule="linear", warmup_fraction=0.1, min_lr_ratio=0.2)
+    rates = [learning_rate_factor(step, 200, config) for step in range(200)]
+    assert rates[20:] == pytest.approx([1 - 0.8 * (step + 1) / 180 for step in range(180)])
+
+
+def test_one_minus_sqrt_falls_fast_at_first():
+    """Hägele et al. 2024: a quarter of the way down it has lost a half."""
+    config = AdamW(schedule="one_minus_sqrt", warmup_fraction=0.1, decay_fraction=0.2, min_lr_ratio=0.0)
+    rates = [learning_rate_factor(step, 200, config) for step in range(200)]
+    assert rates[19:160] == [1.0] * 141
+    assert rates[160:] == pytest.approx([1 - math.sqrt((step + 1) / 40) for step in range(40)])
+    assert rates[169] == pytest.approx(0.5)
+    twice = AdamW(
+        schedule="one_minus_sqrt", warmup_fraction=0.0, min_lr_ratio=0.0, decay_end_fractions=[0.5, 1.0]
+    )
+    assert [learning_rate_factor(step, 200, twice) for step in (79, 99, 100)] == pytest.approx([1, 0, 1])
+
+
+def test_a_schedule_of_ones_own(tmp_path, monkeypatch):
+    """A module with a function, named by its path: nothing of the project is edited."""
+    package = tmp_path / "mine"
+    package.mkdir()
+    text = "def factor(step, warmup, total, config):\n    return 0.5 ** (step - warmup)\n"
+    (package / "halving.py").write_text(f"SEVERAL_DECAYS = False\n\n\n{text}")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = AdamW(schedule="mine.halving", warmup_fraction=0.1)
+    assert [learning_rate_factor(step, 20, config) for step in range(5)] == [0.5, 1.0, 1.0, 0.5, 0.25]
+    for name, said in (("os.path", "not a module of this project"), ("mine.absent", "no such module")):
+        with pytest.raises(ValueError, match=said):
+            AdamW(schedule=name)
 
 
 def test_constant_stays():
-    config = OptimizerConfig(schedule="constant", warmup_fraction=0.0)
+    config = AdamW(schedule="constant", warmup_fraction=0.0)
     assert [learning_rate_factor(step, 50, config) for step in range(50)] == [1.0] * 50
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "wsd", "constant"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("total", [1, 2, 3, 7])
 def test_short_runs_have_a_rate_at_every_step(schedule, total):
     for warmup, decay in ((0.0, 0.0), (0.5, 0.5), (1.0, 1.0)):
-        config = OptimizerConfig(schedule=schedule, warmup_fraction=warmup, decay_fraction=decay)
+        config = AdamW(schedule=schedule, warmup_fraction=warmup, decay_fraction=decay)
         assert all(0 < learning_rate_factor(step, total, config) <= 1 for step in range(total))
 
 
 def test_a_step_is_adamw_by_hand():
     """Loshchilov and Hutter 2019, algorithm 2, in float64, with the schedule and the groups."""
-    config = OptimizerConfig(
-        learning_rate=0.05, betas=[0.8, 0.9], eps=1e-6, weight_decay=0.3, warmup_fraction=0.4
-    )
+    config = AdamW(learning_rate=0.05, betas=[0.8, 0.9], eps=1e-6, weight_decay=0.3, warmup_fraction=0.4)
     torch.manual_seed(0)
     model = nn.Linear(5, 4, dtype=torch.float64)
     inputs = torch.randn(8, 5, dtype=torch.float64)
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
     first = {name: torch.zeros_like(w) for name, w in weights.items()}
     second = {name: torch.zeros_like(w) for name, w in weights.items()}
-    optimizer = make_optimizer(model, config)
+    optimizer = config.build(model)
     for step in range(10):
         optimizer.zero_grad()
         (model(inputs) - 1).square().mean().backward()
@@ -167,6 +204,83 @@ def test_a_step_is_adamw_by_hand():
             torch.testing.assert_close(parameter.detach(), weights[name], rtol=1e-10, atol=1e-12)
 
 
+def test_muon_makes_hidden_matrices_orthogonal_and_leaves_the_rest_to_adamw():
+    """First steps: a matrix moves by its gradient's orthogonal factor, as large as an update of AdamW."""
+    torch.manual_seed(0)
+    model, rate = build("decoder"), 0.01
+    config = Muon(learning_rate=rate, weight_decay=0.0, schedule="constant", warmup_fraction=0.0)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    model(torch.randint(24, (3, 9))).logits_BTV.square().sum().backward()
+    optimizer = config.build(model)
+    set_learning_rate(optimizer, 0, 10, config)
+    optimizer.step()
+    by_muon = set()
+    for name, parameter in model.named_parameters():
+        moved, gradient = parameter.detach() - before[name], parameter.grad
+        if "momentum_buffer" in optimizer.state[parameter]:
+            by_muon.add(name)
+            U, _, V = torch.linalg.svd(gradient.double(), full_matrices=False)
+            inside = U.mT @ -moved.double() @ V.mT / (rate * 0.2 * max(moved.shape) ** 0.5)
+            size = inside.diagonal()
+            assert size.median() > 0.6, name  # five steps bring all but the smallest near one
+            assert size.min() > 0, name
+            assert size.max() < 1.3, name
+            assert (inside - torch.diag(size)).abs().max() < 0.2, name
+        else:
+            expected = -rate * gradient / (gradient.abs() + 1e-8)
+            torch.testing.assert_close(moved, expected, rtol=1e-3, atol=1e-6)
+    assert by_muon == {
+        n for n, p in model.named_parameters() if p.ndim == 2 and not n.startswith("embedding")
+    }
+
+
+def test_sgd_by_hand():
+    config = SGD(learning_rate=0.1, momentum=0.5, weight_decay=0.2, schedule="constant", warmup_fraction=0.0)
+    model = nn.Linear(1, 1, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight.fill_(2.0)
+        model.bias.fill_(1.0)
+    optimizer, weight, bias, sums = config.build(model), 2.0, 1.0, [0.0, 0.0]
+    for step in range(3):
+        optimizer.zero_grad()
+        (model(torch.ones(1, 1, dtype=torch.float64)) ** 2 / 2).sum().backward()
+        error = weight + bias
+        sums = [0.5 * sums[0] + error + 0.2 * weight, 0.5 * sums[1] + error]
+        weight, bias = weight - 0.1 * sums[0], bias - 0.1 * sums[1]
+        set_learning_rate(optimizer, step, 3, config)
+        optimizer.step()
+        assert model.weight.item() == pytest.approx(weight)
+        assert model.bias.item() == pytest.approx(bias)
+
+
+@pytest.mark.parametrize("config", [AdamW(), Muon(), SGD()], ids=lambda config: type(config).__name__)
+@pytest.mark.parametrize("name", ["decoder", "moe", "s4"])
+def test_moments_that_were_saved_continue_as_if_they_had_not_been(config, name):
+    def steps(model, optimizer, first):
+        for step in range(first, first + 2):
+            tokens = torch.randint(24, (3, 9), generator=torch.Generator().manual_seed(step))
+            model(tokens).logits_BTV.square().sum().backward()
+            set_learning_rate(optimizer, step, 10, config)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    torch.manual_seed(0)
+    model = build(name)
+    optimizer = config.build(model)
+    steps(model, optimizer, 0)
+    saved = {
+        file: {k: v.clone() for k, v in part.items()} for file, part in gather_state(model, optimizer).items()
+    }
+    steps(model, optimizer, 2)
+    other = build(name)
+    again = config.build(other)
+    load_weights(other, saved["model.safetensors"])
+    load_moments(again, saved["optimizer.safetensors"])
+    steps(other, again, 2)
+    for (label, ours), theirs in zip(model.named_parameters(), other.parameters(), strict=True):
+        assert torch.equal(ours, theirs), label
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -177,11 +291,13 @@ def test_a_step_is_adamw_by_hand():
         ({"betas": [0.9, 1.0]}, "betas="),
         ({"warmup_fraction": 1.5}, "warmup_fraction=1.5"),
         ({"min_lr_ratio": -0.1}, "min_lr_ratio=-0.1"),
+        ({"eps": 0.0}, "eps=0.0 must be positive"),
+        ({"clip_norm": 0.0}, "clip_norm=0.0 must be positive"),
     ],
 )
 def test_impossible_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        OptimizerConfig(**settings)
+        AdamW(**settings)
 
 
 def test_the_average_is_that_of_the_weights_after_each_step() -> None:
@@ -209,4 +325,4 @@ def test_the_average_is_that_of_the_weights_after_each_step() -> None:
 @pytest.mark.parametrize("decay", [0.0, 1.0, -0.5])
 def test_a_decay_of_the_average_lies_between_0_and_1(decay: float) -> None:
     with pytest.raises(ValueError, match="ema="):
-        OptimizerConfig(ema=decay)
+        AdamW(ema=decay)

@@ -1,0 +1,132 @@
+"""Settings that all optimizers share: learning rate, schedule, clipping, muP, average of the weights.
+
+An optimizer is a subclass with settings of its own, which makes the optimizer of a model in ``build``. A YAML
+of ``conf/optimizer`` names it. A schedule is a module with a function ``factor``, by its name in
+``experiments/training/schedules`` or by its dotted path.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from experiments.config.structured import is_own, load_class, typed
+from experiments.runtime.errors import nearest
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+SCHEDULES = Path(__file__).resolve().parents[1] / "training" / "schedules"
+ADAMW = "experiments.training.optimizers.adamw.AdamW"
+"""The optimizer of configurations that name none: there was no other."""
+
+
+class Schedule(Protocol):
+    """A module with a schedule of the learning rate."""
+
+    SEVERAL_DECAYS: bool
+    """Whether ``decay_end_fractions`` may have more than one entry."""
+
+    def factor(self, step: int, warmup: int, total: int, config: OptimizerConfig) -> float:
+        """Return the learning rate at a step of ``total`` as a fraction of its peak, after the warm-up.
+
+        Args:
+            step: counted from 0, and at least ``warmup``.
+            warmup: steps of the warm-up.
+            total: steps of the run.
+            config: settings of the optimizer.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """Settings of every optimizer, and of its schedule; the same family for every arm."""
+
+    learning_rate: float = 3e-3
+    """Peak learning rate."""
+    weight_decay: float = 0.1
+    """Decay of matrices; norms, biases and what a backbone exempts are not decayed."""
+    clip_norm: float = 1.0
+    """Gradients are scaled down to this norm."""
+    schedule: str = "cosine"
+    """After the warm-up: ``cosine`` or ``linear`` to the end, ``wsd`` (stable, then linear decay),
+    ``one_minus_sqrt`` (stable, then a decay by 1 less a square root), ``constant``, or the dotted path of a
+    module of yours."""
+    warmup_fraction: float = 0.05
+    """Share of the steps over which the rate rises linearly from zero."""
+    decay_fraction: float = 0.2
+    """Share of the steps up to the end of a decay over which ``wsd`` and ``one_minus_sqrt`` decay."""
+    decay_end_fractions: list[float] = field(default_factory=lambda: [1.0])
+    """Shares of the steps at which ``wsd`` or ``one_minus_sqrt`` has decayed. After each but the last the
+    rate is at its peak again, so that one run gives a decayed model for several budgets (WSD-S: Wen et al.
+    2024, arXiv 2410.05192). A validation is made at each."""
+    min_lr_ratio: float = 0.1
+    """Share of the peak rate at the last step."""
+    mup_base_width: int | None = None
+    """Width at which the other settings were chosen: they are transferred to ``backbone.d_model`` by muP
+    (``experiments/training/mup.py``). Null trains every width alike."""
+    ema: float | None = None
+    """Decay of a moving average of the weights, such as 0.9999; evaluations and whatever is made of a
+    checkpoint then use the average. It forgets faster in the first steps. Null evaluates the weights."""
+
+    def __post_init__(self) -> None:
+        schedule = load_schedule(self.schedule)
+        for name in ("learning_rate", "clip_norm"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be positive")
+        if self.weight_decay < 0:
+            raise ValueError(f"weight_decay={self.weight_decay} must not be negative")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ValueError(f"ema={self.ema} must lie between 0 and 1, or be null")
+        if self.mup_base_width is not None and self.mup_base_width < 1:
+            raise ValueError(f"mup_base_width={self.mup_base_width} must be positive, or null")
+        ends = list(self.decay_end_fractions)
+        if not ends or ends[-1] != 1 or ends != sorted(set(ends)) or ends[0] <= 0:
+            raise ValueError(
+                f"decay_end_fractions={ends} must be rising shares of the steps, the last of them 1.0"
+            )
+        if ends != [1.0] and not schedule.SEVERAL_DECAYS:
+            raise ValueError(
+                f"decay_end_fractions={ends}: schedule={self.schedule} decays once; schedule=wsd and "
+                "schedule=one_minus_sqrt can do so more often"
+            )
+        for name in ("warmup_fraction", "decay_fraction", "min_lr_ratio"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)} is a share: it must lie in [0, 1]")
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Return the optimizer of a model.
+
+        Its groups are those of ``parameter_groups``, with their ``peak`` and ``numbers``. All that must be
+        saved is tensors in its ``state``, by parameter.
+        """
+        raise NotImplementedError(f"{type(self).__name__} makes no optimizer")
+
+
+def read_optimizer(section: dict[str, object]) -> OptimizerConfig:
+    """Return the optimizer that a section of a configuration names. Raises ConfigError."""
+    values = dict(section)
+    target = str(values.pop("_target_", ADAMW))
+    return typed(load_class(target, OptimizerConfig, "optimizer"), values, "optimizer")
+
+
+def load_schedule(name: str) -> Schedule:
+    """Return the module of a schedule. Raises ValueError."""
+    if "." not in name:
+        known = sorted(path.stem for path in SCHEDULES.glob("[a-z]*.py"))
+        if name not in known:
+            raise ValueError(f"schedule={name!r}{nearest(name, known)} (of {', '.join(known)})")
+        return cast(Schedule, importlib.import_module(f"experiments.training.schedules.{name}"))
+    if not is_own(name.partition(".")[0]):
+        raise ValueError(f"schedule={name!r} is not a module of this project or of yours")
+    try:
+        found = importlib.import_module(name)
+    except ModuleNotFoundError:
+        raise ValueError(f"schedule={name!r}: there is no such module; is it on PYTHONPATH?") from None
+    if not hasattr(found, "factor") or not hasattr(found, "SEVERAL_DECAYS"):
+        raise ValueError(f"schedule={name!r}: the module needs a function factor, and SEVERAL_DECAYS")
+    return cast(Schedule, found)

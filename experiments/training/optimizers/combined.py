@@ -1,0 +1,56 @@
+"""Several optimizers as one, each of some of the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Combined(torch.optim.Optimizer):
+    """Optimizers that share one list of groups and one state, so that checkpoints, schedules and averages see
+    a single optimizer."""
+
+    def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
+        self.parts = parts
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self._share()
+
+    def _share(self) -> None:
+        """Give each part its groups and the common state."""
+        first = 0
+        for part in self.parts:
+            last = first + len(part.param_groups)
+            part.param_groups, part.state = self.param_groups[first:last], self.state
+            first = last
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Take one step of each part. There is no closure."""
+        assert closure is None
+        for part in self.parts:
+            part.step()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._share()
+
+
+def hidden_matrices(model: nn.Module) -> set[int]:
+    """Return the ids of the matrices between embedding and head without a cap, and with weight decay."""
+    ends = {
+        id(parameter)
+        for name in ("embedding", "head", "readout")
+        if isinstance(part := getattr(model, name, None), nn.Module)
+        for parameter in part.parameters()
+    }
+    return {
+        id(parameter)
+        for parameter in model.parameters()
+        if parameter.ndim == 2
+        and id(parameter) not in ends
+        and not getattr(parameter, "no_weight_decay", False)
+        and not hasattr(parameter, "learning_rate_cap")
+    }
