@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+from scipy import special, stats
 
 from analysis.stats.verdicts.max_statistic import (
     LEVEL,
@@ -150,10 +150,13 @@ def _larger(score_RKN: Array, pair_P2: Pairs, factor: Array, error_RP: Array, fr
 
 
 def solve_counts(score_RKN: Array, pair_P2: Pairs) -> Found:
-    """Boschloo's test of solve counts with Holm's correction."""
+    """Boschloo's test of solve counts, with Holm's correction, or of all pairs Benjamini-Hochberg's."""
     seeds, solved_RK = score_RKN.shape[2], (score_RKN >= SOLVED).sum(axis=-1)
     table = boschloo_table(seeds, seeds)
-    return holm_rejects(table[solved_RK[:, pair_P2[:, 0]], solved_RK[:, pair_P2[:, 1]]])
+    p_RP = table[solved_RK[:, pair_P2[:, 0]], solved_RK[:, pair_P2[:, 1]]]
+    if (pair_P2[:, 1] == 0).all():
+        return holm_rejects(p_RP)
+    return np.asarray(stats.false_discovery_control(p_RP, axis=1) < LEVEL)
 
 
 def unequal_larger_se(score_RKN: Array, pair_P2: Pairs) -> Found:

@@ -87,6 +87,16 @@ def test_solve_counts_need_ten_seeds() -> None:
     assert solve_power(10, 300, against_baseline=True) > 0.75
 
 
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_few_of_the_pairs_called_different_are_equal(seeds: int) -> None:
+    rate_K = np.array([1.0, 1.0, 0.5, 0.5, 0.5, 0.1, 0.1, 0.1])
+    pairs = pairs_of(len(rate_K), against_baseline=False)
+    scores = (np.random.default_rng(seeds).random((600, len(rate_K), seeds)) < rate_K[:, None]) * 1.0
+    found, equal = solve_counts(scores, pairs), rate_K[pairs[:, 0]] == rate_K[pairs[:, 1]]
+    wrong = (found & equal).sum(axis=1) / np.maximum(found.sum(axis=1), 1)
+    assert wrong.mean() < 0.05
+
+
 def test_the_simulated_verdict_is_the_verdict() -> None:
     scores = np.random.default_rng(0).normal(size=(20, 5, 4))
     scores[:, 0] += 4

@@ -44,13 +44,27 @@ def test_ten_seeds_decide_against_a_baseline() -> None:
     assert "solve rate" in found[0].test
 
 
+def test_of_all_pairs_the_false_discovery_rate_is_held() -> None:
+    solved, never = {"a": (5, 5), "b": (5, 5)}, dict.fromkeys("cdefg", (0, 5))
+    found = solve_verdicts(solved | never | {"h": (3, 5)})
+    raw = boschloo((5, 5), (0, 5))
+    decided = {(v.model, v.other) for v in found if v.verdict == "better"}
+    assert decided == {(model, other) for model in solved for other in never}
+    clear = next(v for v in found if (v.model, v.other) == ("a", "c"))
+    assert clear.p == pytest.approx(raw * 28 / 10), "ten of 28 pairs are as clear"
+    assert clear.low > 0
+    # A single clear pair among many is none: six models that never solve it, one that does.
+    alone = solve_verdicts({"a": (5, 5), "b": (0, 5)} | dict.fromkeys("cdefgh", (3, 5)))
+    assert not [v for v in alone if v.verdict == "better"]
+
+
 def test_five_seeds_say_what_would_decide() -> None:
-    found = solve_verdicts({"a": (5, 5), "b": (1, 5), "c": (1, 5), "d": (5, 5)})
+    found = solve_verdicts({"a": (5, 5), "b": (2, 5), "c": (2, 5), "d": (4, 5)})
     pair = next(v for v in found if {v.model, v.other} == {"a", "b"})
     assert (pair.model, pair.verdict) == ("a", "undecided")
     assert pair.seeds_to_decide is not None
     assert 6 < pair.seeds_to_decide < 20
-    assert math.isnan(next(v for v in solve_verdicts({"a": (3, 3), "b": (0, 3), "c": (0, 3)})).detectable)
+    assert math.isnan(next(v for v in solve_verdicts({"a": (3, 3), "b": (1, 3), "c": (1, 3)})).detectable)
 
 
 def test_too_few_seeds_are_not_tested() -> None:
