@@ -34,7 +34,9 @@ def overview(track: Track, runs: pd.DataFrame) -> Figure | None:
     scored = {str(name) for name in arms.index.get_level_values("arm")}
     tasks = [w.name for w in track.workloads if w.name in arms.index.get_level_values("task")]
     models = [*(name for name in track.backbones if name in scored), *sorted(scored - set(track.backbones))]
-    figure = Figure(figsize=(2 + INCHES[0] * len(tasks), 1.5 + INCHES[1] * len(models)), layout="constrained")
+    figure = Figure(
+        figsize=(max(7.0, 2 + INCHES[0] * len(tasks)), 1.5 + INCHES[1] * len(models)), layout="constrained"
+    )
     axes = figure.add_subplot()
     shares = [[_share(counts, (model, task)) for task in tasks] for model in models]
     axes.pcolormesh(shares, cmap="RdBu", vmin=-1.3, vmax=1.3, edgecolors="white")
