@@ -45,7 +45,12 @@ ADDED: dict[str, dict[str, Any]] = {
         **{f"{part}selection_norm_eps": None for part in ("", "mamba.")},
     },
     "objective": {"average": "tokens"},
-    "task": {"train_examples": None},
+    "task": {
+        "train_examples": None,
+        "as_published": False,
+        "random_filler": False,
+        "show_answers": False,
+    },
     "trainer": {"non_finite": "stop"},
     "optimizer": {"_target_": ADAMW, "mup_base_width": None, "decay_end_fractions": [1.0]},
 }

@@ -36,6 +36,11 @@ class LanguageConfig(GeneratedConfig):
     """Tokens in an example (T): the string, a marker and the answer, then padding."""
     min_length: int = 3
     """Symbols of the shortest string; lengths up to the longest that fits are equally likely."""
+    as_published: bool = False
+    """Draw and score as the authors' code does: an answer ends with its first end symbol, and what fills it
+    up is neither asked for nor hidden; operands of sums and products are above zero; the unknown of an
+    equation is the first number from a random place on. By default all end symbols are scored, so that no
+    model is told the length of an answer, operands may be zero, and any number is as likely unknown."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,10 +99,17 @@ class Language(Probe):
             context_BT[chosen_B, :length] = 1 + string_BN
             context_BT[chosen_B, length] = self.marker
             tokens_BT[chosen_B, : length + 1] = context_BT[chosen_B, : length + 1]
-            tokens_BT[chosen_B, length + 1 : end] = 1 + answer_BM
-            answer_BT[chosen_B, length + 1 : end] = True
+            answer_BT[chosen_B, length + 1 : end] = asked_BM = self._asked(answer_BM)
+            tokens_BT[chosen_B, length + 1 : end] = np.where(asked_BM, 1 + answer_BM, FILLER)
             valid_BT[chosen_B, :end] = True
         return batch_of(tokens_BT, context_BT, answer_BT, valid_BT)
+
+    def _asked(self, answer_BM: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """True for the symbols of answers that are asked for."""
+        if not self.config.as_published or END not in self.alphabet:
+            return np.ones(answer_BM.shape, dtype=bool)
+        ends_BM = answer_BM == self.alphabet.index(END)
+        return ends_BM.cumsum(1) - ends_BM == 0
 
     def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
         text = "".join(self.alphabet[token - 1] for token in shown[: asked[0] - 1])

@@ -103,8 +103,12 @@ class SolveEquation(Language):
     def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         string_BN, sign_BN = expressions(rng, length - 2)
         value_B1 = (string_BN * sign_BN).sum(1, keepdims=True) % MODULUS
-        # One of the numbers, each as likely, becomes the unknown.
-        place_B1 = np.where(sign_BN, rng.uniform("unknown", length - 2), -1.0).argmax(1)[:, None]
+        if self.config.as_published:  # the first number from a random place on, round the end
+            start_B1 = rng.integers("unknown from", 1, length - 2)
+            ahead_BN = (np.arange(length - 2) - start_B1) % (length - 2)
+            place_B1 = np.where(sign_BN, ahead_BN, length).argmin(1)[:, None]
+        else:  # one of the numbers, each as likely
+            place_B1 = np.where(sign_BN, rng.uniform("unknown", length - 2), -1.0).argmax(1)[:, None]
         answer_B1 = np.take_along_axis(string_BN, place_B1, axis=1)
         np.put_along_axis(string_BN, place_B1, UNKNOWN, axis=1)
         return np.concatenate([string_BN, np.full_like(value_B1, EQUALS), value_B1], axis=1), answer_B1

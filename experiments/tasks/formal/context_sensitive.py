@@ -104,7 +104,9 @@ class BinaryAddition(Language):
         return length
 
     def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        string_BN, first_BN, second_BN = _operands(rng, length, self.alphabet.index("+"))
+        string_BN, first_BN, second_BN = _operands(
+            rng, length, self.alphabet.index("+"), above_zero=self.config.as_published
+        )
         return string_BN, _carried(first_BN + second_BN, self.alphabet.index(END))
 
     def rewrite(self, text: str) -> str:
@@ -123,7 +125,9 @@ class BinaryMultiplication(Language):
         return length
 
     def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        string_BN, first_BN, second_BN = _operands(rng, length, self.alphabet.index("*"))
+        string_BN, first_BN, second_BN = _operands(
+            rng, length, self.alphabet.index("*"), above_zero=self.config.as_published
+        )
         column_BM = np.zeros_like(first_BN)
         for shift in range(length):
             column_BM[:, shift:] += first_BN[:, : length - shift] * second_BN[:, shift, None]
@@ -161,18 +165,34 @@ class ComputeSqrt(Language):
 
 
 def _operands(
-    rng: ExampleRNG, length: int, operator: int
+    rng: ExampleRNG, length: int, operator: int, *, above_zero: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Two numbers with an operator anywhere between, and each by itself, filled up with zeros: (B, N)."""
     bit_BN = rng.integers("digits", length, 2)
     place_B1 = 1 + rng.integers("operator", 1, length - 2)
     column_N = np.arange(length)
+    if above_zero:
+        bit_BN = _above_zero(rng, bit_BN, place_B1)
     first_BN = np.where(column_N < place_B1, bit_BN, 0)
     behind_BN = place_B1 + 1 + column_N
     second_BN = np.where(
         behind_BN < length, np.take_along_axis(bit_BN, behind_BN.clip(max=length - 1), axis=1), 0
     )
     return np.where(column_N == place_B1, operator, bit_BN), first_BN, second_BN
+
+
+def _above_zero(rng: ExampleRNG, bit_BN: NDArray[np.int64], place_B1: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Digits of which those before a place, and those behind it, are not all zero: such are drawn again."""
+    column_N = np.arange(bit_BN.shape[1])
+    attempt = 0
+    while True:
+        zero_BN = np.zeros(bit_BN.shape, dtype=bool)
+        for side_BN in (column_N < place_B1, column_N > place_B1):
+            zero_BN |= side_BN & ~(bit_BN * side_BN).any(1, keepdims=True)
+        if not zero_BN.any():
+            return bit_BN
+        bit_BN = np.where(zero_BN, rng.integers(f"digits again {attempt}", bit_BN.shape[1], 2), bit_BN)
+        attempt += 1
 
 
 def _carried(column_BM: NDArray[np.int64], end: int) -> NDArray[np.int64]:

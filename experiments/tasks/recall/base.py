@@ -29,6 +29,10 @@ class Lookup(Probe):
     def facts(self, rng: ExampleRNG) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """The facts (B, C), the queries (B, Q, W) and their answers (B, Q)."""
 
+    def background(self, rng: ExampleRNG) -> NDArray[np.int64]:
+        """What stands (B, T) where there is neither a fact nor a query, also where an answer is asked for."""
+        return np.full((len(rng.index_B), self.config.sequence_length), FILLER, dtype=np.int64)
+
     def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
         c, rng = self.config, ExampleRNG(seed=seed, split=split, index_B=index_B)
         facts_BC, query_BQW, answer_BQ = self.facts(rng)
@@ -36,7 +40,7 @@ class Lookup(Probe):
         slots = num_slots(c.sequence_length, facts, width)
         gap_BQ = rng.distinct("gaps", slots, queries, (c.power - 1) * np.log(np.arange(1, slots + 1)))
 
-        context_BT = np.full((len(index_B), c.sequence_length), FILLER, dtype=np.int64)
+        context_BT = self.background(rng)
         context_BT[:, :facts] = facts_BC
         place_BQ = facts + (width + 1) * gap_BQ
         for word in range(width):

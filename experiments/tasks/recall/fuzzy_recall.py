@@ -35,6 +35,9 @@ class FuzzyRecallConfig(GeneratedConfig):
     """Symbols (V), beside the filler: the first half make keys, the others values."""
     longest_motif: int = 3
     """Symbols of a key, and of a value, at most."""
+    show_answers: bool = False
+    """Later positions read the values that were asked for, as in MAD's code; else filler stands there, so
+    that all objectives read the same."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,7 +108,8 @@ class FuzzyRecall(Probe):
 
         tokens_BT = _at_the_end(symbol_BPJ, used_BPJ, T)
         answer_BT = _at_the_end(answer_BPJ, used_BPJ, T).astype(bool)
-        return batch_of(tokens_BT, np.where(answer_BT, FILLER, tokens_BT), answer_BT)
+        hidden_BT = answer_BT & (not self.config.show_answers)
+        return batch_of(tokens_BT, np.where(hidden_BT, FILLER, tokens_BT), answer_BT)
 
     def _motifs(
         self, rng: ExampleRNG, name: str, pairs: int, symbols: int, size_BP: NDArray[np.int64]

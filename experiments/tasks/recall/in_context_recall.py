@@ -39,6 +39,9 @@ class InContextRecallConfig(GeneratedConfig):
     """Symbols, of these V, that only noise is made of."""
     noise: float = 0.0
     """The chance of a pair to be noise."""
+    show_answers: bool = False
+    """Later positions read the values that were asked for, as in MAD's code; else filler stands there, so
+    that all objectives read the same."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,7 +98,8 @@ class InContextRecall(Probe):
         tokens_BT = 1 + pair_BP2.reshape(len(index_B), -1)
         answer_BT = np.zeros(tokens_BT.shape, dtype=bool)
         answer_BT[:, 1::2] = asked_BP
-        return batch_of(tokens_BT, np.where(answer_BT, FILLER, tokens_BT), answer_BT)
+        hidden_BT = answer_BT & (not self.config.show_answers)
+        return batch_of(tokens_BT, np.where(hidden_BT, FILLER, tokens_BT), answer_BT)
 
     def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
         value_of = {key: value for key, value in zip(shown[::2], shown[1::2], strict=True) if value != FILLER}

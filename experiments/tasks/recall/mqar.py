@@ -32,6 +32,9 @@ class RecallConfig(GeneratedConfig):
     """Symbols (V): 0 is filler, keys come from [1, V/2), values from [V/2, V)."""
     power: float = 0.01
     """Exponent a of the law p(gap) ~ gap^(a-1)."""
+    random_filler: bool = False
+    """Fill with random symbols, keys and values among them, instead of 0: ``random_non_queries`` of Zoology's
+    code, which is its default since 2024. The paper's figure 2 has it off."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,6 +62,11 @@ class Recall(Lookup):
         self.config = config
         self.sequence_length = config.sequence_length
         self.vocabulary = Vocabulary(num_symbols=config.num_symbols, num_sentinels=config.num_pairs)
+
+    def background(self, rng: ExampleRNG) -> NDArray[np.int64]:
+        if not self.config.random_filler:
+            return super().background(rng)
+        return rng.integers("filler", self.sequence_length, self.config.num_symbols)
 
     def facts(self, rng: ExampleRNG) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         c = self.config

@@ -161,3 +161,46 @@ SUMS = {
     "BinaryMultiplication": 37606,
     "ComputeSqrt": 23907,
 }
+
+
+def published(language: type[Language], length: int, room: int) -> Language:
+    """The language as its authors draw it, with strings of one length."""
+    return language(LanguageConfig(sequence_length=length + 1 + room, min_length=length, as_published=True))
+
+
+def test_as_published_an_answer_ends_with_its_first_end_symbol() -> None:
+    """The only product of two operands of one digit above zero is 1 * 1 = 1: the answer is ``1.``."""
+    task = published(context_sensitive.BinaryMultiplication, 3, 3)
+    batch = task.batch("train", 0, 0, 50)
+    symbol = {character: 1 + index for index, character in enumerate("01*.")}
+    shown = [*(symbol[character] for character in "1*1"), task.marker]
+    assert (batch.tokens_BT == torch.tensor([*shown, symbol["1"], symbol["."], 0])).all()
+    assert (batch.context_BT == torch.tensor([*shown, 0, 0, 0])).all()
+    assert batch.answer_BT.tolist() == [[False] * 4 + [True, True, False]] * 50
+    assert batch.valid_BT.all()
+    for tokens, asked in zip(batch.tokens_BT.tolist(), batch.answer_BT, strict=True):
+        places = asked.nonzero()[:, 0].tolist()
+        assert task.solve(tokens, places)[: len(places)] == [tokens[place] for place in places]
+
+
+def test_as_published_operands_are_above_zero_and_as_likely_as_each_other() -> None:
+    """Of two digits and one: 1 to 3 and 1, or the other way round."""
+    found: dict[str, int] = {}
+    task = published(context_sensitive.BinaryAddition, 4, 4)
+    for tokens in task.batch("train", 0, 0, 3000).tokens_BT[:, :4].tolist():
+        text = "".join(task.alphabet[token - 1] for token in tokens)
+        found[text] = found.get(text, 0) + 1
+    assert set(found) == {"10+1", "01+1", "11+1", "1+10", "1+01", "1+11"}
+    assert all(abs(count - 500) < 5 * 500**0.5 for count in found.values())
+
+
+def test_as_published_the_unknown_is_the_first_number_from_a_random_place_on() -> None:
+    """Of ``(d+d)=d`` it is the first number from three of five places, the second from two."""
+    task = published(context_free.SolveEquation, 7, 1)
+    unknown_BN = task.batch("train", 0, 0, 4000).tokens_BT[:, :7] == 1 + task.alphabet.index("x")
+    share_N = unknown_BN.double().mean(0)
+    assert share_N.nonzero()[:, 0].tolist() == [1, 3]
+    assert abs(share_N[1].item() - 0.6) < 5 * (0.24 / 4000) ** 0.5
+    plain = context_free.SolveEquation(LanguageConfig(sequence_length=9, min_length=7))
+    even_BN = plain.batch("train", 0, 0, 4000).tokens_BT[:, :7] == 1 + task.alphabet.index("x")
+    assert abs(even_BN.double().mean(0)[1].item() - 0.5) < 5 * (0.25 / 4000) ** 0.5

@@ -123,3 +123,17 @@ EXAMPLES = [
     [0, 0, 2, 13, 11, 8, 4, 13, 15, 9, 1, 13, 2, 13, 11, 8],
     [90, 236, 5, 158, 110, 150, 44, 215, 29, 223, 63, 131],
 ]
+
+
+@pytest.mark.parametrize("name", ["in_context_recall", "fuzzy_recall"])
+def test_answers_are_shown_afterwards_as_in_mad_s_code(name):
+    task, config = {
+        "in_context_recall": (InContextRecall, InContextRecallConfig),
+        "fuzzy_recall": (FuzzyRecall, FuzzyRecallConfig),
+    }[name]
+    plain = task(config()).batch("train", 0, 0, 40)
+    shown = task(config(show_answers=True)).batch("train", 0, 0, 40)
+    assert torch.equal(shown.tokens_BT, plain.tokens_BT)
+    assert torch.equal(shown.answer_BT, plain.answer_BT)
+    assert torch.equal(shown.context_BT, shown.tokens_BT)
+    assert not torch.equal(plain.context_BT, plain.tokens_BT)

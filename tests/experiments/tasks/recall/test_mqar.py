@@ -158,3 +158,21 @@ def test_the_yaml_lists_every_field_with_its_default():
     yaml = OmegaConf.load(CONF / "recall.yaml")
     assert yaml.pop("_target_") == "experiments.tasks.recall.mqar.Recall"
     assert yaml == OmegaConf.structured(RecallConfig)
+
+
+def test_filler_may_be_random_symbols_as_in_zoology():
+    """Facts, queries, answers and their places are those of the plain task; all else is any symbol."""
+    plain, noisy = make().batch("train", 0, 0, 500), make(random_filler=True).batch("train", 0, 0, 500)
+    assert torch.equal(plain.answer_BT, noisy.answer_BT)
+    kept_BT = (plain.context_BT != 0) | plain.answer_BT
+    assert torch.equal(plain.tokens_BT[kept_BT], noisy.tokens_BT[kept_BT])
+    for filler in (noisy.context_BT[~kept_BT], noisy.context_BT[noisy.answer_BT]):
+        counts = torch.bincount(filler, minlength=64).double()
+        expected = len(filler) / 64
+        assert ((counts - expected) ** 2 / expected).sum() < 103.4  # 63 degrees of freedom, p = 0.001
+    task = make(random_filler=True)
+    for row in range(20):
+        asked = noisy.answer_BT[row].nonzero()[:, 0].tolist()
+        found = task.solve(noisy.context_BT[row].tolist(), asked)
+        assert found == noisy.tokens_BT[row, asked].tolist()
+    assert make(random_filler=True).fingerprint != make().fingerprint
