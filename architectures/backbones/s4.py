@@ -22,13 +22,16 @@ class S4Config(StackConfig, S4LayerConfig):
     """A stack of S4 layers, each followed by a feed-forward."""
 
     d_ff: int | None = None
-    """Hidden width of the feed-forward; null for 8/3 d_model rounded up to a multiple of 8."""
+    """Hidden width of the feed-forward; null for 8/3 d_model rounded up to a multiple of 8, 0 for no
+    feed-forward, as in the authors' blocks."""
 
     def __post_init__(self) -> None:
         StackConfig.__post_init__(self)
         S4LayerConfig.__post_init__(self)
-        if self.d_ff is not None and self.d_ff < 1:
-            raise ValueError(f"d_ff={self.d_ff} must be positive, or null for the standard proportion")
+        if self.d_ff is not None and self.d_ff < 0:
+            raise ValueError(
+                f"d_ff={self.d_ff} must be positive, 0 for none, or null for the standard proportion"
+            )
 
     @property
     def width_multiple(self) -> int:
@@ -46,7 +49,9 @@ class S4(Stack):
         kind = LAYERS[self.config.parametrisation]
         return kind(self.config.width, self.config, bidirectional=self.capabilities.bidirectional)
 
-    def make_feedforward(self, layer: int) -> FeedForward:
+    def make_feedforward(self, layer: int) -> FeedForward | None:
+        if self.config.d_ff == 0:
+            return None
         return DenseFeedForward(self.config.width, self.config.d_ff or swiglu_width(self.config.width))
 
     def resample(self, rate: float) -> None:

@@ -44,7 +44,7 @@ ADDED: dict[str, dict[str, Any]] = {
         **{f"{part}selection_norm_weight": True for part in ("", "mamba.")},
         **{f"{part}selection_norm_eps": None for part in ("", "mamba.")},
     },
-    "objective": {"average": "tokens"},
+    "objective": {"average": "tokens", "pooling": "answer"},
     "task": {
         "train_examples": None,
         "as_published": False,

@@ -112,6 +112,9 @@ class Task(ABC):
     labels: Sequence[int] = ()
     """The token ids that a classification's answer can be; else empty."""
 
+    blank: ClassVar[int | None] = None
+    """The token that stands before sequences shorter than ``sequence_length``, where there is one."""
+
     @abstractmethod
     def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
         """Examples ``start .. start + count`` of ``split`` under ``seed``: a pure function.

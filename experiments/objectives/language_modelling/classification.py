@@ -1,6 +1,6 @@
-"""Classification: the answer is one of a few labels, read at the last position.
+"""Classification: the answer is one of a few labels, read at the last position or from the mean of all.
 
-Shapes: B batch, T length, V vocabulary.
+Shapes: B batch, T length, V vocabulary, C labels.
 """
 
 from __future__ import annotations
@@ -9,28 +9,41 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from architectures.backbone import Backbone, Capabilities, Output
+from architectures.layers.readout import SequenceReadout
 from experiments.objectives.objective import Objective, Score, View
-from experiments.runtime.errors import DataError
+from experiments.runtime.errors import DataError, nearest
 from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.task import Batch, Task
+
+POOLINGS = ("answer", "mean")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassificationConfig:
-    """Classification has nothing to set."""
+    """The place that the label is read from."""
+
+    pooling: str = "answer"
+    """``answer``: at the position of the answer, after all others. ``mean``: from the mean of the states of
+    all tokens, without a position for the answer, as S4 reads Long Range Arena (arXiv 2111.00396)."""
+
+    def __post_init__(self) -> None:
+        if self.pooling not in POOLINGS:
+            raise ValueError(f"pooling={self.pooling!r} is unknown{nearest(self.pooling, POOLINGS)}")
 
 
 class Classification(Objective):
-    """Cross-entropy over the task's labels, at the answer position, which shows the mask token.
+    """Cross-entropy over the task's labels, by default at the answer position, which shows the mask token.
 
     A causal model has read everything by then and a bidirectional one sees
     everything anyway, so both are asked the same question.
     """
 
     Config = ClassificationConfig
+    config: ClassificationConfig
     likelihood = Likelihood(kind="exact", estimator="softmax over the labels", samples=1)
 
     @classmethod
@@ -43,6 +56,13 @@ class Classification(Objective):
     def incompatibility(cls, task: type[Task]) -> str | None:
         return None if task.has_labels else "the task has no labels to choose from"
 
+    def make_readout(self, backbone: Backbone) -> nn.Module | None:
+        if self.config.pooling == "answer":
+            return None
+        return SequenceReadout(
+            backbone.config.width, len(self.task.labels), pooling="mean", pooler=False, dropout=0.0
+        )
+
     def view(self, batch: Batch, generator: torch.Generator) -> View:
         return self.answer_view(batch)
 
@@ -51,6 +71,8 @@ class Classification(Objective):
             raise DataError(
                 "classification reads its label at the last position; this task has others before it"
             )
+        if self.config.pooling == "mean":
+            return self._pooled_view(batch)
         return View(
             tokens_BT=batch.context_BT.masked_fill(batch.answer_BT, self.vocabulary.mask),
             valid_BT=None if batch.valid_BT.all() else batch.valid_BT,
@@ -58,6 +80,42 @@ class Classification(Objective):
             weight_BT=batch.answer_BT.float(),
             count_B=batch.answer_BT.sum(1).float(),
         )
+
+    def _pooled_view(self, batch: Batch) -> View:
+        """All tokens but the answer; blanks before a sequence become padding behind it."""
+        tokens_BT, valid_BT = batch.context_BT[:, :-1], batch.valid_BT[:, :-1]
+        if self.task.blank is not None:
+            valid_BT = valid_BT & (tokens_BT != self.task.blank)
+            order_BT = (~valid_BT).int().argsort(dim=1, stable=True)
+            tokens_BT, valid_BT = tokens_BT.gather(1, order_BT), valid_BT.gather(1, order_BT)
+            tokens_BT = tokens_BT.masked_fill(~valid_BT, self.vocabulary.pad)
+        label_of = {token: number for number, token in enumerate(self.task.labels)}
+        return View(
+            tokens_BT=tokens_BT,
+            valid_BT=None if valid_BT.all() else valid_BT,
+            target_BT=tokens_BT,
+            weight_BT=torch.zeros(tokens_BT.shape),
+            count_B=torch.ones(len(tokens_BT)),
+            label_B=torch.tensor([label_of[token] for token in batch.tokens_BT[:, -1].tolist()]),
+        )
+
+    def with_scored_positions(self, view: View) -> View:
+        return super().with_scored_positions(view) if view.label_B is None else view
+
+    def loss(self, output: Output, view: View) -> tuple[Tensor, Tensor]:
+        if view.label_B is None:
+            return super().loss(output, view)
+        assert output.readout is not None
+        return F.cross_entropy(output.readout.float(), view.label_B, reduction="sum"), view.count_B.sum()
+
+    @torch.no_grad()
+    def evaluate(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
+        if self.config.pooling == "answer":
+            return super().evaluate(model, batch, generators)
+        view = self.answer_view(batch).to(next(model.parameters()).device)
+        readout_BC = view.run(model).readout
+        assert readout_BC is not None
+        return Score(accuracy_B=(readout_BC.argmax(-1) == view.label_B).double().cpu())
 
     def logits(self, output: Output, view: View) -> Tensor:
         """At the answer, only the labels compete: in training and in the final accuracy alike."""

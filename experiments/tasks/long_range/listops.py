@@ -83,6 +83,7 @@ class ListOps(Probe):
     """ListOps. Ten classes, the digits, which are not equally frequent."""
 
     Config = ListOpsConfig
+    blank = _BLANK
     generator = "listops-1"
     has_labels = True
     labels = tuple(range(10))

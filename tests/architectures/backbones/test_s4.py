@@ -502,3 +502,14 @@ def test_a_thousand_steps_stay_with_the_convolution(kind):
 def test_what_cannot_be_is_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         S4Config(**settings)
+
+
+def test_without_a_feed_forward_a_block_is_the_mixer_alone():
+    """As in the authors' blocks: the layer's own linear unit is all that mixes channels."""
+    model = S4(S4Config(d_model=16, num_layers=2, d_ff=0), vocab_size=11, max_length=20)
+    assert not any("feedforward" in name for name, _ in model.named_parameters())
+    own = sum(p.numel() for p in S4D(16, S4LayerConfig()).parameters())
+    assert model.parameters_by_part().body == 2 * (own + 16) + 16  # and the norms
+    check_no_leak(enliven(model), 12)
+    with pytest.raises(ValueError, match="d_ff=-1 must be positive, 0 for none"):
+        S4Config(d_ff=-1)

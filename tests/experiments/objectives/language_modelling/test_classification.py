@@ -6,9 +6,11 @@ import torch
 
 from architectures.backbone import Output
 from experiments.objectives.decoding.sampling import GREEDY
+from experiments.objectives.language_modelling.causal_lm import CausalLM
 from experiments.objectives.language_modelling.classification import Classification, ClassificationConfig
 from experiments.objectives.objective import Objective
 from experiments.runtime.errors import DataError
+from experiments.tasks.long_range.listops import ListOps, ListOpsConfig
 from experiments.tasks.recall.mqar import Recall
 from experiments.tasks.task import Batch
 from experiments.tasks.text.text import Text
@@ -100,5 +102,45 @@ def test_other_objectives_of_tokens_take_any_task_of_tokens():
     assert Classification.incompatibility(Unlabelled) is not None
     tokens = [cls for cls in Objective.__subclasses__() if cls.targets == Unlabelled.targets]
     others = [cls for cls in tokens if cls is not Classification]
-    assert others
+    assert CausalLM in others
     assert all(cls.incompatibility(Unlabelled) is None for cls in others)
+
+
+def test_the_mean_of_all_states_is_read_without_a_position_for_the_answer():
+    """Long Range Arena as S4 reads it: the loss is that of the mean through one dense layer, by hand."""
+    pooled = Classification(ClassificationConfig(pooling="mean"), TASK)
+    model = toys.build("encoder", TASK.vocabulary.size)
+    readout = pooled.make_readout(model).double()
+    model.attach_readout(readout)
+    batch = labelled(8)
+    view = pooled.view(batch, torch.Generator())
+    assert torch.equal(view.tokens_BT, batch.tokens_BT[:, :-1])
+    assert view.valid_BT is None
+    assert [LABELS[number] for number in view.label_B] == batch.tokens_BT[:, -1].tolist()
+    assert pooled.with_scored_positions(view) is view
+    with torch.no_grad():
+        output = view.run(model)
+        total, count = pooled.loss(output, view)
+        mean_BD = output.hidden_BTD.mean(1)
+        logits_BC = mean_BD @ readout.classifier.weight.T + readout.classifier.bias
+        expected = torch.nn.functional.cross_entropy(logits_BC.float(), view.label_B, reduction="sum")
+    torch.testing.assert_close(total, expected)
+    assert count == 8
+    accuracy_B = pooled.evaluate(model, batch, []).accuracy_B
+    assert accuracy_B.tolist() == (logits_BC.argmax(-1) == view.label_B).double().tolist()
+    assert OBJECTIVE.make_readout(model) is None
+    with pytest.raises(ValueError, match="pooling='first' is unknown"):
+        ClassificationConfig(pooling="first")
+
+
+def test_blanks_before_an_expression_are_not_part_of_the_mean():
+    """An expression of ListOps comes first then, and what follows is padding."""
+    task = ListOps(ListOpsConfig(sequence_length=48, min_length=8, max_depth=4, max_args=4))
+    pooled = Classification(ClassificationConfig(pooling="mean"), task)
+    batch = task.batch("train", 0, 0, 20)
+    view = pooled.answer_view(batch)
+    for row in range(20):
+        expression = [token for token in batch.context_BT[row, :-1].tolist() if token != task.blank]
+        assert view.valid_BT[row].tolist() == [place < len(expression) for place in range(47)]
+        assert view.tokens_BT[row, : len(expression)].tolist() == expression
+        assert task.labels[view.label_B[row]] == batch.tokens_BT[row, -1]
