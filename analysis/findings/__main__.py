@@ -20,10 +20,11 @@ import rich.table
 
 from analysis.cli import run_command, write
 from analysis.figures.files import figure_bytes
-from analysis.findings.claims import read_claims
+from analysis.findings.claims import Claim
 from analysis.findings.figure import findings_figure
 from analysis.findings.page import difference, markdown
 from analysis.findings.verdicts import Finding, judge, runs_of
+from analysis.load.records import read_records
 from experiments.runtime.errors import nearest
 
 FIGURE = Path("findings") / "findings.svg"
@@ -53,7 +54,7 @@ class FindingsConfig:
 
 def prepare(config: FindingsConfig) -> tuple[FindingsConfig, list[Finding]]:
     """Return the verdicts on the claims. Raises ValueError."""
-    claims = read_claims(Path(config.records))
+    claims = read_records(Path(config.records), Claim)
     if config.claim and config.claim not in claims:
         raise ValueError(f"claim={config.claim}: there is no such record{nearest(config.claim, claims)}")
     asked = {config.claim: claims[config.claim]} if config.claim else claims

@@ -7,12 +7,8 @@ ours and no verdict: ``analysis.findings`` computes both.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import yaml
-
-from experiments.config.structured import typed
-from experiments.runtime.errors import DataError, nearest
+from experiments.runtime.errors import nearest
 
 BETTER, EQUAL = "better", "equal"
 RELATIONS = (BETTER, EQUAL)
@@ -67,27 +63,3 @@ class Claim:
             raise ValueError("model and other name two different groups of runs, each by column and value")
         if self.seeds < 3:
             raise ValueError(f"seeds={self.seeds}: a verdict takes 3 or more")
-
-
-def read_claims(folder: Path) -> dict[str, Claim]:
-    """Return all records of a folder by name. Raises DataError."""
-    paths = sorted(folder.glob("*.yaml"))
-    if not paths:
-        raise DataError(
-            f"records={folder} holds no *.yaml; run from the root of the checkout, or name a folder"
-        )
-    return {path.stem: read_claim(path) for path in paths}
-
-
-def read_claim(path: Path) -> Claim:
-    """Return one record, checked. Raises DataError naming the file."""
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise DataError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise DataError(f"{path} is no record: write key: value")
-    try:
-        return typed(Claim, values, "")
-    except ValueError as error:
-        raise DataError(f"{path}: {error}") from None

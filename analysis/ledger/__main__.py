@@ -22,8 +22,9 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.cli import run_command, write
-from analysis.ledger.claims import Order, Record, Row, read_records
+from analysis.ledger.claims import Order, Record, Row, in_order
 from analysis.ledger.page import Line, Page, markdown, text
+from analysis.load.records import read_records
 from analysis.load.study import load_study
 from analysis.stats.arms import finished
 from analysis.stats.intervals import mean_interval
@@ -181,7 +182,7 @@ def _when(record: Record, frame: pd.DataFrame | None) -> str:
 
 def prepare(config: LedgerConfig) -> tuple[LedgerConfig, list[Page]]:
     """The records that were asked for, with their verdicts. Raises ValueError."""
-    records = read_records(Path(config.records))
+    records = in_order(read_records(Path(config.records), Record))
     if config.record and config.record not in records:
         raise ValueError(f"record={config.record}: there is none{nearest(config.record, records)}")
     chosen = {n: r for n, r in records.items() if config.record in ("", n)}

@@ -7,13 +7,10 @@ the frames beside it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import yaml
-
-from experiments.config.structured import typed
-from experiments.runtime.errors import DataError, nearest
+from experiments.runtime.errors import nearest
 
 TIERS = ("C", "G", "cluster")
 """Hardware: two cores for minutes; one GPU for hours; more than that."""
@@ -124,25 +121,6 @@ class Record:
                 raise ValueError(f"orders: there is no row '{name}'{nearest(name, names)}")
 
 
-def read_records(folder: Path) -> dict[str, Record]:
-    """All records of a folder by name, in the order of tiers and names. Raises DataError."""
-    if not folder.is_dir():
-        raise DataError(f"records={folder}: there is no such folder; run from the root of the checkout")
-    records = {path.stem: read_record(path) for path in sorted(folder.glob("*.yaml"))}
-    if not records:
-        raise DataError(f"records={folder} holds no *.yaml; name a folder of records")
+def in_order(records: Mapping[str, Record]) -> dict[str, Record]:
+    """Return records in the order of tiers and names."""
     return dict(sorted(records.items(), key=lambda item: (TIERS.index(item[1].tier), item[0])))
-
-
-def read_record(path: Path) -> Record:
-    """One record, checked. Raises DataError naming the file."""
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise DataError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise DataError(f"{path} is no record: write key: value")
-    try:
-        return typed(Record, values, "")
-    except ValueError as error:
-        raise DataError(f"{path}: {error}") from None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.ledger.claims import read_records
+from analysis.ledger.claims import Record
+from analysis.load.records import read_records
 from experiments.config.folder import CONF
 from tests.experiments import commands
 
@@ -26,6 +27,6 @@ def test_cells_compose_and_quote_what_they_repeat(study: str) -> None:
 
 
 def test_a_record_names_each_study() -> None:
-    records = read_records(CONF.parent / "docs" / "results" / "ledger")
+    records = read_records(CONF.parent / "docs" / "results" / "ledger", Record)
     named = {word for record in records.values() for word in record.command.split()}
     assert {f"study=reproduce/{study}" for study in STUDIES} <= named

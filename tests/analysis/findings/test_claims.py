@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from analysis.findings.claims import read_claim, read_claims
+from analysis.findings.claims import Claim
+from analysis.load.records import read_record, read_records
 from analysis.track.rules import read_track
 from experiments.runtime.errors import DataError
 from tests import ROOT
@@ -26,7 +27,7 @@ def record(folder: Path, **changes: Any) -> Path:
 
 
 def test_a_record_is_read(tmp_path: Path) -> None:
-    assert read_claim(record(tmp_path)).effect == 0.1
+    assert read_record(record(tmp_path), Claim).effect == 0.1
 
 
 @pytest.mark.parametrize(
@@ -46,11 +47,11 @@ def test_a_record_that_decides_nothing_is_refused(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match=message):
-        read_claim(record(tmp_path, **changes))
+        read_record(record(tmp_path, **changes), Claim)
 
 
 def test_the_records_name_workloads_and_models_of_their_track() -> None:
-    for name, claim in read_claims(RECORDS).items():
+    for name, claim in read_records(RECORDS, Claim).items():
         if claim.track:
             track = read_track(claim.track)
             assert track.workload(claim.workload).name == claim.workload, name

@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from analysis.ledger.__main__ import LedgerConfig, main, order_verdict, page_of, row_values, row_verdict
-from analysis.ledger.claims import Order, Record, Row, read_record, read_records
+from analysis.ledger.claims import Order, Record, Row
 from analysis.ledger.page import markdown
+from analysis.load.records import read_record, read_records
 from experiments.runtime.errors import DataError
 from tests import ROOT
 
@@ -156,7 +157,7 @@ def test_a_frame_of_something_else_is_refused(frames: Path, capsys: pytest.Captu
 
 def test_a_record_without_a_frame_was_not_run(frames: Path) -> None:
     write_record(frames, frame="", rows=[{"name": "A", "published": 1.0, "tolerance": 0.1}])
-    record = read_record(frames / "records" / "claim.yaml")
+    record = read_record(frames / "records" / "claim.yaml", Record)
     page = page_of("claim", record, LedgerConfig())
     assert (page.when, page.lines[0].verdict) == ("not run", "not run")
     assert "| C | A claim | not run |" in markdown([page])
@@ -199,14 +200,14 @@ def test_runs_of_a_study_take_the_place_of_the_frame(write_run: Any, tmp_path: P
     for seed in range(3):
         write_run("decoder", seed, 0.5, study="planted", task="recall")
     path = write_record(tmp_path, rows=[{"name": "A", "where": {"arm": "decoder"}}])
-    page = page_of("claim", read_record(path), LedgerConfig(runs=str(tmp_path / "runs")))
+    page = page_of("claim", read_record(path, Record), LedgerConfig(runs=str(tmp_path / "runs")))
     assert (page.lines[0].ours.mean, page.lines[0].ours.n) == (0.5, 3)
-    absent = page_of("claim", read_record(path), LedgerConfig(runs=str(tmp_path / "records")))
+    absent = page_of("claim", read_record(path, Record), LedgerConfig(runs=str(tmp_path / "records")))
     assert absent.when == "not run"
 
 
 def test_the_page_is_what_records_and_frames_say() -> None:
     config = LedgerConfig(records=str(RECORDS), frames=str(RESULTS))
-    pages = [page_of(name, record, config) for name, record in read_records(RECORDS).items()]
+    pages = [page_of(name, record, config) for name, record in read_records(RECORDS, Record).items()]
     assert (RESULTS / "ledger.md").read_text() == markdown(pages)
     assert sum(page.when != "not run" for page in pages if page.record.tier == "C") >= 8

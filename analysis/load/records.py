@@ -1,0 +1,37 @@
+"""Records of claims and published numbers: YAML files, each of one dataclass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+
+from experiments.config.structured import typed
+from experiments.runtime.errors import DataError
+
+T = TypeVar("T")
+
+
+def read_records(folder: Path, cls: type[T]) -> dict[str, T]:
+    """Return all records of a folder by the names of their files. Raises DataError."""
+    if not folder.is_dir():
+        raise DataError(f"records={folder}: there is no such folder; run from the root of the checkout")
+    paths = sorted(folder.glob("*.yaml"))
+    if not paths:
+        raise DataError(f"records={folder} holds no *.yaml; name a folder of records")
+    return {path.stem: read_record(path, cls) for path in paths}
+
+
+def read_record(path: Path, cls: type[T]) -> T:
+    """Return one record, checked. Raises DataError naming the file."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise DataError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(values, dict):
+        raise DataError(f"{path} is no record: write key: value")
+    try:
+        return typed(cls, values, "")
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
