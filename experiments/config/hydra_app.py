@@ -27,6 +27,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+import experiments.config.schema  # noqa: F401  # registers the sections that the YAML files extend
 from experiments.config.chosen_groups import check_chosen_groups
 from experiments.config.folder import CONF
 from experiments.config.legacy import renamed_key, renamed_option
