@@ -115,6 +115,7 @@ class Classification(Objective):
         view = self.answer_view(batch).to(next(model.parameters()).device)
         readout_BC = view.run(model).readout
         assert readout_BC is not None
+        assert view.label_B is not None
         return Score(accuracy_B=(readout_BC.argmax(-1) == view.label_B).double().cpu())
 
     def logits(self, output: Output, view: View) -> Tensor:

@@ -34,7 +34,7 @@ class RecallConfig(GeneratedConfig):
     """Exponent a of the law p(gap) ~ gap^(a-1)."""
     random_filler: bool = False
     """Fill with random symbols, keys and values among them, instead of 0: ``random_non_queries`` of Zoology's
-    code, which is its default since 2024. The paper's figure 2 has it off."""
+    code, where it is on by default. Its configuration of the paper's figure 2 has it off."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
