@@ -15,7 +15,6 @@ no API key.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -30,6 +29,7 @@ from typing import Any
 from analysis.cli import read_arguments
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import DataError
+from experiments.runtime.json_state import read_json, read_mark
 from experiments.runtime.secrets import redact
 from experiments.tracking.summary import FILES
 from experiments.tracking.wandb import FILES as FOLDER
@@ -76,7 +76,7 @@ def place(record: Path, runs: Path, study: str) -> str:
     state = {"record": _hash(record)}
     if folder.exists():
         mark = folder / MARK
-        if not mark.exists() or (folder / "checkpoints").exists() or json.loads(mark.read_text()) == state:
+        if not mark.exists() or (folder / "checkpoints").exists() or read_mark(mark) == state:
             return "already there"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as beside:
@@ -94,13 +94,12 @@ def place(record: Path, runs: Path, study: str) -> str:
 
 def _result(record: Path) -> dict[str, Any]:
     """The result among the files of a record, checked to be one that a run folder can be named by."""
-    try:
-        result = json.loads((record / "result.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"result.json cannot be read ({type(error).__name__})") from None
+    result = read_json(record / "result.json", dict[str, Any], "it is left out", DataError)
+    if result is None:
+        raise DataError("there is no result.json")
     if not (record / "config.yaml").is_file():
         raise DataError("there is no config.yaml")
-    if not isinstance(result, dict) or result.get("format") != 1:
+    if result.get("format") != 1:
         raise DataError("result.json is not of format 1: it comes from another version of archbench")
     for key in ("study", "cell", "digest"):
         if not NAME.fullmatch(str(result.get(key, ""))):

@@ -15,7 +15,6 @@ missing       not begun, and not in the queue; submit again
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -29,7 +28,9 @@ from omegaconf import OmegaConf
 from experiments.config.structured import typed
 from experiments.run.refusal import refusals
 from experiments.runtime.errors import ConfigError, RunError, nearest, nearest_folder
+from experiments.runtime.json_state import json_objects, mismatch
 from experiments.runtime.run_status import RunStatus
+from experiments.tracking.run_files import Row as MetricsRow
 from slurm.queue import Task, finished_tasks, queued_tasks
 from slurm.submission import StudyRun, submissions
 
@@ -85,12 +86,9 @@ def last_step(run: StudyRun) -> int | None:
     path = Path(run.folder) / "metrics.jsonl"
     if not path.exists():
         return None
-    for line in reversed(path.read_text(encoding="utf-8").splitlines()):
-        try:
-            return int(json.loads(line)["step"])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue  # half a row: it is being written, or the run was killed
-    return None
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    whole = (row for row in json_objects(reversed(lines)) if mismatch(row, MetricsRow) is None)
+    return next((int(row["step"]) for row in whole), None)
 
 
 def rows(study: Path) -> list[Row]:

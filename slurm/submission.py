@@ -12,11 +12,14 @@ import datetime
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from experiments.runtime.errors import RunError
+from typing_extensions import TypedDict
+
+from experiments.runtime.errors import CheckpointError, RunError
+from experiments.runtime.json_state import read_json
 from experiments.runtime.run_status import RunStatus
 from experiments.tracking.run_folder import RunFolder
 
@@ -69,6 +72,24 @@ class Submission:
         return job_name(self.folder)
 
 
+class StudyRunRecord(TypedDict):
+    """A ``StudyRun`` in runs.json."""
+
+    key: str
+    name: str
+    seed: int
+    folder: str
+    words: list[str]
+    task: int | None
+
+
+class SubmissionRecord(TypedDict):
+    """runs.json."""
+
+    format: int
+    runs: list[StudyRunRecord]
+
+
 def job_name(folder: Path) -> str:
     """Return the name of the array job of the submission in ``runs/STUDY/slurm/ID``."""
     return f"archbench-{folder.parents[1].name}-{folder.name}"
@@ -88,9 +109,14 @@ def write_submission(folder: Path, runs: Sequence[StudyRun]) -> None:
 
 
 def read_submission(folder: Path) -> Submission:
-    """Return the submission in a folder."""
-    record = json.loads((folder / "runs.json").read_text())
-    return Submission(folder=folder, runs=[StudyRun(**run) for run in record["runs"]])
+    """Return the submission in a folder. Raises CheckpointError where its record is missing or damaged."""
+    remedy = f"cancel its jobs ({job_name(folder)}), remove {folder}, and submit again"
+    record = read_json(folder / "runs.json", SubmissionRecord, remedy)
+    if record is None:
+        raise CheckpointError(f"{folder / 'runs.json'}: is missing: {remedy}")
+    known = {field.name for field in fields(StudyRun)}
+    runs: list[dict[str, Any]] = [{k: v for k, v in run.items() if k in known} for run in record["runs"]]
+    return Submission(folder=folder, runs=[StudyRun(**run) for run in runs])
 
 
 def submissions(study: Path) -> list[Submission]:

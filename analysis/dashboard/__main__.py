@@ -11,7 +11,6 @@ no API key.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from typing_extensions import TypedDict
 
 from analysis.cli import read_arguments
 from analysis.dashboard import wandb_run
@@ -28,6 +28,7 @@ from analysis.report.page import find
 from analysis.stats.targets.steps_to_loss import with_steps
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import RunError
+from experiments.runtime.json_state import mismatch, read_mark
 from experiments.runtime.secrets import redact
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.tracker import SPEC
@@ -118,10 +119,18 @@ def send(frame: pd.DataFrame, sent: Contents, config: DashboardConfig) -> int:
     return failed
 
 
+class Saved(TypedDict):
+    """Ids under which a workspace and a report were saved."""
+
+    place: str
+    workspace: list[str]
+    report: str
+
+
 def save_views(mark: Path, workspace: Any, report: Any, place: str) -> str:
     """Save both under the ids that the mark remembers, so that they are replaced and not doubled."""
-    known = json.loads(mark.read_text()) if mark.exists() else {}
-    if known.get("place") == place:
+    known = read_mark(mark) or {}
+    if known.get("place") == place and mismatch(known, Saved) is None:
         workspace._internal_name, workspace._internal_id = known["workspace"]
         report.id = known["report"]
     workspace.save()

@@ -21,6 +21,7 @@ from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
 from experiments.config.tracking import TrackingConfig
 from experiments.runtime.atomic_io import write_json
+from experiments.runtime.json_state import read_mark
 from experiments.runtime.secrets import redact
 from experiments.tracking.tracker import SPEC, RunIdentity
 from experiments.tracking.wandb import start
@@ -92,7 +93,7 @@ def upload_analysis(folder: Path, contents: Contents, *, mode: str, project: str
     """
     mark = folder / MARK
     state = {"mode": mode, "project": project, "entity": entity, "content": contents.digest}
-    if mark.exists() and json.loads(mark.read_text()) == state:
+    if read_mark(mark) == state:
         return "already there"
     identity = RunIdentity(
         key=contents.run_id,

@@ -6,7 +6,6 @@ Shapes: N tokens that are no padding, K choices of a token.
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,10 @@ from experiments.run.load_model import LoadedModel, StoredRun, load_model, read_
 from experiments.run.model_files import is_run_folder
 from experiments.run.plan import build_task
 from experiments.runtime.errors import ConfigError
+from experiments.runtime.json_state import json_objects, mismatch
 from experiments.tasks.task import Batch, Task
 from experiments.tasks.text.text import Text, TextConfig
+from experiments.tracking.run_files import Row
 from experiments.training.router_probe import STATISTICS, choices, probe_view, read_tokens, routed
 
 DOMAINS = {"language reference": "embedded_reference", "library docstrings": "embedded_library"}
@@ -137,14 +138,8 @@ def load_recordings(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 def _recorded(path: Path) -> list[dict[str, Any]]:
     """The rows of kind ``routing`` of metrics.jsonl, the earliest first."""
     file = path / "metrics.jsonl"
-    rows = []
-    for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else ():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue  # a killed run ends mid-line
-        if row.get("kind") == "routing":
-            rows.append(row)
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
+    rows = [row for row in json_objects(lines) if row.get("kind") == "routing" and mismatch(row, Row) is None]
     return sorted(rows, key=lambda row: row["step"])
 
 

@@ -6,19 +6,38 @@ measures it, and the report reads that file where a run has one.
 
 from __future__ import annotations
 
-import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
+from typing_extensions import TypedDict
 
 from analysis.figures.style import MOST_PANELS, make_panels, styles
 from analysis.stats.arms import TASK_SCALE, finished
 from analysis.stats.extra_tests import TRAINED, further_scores, settings, shared_setting
 from analysis.stats.intervals import mean_interval
+from experiments.runtime.errors import RunError
+from experiments.runtime.json_state import Number, read_json
 
 EVALUATED = "evaluate.json"
+
+
+class Stretch(TypedDict):
+    """Loss of a stretch of positions."""
+
+    begin: int
+    end: int
+    nats_per_token: Number
+
+
+class Evaluated(TypedDict):
+    """evaluate.json, as far as it is read here."""
+
+    by_position: list[Stretch]
+
+
 """Name of a run's evaluation by position, in its folder."""
 MAP_AXES = ("depth", "sequence_length")
 """The two settings of tests that make a map: up and across."""
@@ -100,23 +119,23 @@ def recall_maps(frame: pd.DataFrame) -> go.Figure | None:
 def read_positions(frame: pd.DataFrame) -> pd.DataFrame:
     """Read loss by position from the finished runs' ``evaluate.json``.
 
-    Columns: ``task scale arm seed begin end nats``, a row for each stretch of each run. Raises ValueError
-    where a file is no such record.
+    Columns: ``task scale arm seed begin end nats``, a row for each stretch of each run. A damaged file is
+    left out with a warning.
     """
     rows: list[dict[str, Any]] = []
     for run in frame[finished(frame)].to_dict("records"):
-        path = Path(run["path"]) / EVALUATED
-        if not path.is_file():
-            continue
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))["by_position"]
-            known = {key: run[key] for key in ("task", "scale", "arm", "seed")}
-            rows += [
-                known | {"begin": s["begin"], "end": s["end"], "nats": float(s["nats_per_token"])}
-                for s in found
-            ]
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{path} is not what experiments.evaluate writes: delete it") from None
+            found = read_json(Path(run["path"]) / EVALUATED, Evaluated, "delete it")
+        except RunError as error:
+            sys.stderr.write(f"warning: {error}\n")
+            continue
+        if found is None:
+            continue
+        known = {key: run[key] for key in ("task", "scale", "arm", "seed")}
+        rows += [
+            known | {"begin": s["begin"], "end": s["end"], "nats": float(s["nats_per_token"])}
+            for s in found["by_position"]
+        ]
     return pd.DataFrame(rows, columns=["task", "scale", "arm", "seed", "begin", "end", "nats"])
 
 

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from experiments.runtime.errors import DataError
+from experiments.runtime.json_state import read_json
 
 MODES = ("train", "prefill", "decode", "sample")
 SETTINGS = ("device", "processor", "threads", "precision", "vocab_size", "torch")
@@ -29,7 +33,8 @@ def load_speed(path: Path, mode: str) -> pd.DataFrame:
         raise ValueError(f"rows={path}: there is no such file; write it with experiments.benchmark output=")
     try:
         if path.suffix == ".json":
-            frame = pd.DataFrame(json.loads(path.read_text(encoding="utf-8")))
+            rows = read_json(path, list[dict[str, Any]], "name another file", DataError)
+            frame = pd.DataFrame(rows or [])
         else:
             frame = pd.read_parquet(path)
     except (ValueError, OSError) as error:  # what json and pyarrow raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,9 @@ import pandas as pd
 
 from analysis.stats.arms import TASK_SCALE
 from analysis.stats.intervals import mean_interval
+from experiments.runtime.errors import RunError
+from experiments.runtime.json_state import read_json
+from experiments.tracking.run_files import ResultRecord
 
 FATES = ("complete", "diverged", "oom", "failed", "refused", "unreadable", "incomplete")
 COST_HEAD = [
@@ -63,9 +65,9 @@ def _share(values: list[float]) -> str:
 def _record(path: str) -> dict[str, Any]:
     """A run's result.json; empty where it has none (yet), or where the frame did not come from a folder."""
     try:
-        return dict(json.loads((Path(path) / "result.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return {}
+        return dict(read_json(Path(path) / "result.json", ResultRecord) or {})
+    except RunError:
+        return {}  # a row of status unreadable
 
 
 def _number(record: dict[str, Any], group: str, key: str) -> float:

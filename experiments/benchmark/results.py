@@ -17,6 +17,7 @@ from experiments.cost.tables import size
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.console import count
 from experiments.runtime.errors import ConfigError, DataError
+from experiments.runtime.json_state import read_json
 
 SUFFIXES = (".parquet", ".json")
 HEADS = (
@@ -44,7 +45,7 @@ def read_rows(path: Path) -> list[Row]:
         return []
     try:
         if path.suffix == ".json":
-            rows = json.loads(path.read_text(encoding="utf-8"))
+            rows = read_json(path, list[dict[str, Any]], "name another file", DataError)
         else:
             rows = pd.read_parquet(path).to_dict("records")
     except (ValueError, OSError) as error:  # what json and pyarrow raise

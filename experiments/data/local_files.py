@@ -128,6 +128,8 @@ def _json_rows(path: Path) -> Iterator[tuple[str, object]]:
         raise DataError(
             f"{path}, line {error.lineno}: not JSON ({error.msg}); one object to a line is '.jsonl'"
         ) from None
+    except RecursionError:
+        raise DataError(f"{path}: nested too deeply; mend the file") from None
     if not isinstance(rows, list):
         raise DataError(f"{path}: expected a list of objects, got {type(rows).__name__}")
     for i, row in enumerate(rows):
@@ -146,6 +148,8 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[str, object]]:
                 yield f"line {number}", json.loads(text)
             except json.JSONDecodeError as error:
                 raise DataError(f"{path}, line {number}: not JSON ({error.msg}); mend the line") from None
+            except RecursionError:
+                raise DataError(f"{path}, line {number}: nested too deeply; mend the line") from None
 
 
 def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[str, object]]:

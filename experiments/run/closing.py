@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import statistics
 from pathlib import Path
 from typing import Any
 
 from experiments.runtime.console import clock, count
+from experiments.runtime.errors import RunError
 from experiments.runtime.run_status import RunStatus
+from experiments.tracking.run_folder import RunFolder
 
 
 def closing_lines(folder: Path, result: dict[str, Any]) -> list[str]:
@@ -50,11 +51,11 @@ def _over_seeds(folder: Path, metric: dict[str, Any]) -> str | None:
     values = []
     for path in folder.parent.glob("s*/result.json"):
         try:
-            record = json.loads(path.read_text())
-            first = next(m for m in record["metrics"] if m["split"] == "test")
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError):
-            continue
-        if record.get("status") == RunStatus.COMPLETE and first["name"] == metric["name"]:
+            record = RunFolder(path.parent).result() or {}
+        except RunError:
+            continue  # another run's: its own row says that it is damaged
+        first = next((m for m in record.get("metrics") or [] if m["split"] == "test"), None)
+        if record.get("status") == RunStatus.COMPLETE and first and first["name"] == metric["name"]:
             values.append(float(first["value"]))
     if len(values) < 2:
         return None

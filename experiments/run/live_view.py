@@ -5,7 +5,6 @@ It writes nothing and asks no process, so it may run anywhere that sees the fold
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import time
@@ -21,7 +20,11 @@ import rich.table
 
 from experiments.runtime import run_lock as lock
 from experiments.runtime.console import clock, count
+from experiments.runtime.errors import RunError
+from experiments.runtime.json_state import json_objects, mismatch
 from experiments.runtime.run_status import RunStatus
+from experiments.tracking.run_files import Row
+from experiments.tracking.run_folder import RunFolder
 
 EVERY = 2.0
 """Seconds between two looks."""
@@ -33,6 +36,7 @@ ENDED = (
     RunStatus.OOM,
     RunStatus.FAILED,
     RunStatus.REFUSED,
+    RunStatus.UNREADABLE,
 )
 """Statuses of runs that nothing continues by itself."""
 OPEN = (RunStatus.PREEMPTED, "running", "interrupted", "missing")
@@ -83,30 +87,39 @@ class Look:
 def look(planned: Planned) -> Look:
     """Reads a run's folder. What is half-written counts as not there yet."""
     folder = planned.folder
-    result = _read(folder / "result.json")
+    try:
+        result = RunFolder(folder).result()
+    except RunError as error:
+        return Look(planned=planned, status=str(RunStatus.UNREADABLE), message=str(error))
     if result is not None:
         training = result.get("training") or {}
         return Look(
             planned=planned,
             status=str(result["status"]),
             message=" ".join(str(result.get("message") or "").split()),
-            tokens=training.get("tokens") or 0.0,
-            seconds=training.get("seconds") or 0.0,
+            tokens=_amount(training, "tokens"),
+            seconds=_amount(training, "seconds"),
         )
     if not folder.exists():
         return Look(planned=planned, status="missing")
     rows = _last_rows(folder / "metrics.jsonl")
-    last = max(rows.values(), key=lambda row: row["step"], default={"tokens": 0.0, "seconds": 0.0})
+    last = max(rows.values(), key=lambda row: row["step"], default={})
     writer = lock.writer(folder)
     return Look(
         planned=planned,
         status="running" if writer else "interrupted",
         writer=writer or "",
-        tokens=last["tokens"],
-        seconds=last["seconds"],
+        tokens=_amount(last, "tokens"),
+        seconds=_amount(last, "seconds"),
         train=rows.get("train"),
         validation=rows.get("validation"),
     )
+
+
+def _amount(row: dict[str, Any], key: str) -> float:
+    """Return a number of a row; 0 where it has none."""
+    value = row.get(key)
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def seconds_left(looks: list[Look]) -> float | None:
@@ -231,14 +244,6 @@ def _number(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, int | float) else str(value or "")
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def _last_rows(path: Path) -> dict[str, dict[str, Any]]:
     """The last row of each kind at the end of metrics.jsonl."""
     try:
@@ -247,12 +252,4 @@ def _last_rows(path: Path) -> dict[str, dict[str, Any]]:
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return {}
-    rows = {}
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue  # cut off at the front, or not yet written to its end
-        if isinstance(row, dict) and "step" in row:
-            rows[str(row["kind"])] = row
-    return rows
+    return {row["kind"]: row for row in json_objects(lines) if mismatch(row, Row) is None}

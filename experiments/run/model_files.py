@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from architectures.backbone import Backbone, BackboneConfig
 from architectures.pretrained import load_folder, read_folder_config
@@ -26,11 +26,31 @@ from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import CheckpointError, ConfigError, nearest_folder
+from experiments.runtime.json_state import mismatch, read_json
 from experiments.tasks.task import Task
 from experiments.training.checkpoint import newest
 from experiments.training.state_dict import model_tensors
 
 RECORD = "model.json"
+REMEDY = "restore it; training the run again writes it anew"
+
+
+class Stored(TypedDict):
+    """model.json of any version."""
+
+    backbone: dict[str, Any]
+
+
+class ModelRecord(TypedDict):
+    """model.json of this version."""
+
+    name: str
+    backbone: dict[str, Any]
+    vocab_size: int
+    max_length: int
+    tokenizer: str | None
+
+
 """File beside the checkpoints of a run, with all that is needed to build the module again."""
 
 
@@ -130,8 +150,13 @@ def read_model_spec(path: Path) -> ModelSpec:
     """Return the specification of a folder's model. Raises ConfigError."""
     if not is_run_folder(path):
         return hugging_face_spec(path)
+    stored = read_json(path / RECORD, Stored, REMEDY)
+    if stored is None:
+        raise ConfigError(f"{path / RECORD}: is missing: {REMEDY}")
     try:
-        tree = upgrade(json.loads((path / RECORD).read_text()))
+        tree = upgrade(dict(stored))
+        if (reason := mismatch(tree, ModelRecord)) is not None:
+            raise CheckpointError(f"{path / RECORD}: is damaged ({reason}): {REMEDY}")
         section = dict(tree["backbone"])
         target = section.pop("_target_")
         cls: type[Backbone] = load_class(target, Backbone, "backbone")  # type: ignore[type-abstract]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -59,6 +60,25 @@ def parse_json(
     if (reason := mismatch(value, schema)) is not None:
         raise error(f"{name}: is damaged ({reason}): {remedy}")
     return cast(T, value)
+
+
+def read_mark(path: Path) -> dict[str, Any] | None:
+    """Return a note about work that is done; None where there is none, or it is damaged: it is done anew."""
+    try:
+        return read_json(path, dict[str, Any])
+    except RunError:
+        return None
+
+
+def json_objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects among lines; a file that a killed run wrote ends in half of one."""
+    for line in lines:
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(found, dict):
+            yield found
 
 
 def mismatch(value: Any, schema: Any) -> str | None:

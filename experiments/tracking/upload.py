@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import sys
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from experiments.config.tracking import TrackingConfig
 from experiments.runtime.atomic_io import write_json
-from experiments.runtime.errors import ConfigError, nearest_folder
+from experiments.runtime.errors import ConfigError, RunError, nearest_folder
+from experiments.runtime.json_state import read_mark
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.summary import derived
 from experiments.tracking.tracker import RunIdentity, open_tracker
@@ -36,11 +39,16 @@ def upload(
     A run that was mirrored is marked in its folder and left alone until its record changes or it is
     asked for in another place. ``project`` and ``entity`` default to those of the run's own settings.
     """
-    result = folder.result()
+    try:
+        result = folder.result()
+        about = derived(result, folder.provenance()) if result is not None else {}
+        tree: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(folder.root / "config.yaml"))  # type: ignore[assignment]
+        own = dict(tree["tracking"])
+    except (RunError, OSError, YAMLError, OmegaConfBaseException, KeyError, TypeError, ValueError) as error:
+        sys.stderr.write(f"error: {folder.root}: its record is damaged: {error}\n")
+        return "failed"  # the others are uploaded
     if result is None or result["status"] == "preempted":
         return "no result yet"
-    tree: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(folder.root / "config.yaml"))  # type: ignore[assignment]
-    own = tree["tracking"]
     tracking = TrackingConfig(
         mode=mode,
         project=project or own["project"],
@@ -51,7 +59,7 @@ def upload(
     target = {"project": tracking.project or result["study"], "entity": tracking.entity}
     mark = folder.root / MARK
     state = {"mode": mode, **target, "record": _hash(folder)}
-    if mark.exists() and json.loads(mark.read_text()) == state:
+    if read_mark(mark) == state:
         return "already there"
     steps = (result.get("planned") or result["training"])["steps"]
     tracker = open_tracker(
@@ -59,7 +67,7 @@ def upload(
         RunIdentity.of(result),
         folder.root,
         tree,
-        derived(result, folder.provenance()),
+        about,
         steps=steps,
     )
     for row in folder.rows():

@@ -13,15 +13,21 @@ import pytest
 
 from analysis.cli import csv_text
 from analysis.load.study import load_study
+from analysis.stats.run_costs import cost_rows
 from experiments.config.hydra_app import SYNONYMS, _unknown_key, explain
+from experiments.run.live_view import Planned, look
+from experiments.run.model_files import read_model_spec
 from experiments.run.refusal import refusals
 from experiments.run.study_summary import summary
 from experiments.runtime import run_lock
-from experiments.runtime.errors import ConfigError, Preempted
+from experiments.runtime.errors import CheckpointError, ConfigError, Preempted
+from experiments.runtime.json_state import read_mark
 from experiments.runtime.preemption import stops_at_once
 from experiments.runtime.restarts import check_progress
 from experiments.runtime.run_lock import RunLock, writer
-from slurm.submission import StudyRun
+from experiments.tracking.run_folder import RunFolder
+from experiments.tracking.upload import MARK, upload
+from slurm.submission import StudyRun, submissions
 from tests.analysis.conftest import write_run_folder
 from tests.experiments import commands
 
@@ -35,6 +41,29 @@ DAMAGED = (
     "",
     '{"status": "complete", "metrics": 7}',
 )
+
+
+def test_f40_damaged_notes_beside_runs_are_no_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], record: Any
+) -> None:
+    bad, good = write_run_folder(tmp_path, "decoder", 0), write_run_folder(tmp_path, "mamba", 0)
+    submitted = tmp_path / "compare" / "slurm" / "1"
+    submitted.mkdir(parents=True)
+    for text in DAMAGED:
+        for name in ("result.json", MARK, "model.json"):
+            (bad / name).write_text(text)
+        (submitted / "runs.json").write_text(text)
+        assert read_mark(bad / MARK) in (None, json.loads(text) if text.startswith('{"') else None)
+        assert upload(RunFolder(bad), mode="offline") == "failed"
+        with pytest.raises(CheckpointError, match=r"model\.json: is damaged"):
+            read_model_spec(bad)
+        with pytest.raises(CheckpointError, match=r"runs\.json: is damaged.*submit again"):
+            submissions(tmp_path / "compare")
+        assert look(Planned(cell="c", backbone="b", seed=0, folder=bad, tokens=9)).status == "unreadable"
+        assert len(cost_rows(load_study(tmp_path, "compare"))) == 2
+    assert "its record is damaged" in capsys.readouterr().err
+    assert good.exists()
+    record("F40", "marks, model.json and runs.json damaged", 3 * len(DAMAGED), "done anew, or exit 6 by name")
 
 
 @pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))

@@ -59,7 +59,9 @@ def test_the_step_is_that_of_the_last_whole_row(run: StudyRun) -> None:
     assert last_step(run) is None
     folder = Path(run.folder)
     folder.mkdir(parents=True)
-    (folder / "metrics.jsonl").write_text('{"step": 20}\n{"step": 40}\n{"ste')
+    (folder / "metrics.jsonl").write_text(
+        '{"kind": "train", "step": 20}\n{"kind": "train", "step": 40}\n{"ste'
+    )
     assert last_step(run) == 40
 
 

@@ -5,7 +5,6 @@ An arm is a backbone at one size on one task. Only the validation split is looke
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from pathlib import Path
@@ -18,6 +17,9 @@ from numpy.typing import NDArray
 
 from analysis.load.study import load_study
 from experiments.config.legacy import upgrade
+from experiments.runtime.errors import DataError
+from experiments.runtime.json_state import read_json
+from experiments.tracking.run_files import ResultRecord
 
 ARM = ["task", "scale", "axis", "target", "backbone"]
 """Columns that identify an arm; ``target`` is its size on ``axis``, NaN where widths are given."""
@@ -71,7 +73,7 @@ def rate_table(runs: Path, study: str) -> pd.DataFrame:
 
 
 def _totals(folder: Path) -> NDArray[np.float64] | None:
-    result = json.loads((folder / "result.json").read_text())
+    result: Any = read_json(folder / "result.json", ResultRecord, error=DataError) or {}
     totals = (result.get("validation") or [{}])[0].get("cluster_totals")
     return None if totals is None else np.array(totals, dtype=np.float64)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from experiments.data.tokenizers.vocabulary import Vocabulary
+from experiments.runtime import json_state
 from experiments.runtime.errors import DataError
 
 IDS = "token_ids.json"
@@ -150,10 +150,4 @@ def model_settings(folder: Path) -> dict[str, Any]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the content of a file, empty where there is none. Raises DataError."""
-    try:
-        found = json.loads(path.read_text()) if path.is_file() else {}
-    except ValueError as error:
-        raise DataError(f"{path}: unreadable ({error})") from None
-    if not isinstance(found, dict):
-        raise DataError(f"{path}: it holds {type(found).__name__}, not an object")
-    return found
+    return json_state.read_json(path, dict[str, Any], "fetch the folder anew", DataError) or {}
