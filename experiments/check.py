@@ -107,9 +107,18 @@ def _check_record(folder: Path, report: Report) -> None:
 
 
 def _check_checkpoints(folder: Path, report: Report) -> None:
-    from experiments.training.checkpoint import broken, committed  # imports torch
+    from experiments.run.model_files import RECORD, REMEDY, read_model_spec  # imports torch
+    from experiments.training.checkpoint import broken, committed
 
-    for path in committed(folder / "checkpoints"):
+    found = committed(folder / "checkpoints")
+    if (folder / RECORD).exists():
+        try:
+            read_model_spec(folder)
+        except RunError as error:
+            report.records.append(str(error))
+    elif found:
+        report.records.append(f"{folder / RECORD}: is missing: {REMEDY}")
+    for path in found:
         report.checkpoints += 1
         if (reason := broken(path)) is not None:
             report.records.append(f"{path}: {reason}: the run falls back to an older one when it is resumed")
@@ -133,10 +142,11 @@ def _caches(folder: Path, report: Report) -> set[Path]:
 def _check_cache(cache: Path, report: Report) -> None:
     from experiments.data.token_file import META, read_meta, verify  # imports torch
 
-    for path in sorted(cache.glob(f"*/{META}")):
+    for folder in sorted({path.parent for path in [*cache.glob(f"*/{META}"), *cache.glob("*/*.bin")]}):
+        if folder.name.startswith("."):
+            continue  # being prepared
         try:
-            meta = read_meta(path.parent)
-            verify(path.parent, meta)
+            verify(folder, read_meta(folder))
         except DataError as error:
             report.data.append(str(error))
         report.token_files += 1

@@ -11,7 +11,10 @@ import re
 import site
 import sys
 import sysconfig
+import typing
+from collections.abc import Sequence
 from pathlib import Path
+from types import UnionType
 from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
@@ -43,6 +46,7 @@ def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
     assert dataclasses.is_dataclass(cls)
     prefix = f"{key}." if key else ""
     _check_finite(values, key)
+    _check_kinds(cls, values, prefix)
     try:
         merged = OmegaConf.merge(_schema(cls), values)
         return OmegaConf.to_object(merged)  # type: ignore[return-value]
@@ -107,6 +111,39 @@ def _check_finite(value: Any, key: str) -> None:
     if isinstance(value, list):
         for inner in value:
             _check_finite(inner, key)
+
+
+SWITCHES = ("true", "false", "yes", "no", "on", "off", "0", "1")
+"""Words for true and false, as YAML files have them."""
+
+
+def _check_kinds(cls: type[Any], values: dict[str, Any], prefix: str) -> None:
+    """Refuse what OmegaConf takes in silence: any number for true, and lists inside lists of plain values."""
+    hints = _hints(cls)
+    for name, value in values.items():
+        hint = hints.get(name)
+        options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
+        inner = next((each for each in options if dataclasses.is_dataclass(each)), None)
+        if inner is not None and isinstance(value, dict):
+            _check_kinds(inner, value, f"{prefix}{name}.")  # type: ignore[arg-type]
+        elif bool in options and isinstance(value, int | str) and str(value).lower() not in SWITCHES:
+            raise ConfigError(f"{prefix}{name}={value} must be true or false")
+        elif isinstance(value, list):
+            _check_elements(options, value, f"{prefix}{name}")
+
+
+def _check_elements(options: Sequence[Any], value: list[Any], key: str) -> None:
+    """Refuse a container in a list whose elements are numbers, text, true or false."""
+    lists = [each for each in options if typing.get_origin(each) is list]
+    plain = lists and all(set(typing.get_args(each)) <= {int, float, str, bool} for each in lists)
+    for element in value if plain else ():
+        if isinstance(element, list | dict):
+            raise ConfigError(f"{key}={value}: {element} must be a single value, not a list or a mapping")
+
+
+@functools.cache
+def _hints(cls: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 def _unlock(node: DictConfig) -> None:

@@ -28,6 +28,7 @@ from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import CheckpointError, ConfigError, nearest_folder
 from experiments.runtime.json_state import mismatch, read_json
 from experiments.tasks.task import Task
+from experiments.tracking.run_files import checksum, is_intact
 from experiments.training.checkpoint import newest
 from experiments.training.state_dict import model_tensors
 
@@ -100,7 +101,7 @@ class ModelSpec:
         """Write model.json."""
         sizes = {"vocab_size": self.vocab_size, "max_length": self.max_length}
         tree = {"name": self.name, "backbone": self.section(), **sizes, "tokenizer": self.tokenizer}
-        write_json(folder / RECORD, tree)
+        write_json(folder / RECORD, {**tree, "checksum": checksum(tree)})
 
 
 def is_run_folder(path: Path) -> bool:
@@ -153,6 +154,8 @@ def read_model_spec(path: Path) -> ModelSpec:
     stored = read_json(path / RECORD, Stored, REMEDY)
     if stored is None:
         raise ConfigError(f"{path / RECORD}: is missing: {REMEDY}")
+    if not is_intact(stored):
+        raise CheckpointError(f"{path / RECORD}: has changed since it was written: {REMEDY}")
     try:
         tree = upgrade(dict(stored))
         if (reason := mismatch(tree, ModelRecord)) is not None:

@@ -16,7 +16,7 @@ from experiments.run.settings import Settings
 from experiments.run.setup import run_setup
 from experiments.run.size_solver import Matched, Sizes, match, training_flops_per_token
 from experiments.runtime.device import torch_device
-from experiments.runtime.errors import CheckpointError, ConfigError, DataError, is_full
+from experiments.runtime.errors import CheckpointError, ConfigError, DataError, RunError, is_full
 from experiments.runtime.seeds import initialization_seed
 from experiments.tasks.task import Task
 from experiments.training import mup
@@ -55,6 +55,18 @@ def build_task(task_class: type[Task], config: Any, name: str) -> Task:
 def plan(settings: Settings) -> Plan:
     """Solve for the size of the model and compute its cost. Allocates no weights."""
     check_task(settings)
+    names = settings.names
+    try:
+        return _plan(settings)
+    except ValueError as error:  # of a task, an objective or a model that cannot be what the settings say
+        if isinstance(error, RunError):
+            raise
+        raise ConfigError(
+            f"backbone={names.backbone}, objective={names.objective}, task={names.task}: {error}"
+        ) from error
+
+
+def _plan(settings: Settings) -> Plan:
     task = build_task(settings.task_class, settings.task, settings.names.task)
     for split in ("validation", "test"):
         available = task.num_examples(split)

@@ -45,6 +45,8 @@ _TRIES = 16
 """Expressions tried at once for each example."""
 _FIT, _SCORED = 1000, 500
 """Training and test examples of the shallow baselines."""
+MOST_DEPTH = 100
+"""Depth at most: a deeper expression takes minutes to draw. Published ones have 10."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +64,11 @@ class ListOpsConfig(GeneratedConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_depth < 2 or self.max_args < 2:
-            raise ValueError(f"max_depth={self.max_depth} and max_args={self.max_args} must be 2 or more")
+        if not 2 <= self.max_depth <= MOST_DEPTH or self.max_args < 2:
+            raise ValueError(
+                f"max_depth={self.max_depth} must lie in 2 to {MOST_DEPTH}, and max_args={self.max_args} be "
+                "2 or more"
+            )
         if not 0 <= self.min_length < self.sequence_length - 4:
             raise ValueError(
                 f"min_length={self.min_length} leaves no room for an expression below sequence_length="

@@ -15,6 +15,7 @@ from experiments.objectives.language_modelling.causal_lm import CausalLM
 from experiments.run.load_model import load_model, read_run
 from experiments.run.model_files import fingerprint, load_state, read_model_spec, read_tensors
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError
+from experiments.tracking.run_files import checksum
 from experiments.training.checkpoint import newest
 from tests.experiments import commands
 
@@ -144,8 +145,8 @@ def test_the_digest_holds_the_weights_and_not_their_place(
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     digest = commands.settings(*continued()).digest
     assert commands.settings(*continued(initial=copy)).digest == digest
-    other = json.loads((copy / "model.json").read_text())
-    (copy / "model.json").write_text(json.dumps({**other, "max_length": 99}))
+    other = {**json.loads((copy / "model.json").read_text()), "max_length": 99}
+    (copy / "model.json").write_text(json.dumps({**other, "checksum": checksum(other)}))
     assert commands.settings(*continued(initial=copy)).digest != digest
 
 
