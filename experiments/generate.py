@@ -20,41 +20,34 @@ if __name__ == "__main__":  # before the imports below: see experiments.config.h
     start("experiments.generate.generate", "generate")
     sys.exit()
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.schema import DeviceConfig
 from experiments.config.structured import typed
 from experiments.data.tokenizers.chat_template import render_messages
 from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
-from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
-from experiments.objectives.decoding.constraints import Constraints
-from experiments.objectives.decoding.sampling import SamplingConfig
-from experiments.objectives.decoding.sampling import generate as write_tokens
-from experiments.objectives.decoding.stops import Stop, read_stops
+from experiments.objectives.decoding.stops import read_stops
 from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
-from experiments.run.generation_settings import (
+from experiments.run.generation.request import Request
+from experiments.run.generation.settings import (
     BeamOverrides,
     ConstraintOverrides,
     GenerationSettings,
     SamplingOverrides,
     read_generation_settings,
 )
+from experiments.run.generation.writing import sample_generator, sample_texts, search_texts
 from experiments.run.load_model import LoadedModel, UnmaskingOverrides, load_model, override_unmasking
 from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.precision import inference
-from experiments.runtime.seeds import generation_seed
 
 REPLACEMENT = "\ufffd"
 """Stands for bytes that are no character, or not yet."""
-
-Prompts = list[list[int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,23 +86,6 @@ class GenerateConfig:
                 raise ValueError(f"{name}={value} must be at least 1")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """A prompt and the settings it is continued with: the command's over the folder's."""
-
-    saved: LoadedModel
-    prompts: Prompts
-    shows_prompt: bool
-    """True where a text is printed behind its prompt, which it continues."""
-    num_samples: int
-    seed: int
-    max_tokens: int
-    sampling: SamplingConfig
-    beam: BeamConfig
-    constraints: Constraints
-    stop: Stop
-
-
 def generate(cfg: DictConfig) -> None:
     tree = OmegaConf.to_container(cfg, resolve=True)
     assert isinstance(tree, dict)
@@ -124,11 +100,13 @@ def generate(cfg: DictConfig) -> None:
         _fill_in(saved, config, texts)
         return
     request = _request(saved, config, texts, messages)
-    write = _search if request.beam.num_beams > 1 else _sample
     printer = Printer(request)
     single = len(request.prompts) * config.num_samples == 1
     with inference(saved.model, device, config.device.precision):
-        texts = write(request, printer if single else None)
+        if request.beam.num_beams > 1:
+            texts = search_texts(request)
+        else:
+            texts = sample_texts(request, printer if single else None)
     for number, text in enumerate(texts, start=1):
         if single:
             printer.finish(text)
@@ -187,17 +165,14 @@ def _fill_in(saved: LoadedModel, config: GenerateConfig, texts: list[str]) -> No
         found = saved.objective.infill(
             saved.model,
             rows,
-            generators=[_generator(config.seed, divmod(i, config.num_samples)) for i in range(len(rows))],
+            generators=[
+                sample_generator(config.seed, divmod(i, config.num_samples)) for i in range(len(rows))
+            ],
             sampling=config.sampling.apply(GenerationSettings()),
         )
     for number, tokens in enumerate(found, start=1):
         text = saved.tokenizer.decode(tokens)
         print(text if len(found) == 1 else f"--- {number} of {len(found)} ---\n{text}")
-
-
-def _generator(seed: int, at: tuple[int, int]) -> torch.Generator:
-    """The random numbers of a prompt's sample."""
-    return torch.Generator().manual_seed(generation_seed(seed, *at))
 
 
 class Printer:
@@ -210,7 +185,7 @@ class Printer:
 
     def __call__(self, row: int, token: int) -> None:
         self._generated.append(token)
-        self._show(as_text(self._request, self._request.prompts[0], self._generated).rstrip(REPLACEMENT))
+        self._show(self._request.as_text(self._request.prompts[0], self._generated).rstrip(REPLACEMENT))
 
     def finish(self, text: str) -> None:
         """Prints what is left of the whole text."""
@@ -220,82 +195,3 @@ class Printer:
     def _show(self, text: str) -> None:
         print(text[self._shown :], end="", flush=True)
         self._shown = len(text)
-
-
-def as_text(request: Request, prompt: list[int], generated: list[int]) -> str:
-    """Return the generated text, after its prompt where it continues that."""
-    decode = request.saved.tokenizer.decode
-    return decode([*prompt, *generated] if request.shows_prompt else generated)
-
-
-def _sample(request: Request, on_token: Printer | None) -> list[str]:
-    saved, prompts = request.saved, request.prompts
-    pairs = [(p, n) for p in range(len(prompts)) for n in range(request.num_samples)]
-    rows = [prompts[p] for p, _ in pairs]
-    generators = [_generator(request.seed, at) for at in pairs]
-    if isinstance(saved.objective, UnmaskingObjective):
-        if request.constraints.any or request.stop.texts:
-            raise ConfigError(
-                f"{saved.description} fills in its text, so that constraints and stops of several tokens do "
-                "not apply: leave them out"
-            )
-        generated = saved.objective.sample(
-            saved.model,
-            rows,
-            max_tokens=request.max_tokens,
-            generators=generators,
-            sampling=request.sampling,
-            stop=request.stop.tokens,
-        )
-    else:
-        generated = write_tokens(
-            saved.model,
-            saved.objective.prefill_state(saved.model, rows, request.max_tokens),
-            saved.objective.vocabulary,
-            max_tokens=request.max_tokens,
-            generators=generators,
-            sampling=request.sampling,
-            stop=request.stop.tokens,
-            on_token=on_token,
-            constraints=request.constraints,
-            ended=_text_stop(request, rows),
-        )
-    return [as_text(request, row, tokens) for row, tokens in zip(rows, generated, strict=True)]
-
-
-def _text_stop(request: Request, rows: Prompts) -> Callable[[int, Sequence[int]], bool] | None:
-    """Return what tells whether the last token of a row completes one of the texts to stop at."""
-    stops, decode = request.stop.texts, request.saved.tokenizer.decode
-    if not stops:
-        return None
-
-    def ended(row: int, generated: Sequence[int]) -> bool:
-        tokens = [*rows[row], *generated] if request.saved.objective.continues else [*generated]
-        text, before = decode(tokens), len(decode(tokens[:-1]))
-        return any(text.find(stop, max(before - len(stop) + 1, 0)) >= 0 for stop in stops)
-
-    return ended
-
-
-def _search(request: Request, on_token: Printer | None) -> list[str]:
-    """The best ``num_samples`` of each search; which they are is known at the end only."""
-    saved = request.saved
-    if request.stop.texts:
-        raise ConfigError(
-            f"stop: {request.stop.texts[0]!r} is several tokens; beam search ends at eos or text of one token"
-        )
-    found = beam_search(
-        saved.model,
-        saved.objective.prefill_state(saved.model, request.prompts, request.max_tokens),
-        saved.objective.vocabulary,
-        request.beam,
-        max_tokens=request.max_tokens,
-        stop=request.stop.tokens,
-        constraints=request.constraints,
-        repetition_penalty=request.sampling.repetition_penalty,
-    )
-    return [
-        as_text(request, prompt, hypothesis.tokens)
-        for prompt, hypotheses in zip(request.prompts, found, strict=True)
-        for hypothesis in hypotheses[: request.num_samples]
-    ]

@@ -13,7 +13,7 @@ from experiments.config.hydra_app import literal
 from experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizerConfig
 from experiments.generate import GenerateConfig, Printer, generate
 from experiments.objectives.decoding.stops import stop_tokens
-from experiments.run.generation_settings import BeamOverrides, ConstraintOverrides, SamplingOverrides
+from experiments.run.generation.settings import BeamOverrides, ConstraintOverrides, SamplingOverrides
 from experiments.run.load_model import load_model
 from experiments.runtime.errors import ConfigError, DataError
 from tests.experiments import commands
@@ -75,7 +75,7 @@ def test_characters_are_printed_when_their_last_byte_is_there(monkeypatch: pytes
     written: list[str] = []
     stdout = SimpleNamespace(write=written.append, flush=lambda: written.append("|"))
     monkeypatch.setattr(sys, "stdout", stdout)
-    request = SimpleNamespace(saved=SimpleNamespace(tokenizer=BYTES), shows_prompt=True, prompts=[list(b">")])
+    request = SimpleNamespace(as_text=lambda prompt, new: BYTES.decode([*prompt, *new]), prompts=[list(b">")])
     printer = Printer(request)  # type: ignore[arg-type]
     for byte in [*"né🙂".encode(), 0xFF, ord("x"), 0xC3]:
         printer(0, byte)

@@ -14,28 +14,24 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import AddedToken
-from tokenizers import Tokenizer as HFTokenizer
 
-from experiments.data.tokenizers.bpe import byte_level_alphabet
 from experiments.data.tokenizers.folder_vocabulary import (
     IDS,
     FolderVocabulary,
     find_roles,
     generation_ids,
     model_settings,
-    read_json,
     special_names,
 )
 from experiments.data.tokenizers.post_processor import Template
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
-from experiments.runtime.errors import DataError
+from experiments.data.tokenizers.tokenizer_file import byte_rule, read_tokenizer
 
 FILES = (
     "tokenizer.json",
@@ -64,7 +60,7 @@ class FolderTokenizer(TextTokenizer):
     """
 
     def __init__(self, config: TokenizerConfig, folder: Path) -> None:
-        self._tokenizer, self._folder, model = _read(folder), folder, model_settings(folder)
+        self._tokenizer, self._folder, model = read_tokenizer(folder), folder, model_settings(folder)
         size = max(self._tokenizer.get_vocab_size(), model.get("vocab_size") or 0)
         added = self._tokenizer.get_added_tokens_decoder()
         tokens = {token: i for i in range(size) if (token := self._tokenizer.id_to_token(i)) is not None}
@@ -90,7 +86,7 @@ class FolderTokenizer(TextTokenizer):
             ends=(roles["eos"],) if own else generation_ids(folder, "eos_token_id") or (roles["eos"],),
             first=start[0] if start else None,
         )
-        to_bytes = _byte_rule(json.loads(self._tokenizer.to_str()), folder)
+        to_bytes = byte_rule(json.loads(self._tokenizer.to_str()), folder)
         self.token_bytes = [b""] * size
         for token, i in tokens.items():
             if i not in special:
@@ -168,7 +164,7 @@ class FolderTokenizer(TextTokenizer):
 
 def identity(folder: Path) -> str:
     """A hash of all that decides ids and bytes; the path does not."""
-    _read(folder)
+    read_tokenizer(folder)
     names = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json", IDS)
     digest = hashlib.sha256()
     for name in names:
@@ -176,59 +172,3 @@ def identity(folder: Path) -> str:
             continue  # as before there was such a file
         digest.update((folder / name).read_bytes() if (folder / name).exists() else b"-")
     return digest.hexdigest()[:16]
-
-
-def _read(folder: Path) -> HFTokenizer:
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file; name a folder that has a tokenizer.json")
-    try:
-        tokenizer = HFTokenizer.from_file(str(path))
-    except Exception as error:  # the package raises nothing more specific
-        raise DataError(f"{path}: unreadable ({error})") from None
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    _add_named_tokens(tokenizer, folder)
-    tokenizer.encode_special_tokens = True  # "</s>" in a text is text
-    return tokenizer
-
-
-def _add_named_tokens(tokenizer: HFTokenizer, folder: Path) -> None:
-    """Add the tokens that only the files beside tokenizer.json name, as the library of these folders does."""
-    settings, known = read_json(folder / "tokenizer_config.json"), tokenizer.get_vocab(with_added_tokens=True)
-    listed = settings.get("added_tokens_decoder") or {}
-    ordered = [listed[i] for i in sorted(listed, key=int)] if isinstance(listed, dict) else []
-    options = ("single_word", "lstrip", "rstrip", "normalized", "special")
-    for token in ordered:
-        if token["content"] not in known:
-            given = {name: token[name] for name in options if name in token}
-            tokenizer.add_tokens([AddedToken(token["content"], **given)])
-    named = [*special_names(folder).values(), *(settings.get("additional_special_tokens") or [])]
-    missing = [name for name in named if isinstance(name, str) and name not in known]
-    special = [AddedToken(name, special=True, normalized=False) for name in missing if name]
-    if special:
-        tokenizer.add_special_tokens(special)
-
-
-def _byte_rule(tokenizer: dict[str, Any], folder: Path) -> Callable[[str], bytes]:
-    """A function from a token's name to the UTF-8 bytes it stands for, by the kind of tokenizer."""
-    parts = json.dumps([tokenizer["pre_tokenizer"], tokenizer["decoder"]], ensure_ascii=False)
-    if '"ByteLevel"' in parts:
-        alphabet = byte_level_alphabet()
-        return lambda token: bytes(alphabet[c] for c in token)
-    if "▁" in parts:
-        return lambda token: (
-            bytes([int(token[3:5], 16)]) if _is_byte(token) else token.replace("▁", " ").encode()
-        )
-    if '"WordPiece"' in parts:
-        prefix = tokenizer["decoder"]["prefix"]
-        return lambda token: (token[len(prefix) :] if token.startswith(prefix) else f" {token}").encode()
-    raise DataError(
-        f"{folder / 'tokenizer.json'}: neither byte-level BPE, SentencePiece nor WordPiece, so the bytes "
-        "behind its tokens are unknown"
-    )
-
-
-def _is_byte(token: str) -> bool:
-    """SentencePiece writes a byte it has no token for as <0xE2>."""
-    return re.fullmatch(r"<0x[0-9A-F]{2}>", token) is not None

@@ -1,0 +1,76 @@
+"""``tokenizer.json`` of a folder: how it is opened, and the bytes that its tokens stand for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as HFTokenizer
+
+from experiments.data.tokenizers.bpe import byte_level_alphabet
+from experiments.data.tokenizers.folder_vocabulary import read_json, special_names
+from experiments.runtime.errors import DataError
+
+
+def read_tokenizer(folder: Path) -> HFTokenizer:
+    """Return the tokenizer of a folder, with the tokens that the files beside it name. Raises DataError."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file; name a folder that has a tokenizer.json")
+    try:
+        tokenizer = HFTokenizer.from_file(str(path))
+    except Exception as error:  # the package raises nothing more specific
+        raise DataError(f"{path}: unreadable ({error})") from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    _add_named_tokens(tokenizer, folder)
+    tokenizer.encode_special_tokens = True  # "</s>" in a text is text
+    return tokenizer
+
+
+def _add_named_tokens(tokenizer: HFTokenizer, folder: Path) -> None:
+    """Add the tokens that only the files beside tokenizer.json name, as the library of these folders does."""
+    settings, known = read_json(folder / "tokenizer_config.json"), tokenizer.get_vocab(with_added_tokens=True)
+    listed = settings.get("added_tokens_decoder") or {}
+    ordered = [listed[i] for i in sorted(listed, key=int)] if isinstance(listed, dict) else []
+    options = ("single_word", "lstrip", "rstrip", "normalized", "special")
+    for token in ordered:
+        if token["content"] not in known:
+            given = {name: token[name] for name in options if name in token}
+            tokenizer.add_tokens([AddedToken(token["content"], **given)])
+    named = [*special_names(folder).values(), *(settings.get("additional_special_tokens") or [])]
+    missing = [name for name in named if isinstance(name, str) and name not in known]
+    special = [AddedToken(name, special=True, normalized=False) for name in missing if name]
+    if special:
+        tokenizer.add_special_tokens(special)
+
+
+def byte_rule(tokenizer: dict[str, Any], folder: Path) -> Callable[[str], bytes]:
+    """Return a function from a token's name to the UTF-8 bytes it stands for, by the kind of tokenizer.
+
+    Raises DataError for a kind whose bytes are unknown.
+    """
+    parts = json.dumps([tokenizer["pre_tokenizer"], tokenizer["decoder"]], ensure_ascii=False)
+    if '"ByteLevel"' in parts:
+        alphabet = byte_level_alphabet()
+        return lambda token: bytes(alphabet[c] for c in token)
+    if "▁" in parts:
+        return lambda token: (
+            bytes([int(token[3:5], 16)]) if _is_byte(token) else token.replace("▁", " ").encode()
+        )
+    if '"WordPiece"' in parts:
+        prefix = tokenizer["decoder"]["prefix"]
+        return lambda token: (token[len(prefix) :] if token.startswith(prefix) else f" {token}").encode()
+    raise DataError(
+        f"{folder / 'tokenizer.json'}: neither byte-level BPE, SentencePiece nor WordPiece, so the bytes "
+        "behind its tokens are unknown"
+    )
+
+
+def _is_byte(token: str) -> bool:
+    """SentencePiece writes a byte it has no token for as <0xE2>."""
+    return re.fullmatch(r"<0x[0-9A-F]{2}>", token) is not None

@@ -1,0 +1,1 @@
+"""Generated text: what is asked for, and the texts that are written."""

@@ -1,0 +1,93 @@
+"""Writes the texts of a request: drawn token by token, filled in, or found by beam search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from experiments.objectives.decoding.beam_search import beam_search
+from experiments.objectives.decoding.sampling import generate
+from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
+from experiments.run.generation.request import Prompts, Request
+from experiments.runtime.errors import ConfigError
+from experiments.runtime.seeds import generation_seed
+
+
+def sample_texts(request: Request, on_token: Callable[[int, int], None] | None) -> list[str]:
+    """Return ``num_samples`` texts of each prompt, drawn or greedy; ``on_token`` takes row and token."""
+    saved, prompts = request.saved, request.prompts
+    pairs = [(p, n) for p in range(len(prompts)) for n in range(request.num_samples)]
+    rows = [prompts[p] for p, _ in pairs]
+    generators = [sample_generator(request.seed, at) for at in pairs]
+    if isinstance(saved.objective, UnmaskingObjective):
+        if request.constraints.any or request.stop.texts:
+            raise ConfigError(
+                f"{saved.description} fills in its text, so that constraints and stops of several tokens do "
+                "not apply: leave them out"
+            )
+        generated = saved.objective.sample(
+            saved.model,
+            rows,
+            max_tokens=request.max_tokens,
+            generators=generators,
+            sampling=request.sampling,
+            stop=request.stop.tokens,
+        )
+    else:
+        generated = generate(
+            saved.model,
+            saved.objective.prefill_state(saved.model, rows, request.max_tokens),
+            saved.objective.vocabulary,
+            max_tokens=request.max_tokens,
+            generators=generators,
+            sampling=request.sampling,
+            stop=request.stop.tokens,
+            on_token=on_token,
+            constraints=request.constraints,
+            ended=_text_stop(request, rows),
+        )
+    return [request.as_text(row, tokens) for row, tokens in zip(rows, generated, strict=True)]
+
+
+def search_texts(request: Request) -> list[str]:
+    """Return the best ``num_samples`` texts of each search; which they are is known at the end only."""
+    saved = request.saved
+    if request.stop.texts:
+        raise ConfigError(
+            f"stop: {request.stop.texts[0]!r} is several tokens; beam search ends at eos or text of one token"
+        )
+    found = beam_search(
+        saved.model,
+        saved.objective.prefill_state(saved.model, request.prompts, request.max_tokens),
+        saved.objective.vocabulary,
+        request.beam,
+        max_tokens=request.max_tokens,
+        stop=request.stop.tokens,
+        constraints=request.constraints,
+        repetition_penalty=request.sampling.repetition_penalty,
+    )
+    return [
+        request.as_text(prompt, hypothesis.tokens)
+        for prompt, hypotheses in zip(request.prompts, found, strict=True)
+        for hypothesis in hypotheses[: request.num_samples]
+    ]
+
+
+def sample_generator(seed: int, at: tuple[int, int]) -> torch.Generator:
+    """Return the random numbers of a prompt's sample."""
+    return torch.Generator().manual_seed(generation_seed(seed, *at))
+
+
+def _text_stop(request: Request, rows: Prompts) -> Callable[[int, Sequence[int]], bool] | None:
+    """Return what tells whether the last token of a row completes one of the texts to stop at."""
+    stops, decode = request.stop.texts, request.saved.tokenizer.decode
+    if not stops:
+        return None
+
+    def ended(row: int, generated: Sequence[int]) -> bool:
+        tokens = [*rows[row], *generated] if request.saved.objective.continues else [*generated]
+        text, before = decode(tokens), len(decode(tokens[:-1]))
+        return any(text.find(stop, max(before - len(stop) + 1, 0)) >= 0 for stop in stops)
+
+    return ended
