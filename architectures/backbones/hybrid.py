@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from torch import nn
+
 from architectures.backbone import Capabilities
 from architectures.backbones.transformer import Transformer, TransformerConfig, make_attention
 from architectures.layers.block import Mixer
@@ -130,7 +132,9 @@ class Hybrid(Transformer):
     def __init__(self, config: HybridConfig, *, vocab_size: int, max_length: int) -> None:
         super().__init__(config, vocab_size=vocab_size, max_length=max_length)
         scale_layers(self, config.multipliers)
-        self.head = scaled(self.head, after=config.multipliers.head)
+
+    def make_head(self) -> nn.Linear:
+        return scaled(super().make_head(), after=self.config.multipliers.head)
 
     def make_mixer(self, layer: int) -> Mixer:
         mixers = [self.make_one(kind, layer) for kind in self.config.layer_types[layer].split("+")]

@@ -7,13 +7,11 @@ from typing import Any, ClassVar
 
 from architectures.backbone import Backbone
 from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.moe.config import ExpertsConfig
 from architectures.pretrained.decoders.llama import decoder_config
-from architectures.pretrained.decoders.moe import Mixture
-from architectures.pretrained.decoders.qwen_moe import Qwen2Moe
+from architectures.pretrained.decoders.qwen_moe import QwenMixture
 
 
-class Qwen3Moe(Mixture):
+class Qwen3Moe(QwenMixture):
     """``Qwen3MoeForCausalLM``. With a window, all of its layers are local."""
 
     model_types = ("qwen3_moe",)
@@ -37,29 +35,9 @@ class Qwen3Moe(Mixture):
         return plain if window is None else replace(plain, window=window, layers=["local"])
 
     @classmethod
-    def read_feedforwards(cls, hf: dict[str, Any]) -> list[str]:
-        return Qwen2Moe.read_feedforwards(cls.defaults | hf)
-
-    @classmethod
-    def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
-        hf = cls.defaults | hf
-        return ExpertsConfig(
-            num_experts=hf.get("num_local_experts") or hf["num_experts"],
-            experts_per_token=hf["num_experts_per_tok"],
-            d_ff=hf["moe_intermediate_size"],
-            renormalise=hf["norm_topk_prob"],
-        )
-
-    @classmethod
     def write_config(cls, model: Backbone) -> dict[str, Any]:
         c = decoder_config(model)
         return super().write_config(model) | {
             "use_sliding_window": c.attention.has_local_layers,
             "sliding_window": c.attention.window_at(0),
-            "decoder_sparse_step": 1,
-            "mlp_only_layers": [layer for layer, kind in enumerate(c.feedforward_types) if kind == "dense"],
-            "moe_intermediate_size": c.expert_width,
-            "num_experts": c.experts.num_experts,
-            "num_experts_per_tok": c.experts.experts_per_token,
-            "norm_topk_prob": c.experts.renormalise,
         }

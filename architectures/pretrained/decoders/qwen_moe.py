@@ -1,4 +1,7 @@
-"""Qwen1.5-MoE and Qwen2-MoE (arXiv 2407.10671): Qwen2 with experts, and shared ones behind a gate."""
+"""Qwen1.5-MoE and Qwen2-MoE (arXiv 2407.10671): Qwen2 with experts, and shared ones behind a gate.
+
+Their keys for the layers with experts are those of Qwen3-MoE too.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,40 @@ from architectures.pretrained.tensor_rules import Rule, Same
 from architectures.pretrained.transformer_rules import shared_rules
 
 
-class Qwen2Moe(Mixture, Qwen2):
+class QwenMixture(Mixture):
+    """Experts in every ``decoder_sparse_step``-th layer, but for those of ``mlp_only_layers``."""
+
+    @classmethod
+    def read_feedforwards(cls, hf: dict[str, Any]) -> list[str]:
+        hf = cls.defaults | hf
+        step, dense = hf["decoder_sparse_step"], hf["mlp_only_layers"] or []
+        sparse = [layer not in dense and (layer + 1) % step == 0 for layer in range(hf["num_hidden_layers"])]
+        return compress_pattern(["experts" if is_sparse else "dense" for is_sparse in sparse])
+
+    @classmethod
+    def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
+        hf = cls.defaults | hf
+        return ExpertsConfig(
+            num_experts=hf.get("num_local_experts") or hf["num_experts"],
+            experts_per_token=hf["num_experts_per_tok"],
+            d_ff=hf["moe_intermediate_size"],
+            renormalise=hf["norm_topk_prob"],
+        )
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        c = decoder_config(model)
+        return super().write_config(model) | {
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [layer for layer, kind in enumerate(c.feedforward_types) if kind == "dense"],
+            "moe_intermediate_size": c.expert_width,
+            "num_experts": c.experts.num_experts,
+            "num_experts_per_tok": c.experts.experts_per_token,
+            "norm_topk_prob": c.experts.renormalise,
+        }
+
+
+class Qwen2Moe(QwenMixture, Qwen2):
     """``Qwen2MoeForCausalLM``. Its shared experts are as wide as some number of the others."""
 
     model_types = ("qwen2_moe",)
@@ -47,13 +83,6 @@ class Qwen2Moe(Mixture, Qwen2):
         return replace(plain, layers=read_layer_types(hf, default=attention_types(local)))
 
     @classmethod
-    def read_feedforwards(cls, hf: dict[str, Any]) -> list[str]:
-        hf = cls.defaults | hf
-        step, dense = hf["decoder_sparse_step"], hf["mlp_only_layers"] or []
-        sparse = [layer not in dense and (layer + 1) % step == 0 for layer in range(hf["num_hidden_layers"])]
-        return compress_pattern(["experts" if is_sparse else "dense" for is_sparse in sparse])
-
-    @classmethod
     def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
         hf = cls.defaults | hf
         width, shared = hf["moe_intermediate_size"], hf["shared_expert_intermediate_size"]
@@ -62,14 +91,7 @@ class Qwen2Moe(Mixture, Qwen2):
                 f"config.json: shared_expert_intermediate_size={shared} is not supported, only multiples of "
                 f"moe_intermediate_size={width}"
             )
-        return ExpertsConfig(
-            num_experts=hf["num_experts"],
-            experts_per_token=hf["num_experts_per_tok"],
-            d_ff=width,
-            num_shared_experts=shared // width,
-            shared_gate=True,
-            renormalise=hf["norm_topk_prob"],
-        )
+        return replace(super().read_experts(hf), num_shared_experts=shared // width, shared_gate=True)
 
     @classmethod
     def write_config(cls, model: Backbone) -> dict[str, Any]:
@@ -78,13 +100,7 @@ class Qwen2Moe(Mixture, Qwen2):
             raise ValueError("experts.num_shared_experts=0, there are always some")
         return super().write_config(model) | {
             "qkv_bias": c.attention.bias,
-            "decoder_sparse_step": 1,
-            "mlp_only_layers": [layer for layer, kind in enumerate(c.feedforward_types) if kind == "dense"],
-            "moe_intermediate_size": c.expert_width,
             "shared_expert_intermediate_size": c.experts.num_shared_experts * c.expert_width,
-            "num_experts": c.experts.num_experts,
-            "num_experts_per_tok": c.experts.experts_per_token,
-            "norm_topk_prob": c.experts.renormalise,
         }
 
     @classmethod
