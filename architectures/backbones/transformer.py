@@ -27,7 +27,7 @@ from architectures.layers.layer_pattern import check_pattern, expand_pattern
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.experts import Experts
 from architectures.layers.normalization import make_norm
-from architectures.layers.positions import ALiBi, PositionsConfig, RelativePositionBias
+from architectures.layers.positions import ALiBi, PositionsConfig, RelativePositionBias, relative_bias
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,17 +265,15 @@ def shared_kernels(model: nn.Module) -> dict[str, str]:
 
 
 def score_bias(config: TransformerConfig, *, bidirectional: bool) -> nn.Module | None:
-    """Return the module that ALiBi or T5's relative positions add to the scores; None for other positions."""
+    """Return the module that ALiBi or T5's relative positions add to the scores; None for other positions.
+
+    A layer may have its own instead.
+    """
     p = config.positions
     if p.kind == "alibi":
         return ALiBi(config.attention.num_heads)
-    if p.kind == "relative":
-        return RelativePositionBias(
-            config.attention.num_heads,
-            bidirectional=bidirectional,
-            num_buckets=p.num_buckets,
-            max_distance=p.max_distance,
-        )
+    if p.kind == "relative" and not p.by_layer:
+        return relative_bias(p, config.attention.num_heads, bidirectional=bidirectional)
     return None
 
 

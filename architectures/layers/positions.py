@@ -79,6 +79,8 @@ class PositionsConfig:
     """Buckets of the relative bias."""
     max_distance: int = 128
     """Distance from which all positions share a bucket."""
+    by_layer: bool = False
+    """Every layer has a relative bias of its own (UMT5: Chung et al. 2023, arXiv 2304.09151)."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -93,6 +95,8 @@ class PositionsConfig:
             raise ValueError(f"positions.base={self.base} and local_base={self.local_base} must exceed 1")
         if not 0 < self.fraction <= 1:
             raise ValueError(f"positions.fraction={self.fraction}, of the head, must lie in (0, 1]")
+        if self.by_layer and self.kind != "relative":
+            raise ValueError(f"positions.by_layer=true goes with kind=relative, not {self.kind}")
         if self.num_buckets < 4 or self.max_distance <= self.num_buckets // 2:
             raise ValueError(
                 f"positions.num_buckets={self.num_buckets} must be 4 or more and "
@@ -248,6 +252,16 @@ class RelativePositionBias(nn.Module):
         scale = (buckets - exact) / math.log(self.max_distance / exact)
         far = exact + (torch.log(distance.clamp_min(1).float() / exact) * scale).long()
         return offset + torch.where(distance < exact, distance, far.clamp_max(buckets - 1))
+
+
+def relative_bias(positions: PositionsConfig, num_heads: int, *, bidirectional: bool) -> RelativePositionBias:
+    """Return the relative bias of a stack, or of one of its layers."""
+    return RelativePositionBias(
+        num_heads,
+        bidirectional=bidirectional,
+        num_buckets=positions.num_buckets,
+        max_distance=positions.max_distance,
+    )
 
 
 def sinusoids(length: int, d_model: int) -> Tensor:

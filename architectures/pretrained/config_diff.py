@@ -163,7 +163,7 @@ def _drop_unused(config: TransformerConfig, values: dict[str, Any]) -> None:
     if config.positions.kind != "rope":
         unused += [f"positions.{name}" for name in ("base", "local_base", "fraction", "interleaved")]
     if config.positions.kind != "relative":
-        unused += ["positions.num_buckets", "positions.max_distance"]
+        unused += ["positions.num_buckets", "positions.max_distance", "positions.by_layer"]
     if config.attention.latent.kv_rank is None:
         unused += [f"attention.latent.{f.name}" for f in dataclasses.fields(config.attention.latent)]
     read = SCALING[config.positions.scaling.kind] if config.positions.kind == "rope" else ()

@@ -33,6 +33,8 @@ class SoftmaxAttention(Mixer):
         super().__init__()
         self.config = config
         self.sink_H: Tensor | None = None
+        self.own_bias: nn.Module | None = None
+        """The bias of scores by position that this layer alone has."""
 
     def kernel(self, *, masked: bool, cuda: bool) -> str:
         """Return the implementation that runs, which is recorded with a run."""
@@ -137,6 +139,8 @@ class SoftmaxAttention(Mixer):
         return mask_B1TS
 
     def _bias(self, query_BT: Tensor, key_BS: Tensor, context: Context, key: Any) -> Tensor | None:
+        if self.own_bias is not None:
+            return self.own_bias(query_BT, key_BS)
         if context.score_bias is None or not self.positional:
             return None
         module = context.score_bias

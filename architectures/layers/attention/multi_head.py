@@ -17,7 +17,7 @@ from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.attention.kv_cache import Cache
 from architectures.layers.context import Context
 from architectures.layers.normalization import make_norm
-from architectures.layers.positions import PositionsConfig, Rotary
+from architectures.layers.positions import PositionsConfig, RelativePositionBias, Rotary, relative_bias
 
 
 class Attention(SoftmaxAttention):
@@ -54,6 +54,8 @@ class Attention(SoftmaxAttention):
             full = config.qk_norm == "full"
             self.q_norm = make_norm(norm, q_width if full else self.head_dim, norm_eps)
             self.k_norm = make_norm(norm, kv_width if full else self.head_dim, norm_eps)
+        if self.positional and positions is not None and positions.by_layer:
+            self.own_bias = relative_bias(positions, self.num_heads, bidirectional=not causal)
         if config.sinks:
             self.sink_H = nn.Parameter(torch.zeros(self.num_heads))
 
@@ -112,6 +114,8 @@ class Attention(SoftmaxAttention):
     def initialise(self, num_branches: int) -> None:
         # The sum of all residual branches should not grow with depth (GPT-2).
         self.out.weight.mul_(num_branches**-0.5)
+        if isinstance(self.own_bias, RelativePositionBias):
+            nn.init.normal_(self.own_bias.table.weight, 0.0, self.q.in_features**-0.5)
 
 
 class CrossAttention(Attention):

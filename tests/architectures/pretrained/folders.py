@@ -140,6 +140,7 @@ ENCODER_DECODERS: dict[str, tuple[str, dict[str, Any], str]] = {
     "flan_t5": ("T5", T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, "t5"),
     "switch": ("SwitchTransformers", T5 | {"num_experts": 3, **SPARSE}, "t5"),
     "mt5": ("MT5", T5, "t5"),
+    "umt5": ("UMT5", T5, "t5"),
     "bart": ("Bart", STACKS | HEADS | WIDTHS, "bart"),
     "mbart": ("MBart", STACKS | HEADS | WIDTHS, "bart"),
 }

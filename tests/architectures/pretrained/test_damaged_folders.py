@@ -21,8 +21,12 @@ Change = Callable[[Path], object]
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_whole(tmp_path_factory.mktemp("whole") / "model")
+
+
+def make_whole(folder: Path) -> Path:
+    """A folder with nothing wrong."""
     config = DecoderConfig(d_model=16, num_layers=2, attention=AttentionConfig(num_heads=2))
-    folder = tmp_path_factory.mktemp("whole") / "model"
     save_folder(Decoder(config, vocab_size=11, max_length=8), folder)
     return folder
 

@@ -147,8 +147,11 @@ def attention_branch(layer: Attention, spec: DecodeSpec, residual: ResidualSpec)
         cos_SR, sin_SR = spec.once(rotary, lambda: rotary.tables(torch.arange(spec.room)[None]))
         fields.rotated, fields.interleaved = rotary.dim, rotary.interleaved
         fields.cos, fields.sin = map(spec.address, (cos_SR, sin_SR))
-    if layer.positional and spec.score_bias is not None:
-        fields.bias = spec.address(spec.once("bias", lambda: bias_by_distance(spec)))
+    if layer.own_bias is not None:
+        fields.bias = spec.address(bias_by_distance(layer.own_bias, spec.room))
+    elif layer.positional and spec.score_bias is not None:
+        shared = spec.score_bias
+        fields.bias = spec.address(spec.once("bias", lambda: bias_by_distance(shared, spec.room)))
     return AttentionBranch(spec, fields)
 
 
@@ -180,10 +183,9 @@ def dense_branch(layer: DenseFeedForward, spec: DecodeSpec, residual: ResidualSp
     return DenseBranch(spec, _Dense(residual, *linears, ACTIVATIONS.index(layer.activation.name)))
 
 
-def bias_by_distance(spec: DecodeSpec) -> Tensor:
+def bias_by_distance(score_bias: nn.Module, room: int) -> Tensor:
     """Return the bias (H, room) of the scores of the last position's query; it depends on the distance
     alone."""
-    assert spec.score_bias is not None
-    every_1S = torch.arange(spec.room)[None]
-    bias_1HTS = spec.score_bias(every_1S[:, -1:], every_1S)
+    every_1S = torch.arange(room)[None]
+    bias_1HTS = score_bias(every_1S[:, -1:], every_1S)
     return bias_1HTS[0, :, 0].float().contiguous()

@@ -137,6 +137,9 @@ MODELS = {
     "source": lambda: make_model(
         EncoderDecoder, attention=attention(), positions=positions("relative"), block=BlockConfig()
     ),
+    "source, biases by layer": lambda: make_model(
+        EncoderDecoder, attention=attention(), positions=positions("relative", by_layer=True)
+    ),
     "grouped source": lambda: make_model(
         EncoderDecoder,
         attention=attention(num_heads=6, num_kv_heads=3, bias=True, qk_norm="head"),
