@@ -40,6 +40,7 @@ ADDED: dict[str, dict[str, Any]] = {
         "experts.balance_counts": "chosen",
         "multipliers": PLAIN_MULTIPLIERS,
         "positions.by_layer": False,
+        "positions.scale_local": True,
         **_S4,
         **{f"s4.{key}": value for key, value in _S4.items()},
         **{f"{part}selection_norm_weight": True for part in ("", "mamba.")},

@@ -5,20 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import transformers as hf
 
-from experiments.config.hydra_app import literal
-from experiments.generate import generate
+from experiments.objectives.decoding.stops import read_stops
+from experiments.run.model_files import folder_tokenizer
 from experiments.runtime.errors import ConfigError, DataError
 from tests.architectures.pretrained.folders import (
     DECODERS,
-    EAGER,
     ENCODER_DECODERS,
     make_folder,
     write_json,
 )
-from tests.experiments import commands
+from tests.experiments.folder_texts import chats, ours, quoted, theirs
 from tests.tiers import fast_only
 
 PROMPTS = ["the cat", "a dog ran to the house", "<|im_start|>user the  added"]
@@ -38,54 +36,22 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return folder
 
 
-def ours(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> list[str]:
-    """The texts that ``archbench generate`` prints."""
-    capsys.readouterr()
-    generate(commands.compose(*literal([f"run={folder}"]), *words, "device=cpu", root="generate"))
-    printed = capsys.readouterr().out
-    parts = re.split(r"(?:^|\n)--- \d+ of \d+ ---\n", printed[:-1])
-    return parts if len(parts) == 1 else parts[1:]
-
-
-@torch.no_grad()
-def theirs(folder: Path, prompts: list[str], *, skip: bool = False, **settings: Any) -> list[str]:
-    """The texts that their library generates; ``skip`` leaves the prompt out."""
-    tokenizer = hf.AutoTokenizer.from_pretrained(folder)
-    seq2seq = hf.AutoConfig.from_pretrained(folder).is_encoder_decoder
-    kind = hf.AutoModelForSeq2SeqLM if seq2seq else hf.AutoModelForCausalLM
-    model = kind.from_pretrained(folder, **EAGER).eval()
-    inputs = tokenizer(prompts, padding=True, return_tensors="pt", return_token_type_ids=False)
-    settings = {"do_sample": False, "max_new_tokens": 16} | settings
-    if "stop_strings" in settings:
-        settings["tokenizer"] = tokenizer
-    found = model.generate(**inputs, **settings)
-    return tokenizer.batch_decode(
-        found[:, inputs.input_ids.shape[1] :] if skip else found, skip_special_tokens=True
-    )
-
-
-def quoted(prompts: list[str]) -> str:
-    return "prompt=[" + ",".join(f"'{prompt}'" for prompt in prompts) + "]"
-
-
 ALL = [*DECODERS, *ENCODER_DECODERS]
 
 
 @pytest.mark.parametrize("name", fast_only(ALL, ["qwen2", "t5"]))
-def test_greedy_text_is_that_of_their_library(
-    name: str, folders: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_greedy_text_is_that_of_their_library(name: str, folders: Any) -> None:
     """Alone and as a padded batch; with a penalty, and n-grams that must not repeat."""
     folder = folders(name)
     expected = theirs(folder, PROMPTS)
-    assert ours(capsys, folder, quoted(PROMPTS), "max_tokens=16") == expected
+    assert ours(folder, quoted(PROMPTS), "max_tokens=16") == expected
     if name != "bart":  # its random decoder repeats one token, whatever it is asked
         assert len(set(expected)) == len(PROMPTS)
-    alone = ours(capsys, folder, f"prompt='{PROMPTS[0]}'", "max_tokens=16")
+    alone = ours(folder, f"prompt='{PROMPTS[0]}'", "max_tokens=16")
     assert alone == theirs(folder, PROMPTS[:1])
     words = ("sampling.repetition_penalty=1.3", "constraints.no_repeat_ngram_size=2")
     limits = {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2}
-    found = [ours(capsys, folder, f"prompt='{p}'", "max_tokens=16", *words)[0] for p in PROMPTS]
+    found = [ours(folder, f"prompt='{p}'", "max_tokens=16", *words)[0] for p in PROMPTS]
     assert found == [theirs(folder, [p], **limits)[0] for p in PROMPTS]
 
 
@@ -102,7 +68,6 @@ def test_beam_search_is_theirs(
     early_stopping: Any,
     ngram: int,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The settings are read from generation_config.json, with two tokens that end a text."""
     settings = {
@@ -116,13 +81,11 @@ def test_beam_search_is_theirs(
     ends = [*range(40, 60), hf.AutoTokenizer.from_pretrained(folder).eos_token_id]
     write_json(folder / "generation_config.json", eos_token_id=ends)
     expected = theirs(folder, PROMPTS, **settings)
-    assert ours(capsys, folder, quoted(PROMPTS)) == expected
+    assert ours(folder, quoted(PROMPTS)) == expected
 
 
 @pytest.mark.parametrize("name", fast_only(["llama", "bart"], ["llama"]))
-def test_stops_and_settings_are_those_of_the_folder(
-    name: str, folders: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stops_and_settings_are_those_of_the_folder(name: str, folders: Any, tmp_path: Path) -> None:
     whole = theirs(folders(name), PROMPTS[:1], skip=name != "bart")[0]
     tokenizer = hf.AutoTokenizer.from_pretrained(folders(name))
     ids = tokenizer(whole, add_special_tokens=False).input_ids
@@ -130,16 +93,16 @@ def test_stops_and_settings_are_those_of_the_folder(
     write_json(folder / "generation_config.json", eos_token_id=[ids[5], ids[9]])
     words = f"prompt='{PROMPTS[0]}'"
     expected = theirs(folder, PROMPTS[:1], max_new_tokens=12)
-    assert ours(capsys, folder, words) == expected
+    assert ours(folder, words) == expected
     assert len(expected[0]) < len(theirs(folders(name), PROMPTS[:1])[0])
     # Text of several tokens, and of one, and the name of a special token.
     piece = max(re.findall(r"[a-z]{2,5}", whole[:-3]), key=len)
     expected = theirs(folders(name), PROMPTS[:1], stop_strings=[piece])
-    found = ours(capsys, folders(name), words, "max_tokens=16", f"stop=[eos,{hydra_text(piece)}]")
+    found = ours(folders(name), words, "max_tokens=16", f"stop=[eos,{hydra_text(piece)}]")
     assert found == expected
-    ours(capsys, folder, words, "stop=['<s>','<|im_end|>']", "max_tokens=4")
+    ours(folder, words, "stop=['<s>','<|im_end|>']", "max_tokens=4")
     write_json(folder / "generation_config.json", min_new_tokens=8, suppress_tokens=ids[:2])
-    assert ours(capsys, folder, words) == theirs(folder, PROMPTS[:1], max_new_tokens=12)
+    assert ours(folder, words) == theirs(folder, PROMPTS[:1], max_new_tokens=12)
 
 
 def hydra_text(text: str) -> str:
@@ -150,7 +113,7 @@ def hydra_text(text: str) -> str:
 @pytest.mark.parametrize("name", fast_only(["qwen2", "llama"], ["qwen2"]))
 @pytest.mark.parametrize("place", ["file", "settings"])
 def test_a_conversation_is_rendered_by_the_chat_template(
-    name: str, place: str, folders: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, place: str, folders: Any, tmp_path: Path
 ) -> None:
     folder = make_folder(name, tmp_path / name)
     template = folder / "chat_template.jinja"
@@ -158,41 +121,38 @@ def test_a_conversation_is_rendered_by_the_chat_template(
         write_json(folder / "tokenizer_config.json", chat_template=template.read_text())
         template.unlink()
     messages = [{"role": "system", "content": "be kind "}, {"role": "user", "content": "the cat, and <a>"}]
-    tokenizer = hf.AutoTokenizer.from_pretrained(folder)
-    model = hf.AutoModelForCausalLM.from_pretrained(folder).eval()
-    inputs = tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )
-    found = model.generate(**inputs, do_sample=False, max_new_tokens=12)
-    expected = tokenizer.decode(found[0, inputs.input_ids.shape[1] :], skip_special_tokens=True)
+    expected = chats(folder, messages, max_new_tokens=12)
     words = "messages=[{role: system, content: 'be kind '}, {role: user, content: 'the cat, and <a>'}]"
-    assert ours(capsys, folder, words, "max_tokens=12") == [expected]
+    assert ours(folder, words, "max_tokens=12") == [expected]
     with pytest.raises(ConfigError, match="must have a role and a content"):
-        ours(capsys, folder, "messages=[{role: user}]")
+        ours(folder, "messages=[{role: user}]")
     write_json(folder / "tokenizer_config.json", chat_template=None)
     template.unlink(missing_ok=True)
     with pytest.raises(DataError, match=r"it has no chat template \(chat_template.jinja\): give prompt=TEXT"):
-        ours(capsys, folder, words)
+        ours(folder, words)
+
+
+def test_text_that_ends_a_text_may_be_within_a_token(folders: Any) -> None:
+    tokenizer = folder_tokenizer(folders("qwen2"))
+    assert len(tokenizer.encode(" cat")) == 1
+    stop = read_stops(["cat", "<|im_end|>"], tokenizer)
+    assert (stop.texts, len(stop.tokens)) == (("cat",), 1)
 
 
 @FULL
-def test_tokens_that_a_decoder_must_begin_or_end_with(
-    folders: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tokens_that_a_decoder_must_begin_or_end_with(folders: Any, tmp_path: Path) -> None:
     folder = make_folder("bart", tmp_path / "bart")
     write_json(folder / "generation_config.json", forced_bos_token_id=77, forced_eos_token_id=2, max_length=9)
     limits = {"max_new_tokens": None, "max_length": 9}
-    assert ours(capsys, folder, quoted(PROMPTS)) == theirs(folder, PROMPTS, **limits)
+    assert ours(folder, quoted(PROMPTS)) == theirs(folder, PROMPTS, **limits)
     beams = {"num_beams": 3, **limits}
-    assert ours(capsys, folder, quoted(PROMPTS), "beam.num_beams=3") == theirs(folder, PROMPTS, **beams)
+    assert ours(folder, quoted(PROMPTS), "beam.num_beams=3") == theirs(folder, PROMPTS, **beams)
     word = "constraints.forced_bos_token_id=88"
-    assert ours(capsys, folder, quoted(PROMPTS), word) == theirs(
-        folder, PROMPTS, forced_bos_token_id=88, **limits
-    )
+    assert ours(folder, quoted(PROMPTS), word) == theirs(folder, PROMPTS, forced_bos_token_id=88, **limits)
 
 
-def test_settings_without_counterpart_are_refused(folders: Any, tmp_path: Path, capsys: Any) -> None:
+def test_settings_without_counterpart_are_refused(folders: Any, tmp_path: Path) -> None:
     folder = make_folder("gpt2", tmp_path / "gpt2")
     write_json(folder / "generation_config.json", typical_p=0.9)
     with pytest.raises(ConfigError, match=r"generation_config.json: typical_p=0.9 is not supported"):
-        ours(capsys, folder, "prompt=x")
+        ours(folder, "prompt=x")

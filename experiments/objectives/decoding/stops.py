@@ -17,7 +17,7 @@ class Stop:
     tokens: frozenset[int]
     """Tokens, which are kept."""
     texts: tuple[str, ...]
-    """Pieces of text of several tokens; a text ends with the token that completes one."""
+    """Pieces of text; a text ends with the token that completes one."""
 
 
 def read_stops(names: Sequence[str], tokenizer: TextTokenizer) -> Stop:
@@ -27,11 +27,14 @@ def read_stops(names: Sequence[str], tokenizer: TextTokenizer) -> Stop:
         if name == "eos":
             tokens |= {*tokenizer.vocabulary.stops}
             continue
-        if isinstance(tokenizer, FolderTokenizer):
+        if isinstance(tokenizer, FolderTokenizer) and not tokenizer.own:
             ids = tokenizer.encode_prompt(name, framed=False)
+            # As in the library of these folders, text is looked for in the text: " cat" has "cat" in it.
+            is_token = len(ids) == 1 and ids[0] in tokenizer.vocabulary.special
         else:
             ids = tokenizer.encode(name)
-        if len(ids) == 1:
+            is_token = len(ids) == 1
+        if is_token:
             tokens.add(ids[0])
         elif name:
             texts.append(name)

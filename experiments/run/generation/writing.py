@@ -55,7 +55,8 @@ def search_texts(request: Request) -> list[str]:
     saved = request.saved
     if request.stop.texts:
         raise ConfigError(
-            f"stop: {request.stop.texts[0]!r} is several tokens; beam search ends at eos or text of one token"
+            f"stop: {request.stop.texts[0]!r} is several tokens or within one; beam search ends at eos or "
+            "single tokens"
         )
     found = beam_search(
         saved.model,
