@@ -75,6 +75,8 @@ class PositionsConfig:
     """Pairs are (2i, 2i + 1) instead of (i, i + R/2)."""
     scaling: RotaryScaling = field(default_factory=RotaryScaling)
     """Stretching of the rotary frequencies."""
+    scale_local: bool = True
+    """False leaves layers with a window without it (Gemma 3, OLMo 3)."""
     num_buckets: int = 32
     """Buckets of the relative bias."""
     max_distance: int = 128

@@ -159,9 +159,13 @@ def _drop_unused(config: TransformerConfig, values: dict[str, Any]) -> None:
     """Remove the settings of parts that this model does not have."""
     unused = []
     if not config.attention.has_local_layers:
-        unused += ["attention.window", "positions.local_base"]
+        unused += ["attention.window", "positions.local_base", "positions.scale_local"]
     if config.positions.kind != "rope":
-        unused += [f"positions.{name}" for name in ("base", "local_base", "fraction", "interleaved")]
+        unused += [
+            f"positions.{name}" for name in ("base", "local_base", "fraction", "interleaved", "scale_local")
+        ]
+    if config.positions.scaling.kind == "none":
+        unused.append("positions.scale_local")
     if config.positions.kind != "relative":
         unused += ["positions.num_buckets", "positions.max_distance", "positions.by_layer"]
     if config.attention.latent.kv_rank is None:

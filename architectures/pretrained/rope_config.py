@@ -87,7 +87,7 @@ def resolve_rope(positions: PositionsConfig, head_dim: int) -> PositionsConfig:
     dim = int(head_dim * positions.fraction)
     if scaling.kind == "ntk":
         stretch = scaling.factor ** (dim / max(dim - 2, 1))
-        local_base = (positions.local_base or base) * stretch
+        local_base = (positions.local_base or base) * (stretch if positions.scale_local else 1.0)
         return replace(positions, base=base * stretch, local_base=local_base, scaling=RotaryScaling())
     if scaling.kind == "yarn":
         factor = Rotary(dim=dim, base=base, scaling=scaling).attention_factor
@@ -103,28 +103,20 @@ def read_layer_rope(
     ``rope_parameters`` has them by the type of layer; older files have them beside one another.
 
     Raises:
-        ValueError: local layers are scaled otherwise than global ones can be.
+        ValueError: local layers are scaled.
     """
     rope = hf.get("rope_parameters") or {}
     if "full_attention" not in rope and "sliding_attention" not in rope:
-        return _with_local(read_rope(hf, max_length=max_length, base=base), float(local_base))
+        return replace(
+            read_rope(hf, max_length=max_length, base=base), local_base=float(local_base), scale_local=False
+        )
     whole, local = rope.get("full_attention") or {}, rope.get("sliding_attention") or {}
     if local.get("rope_type", "default") != "default":
         raise ValueError(
             f"config.json: rope_parameters.sliding_attention={local} is not supported, only the type default"
         )
     found = read_rope({"rope_parameters": {"rope_theta": base} | whole}, max_length=max_length)
-    return _with_local(found, float(local.get("rope_theta") or local_base))
-
-
-def _with_local(positions: PositionsConfig, base: float) -> PositionsConfig:
-    """Return the positions with a base for local layers, where scaling would turn these too."""
-    if positions.scaling.kind != "none":
-        raise ValueError(
-            f"config.json: rope_parameters of the type {positions.scaling.kind} are not supported beside "
-            "local layers without scaling, only the type default"
-        )
-    return replace(positions, local_base=base)
+    return replace(found, local_base=float(local.get("rope_theta") or local_base), scale_local=False)
 
 
 def write_layer_rope(positions: PositionsConfig, head_dim: int) -> dict[str, Any]:

@@ -17,7 +17,13 @@ from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.attention.kv_cache import Cache
 from architectures.layers.context import Context
 from architectures.layers.normalization import make_norm
-from architectures.layers.positions import PositionsConfig, RelativePositionBias, Rotary, relative_bias
+from architectures.layers.positions import (
+    PositionsConfig,
+    RelativePositionBias,
+    Rotary,
+    RotaryScaling,
+    relative_bias,
+)
 
 
 class Attention(SoftmaxAttention):
@@ -170,4 +176,5 @@ def rotary(positions: PositionsConfig | None, dim: int, *, local: bool) -> Rotar
             "they turn in pairs, make it even"
         )
     base = positions.local_base if local and positions.local_base else positions.base
-    return Rotary(dim=rotated, base=base, interleaved=positions.interleaved, scaling=positions.scaling)
+    scaling = positions.scaling if positions.scale_local or not local else RotaryScaling()
+    return Rotary(dim=rotated, base=base, interleaved=positions.interleaved, scaling=scaling)

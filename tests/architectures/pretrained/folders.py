@@ -77,9 +77,41 @@ DECODERS: dict[str, tuple[str, dict[str, Any], str]] = {
         "gpt",
     ),
     "olmo3": ("Olmo3", SIZES | {"num_hidden_layers": 4, "sliding_window": 5}, "gpt"),
+    "olmo3_yarn": (
+        "Olmo3",
+        SIZES
+        | {
+            "num_hidden_layers": 4,
+            "sliding_window": 5,
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "rope_theta": 500.0,
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 20,
+                },
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            },
+        },
+        "gpt",
+    ),
     "smollm3": ("SmolLM3", SIZES | {"num_hidden_layers": 4}, "gpt"),
     "phi3": ("Phi3", SIZES | {"sliding_window": 6}, "llama"),
     "gemma3": ("Gemma3Text", SIZES | {"head_dim": 8, "sliding_window": 5, "num_hidden_layers": 6}, "llama"),
+    "gemma3_linear": (
+        "Gemma3Text",
+        SIZES
+        | {
+            "head_dim": 8,
+            "sliding_window": 5,
+            "num_hidden_layers": 6,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+        "llama",
+    ),
     "mamba": ("Mamba", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}, "gpt"),
     "falcon_mamba": (
         "FalconMamba",
