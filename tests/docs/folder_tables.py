@@ -1,0 +1,161 @@
+"""Renews the tables of docs/models/hugging_face.md: ``python -m tests.docs.folder_tables``.
+
+It takes some minutes: every family generates by both libraries, in each of the ways that the columns name.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import transformers as hf
+
+from experiments.runtime.errors import RunError
+from tests import ROOT
+from tests.architectures.pretrained.folders import DECODERS, ENCODER_DECODERS, make_folder, write_json
+from tests.architectures.pretrained.test_damaged_folders import DAMAGE, make_whole
+from tests.experiments.folder_texts import chats, ours, quoted, theirs
+
+PAGE = ROOT / "docs" / "models" / "hugging_face.md"
+PROMPTS = ["the cat", "a dog ran to the house", "<|im_start|>user the  added"]
+EQUAL, DIFFERENT, ABSENT = "=", "differs", "-"
+MESSAGES = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "the cat sat"}]
+BEAMS = {"num_beams": 3, "length_penalty": 0.5, "early_stopping": True}
+
+
+def same(folder: Path, prompts: list[str]) -> bool:
+    """True where prompts get the same texts."""
+    return ours(folder, quoted(prompts), "max_tokens=12") == theirs(folder, prompts, max_new_tokens=12)
+
+
+def alone(folder: Path) -> bool:
+    """One prompt by itself, up to a number of tokens."""
+    return ours(folder, quoted(PROMPTS[:1]), "max_tokens=12") == theirs(
+        folder, PROMPTS[:1], max_new_tokens=12
+    )
+
+
+def batch(folder: Path) -> bool:
+    """Prompts of different lengths, which their library pads on the side that the tokenizer says."""
+    return ours(folder, quoted(PROMPTS[:2]), "max_tokens=12") == theirs(
+        folder, PROMPTS[:2], max_new_tokens=12
+    )
+
+
+def special(folder: Path) -> bool:
+    """Names of special tokens in a prompt."""
+    return ours(folder, quoted(PROMPTS[2:]), "max_tokens=12") == theirs(
+        folder, PROMPTS[2:], max_new_tokens=12
+    )
+
+
+def conversation(folder: Path) -> bool | None:
+    """Messages through the chat template; None where the folder has none."""
+    if not (folder / "chat_template.jinja").exists():
+        return None
+    words = "messages=[{role: system, content: be kind}, {role: user, content: the cat sat}]"
+    return ours(folder, words, "max_tokens=12") == [chats(folder, MESSAGES, max_new_tokens=12)]
+
+
+def ends(folder: Path) -> bool:
+    """Many tokens of generation_config.json that end a text."""
+    file = folder / "generation_config.json"
+    before = file.read_text()
+    write_json(file, eos_token_id=[*range(40, 160), hf.AutoTokenizer.from_pretrained(folder).eos_token_id])
+    try:
+        return ours(folder, quoted(PROMPTS[:2]), "max_tokens=24") == theirs(
+            folder, PROMPTS[:2], max_new_tokens=24
+        )
+    finally:
+        file.write_text(before)
+
+
+def stop_text(folder: Path) -> bool | None:
+    """A piece of text that ends it; None where the text has no letters to choose from."""
+    whole = theirs(folder, PROMPTS[:1], skip=not hf.AutoConfig.from_pretrained(folder).is_encoder_decoder)[0]
+    pieces = re.findall(r"[a-z]{2,5}", whole[:-3])
+    if not pieces:
+        return None
+    piece = max(pieces, key=len)
+    found = ours(folder, quoted(PROMPTS[:1]), "max_tokens=16", f"stop=[eos,'{piece}']")
+    return found == theirs(folder, PROMPTS[:1], stop_strings=[piece])
+
+
+def beams(folder: Path) -> bool:
+    """Beam search with settings of its own."""
+    words = ("beam.num_beams=3", "beam.length_penalty=0.5", "beam.early_stopping=full", "max_tokens=12")
+    return ours(folder, quoted(PROMPTS[:2]), *words) == theirs(
+        folder, PROMPTS[:2], **{**BEAMS, "max_new_tokens": 12}
+    )
+
+
+COLUMNS: dict[str, Callable[[Path], bool | None]] = {
+    "alone": alone,
+    "padded batch": batch,
+    "special tokens": special,
+    "conversation": conversation,
+    "several ends": ends,
+    "text as stop": stop_text,
+    "3 beams": beams,
+}
+FAMILIES = [*DECODERS, *ENCODER_DECODERS]
+
+
+def parity_row(name: str, folder: Path) -> list[str]:
+    """Return a family, and what each way of generating compares like."""
+    make_folder(name, folder)
+    found = [check(folder) for check in COLUMNS.values()]
+    return [name, *(ABSENT if equal is None else EQUAL if equal else DIFFERENT for equal in found)]
+
+
+def damage_row(name: str, whole: Path, folder: Path) -> list[str]:
+    """Return a damage, the exit code of ``archbench generate``, its seconds and its message."""
+    DAMAGE[name][0](Path(shutil.copytree(whole, folder)))
+    begin = time.perf_counter()
+    try:
+        ours(folder, "prompt=x")
+    except RunError as error:
+        seconds = f"{time.perf_counter() - begin:.2f}"
+        message = (
+            str(error).replace(f"{folder}/", "").replace(f"{folder}: ", "").replace(str(folder), "FOLDER")
+        )
+        message = message.replace("|", r"\|")
+        short = message if len(message) < 100 else f"{message[:97]}..."
+        return [name, str(error.exit_code), seconds, f"`{short}`"]
+    raise AssertionError(f"{name} is not refused")
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def main() -> None:
+    """Write both tables into the page."""
+    with tempfile.TemporaryDirectory() as name:
+        room = Path(name)
+        parity = [parity_row(family, room / family) for family in FAMILIES]
+        whole = make_whole(room / "whole")
+        damages = [damage_row(damage, whole, room / damage.replace(" ", "-")) for damage in DAMAGE]
+    write_tables(
+        [
+            table(["family", *COLUMNS], parity),
+            table(["damage", "code", "seconds", "message"], damages),
+        ]
+    )
+
+
+def write_tables(blocks: list[str]) -> None:
+    """Write the tables between the marks of the page."""
+    parts = re.split(r"(<!-- table:begin -->\n|<!-- table:end -->)", PAGE.read_text())
+    parts[2::4] = blocks
+    PAGE.write_text("".join(parts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""The tables of docs/models/hugging_face.md: whole, and what the folders give today."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.architectures.pretrained.test_damaged_folders import DAMAGE, make_whole
+from tests.docs.folder_tables import ABSENT, COLUMNS, EQUAL, FAMILIES, PAGE, damage_row, parity_row
+from tests.experiments import commands
+from tests.tiers import fast_only
+
+ROWS = {
+    cells[0]: cells
+    for line in PAGE.read_text().splitlines()
+    if line.startswith("| ") and (cells := line.strip("| ").split(" | "))
+}
+
+
+def test_every_family_and_every_damage_has_a_row() -> None:
+    for family in FAMILIES:
+        assert len(ROWS[family]) == 1 + len(COLUMNS), family
+        assert set(ROWS[family][1:]) <= {EQUAL, ABSENT}, family
+    for damage in DAMAGE:
+        assert ROWS[damage][1] == "2", damage
+
+
+@pytest.mark.parametrize("family", fast_only(["llama", "t5", "mamba"], []))
+def test_families_generate_as_the_page_says(family: str, tmp_path: Path) -> None:
+    assert parity_row(family, tmp_path / family) == ROWS[family]
+
+
+@pytest.mark.parametrize("damage", ["width of text", "many layers", "NaN weights", "quantized"])
+def test_damages_are_refused_as_the_page_says(damage: str, tmp_path: Path) -> None:
+    found = damage_row(damage, make_whole(tmp_path / "whole"), tmp_path / "folder")
+    assert [found[1], found[3]] == [ROWS[damage][1], ROWS[damage][3]]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("damage", ["nested", "eps that is no number", "weights cut off", "a tensor twice"])
+def test_the_command_ends_with_the_code_and_one_message(damage: str, tmp_path: Path) -> None:
+    folder = make_whole(tmp_path / "folder")
+    DAMAGE[damage][0](folder)
+    process = commands.start("generate", f"run={folder}", "prompt=x", "device=cpu")
+    out, said = process.communicate(timeout=120)
+    assert (process.returncode, out) == (2, "")
+    assert "Traceback" not in said
+    assert ROWS[damage][3].strip("`").removesuffix("...") in said.replace(f"{folder}/", "").replace(
+        f"{folder}: ", ""
+    )
