@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from architectures.backbone import EMBEDDING_STD
+from architectures.backbone import EMBEDDING_STD, Backbone, init_normal
 from architectures.layers.normalization import MakeNorm
 from architectures.layers.positions import sinusoids
 
@@ -80,3 +80,31 @@ class Embedding(nn.Module):
         longest = int(positions_BT.max()) + 1 if positions_BT.device.type == "cpu" else positions_BT.shape[1]
         if longest > self.positions.shape[0]:
             raise ValueError(f"{longest} tokens given, positions exist for {self.positions.shape[0]}")
+
+
+class ValueEmbedding(nn.Module):
+    """A token table whose first tokens stand for evenly spaced numbers from -1 to 1, read by a linear layer.
+
+    So Long Range Arena reads pixels where they are not tokens: brightness 0 to 255 as a number.
+    """
+
+    def __init__(self, table: nn.Embedding, levels: int) -> None:
+        super().__init__()
+        self.table, self.levels = table, levels
+        self.line = nn.Linear(1, table.embedding_dim, device=table.weight.device, dtype=table.weight.dtype)
+        init_normal(self.line)
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        value_BT = (2 * tokens_BT.clamp_max(self.levels - 1) / (self.levels - 1) - 1).to(
+            self.line.weight.dtype
+        )
+        is_value_BT1 = (tokens_BT < self.levels)[..., None]
+        return torch.where(is_value_BT1, self.line(value_BT[..., None]), self.table(tokens_BT))
+
+
+def read_values(model: Backbone, levels: int) -> None:
+    """Let a new model read its first ``levels`` tokens as numbers: see ``ValueEmbedding``."""
+    if isinstance(model.embedding, nn.Embedding):
+        model.embedding = ValueEmbedding(model.embedding, levels)
+    else:
+        model.embedding.tokens = ValueEmbedding(model.embedding.tokens, levels)  # type: ignore

@@ -115,6 +115,9 @@ class Task(ABC):
     blank: ClassVar[int | None] = None
     """The token that stands before sequences shorter than ``sequence_length``, where there is one."""
 
+    levels: int = 0
+    """The tokens 0 to ``levels`` - 1 are brightness in equal steps; 0 where tokens are no numbers."""
+
     @abstractmethod
     def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
         """Examples ``start .. start + count`` of ``split`` under ``seed``: a pure function.

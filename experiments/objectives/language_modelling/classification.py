@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.backbone import Backbone, Capabilities, Output
+from architectures.layers.embedding import read_values
 from architectures.layers.readout import SequenceReadout
 from experiments.objectives.objective import Objective, Score, View
-from experiments.runtime.errors import DataError, nearest
+from experiments.runtime.errors import ConfigError, DataError, nearest
 from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.task import Batch, Task
 
@@ -29,6 +30,9 @@ class ClassificationConfig:
     pooling: str = "answer"
     """``answer``: at the position of the answer, after all others. ``mean``: from the mean of the states of
     all tokens, without a position for the answer, as S4 reads Long Range Arena (arXiv 2111.00396)."""
+    real_values: bool = False
+    """Pixels are numbers from -1 to 1, read by a linear layer, and not tokens with a row of a table each. For
+    tasks of pictures."""
 
     def __post_init__(self) -> None:
         if self.pooling not in POOLINGS:
@@ -56,7 +60,17 @@ class Classification(Objective):
     def incompatibility(cls, task: type[Task]) -> str | None:
         return None if task.has_labels else "the task has no labels to choose from"
 
+    def __init__(self, config: ClassificationConfig, task: Task) -> None:
+        super().__init__(config, task)
+        if config.real_values and task.levels < 2:
+            raise ConfigError(
+                "objective.real_values=true: this task has no pixels; leave it false, or choose "
+                "a task of pictures"
+            )
+
     def make_readout(self, backbone: Backbone) -> nn.Module | None:
+        if self.config.real_values:
+            read_values(backbone, self.task.levels)
         if self.config.pooling == "answer":
             return None
         return SequenceReadout(

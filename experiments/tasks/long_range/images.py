@@ -3,8 +3,8 @@
 The default is the 1,797 handwritten digits of 8 by 8 pixels that ship with scikit-learn (Alpaydin and
 Kaynak 1998, UCI): no network. Any dataset of images in the hub's layout can take their place, such as MNIST
 (Le, Jaitly and Hinton 2015, arXiv 1504.00941, permuted or not) and CIFAR-10 in grey (Long Range Arena, Tay
-et al. 2020, arXiv 2011.04006). A token is a pixel's brightness, whole numbers: backbones read tokens, so the
-variant with real numbers is not offered. The answer stands last.
+et al. 2020, arXiv 2011.04006). A token is a pixel's brightness, whole numbers, which
+``objective.real_values`` reads as real ones. The answer stands last.
 
 Shapes: B examples, T tokens, N images of a split, P pixels.
 """
@@ -61,7 +61,7 @@ class Images(Task):
 
     def __init__(self, config: ImagesConfig) -> None:
         self.config = config
-        self._levels = _DIGIT_LEVELS if config.source == config.made else _LEVELS
+        self.levels = _DIGIT_LEVELS if config.source == config.made else _LEVELS
         images: dict[str, list[NDArray[np.uint8]]] = {split: [] for split in SPLITS}
         names: dict[str, list[str]] = {split: [] for split in SPLITS}
         shape: tuple[int, ...] | None = None
@@ -95,8 +95,8 @@ class Images(Task):
         order_P = np.arange(pixels)
         self._order_P = permute(stream("pixels"), order_P, pixels) if config.permuted else order_P
         self.sequence_length = pixels + 1
-        self.labels = tuple(range(self._levels, self._levels + len(self.classes)))
-        self.vocabulary = Vocabulary(num_symbols=self._levels + len(self.classes), num_sentinels=1)
+        self.labels = tuple(range(self.levels, self.levels + len(self.classes)))
+        self.vocabulary = Vocabulary(num_symbols=self.levels + len(self.classes), num_sentinels=1)
 
     def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
         size, index_B = self.num_examples(split), np.arange(start, start + count, dtype=np.int64)
@@ -108,7 +108,7 @@ class Images(Task):
             chosen_B = permute(stream(split, "order"), index_B, size)
         tokens_BT = np.empty((count, self.sequence_length), dtype=np.int64)
         tokens_BT[:, :-1] = self._image_NP[split][chosen_B][:, self._order_P]
-        tokens_BT[:, -1] = self._levels + self._label_N[split][chosen_B]
+        tokens_BT[:, -1] = self.levels + self._label_N[split][chosen_B]
         context_BT = tokens_BT.copy()
         context_BT[:, -1] = 0
         answer_BT = np.zeros(tokens_BT.shape, dtype=bool)

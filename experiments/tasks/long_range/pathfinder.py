@@ -83,6 +83,7 @@ class Pathfinder(Generated):
     generator = "pathfinder-1"
     has_labels = True
     labels = (256, 257)
+    levels = 256
 
     def __init__(self, config: PathfinderConfig) -> None:
         self.config = config

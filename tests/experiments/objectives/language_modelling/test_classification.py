@@ -9,7 +9,7 @@ from experiments.objectives.decoding.sampling import GREEDY
 from experiments.objectives.language_modelling.causal_lm import CausalLM
 from experiments.objectives.language_modelling.classification import Classification, ClassificationConfig
 from experiments.objectives.objective import Objective
-from experiments.runtime.errors import DataError
+from experiments.runtime.errors import ConfigError, DataError
 from experiments.tasks.long_range.listops import ListOps, ListOpsConfig
 from experiments.tasks.recall.mqar import Recall
 from experiments.tasks.task import Batch
@@ -144,3 +144,29 @@ def test_blanks_before_an_expression_are_not_part_of_the_mean():
         assert view.valid_BT[row].tolist() == [place < len(expression) for place in range(47)]
         assert view.tokens_BT[row, : len(expression)].tolist() == expression
         assert task.labels[view.label_B[row]] == batch.tokens_BT[row, -1]
+
+
+@pytest.mark.parametrize("name", ["encoder", "mamba_bidirectional"])
+def test_pixels_are_numbers_that_a_linear_layer_reads(name):
+    """Three levels are -1, 0 and 1; the mask token and the labels keep rows of the table."""
+    task = toys.Symbols(20, labels=LABELS)
+    task.levels = 3
+    objective = Classification(ClassificationConfig(real_values=True), task)
+    model = toys.build(name, task.vocabulary.size)
+    table = next(m for m in model.embedding.modules() if isinstance(m, torch.nn.Embedding))
+    assert objective.make_readout(model) is None
+    (line,) = (m for m in model.embedding.modules() if isinstance(m, torch.nn.Linear))
+    with torch.no_grad():
+        line.bias.normal_()
+    reader = model.embedding if name != "encoder" else model.embedding.tokens
+    found = reader(torch.tensor([[0, 1, 2, 3, task.vocabulary.mask]]))[0]
+    weight_D = line.weight[:, 0]
+    expected = [line.bias - weight_D, line.bias, line.bias + weight_D, table.weight[3]]
+    torch.testing.assert_close(found, torch.stack([*expected, table.weight[task.vocabulary.mask]]))
+    view = objective.answer_view(labelled(4))
+    total, _ = objective.loss(view.run(model), view)
+    total.backward()
+    assert line.weight.grad.abs().sum() > 0
+    assert not table.weight.grad[:3].any()
+    with pytest.raises(ConfigError, match="this task has no pixels"):
+        Classification(ClassificationConfig(real_values=True), TASK)
