@@ -37,6 +37,7 @@ COMMANDS = {
     },
     "Measure costs": {
         "cost": ("experiments.cost", "print parameters, FLOPs and memory of a model, without building it"),
+        "simulate": ("experiments.simulate", "memory and traffic of a step of many processes, without them"),
         "benchmark": ("experiments.benchmark", "time training, prefill and decoding of a backbone"),
         "speed": ("analysis.speed", "draw what benchmark measured"),
     },

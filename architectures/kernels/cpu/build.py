@@ -16,6 +16,8 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from torch import Tensor
@@ -26,10 +28,31 @@ SECONDS = 300
 """Time limit of the compiler."""
 
 
-@functools.cache
+_off = ""
+
+
+@contextmanager
+def switched_off(reason: str) -> Iterator[None]:
+    """Within it ``problem`` is ``reason``, and nothing is computed by the kernels unless asked for by name.
+
+    Tensors without memory need it: the kernels would write where there is none.
+    """
+    global _off
+    before, _off = _off, reason
+    try:
+        yield
+    finally:
+        _off = before
+
+
 def problem() -> str:
-    """Return the reason why the kernels cannot run on this machine, empty where they can; build them if
-    needed."""
+    """Return the reason why the kernels cannot run, empty where they can; build them if needed."""
+    return _off or _own_problem()
+
+
+@functools.cache
+def _own_problem() -> str:
+    """Return the reason why the kernels cannot be built or loaded on this machine."""
     try:
         library()
     except (OSError, subprocess.SubprocessError) as error:

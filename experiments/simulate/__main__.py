@@ -1,0 +1,112 @@
+"""Simulate a training step of many processes: memory of one by part, and bytes exchanged by collective.
+
+    python -m experiments.simulate --processes 64 task=text scale=1_3b parallel=fsdp budget.batch_size=64
+    python -m experiments.simulate --processes 8,64 --json steps.json -m backbone=decoder,mamba2 parallel=fsdp
+
+One process plays the first of so many, on a CPU, with PyTorch's fake process group and tensors without
+memory: no GPU and no network is needed, and no data but the task's own. Kernels for GPUs are not entered.
+PyTorch's own operations stand in for them and keep more for the backward pass of a state-space model.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import rich.box
+import rich.console
+import rich.table
+from omegaconf import DictConfig
+
+from experiments.config.hydra_app import start
+from experiments.config.sections import read_sections
+from experiments.runtime.atomic_io import write_json
+from experiments.runtime.errors import ConfigError
+
+PROCESSES, JSON = "--processes", "--json"
+WIDTH = 120
+"""Characters of a line where the output is no terminal."""
+
+_processes: list[int] = []
+_rows: list[dict[str, Any]] = []
+
+
+def main() -> None:
+    """Read the command's own words, and simulate each run of the others."""
+    if sys.argv[1:] in (["--help"], ["-h"]):
+        print(__doc__)
+        return
+    try:
+        path = _take(JSON)
+        _processes.extend(_counts(_take(PROCESSES) or "8"))
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    sys.argv.append("hydra/launcher=basic")  # one process: the rows are gathered here
+    start(_collect)
+    if not _rows:
+        return
+    console = rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    print("Memory of one process at the peak of a step, in MiB:")
+    console.print(_table("memory", ["peak", *_rows[0]["memory"]], 2**20))
+    print("Bytes that a process exchanges in a step, in MB:")
+    console.print(_table("traffic", sorted({kind for row in _rows for kind in row["traffic"]}), 1e6))
+    if path:
+        write_json(Path(path), _rows)
+
+
+def _take(option: str) -> str:
+    """Return the value of an option, and take both out of the command line. Raises ConfigError."""
+    if option not in sys.argv:
+        return ""
+    at = sys.argv.index(option)
+    if at + 1 == len(sys.argv):
+        raise ConfigError(f"{option} needs a value")
+    value = sys.argv[at + 1]
+    del sys.argv[at : at + 2]
+    return value
+
+
+def _counts(text: str) -> list[int]:
+    """Return the numbers of processes. Raises ConfigError."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = [0]
+    if min(found) < 2:
+        raise ConfigError(f"{PROCESSES} {text}: give numbers of two or more, as in {PROCESSES} 8,64")
+    return found
+
+
+def _collect(cfg: DictConfig) -> None:
+    """Add a row for each number of processes. Builds no weights."""
+    sections = read_sections(cfg)
+    from experiments.run.plan import plan
+    from experiments.run.settings import read_settings
+    from experiments.simulate.step import simulate
+
+    settings = read_settings(sections, untuned=True)
+    planned = plan(settings)
+    for count in _processes:
+        found = simulate(settings, planned, count)
+        row = {"cell": settings.cell, "parameters": planned.cost["parameters"]["total"], **vars(found)}
+        _rows.append(row | {"peak": found.peak})
+
+
+def _table(what: str, columns: Sequence[str], unit: float) -> rich.table.Table:
+    """Return a table of the bytes of ``memory`` or of ``traffic``, in a unit."""
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("cell", no_wrap=True)
+    for name in ("processes", "micro-batches", *columns):
+        table.add_column(name, justify="right")
+    for row in _rows:
+        sizes = row[what] | {"peak": row["peak"]}
+        shown = (f"{sizes.get(name, 0) / unit:,.1f}" for name in columns)
+        table.add_row(row["cell"], str(row["processes"]), str(row["micro_batches"]), *shown)
+    return table
+
+
+if __name__ == "__main__":
+    main()

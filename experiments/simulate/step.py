@@ -1,0 +1,159 @@
+"""One training step under a layout of processes, on real tensors or on tensors without memory.
+
+The model, its parallel strategy, objective and optimizer are those of training. What differs from it: one
+micro-batch is computed, since each has the same shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from architectures.backbone import Backbone
+from architectures.kernels.cpu import build
+from experiments.objectives.objective import View
+from experiments.run.plan import Plan
+from experiments.run.settings import Settings
+from experiments.runtime.errors import ConfigError
+from experiments.simulate.traffic import Traffic
+from experiments.training.parallel.device_mesh import make_parallel_dims
+from experiments.training.parallel.dtensors import clip_gradients, gradient_norm
+from experiments.training.parallel.strategy import Strategy
+
+PARTS = {
+    "weights": ("Sharded Param", "Buffer"),
+    "gathered weights": ("Unsharded Param", "All Gather"),
+    "gradients": ("Sharded Grad", "Unsharded Grad", "Reduce Scatter"),
+    "moments": ("OptState",),
+    "activations": ("Activation", "Inputs"),
+    "temporaries": ("Temp",),
+}
+"""Parts of the memory of a process, and what PyTorch's tracker calls them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """A step of one of many processes."""
+
+    processes: int
+    layout: str
+    micro_batches: int
+    """Forward and backward passes of a step."""
+    memory: dict[str, int]
+    """Bytes by part at the peak of the step: a key for each of ``PARTS``."""
+    traffic: dict[str, int]
+    """Bytes of a step by collective, on each process."""
+
+    @property
+    def peak(self) -> int:
+        """Bytes at the peak."""
+        return sum(self.memory.values())
+
+
+def simulate(settings: Settings, plan: Plan, processes: int) -> Simulation:
+    """Return a step of the process of rank 0, without memory for its tensors and without other processes.
+
+    Compiled kernels (C++, mamba-ssm) are not entered: PyTorch's own operations, which keep more for the
+    backward pass, are.
+
+    Raises:
+        ConfigError: the layout is impossible, or the step depends on data, as the routing of experts does.
+    """
+    from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+
+    with _pretended_group(processes), build.switched_off("tensors of a simulation have no memory"):
+        dims = make_parallel_dims(settings.parallel, "cpu", settings.budget)
+        if dims.strategy == "ddp":  # PyTorch's DDP looks at values of the weights
+            raise ConfigError(
+                "parallel.strategy=ddp cannot be simulated: each process holds all weights, gradients and "
+                "moments, and adds all gradients up once a step; choose parallel=fsdp"
+            )
+        model = plan.sizes.on_meta(settings.backbone_class, plan.matched.config)
+        step = Step(settings, plan, model, Strategy(dims, model, plan.objective, **_words(settings)))
+        try:
+            with FakeTensorMode(allow_non_fake_inputs=True):
+                model.to_empty(device="cpu")
+                step.make_optimizer()
+                step.run()  # makes the moments, which the tracker would take for activations
+                tracker = FSDPMemTracker(model, step.optimizer)
+                with tracker, Traffic() as traffic:
+                    step.run()
+        except DataDependentOutputException:
+            raise ConfigError(
+                f"backbone={settings.names.backbone}: what a step computes depends on its data, such as the "
+                "routing of experts: it cannot be simulated"
+            ) from None
+        (peak,) = tracker.get_tracker_snapshot("peak").values()
+        return Simulation(
+            processes=processes,
+            layout=dims.describe(),
+            micro_batches=step.micro_batches,
+            memory=_by_part(peak),
+            traffic={kind: size * step.micro_batches for kind, size in traffic.bytes.items()},
+        )
+
+
+class Step:
+    """A model with its strategy and optimizer, and the rows of one micro-batch."""
+
+    optimizer: torch.optim.Optimizer
+
+    def __init__(self, settings: Settings, plan: Plan, model: Backbone, strategy: Strategy) -> None:
+        self.settings, self.model, self.strategy = settings, model, strategy
+        batch = settings.budget.batch_size
+        rows = batch // strategy.dims.data
+        asked = settings.budget.micro_batch_size
+        assert not isinstance(asked, str), "make_parallel_dims refuses auto with several processes"
+        micro = min(asked or rows, rows)
+        self.micro_batches = -(-rows // micro)
+        tokens = plan.task.batch("train", 0, 0, micro)
+        self.view: View = plan.objective.view(tokens, torch.Generator().manual_seed(0))
+
+    def make_optimizer(self) -> None:
+        """Make the optimizer, once the model has its weights."""
+        self.optimizer = self.settings.optimizer.build(self.model)
+
+    def run(self) -> Tensor:
+        """Take a step on one micro-batch, and return its loss."""
+        loss = self.strategy.loss(self.view, torch.tensor(1.0), len(self.view.tokens_BT))
+        loss.backward()
+        self.strategy.finish_gradients()
+        parameters = list(self.model.parameters())
+        clip_gradients(parameters, self.settings.optimizer.clip_norm, gradient_norm(parameters))
+        self.optimizer.step()
+        self.model.after_step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+
+def _words(settings: Settings) -> dict[str, Any]:
+    return {
+        "activation_checkpointing": settings.parallel.activation_checkpointing,
+        "compile_blocks": False,
+        "precision": settings.device.precision,
+    }
+
+
+@contextmanager
+def _pretended_group(processes: int) -> Iterator[None]:
+    """Within it this is the process of rank 0 of many, whose collectives do nothing."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=processes)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _by_part(peak: dict[Any, int]) -> dict[str, int]:
+    """Return the bytes of a snapshot by our parts."""
+    sizes = {str(getattr(key, "value", key)): size for key, size in peak.items()}
+    return {part: sum(sizes.get(name, 0) for name in names) for part, names in PARTS.items()}

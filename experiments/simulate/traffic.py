@@ -1,0 +1,61 @@
+"""Bytes that a process exchanges with others, counted by collective."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+NAMESPACES = ("c10d", "_c10d_functional")
+COLLECTIVES = {
+    "all-gather": ("allgather", "all_gather"),
+    "reduce-scatter": ("reduce_scatter",),
+    "all-reduce": ("allreduce", "all_reduce"),
+    "all-to-all": ("alltoall", "all_to_all"),
+    "broadcast": ("broadcast",),
+}
+"""Kinds of collectives, and parts of the names of their operators."""
+
+
+class Traffic(TorchDispatchMode):
+    """Counts the bytes of every collective that is called within it.
+
+    Counted is the larger of what goes in and what comes out on one process: the gathered tensor of an
+    all-gather, the whole one of a reduce-scatter, the tensor of an all-reduce.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: Counter[str] = Counter()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func.namespace in NAMESPACES and (kind := _kind(str(func))) is not None:
+            given = sum(tensor.nbytes for tensor in _tensors(args[:1]))
+            other = sum(tensor.nbytes for tensor in _tensors(args[1:2]))
+            made = sum(tensor.nbytes for tensor in _tensors([found]))
+            self.bytes[kind] += max(given, other, made)
+            self.calls[kind] += 1
+        return found
+
+
+def _kind(name: str) -> str | None:
+    """Return the kind of collective of an operator; None for what moves nothing, such as a wait."""
+    return next((kind for kind, parts in COLLECTIVES.items() if any(part in name for part in parts)), None)
+
+
+def _tensors(values: Iterable[Any]) -> list[Tensor]:
+    """Return the tensors of nested lists; operators in place return theirs beside a handle, counted once."""
+    found: dict[int, Tensor] = {}
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Tensor):
+            found[id(value)] = value
+        elif isinstance(value, list | tuple):
+            pending += value
+    return list(found.values())

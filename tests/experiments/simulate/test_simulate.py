@@ -1,0 +1,104 @@
+"""A simulated step against arithmetic, and against real processes that exchange the same bytes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.run.plan import plan
+from experiments.runtime.errors import ConfigError
+from experiments.simulate.step import PARTS, Simulation, simulate
+from tests.experiments import commands
+from tests.experiments.training.parallel.together import environment, free_port
+
+WORDS = ("task=text", "task.sequence_length=64", "budget=smoke", "budget.batch_size=8", "device=cpu")
+SHARDED = (*WORDS, "parallel=fsdp")
+
+
+def simulated(processes: int, *words: str) -> Simulation:
+    settings = commands.settings(*words)
+    return simulate(settings, plan(settings), processes)
+
+
+@pytest.mark.parametrize("processes", [2, 16])
+def test_weights_and_moments_are_divided(processes: int) -> None:
+    settings = commands.settings(*SHARDED, "budget.batch_size=16")
+    planned = plan(settings)
+    found = simulate(settings, planned, processes)
+    weights = 4 * planned.cost["parameters"]["total"]
+    assert set(found.memory) == set(PARTS)
+    assert found.memory["weights"] == pytest.approx(weights / processes, rel=0.1)
+    assert found.memory["moments"] == pytest.approx(2 * weights / processes, rel=0.1)
+    assert found.peak == sum(found.memory.values())
+
+
+def test_sharding_exchanges_weights_twice_and_gradients_once() -> None:
+    planned = plan(commands.settings(*SHARDED))
+    traffic = simulated(2, *SHARDED).traffic
+    weights = 4 * planned.cost["parameters"]["total"]
+    assert traffic["reduce-scatter"] == pytest.approx(weights, rel=0.02)
+    assert weights < traffic["all-gather"] <= 2 * weights * 1.02
+
+
+def test_data_parallel_processes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="choose parallel=fsdp"):
+        simulated(4, *WORDS)
+
+
+def test_micro_batches_save_activations_and_cost_traffic() -> None:
+    whole, parts = (simulated(2, *SHARDED, f"budget.micro_batch_size={size}") for size in (4, 1))
+    assert (whole.micro_batches, parts.micro_batches) == (1, 4)
+    assert parts.memory["activations"] < whole.memory["activations"] / 2
+    assert parts.traffic["reduce-scatter"] == 4 * whole.traffic["reduce-scatter"]
+
+
+def test_recomputed_blocks_keep_less() -> None:
+    kept, recomputed = (
+        simulated(2, *SHARDED, f"parallel.activation_checkpointing={where}") for where in ("none", "block")
+    )
+    assert recomputed.memory["activations"] < kept.memory["activations"]
+
+
+@pytest.mark.parametrize("backbone", ["mamba", "s4", "gated_deltanet"])
+def test_scans_run_without_compiled_kernels(backbone: str) -> None:
+    assert simulated(2, *SHARDED, f"backbone={backbone}").memory["activations"] > 0
+
+
+def test_routing_of_experts_is_refused() -> None:
+    with pytest.raises(ConfigError, match="routing of experts"):
+        simulated(2, *SHARDED, "backbone=moe")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("processes", [2, 4])
+def test_real_processes_exchange_the_bytes_that_were_simulated(processes: int, tmp_path: Path) -> None:
+    port = free_port()
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.experiments.simulate.real_step", str(tmp_path / "bytes"), *SHARDED],
+            env=environment(rank, processes, port), cwd=commands.ROOT, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in range(processes)
+    ]  # fmt: skip
+    printed = [process.communicate(timeout=300)[0] for process in started]
+    assert all(process.returncode == 0 for process in started), "\n".join(printed)
+    assert json.loads((tmp_path / "bytes").read_text()) == simulated(processes, *SHARDED).traffic
+
+
+def test_the_command_prints_memory_and_traffic() -> None:
+    ended = commands.run("simulate", "--processes", "2,4", *SHARDED)
+    assert ended.returncode == 0, ended.stderr
+    assert "Memory of one process at the peak" in ended.stdout
+    assert "reduce-scatter" in ended.stdout
+
+
+def test_one_process_is_no_simulation() -> None:
+    ended = commands.run("simulate", "--processes", "1", *SHARDED)
+    assert (ended.returncode, ended.stderr) == (
+        2, "error: --processes 1: give numbers of two or more, as in --processes 8,64\n",
+    )  # fmt: skip
