@@ -75,9 +75,9 @@ def ends(folder: Path) -> bool:
 
 
 def stop_text(folder: Path) -> bool | None:
-    """A piece of text that ends it; None where the text has no letters to choose from."""
+    """A piece of text that ends it; None where the text has no letters or digits."""
     whole = theirs(folder, PROMPTS[:1], skip=not hf.AutoConfig.from_pretrained(folder).is_encoder_decoder)[0]
-    pieces = re.findall(r"[a-z]{2,5}", whole[:-3])
+    pieces = re.findall(r"[a-zA-Z0-9]{1,5}", whole[:-1])
     if not pieces:
         return None
     piece = max(pieces, key=len)
