@@ -147,6 +147,25 @@ DECODERS: dict[str, tuple[str, dict[str, Any], str]] = {
         "llama",
     ),
     "bamba": ("Bamba", SIZES | SSM | {"num_hidden_layers": 3, "attn_layer_indices": [1]}, "gpt"),
+    "nemotron_h": (
+        "NemotronH",
+        {
+            "hidden_size": 32,
+            "intermediate_size": 37,
+            "layers_block_type": ["linear_attention", "mlp", "linear_attention", "full_attention", "mlp"],
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "max_position_embeddings": 80,
+            "mamba_num_heads": 4,
+            "mamba_head_dim": 16,
+            "n_groups": 2,
+            "ssm_state_size": 8,
+            "chunk_size": 8,
+            "time_step_min": 1e-9,  # theirs raises time steps to it in whole texts, not token by token
+        },
+        "gpt",
+    ),
     "falcon_h1": (
         "FalconH1",
         SIZES

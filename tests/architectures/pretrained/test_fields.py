@@ -28,6 +28,8 @@ NO_EFFECT = {
     "computation": r"use_(mambapy|mamba_kernels|associative_scan|falcon_mambapy)|\w*chunk_size\w*"
     r"|slow_but_exact|deterministic_flash_attn|reorder_and_upcast_attn|residual_in_fp32|router_dtype|output_\w+|return_dict|attn_implementation",
     "other heads": r"id2label|label2id|problem_type|num_labels|classifier_\w+|is_decoder|add_cross_attention",
+    "experts and later predictions that these layers lack": r"moe_\w+|n_(routed|shared)_experts"
+    r"|norm_topk_prob|num_experts_per_tok|routed_scaling_factor|mtp_layers_block_type",
     "a length": r"max_(position_embeddings|seq_len)|n_positions",
     "read by nothing there": r"norm_type|learned_pos_emb|expansion_ratio|topk_method|num_nextn_predict_layers"
     r"|qk_head_dim|head_dim|ep_size|aux_loss_alpha|seq_aux|num_hidden_layers|is_encoder_decoder|attn_config"
@@ -35,7 +37,7 @@ NO_EFFECT = {
     r"|scale_attn_by_inverse_layer_idx|logit_scale|no_bias|sparse_step|intermediate_size|num_key_value_heads"
     r"|original_max_position_embeddings|sliding_window|max_window_layers|no_rope_layer_interval"
     r"|moe_layer_freq|decoder_sparse_step|encoder_sparse_step|expert_capacity|layer_types|d_ff|d_inner"
-    r"|mamba_(expand|norm_before_gate)|rope_(theta|scaling)|attention_bias|mlp_bias|time_step_limit"
+    r"|mamba_(expand|norm_before_gate|proj_bias|ssm_cache_dtype)|expand|rope_(theta|scaling)|attention_bias|mlp_bias|time_step_limit"
     r"|use_sliding_window|rope_parameters|projectors_bias|num_experts|n_group|topk_group|scoring_func"
     r"|time_step_rank|attn_logit_softcapping",
 }

@@ -55,6 +55,16 @@ JAMBA = SIZES | {
 SSM = {"mamba_n_heads": 4, "mamba_d_head": 14, "mamba_d_state": 6, "mamba_chunk_size": 8}
 BAMBA = SIZES | SSM | {"attn_layer_indices": [1, 2], "num_attention_heads": 7, "num_key_value_heads": 1}
 FALCON = SIZES | SSM | {"mamba_d_ssm": 24, "mamba_d_head": 6, "num_hidden_layers": 2, "head_dim": 6}
+NEMOTRON = {key: value for key, value in SIZES.items() if key != "num_hidden_layers"} | {
+    "layers_block_type": ["full_attention", "mlp", "linear_attention", "linear_attention", "mlp"],
+    "head_dim": 6,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 14,
+    "ssm_state_size": 6,
+    "n_groups": 2,
+    "chunk_size": 8,
+    "time_step_min": 1e-9,  # theirs raises time steps to it in whole texts alone
+}
 MULTIPLIERS = {
     "embedding_multiplier": 1.7,
     "lm_head_multiplier": 0.6,
@@ -92,6 +102,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         | MULTIPLIERS
         | {"attention_bias": True, "mlp_bias": True, "mamba_proj_bias": True, "projectors_bias": True}
         | {"tie_word_embeddings": True},
+    ),
+    "nemotron": ("NemotronH", NEMOTRON),
+    "nemotron biases": (
+        "NemotronH",
+        NEMOTRON
+        | {"use_bias": True, "mlp_bias": True, "use_conv_bias": False, "tie_word_embeddings": True}
+        | {"mlp_hidden_act": "gelu", "layer_norm_epsilon": 1e-3},
     ),
     "falcon expanded": ("FalconH1", FALCON | {"mamba_d_ssm": None, "mamba_d_head": "auto"}),
 }
@@ -179,6 +196,15 @@ MADE: dict[str, tuple[HybridConfig, type]] = {
             mamba2=replace(OURS.mamba2, norm="none", head_dim=5),
         ),
         hf.FalconH1ForCausalLM,
+    ),
+    "nemotron": (
+        replace(
+            OURS,
+            layers=["mamba2*2", "attention"],
+            feedforwards=["dense", "none", "dense"],
+            feedforward=FeedForwardConfig(activation="relu_squared", gated=False, bias=True),
+        ),
+        hf.NemotronHForCausalLM,
     ),
     "falcon norm": (
         replace(

@@ -1,0 +1,200 @@
+"""Nemotron-H (NVIDIA 2025, arXiv 2504.03624): Mamba-2, a few layers of attention without positions, and MLPs.
+
+There an MLP is a layer by itself; here it is the feed-forward of the mixer before it, which is the same.
+Time steps are raised to ``time_step_min`` always; their class does not, where it generates token by token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from architectures.backbone import Backbone
+from architectures.backbones.hybrid import Hybrid, HybridConfig
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.feedforward import FeedForwardConfig
+from architectures.layers.layer_pattern import compress_pattern
+from architectures.layers.positions import PositionsConfig
+from architectures.layers.ssm.mamba2 import SSDConfig
+from architectures.pretrained.checkpoint import (
+    Blueprint,
+    Checkpoint,
+    read_activation,
+    required_value,
+    supported_value,
+    write_activation,
+)
+from architectures.pretrained.state_space.jamba import hybrid_config
+from architectures.pretrained.state_space.mamba2 import SSD_RULES
+from architectures.pretrained.tensor_rules import Rule, Same, head, linear
+from architectures.pretrained.transformer_rules import ATTENTION
+
+DEFAULTS: dict[str, Any] = {
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 4096,
+    "attention_dropout": 0.0,
+    "intermediate_size": 21504,
+    "mlp_bias": False,
+    "ssm_state_size": 128,
+    "mamba_num_heads": 128,
+    "mamba_head_dim": 64,
+    "n_groups": 8,
+    "conv_kernel": 4,
+    "time_step_min": 0.001,
+    "use_conv_bias": True,
+    "chunk_size": 128,
+    "use_bias": False,
+    "layer_norm_epsilon": 1e-5,
+}
+"""Default values of keys in config.json."""
+MIXERS = {"linear_attention": "mamba2", "full_attention": "attention"}
+"""Their types of layers that mix positions, and ours."""
+OLD = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
+OLD |= {"mamba": "linear_attention", "attention": "full_attention"}
+"""Letters of ``hybrid_override_pattern`` and earlier names of types."""
+
+
+class NemotronH(Checkpoint):
+    """``NemotronHForCausalLM`` without experts."""
+
+    backbone_class = Hybrid
+    model_types = ("nemotron_h",)
+    ignored = (r"mtp\..*",)
+
+    @classmethod
+    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+        hf = DEFAULTS | hf
+        supported_value(hf, "mamba_hidden_act", "silu", "swish", default="silu")
+        layers, feedforwards = _read_layers(hf)
+        config = HybridConfig(
+            d_model=required_value(hf, "hidden_size"),
+            d_ff=hf["intermediate_size"],
+            num_layers=len(layers),
+            norm_eps=hf["layer_norm_epsilon"],
+            tie_embeddings=False,  # whatever tie_word_embeddings says, which their class does not read
+            layers=compress_pattern(layers),
+            feedforwards=compress_pattern(feedforwards),
+            attention=AttentionConfig(
+                num_heads=hf["num_attention_heads"],
+                num_kv_heads=hf["num_key_value_heads"],
+                head_dim=hf["head_dim"],
+                dropout=hf["attention_dropout"],
+            ),
+            positions=PositionsConfig(kind="none"),
+            feedforward=FeedForwardConfig(
+                activation=read_activation(hf, "mlp_hidden_act", "relu2"), gated=False, bias=hf["mlp_bias"]
+            ),
+            mamba2=SSDConfig(
+                num_heads=hf["mamba_num_heads"],
+                head_dim=hf["mamba_head_dim"],
+                d_state=hf["ssm_state_size"],
+                num_groups=hf["n_groups"],
+                conv_width=hf["conv_kernel"],
+                conv_bias=hf["use_conv_bias"],
+                bias=hf["use_bias"],
+                dt_floor=hf["time_step_min"],  # not time_step_limit, which is not read there
+                chunk=hf["chunk_size"],
+            ),
+        )
+        return Blueprint(
+            backbone_class=Hybrid,
+            config=config,
+            vocab_size=required_value(hf, "vocab_size"),
+            max_length=hf["max_position_embeddings"],
+        )
+
+    @classmethod
+    def write_config(cls, model: Backbone) -> dict[str, Any]:
+        c = hybrid_config(model)
+        a, mamba2 = c.attention, c.mamba2.resolved(c.width)
+        return {
+            "architectures": ["NemotronHForCausalLM"],
+            "model_type": "nemotron_h",
+            "layers_block_type": _write_layers(c),
+            "vocab_size": model.vocab_size,
+            "max_position_embeddings": model.max_length,
+            "hidden_size": c.width,
+            "intermediate_size": c.dense_width,
+            "num_attention_heads": a.num_heads,
+            "num_key_value_heads": a.kv_heads,
+            "head_dim": a.head_dim or c.width // a.num_heads,
+            "attention_dropout": a.dropout,
+            "mlp_hidden_act": write_activation(c.feedforward.activation),
+            "mlp_bias": c.feedforward.bias,
+            "layer_norm_epsilon": c.norm_eps,
+            "tie_word_embeddings": c.tie_embeddings,
+            "mamba_num_heads": mamba2.num_heads,
+            "mamba_head_dim": mamba2.head_dim,
+            "ssm_state_size": mamba2.d_state,
+            "n_groups": mamba2.num_groups,
+            "conv_kernel": mamba2.conv_width,
+            "use_conv_bias": mamba2.conv_bias,
+            "use_bias": mamba2.bias,
+            "time_step_min": mamba2.dt_floor,
+            "chunk_size": mamba2.chunk,
+            "bos_token_id": None,
+            "eos_token_id": None,
+            "pad_token_id": None,
+        }
+
+    @classmethod
+    def rules(cls, model: Backbone) -> list[Rule]:
+        c = hybrid_config(model)
+        attention = [Same(r.theirs.removeprefix("self_attn."), r.ours) for r in ATTENTION]
+        mixers = {"attention": attention, "mamba2": [rule.within("", "mixer.") for rule in SSD_RULES]}
+        mlp = [*linear("up_proj", "feedforward.up"), *linear("down_proj", "feedforward.down")]
+        rules: list[Rule] = [Same("backbone.embeddings.weight", ("embedding.tokens.weight",))]
+        place = 0
+        for block, (mixer, feedforward) in enumerate(zip(c.layer_types, c.feedforward_types, strict=True)):
+            parts = [("mixer_residual", mixers[mixer])]
+            parts += [("feedforward_residual", mlp)] if feedforward != "none" else []
+            for residual, inner in parts:
+                theirs, ours = f"backbone.layers.{place}.", f"blocks.{block}."
+                rules.append(Same(f"{theirs}norm.weight", (f"{ours}{residual}.before.weight",)))
+                rules += [rule.within(f"{theirs}mixer.", ours) for rule in inner]
+                place += 1
+        return [
+            *rules,
+            Same("backbone.norm_f.weight", ("final.weight",)),
+            head("lm_head.weight", tied=c.tie_embeddings),
+        ]
+
+    @classmethod
+    def current_name(cls, name: str) -> str:
+        """Rename the stack, which has another name in their class than in files."""
+        return f"backbone.{name.removeprefix('model.')}" if name.startswith("model.") else name
+
+
+def _read_layers(hf: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the mixers and the feed-forwards of our blocks. Raises ValueError for layers they cannot be."""
+    letters = list(hf.get("hybrid_override_pattern") or "")
+    given = hf.get("layers_block_type") or hf.get("layer_types") or letters
+    types = [OLD.get(kind, kind) for kind in given]
+    layers: list[str] = []
+    feedforwards: list[str] = []
+    for kind in types:
+        if kind in MIXERS:
+            layers.append(MIXERS[kind])
+            feedforwards.append("none")
+        elif kind == "mlp" and feedforwards and feedforwards[-1] == "none":
+            feedforwards[-1] = "dense"
+        else:
+            raise ValueError(
+                f"config.json: layers_block_type={types} is not supported, only {' and '.join(MIXERS)}, with "
+                "one mlp at most behind each"
+            )
+    if not layers:
+        raise ValueError("config.json: layers_block_type is missing")
+    return layers, feedforwards
+
+
+def _write_layers(config: HybridConfig) -> list[str]:
+    """Return their type of each layer. Raises ValueError for a mixer that does not exist there."""
+    theirs = {ours: name for name, ours in MIXERS.items()}
+    written = []
+    for mixer, feedforward in zip(config.layer_types, config.feedforward_types, strict=True):
+        if mixer not in theirs or feedforward == "experts":
+            raise ValueError(f"layers of {mixer} and {feedforward}, only {', '.join(theirs)} and dense")
+        written += [theirs[mixer]] + (["mlp"] if feedforward == "dense" else [])
+    return written
