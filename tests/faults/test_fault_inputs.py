@@ -125,7 +125,7 @@ OUT_OF_BOUNDS = {
     "scale.depth=100000": "depth=100000 must lie in 1 to 1024",
     "budget.tokens=1e6": "write budget.tokens=1000000",
     "budget.tokens=1M": "write budget.tokens=1000000",
-    "optimizer.schedule=linear": "of cosine, wsd, constant",
+    "optimizer.schedule=quadratic": "of constant, cosine, linear, one_minus_sqrt, wsd",
 }
 
 
