@@ -18,6 +18,7 @@ from typing import Any
 
 from experiments.config.tracking import TrackingConfig
 from experiments.runtime.errors import Preempted
+from experiments.runtime.json_state import json_objects
 from experiments.runtime.secrets import redact
 from experiments.tracking.summary import outcome, safe_texts
 from experiments.tracking.tracker import AXES, RunIdentity, Sink
@@ -44,6 +45,8 @@ FINISH_TIMEOUT = 60.0
 """Seconds to wait for the last uploads when a run ends."""
 FLUSH_SECONDS = 0.5
 """Seconds of rows that a kill may cost offline; W&B's own default is 15."""
+REFUSED = ("filestream: fatal error", "file transfer: upload")
+"""Beginnings of the client's messages that rows or files did not arrive and are not tried again."""
 RUNNING = "status:running"
 NO_KEY = "no API key: set WANDB_API_KEY or run `wandb login`"
 
@@ -58,7 +61,8 @@ class WandbSink(Sink):
     ) -> None:
         self.folder = folder
         self.run = start(config, run, folder, contents)
-        self.held = int(self.run.step)
+        # Of a resumed run, ``run.step`` is still 0 (wandb 0.31), and every row would be there twice.
+        self.held = int(self.run.starting_step)
         self.artifacts = config.artifacts
         self.validated: set[str] = set()
 
@@ -82,6 +86,9 @@ class WandbSink(Sink):
         if exit_code == Preempted.exit_code:
             self.run.mark_preempting()
         self.run.finish(exit_code=exit_code)
+        log = Path(self.run.dir).parent / "logs" / "debug-internal.log"
+        if (refused := refusals(log)) is not None:
+            raise RuntimeError(f"{refused}; archbench sync uploads what is missing")
 
     def _save_record(self) -> None:
         """Copies, redacted: a link to a file of the run folder would change with it."""
@@ -116,6 +123,20 @@ class WandbSink(Sink):
 
             with contextlib.suppress(Exception, SystemExit):
                 wandb.teardown()
+
+
+def refusals(log: Path) -> str | None:
+    """Return what the server refused for good, by the client's log; None where it took everything.
+
+    The client itself ends such a run without an error.
+    """
+    if not log.is_file():
+        return None
+    for line in json_objects(log.read_text(encoding="utf-8", errors="replace").splitlines()):
+        message = str(line.get("msg", ""))
+        if str(line.get("level", "")).startswith("ERROR") and message.startswith(REFUSED):
+            return message.partition("\n")[0][:300]
+    return None
 
 
 def signed_in() -> bool:

@@ -279,7 +279,7 @@ def test_a_failing_call_warns_once(
         def __init__(self) -> None:
             self.calls: list[str] = []
             self.summary: dict[str, object] = {}
-            self.step = 0
+            self.starting_step = 0
 
         def define_metric(self, *_: object, **__: object) -> None:
             pass
