@@ -12,10 +12,14 @@ import os
 import platform
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from experiments.tracking.provenance import processor
+
+RANDOM = ("F45", "F46")
+"""Faults of which each seed injects others."""
 
 HEAD = """# Faults injected
 
@@ -35,8 +39,8 @@ test after its checks. Made on {day}, {machine}, by
 TAIL = """
 Tested elsewhere: exact resume of every backbone after SIGKILL, once and twice (`F08`, and with it the order
 of the data, `F09`: `tests/experiments/run/test_resume.py`), W&B that fails and resumes (`F24`, `F25`:
-`tests/experiments/tracking/test_wandb.py`), bad configurations (`F26`: `test_errors.py`), bad data (`F27`:
-`tests/experiments/data/test_bad_data.py`), several processes (`F11`, `F19`, `F23`: `test_distributed.py`), a
+`tests/experiments/tracking/test_wandb.py`, and online: `test_wandb_online.py`), bad configurations (`F26`:
+`test_errors.py`), bad data (`F27`: `tests/experiments/data/test_bad_data.py`), several processes (`F11`, `F19`, `F23`: `test_distributed.py`), a
 real SLURM (`F11` to `F13`: `tests/slurm/`). Not tested: what needs a GPU (`F31`, CUDA out of memory).
 """
 
@@ -48,12 +52,14 @@ def machine() -> str:
 
 
 def render(lines: list[str], day: str, machine: str) -> str:
-    """The page; of a fault injected both a few and many times, the many."""
-    rows: dict[tuple[str, str], dict[str, object]] = {}
+    """The page; of a fault injected both a few and many times, the many, of random ones all together."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
     for line in lines:
         row = json.loads(line)
         key = (row["fault"], row["injected"])
-        if key not in rows or row["count"] > rows[key]["count"]:
+        if row["fault"] in RANDOM and key in rows:
+            rows[key]["count"] += row["count"]
+        elif key not in rows or row["count"] > rows[key]["count"]:
             rows[key] = row
     table = [
         f"| {row['fault']} | {row['injected']} | {row['count']:,} | {row['happened']} |"
