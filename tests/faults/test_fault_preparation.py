@@ -38,13 +38,13 @@ def unfolding(folder: Path, rows: int) -> Path:
 def test_a_parquet_file_that_unfolds_is_refused_before_it_is_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Any
 ) -> None:
-    path = unfolding(tmp_path, 300)
+    path = unfolding(tmp_path, 100)
     assert path.stat().st_size < 20_000
-    assert parquet_bytes(path, "text") == pytest.approx(300 * 2**20, rel=0.01)
+    assert parquet_bytes(path, "text") == pytest.approx(100 * 2**20, rel=0.01)
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(cache_room.shutil, "disk_usage", lambda _: usage._replace(free=400 * 2**20))
+    monkeypatch.setattr(cache_room.shutil, "disk_usage", lambda _: usage._replace(free=150 * 2**20))
     corpus = CorpusConfig(source="files", paths=[str(path)])
-    with pytest.raises(CheckpointError, match=r"takes about 0.59 GiB, and 0.39 GiB are free.*cache_dir="):
+    with pytest.raises(CheckpointError, match=r"takes about 0.20 GiB, and 0.15 GiB are free.*cache_dir="):
         open_token_file(corpus, TokenizerConfig(), 28, tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
     record("F44", "Parquet of kilobytes that unfolds to more than the disk", 1, "exit 6 with both figures")

@@ -190,6 +190,7 @@ def test_f12_progress_starts_the_count_again(tmp_path: Path, monkeypatch: pytest
         restarts.check_progress(tmp_path, 9)
 
 
+@pytest.mark.full
 def test_f43_restarts_that_train_less_than_they_cost_are_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Any
 ) -> None:

@@ -25,7 +25,8 @@ MEMORY = 12 * 2**30
 """Bytes that a process may address: what asks for more is refused by the system, and not by the machine."""
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 25))])
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(25))
 def test_f45_a_random_configuration_is_planned_or_refused(seed: int, record: Any, capfd: Any) -> None:
     def work() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.RLIM_INFINITY))
@@ -59,6 +60,7 @@ def test_f45_a_random_command_ends_with_a_documented_code(seed: int, tmp_path: P
     record("F45", "random commands, trained", 1, "a documented exit code, no traceback")
 
 
+@pytest.mark.full
 def test_the_time_limit_finds_what_hangs() -> None:
     with pytest.raises(HangError), time_limit(1):
         time.sleep(60)

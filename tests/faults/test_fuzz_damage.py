@@ -138,7 +138,8 @@ def files_of(folder: Path) -> list[Path]:
     return sorted(path for path in found if path.is_file() and path.name not in ("train.log", "lock.json"))
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 13))])
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(13))
 def test_f46_damage_of_an_ended_run_is_said(templates: dict[str, Path], seed: int, record: Any) -> None:
     """Ten damages for each seed."""
     score = None
@@ -169,7 +170,8 @@ def test_f46_damage_of_an_ended_run_is_said(templates: dict[str, Path], seed: in
     record("F46", "random damage of a run that has ended, or of its data", 10, "found by archbench check")
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(1, 8))])
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(8))
 def test_f46_damage_before_resuming_changes_no_result_in_silence(
     templates: dict[str, Path], seed: int, record: Any
 ) -> None:

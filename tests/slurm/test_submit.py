@@ -147,6 +147,7 @@ def test_a_study_is_submitted_wholly_or_withdrawn(tmp_path: Path, monkeypatch: p
         submit.submit_jobs(JOBS)
 
 
+@pytest.mark.full
 def test_a_closed_pipe_does_not_leave_half_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes = stub_slurm(tmp_path, monkeypatch, sbatch="echo 41")
     program = tmp_path / "program.py"

@@ -48,6 +48,7 @@ def steps_of(run: Run) -> list[int]:
     return [row["progress/step"] for row in run.history]
 
 
+@pytest.mark.full
 def test_the_server_receives_the_record(tmp_path: Path) -> None:
     with serving() as server:
         times, done = mirror(server, tmp_path / "run")
