@@ -16,8 +16,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
+from experiments.config.folder import CONF
 from experiments.config.hydra_app import HydraException, OmegaConfBaseException, explain
-from experiments.config.sections import CONF, read_sections
+from experiments.config.sections import read_sections
 from experiments.config.structured import SWITCHES
 from experiments.run.bounds import check_run
 from experiments.run.plan import plan

@@ -41,7 +41,8 @@ Tested elsewhere: exact resume of every backbone after SIGKILL, once and twice (
 of the data, `F09`: `tests/experiments/run/test_resume.py`), W&B that fails and resumes (`F24`, `F25`:
 `tests/experiments/tracking/test_wandb.py`, and online: `test_wandb_online.py`), bad configurations (`F26`:
 `test_errors.py`), bad data (`F27`: `tests/experiments/data/test_bad_data.py`), several processes
-(`F11`, `F19`, `F23`: `test_distributed.py`), a real SLURM (`F11` to `F13`: `tests/slurm/`). Not tested: what needs a GPU (`F31`, CUDA out of memory).
+(`F11`, `F19`, `F23`: `test_distributed.py`), a real SLURM (`F11` to `F13`: `tests/slurm/`).
+Not tested: what needs a GPU (`F31`, CUDA out of memory).
 """
 
 
