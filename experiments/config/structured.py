@@ -119,7 +119,7 @@ SWITCHES = ("true", "false", "yes", "no", "on", "off", "0", "1")
 
 def _check_kinds(cls: type[Any], values: dict[str, Any], prefix: str) -> None:
     """Refuse what OmegaConf takes in silence: any number for true, and lists inside lists of plain values."""
-    hints = _hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]
     for name, value in values.items():
         hint = hints.get(name)
         options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
