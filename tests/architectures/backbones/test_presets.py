@@ -12,6 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone, BackboneConfig
+from architectures.backbones.transformer import TransformerConfig
 from architectures.pretrained import export_config
 from experiments.config.folder import CONF
 from experiments.config.structured import load_class, typed
@@ -336,6 +337,7 @@ def test_the_balance_losses_of_all_layers_add_up_to_the_source_s(
 ) -> None:
     """At perfect balance, where the loss of a layer is its coefficient."""
     _, config = preset(name)
+    assert isinstance(config, TransformerConfig)
     assert config.feedforward_types.count("experts") == layers
     assert layers * config.experts.balance_coefficient == pytest.approx(total)
 
