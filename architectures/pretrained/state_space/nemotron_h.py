@@ -141,13 +141,16 @@ class NemotronH(Checkpoint):
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:
         c = hybrid_config(model)
-        attention = [Same(r.theirs.removeprefix("self_attn."), r.ours) for r in ATTENTION]
-        mixers = {"attention": attention, "mamba2": [rule.within("", "mixer.") for rule in SSD_RULES]}
-        mlp = [*linear("up_proj", "feedforward.up"), *linear("down_proj", "feedforward.down")]
+        attention: list[Rule] = [Same(r.theirs.removeprefix("self_attn."), r.ours) for r in ATTENTION]
+        mixers: dict[str, list[Rule]] = {
+            "attention": attention,
+            "mamba2": [rule.within("", "mixer.") for rule in SSD_RULES],
+        }
+        mlp: list[Rule] = [*linear("up_proj", "feedforward.up"), *linear("down_proj", "feedforward.down")]
         rules: list[Rule] = [Same("backbone.embeddings.weight", ("embedding.tokens.weight",))]
         place = 0
         for block, (mixer, feedforward) in enumerate(zip(c.layer_types, c.feedforward_types, strict=True)):
-            parts = [("mixer_residual", mixers[mixer])]
+            parts: list[tuple[str, list[Rule]]] = [("mixer_residual", mixers[mixer])]
             parts += [("feedforward_residual", mlp)] if feedforward != "none" else []
             for residual, inner in parts:
                 theirs, ours = f"backbone.layers.{place}.", f"blocks.{block}."
