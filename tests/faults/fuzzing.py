@@ -192,7 +192,7 @@ def outcome(words: tuple[str, ...], compose: Callable[[tuple[str, ...]], DictCon
             assert kept == typed, f"{' '.join(words)}: {key} became {kept}"
             section, _, name = key.partition(".")
             final = _plain(getattr(getattr(chosen, section, None), name, kept))
-            same = final in (kept, "None") or kept.lower() in SWITCHES
+            same = final in (kept, "None") or kept.lower() in {_plain(word) for word in SWITCHES}
             assert same, f"{' '.join(words)}: {key} became {final}"
     return "planned"
 
