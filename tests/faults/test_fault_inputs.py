@@ -212,7 +212,7 @@ def test_f41_a_signal_while_data_is_prepared_means_what_it_means_later(
 @pytest.mark.parametrize(
     ("study", "message"),
     [
-        ("nope", r"nor is there a conf/study/nope\.yaml to run; options: .*compare"),
+        ("zzz", r"nor is there a conf/study/zzz\.yaml to run; options: .*compare"),
         ("compar", r"conf/study/compar\.yaml to run; did you mean 'compare'\?"),
         ("compare", "run it first: python -m experiments.train study=compare$"),
         ("digits", "run it first: python -m experiments.train study=reproduce/digits$"),

@@ -1,7 +1,7 @@
 """A server on this machine that speaks as much of W&B's protocol as a client needs, and fails on command.
 
-It answers GraphQL (login, creating and resuming a run, places to upload files to), the file stream (rows,
-summary, end of the run) and the uploads themselves, and keeps what it received.
+It answers GraphQL (login, creating and resuming a run, places to upload files to, lists of runs and files,
+views), the file stream (rows, summary, end of the run), uploads and downloads, and keeps what it received.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Run:
     name: str
     project: str
     entity: str
+    job_type: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     tags: list[str] = field(default_factory=list)
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -43,6 +44,8 @@ class Server:
 
     url: str = ""
     runs: dict[str, Run] = field(default_factory=dict)
+    views: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Workspaces and reports by id: what was sent to save them, with ``spec`` read."""
     requests: Counter[str] = field(default_factory=Counter)
     """Requests by kind: an operation of GraphQL, ``file_stream`` or ``upload``."""
     failures: dict[str, list[int | str]] = field(default_factory=dict)
@@ -77,6 +80,21 @@ class Server:
             return {"viewer": VIEWER, "serverInfo": SERVER_INFO}
         if "serverInfo" in query:
             return {"serverInfo": SERVER_INFO}
+        if "upsertView(" in query:
+            return {"upsertView": self._view(given)}
+        if operation == "ProjectInternalId":
+            return {"project": {"id": "p", "internalId": "1"}}
+        if operation == "GetProjects":
+            return {"models": self._projects()}
+        if operation == "ArtifactType":
+            return {"project": {"artifact": None}}
+        if operation == "CreateArtifact":  # as if it were there already: tables come as files of the run too
+            known = {"id": "a", "state": "COMMITTED", "artifactSequence": {"latestArtifact": {"id": "a"}}}
+            return {"createArtifact": {"artifact": known}}
+        if "runs(" in query:
+            return {"project": self._runs(given)}
+        if "files(" in query:
+            return {"project": {"internalId": "p", "run": self._files(given)}}
         if re.search(r"\bmodel\(", query):
             found = self.runs.get(given.get("name") or "")
             return {
@@ -96,6 +114,7 @@ class Server:
         )
         if given.get("config"):
             run.config = {k: v["value"] for k, v in json.loads(given["config"]).items() if k != "_wandb"}
+        run.job_type = given.get("jobType") or run.job_type
         if given.get("tags") is not None:
             run.tags = list(given["tags"])
         project = {"id": "p", "name": run.project, "entity": {"id": "e", "name": run.entity}}
@@ -104,6 +123,41 @@ class Server:
             "sweepName": None, "project": project, "historyLineCount": len(run.history),
         }  # fmt: skip
         return {"upsertBucket": {"bucket": bucket, "inserted": not run.history}}
+
+    def _view(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Keep a workspace or a report under its id; one that has none yet is new."""
+        name = given.get("id") or f"view{len(self.views)}"
+        inserted = name not in self.views
+        self.views[name] = {**given, "spec": json.loads(given["spec"])}
+        project = {"name": given.get("projectName"), "entityName": given.get("entityName")}
+        return {"view": {**given, "id": name, "project": project}, "inserted": inserted}
+
+    def _projects(self) -> dict[str, Any]:
+        """Return the projects of the runs."""
+        names = sorted({run.project for run in self.runs.values()})
+        plain = {"__typename": "Project", "createdAt": "2026-01-01", "isBenchmark": False, "user": None}
+        edges = [{"node": {**plain, "id": name, "name": name, "entityName": "me"}} for name in names]
+        page = {"__typename": "PageInfo", "endCursor": None, "hasNextPage": False}
+        return {"pageInfo": page, "edges": edges}
+
+    def _runs(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the runs of a project, as the client's public API lists them."""
+        found = [run for run in self.runs.values() if run.project == given.get("project")]
+        wanted = json.loads(given.get("filters") or "{}").get("jobType")
+        found = [run for run in found if wanted in (None, run.job_type)]
+        page = {"endCursor": None, "hasNextPage": False}
+        edges = [{"node": _listed(run), "cursor": run.name} for run in found]
+        runs = {"edges": edges, "pageInfo": page}
+        return {"internalId": "p", "runCount": len(found), "readOnly": False, "runs": runs}
+
+    def _files(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the files of a run that are asked for by name, with where to download them."""
+        run = self.runs[given["name"]]
+        asked = given.get("fileNames") or list(run.files)
+        page = {"endCursor": None, "hasNextPage": False}
+        nodes = [_file(self.url, run, name) for name in asked if name in run.files]
+        edges = [{"node": node, "cursor": node["name"]} for node in nodes]
+        return {"fileCount": len(run.files), "files": {"edges": edges, "pageInfo": page}}
 
     def stream(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
         """Take rows, summary and the end of a run."""
@@ -146,12 +200,37 @@ def _bucket(run: Run | None) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
+def _listed(run: Run) -> dict[str, Any]:
+    """Return a run as a list of runs has it."""
+    times = dict.fromkeys(("createdAt", "heartbeatAt"), "2026-01-01T00:00:00")
+    absent = dict.fromkeys(("sweepName", "group", "commit", "description", "notes"))
+    return {
+        "id": run.name, "name": run.name, "displayName": run.name, "projectId": "1", "state": "finished",
+        "tags": run.tags, "jobType": run.job_type, "readOnly": False, "historyLineCount": len(run.history),
+        "user": {"name": "me", "username": "me"}, **times, **absent,
+    }  # fmt: skip
+
+
+def _file(url: str, run: Run, name: str) -> dict[str, Any]:
+    """Return a file as a list of files has it."""
+    address = f"{url}/upload/{run.name}/{name}"
+    content = run.files[name]
+    return {
+        "id": name, "name": name, "url": address, "directUrl": address, "mimetype": None, "md5": "",
+        "sizeBytes": len(content), "updatedAt": "2026-01-01T00:00:00",
+    }  # fmt: skip
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_state: Server
 
     def do_GET(self) -> None:
-        self._answer({})
+        parts = self.path.split("/", 3)
+        if parts[1] != "upload":
+            self._answer({})
+        elif not self._failed("download"):
+            self._send(self.server_state.runs[parts[2]].files[parts[3]])
 
     def do_POST(self) -> None:
         state, data = self.server_state, self._body()
@@ -194,12 +273,14 @@ class _Handler(BaseHTTPRequestHandler):
         return True
 
     def _answer(self, tree: dict[str, Any], status: int = 200) -> None:
-        text = json.dumps(tree).encode()
+        self._send(json.dumps(tree).encode(), status)
+
+    def _send(self, content: bytes, status: int = 200) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(text)
+        self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Print nothing."""

@@ -150,14 +150,17 @@ def test_one_minus_sqrt_falls_fast_at_first():
 
 def test_a_schedule_of_ones_own(tmp_path, monkeypatch):
     """A module with a function, named by its path: nothing of the project is edited."""
-    package = tmp_path / "own_schedules"
+    package = tmp_path / "my_rates"
     package.mkdir()
     text = "def factor(step, warmup, total, config):\n    return 0.5 ** (step - warmup)\n"
     (package / "halving.py").write_text(f"SEVERAL_DECAYS = False\n\n\n{text}")
     monkeypatch.syspath_prepend(tmp_path)
-    config = AdamW(schedule="own_schedules.halving", warmup_fraction=0.1)
+    config = AdamW(schedule="my_rates.halving", warmup_fraction=0.1)
     assert [learning_rate_factor(step, 20, config) for step in range(5)] == [0.5, 1.0, 1.0, 0.5, 0.25]
-    for name, said in (("os.path", "not a module of this project"), ("own_schedules.absent", "no such module")):
+    for name, said in (
+        ("os.path", "not a module of this project"),
+        ("my_rates.absent", "no such module"),
+    ):
         with pytest.raises(ValueError, match=said):
             AdamW(schedule=name)
 
