@@ -9,6 +9,7 @@ A row of a run folder counts before a stored one. Columns are those of ``analysi
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pandas as pd
@@ -46,7 +47,13 @@ def study_frame(runs: Path, study: str) -> pd.DataFrame:
     frame, history = load_study(runs, study), load_history(runs, study)
     curves = dict(list(history[history["kind"] == "validation"].groupby("path")))
     texts = [_curve(curves.get(run["path"]), run["metric"]) for _, run in frame.iterrows()]
-    return frame.assign(curve=texts).drop(columns=LEFT_OUT)
+    commands = frame["command"].map(_anywhere, na_action="ignore")
+    return frame.assign(curve=texts, command=commands).drop(columns=LEFT_OUT)
+
+
+def _anywhere(command: str) -> str:
+    """Return a command without the folder of its runs, which is a place of one machine."""
+    return shlex.join(word for word in shlex.split(command) if not word.startswith("runs="))
 
 
 def stored_frame(track: Track) -> pd.DataFrame:

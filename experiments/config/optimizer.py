@@ -28,7 +28,7 @@ class Schedule(Protocol):
     """A module with a schedule of the learning rate."""
 
     SEVERAL_DECAYS: bool
-    """Whether ``decay_end_fractions`` may have more than one entry."""
+    """True where ``decay_end_fractions`` may have more than one entry."""
 
     def factor(self, step: int, warmup: int, total: int, config: OptimizerConfig) -> float:
         """Return the learning rate at a step of ``total`` as a fraction of its peak, after the warm-up.
@@ -104,6 +104,7 @@ class OptimizerConfig:
         Its groups are those of ``parameter_groups``, with their ``peak`` and ``numbers``. All that must be
         saved is tensors in its ``state``, by parameter.
         """
+        # Not an abstract class: its own defaults are those of the section in the YAML files.
         raise NotImplementedError(f"{type(self).__name__} makes no optimizer")
 
 

@@ -45,6 +45,7 @@ RECORD = {
         "validation",
     ),
     *("status", "message", "training", "metrics", "finished_at"),
+    *("files", "checksum"),
 }
 
 
