@@ -69,8 +69,8 @@ def publish(frame: pd.DataFrame, history: pd.DataFrame, found: Findings, config:
         "table.csv": csv_text(arms),
         "table.md": render_markdown(frame, wide=config.wide),
         "table.tex": render_latex(frame),
-        "slices.csv": csv_text(with_warnings(slice_table(frame), warnings)),
         "pairs.csv": csv_text(with_warnings(comparisons(frame), warnings)),
+        "slices.csv": csv_text(with_warnings(slice_table(frame), warnings)),
         "compare.html": render_page(frame, history, found),
     }
     if (drawn := against_figure(frame)) is not None:
