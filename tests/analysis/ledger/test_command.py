@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from analysis.ledger.__main__ import LedgerConfig, main, order_verdict, page_of, row_values, row_verdict
-from analysis.ledger.claims import Order, Record, Row
+from analysis.ledger.claims import Order, Record, Row, in_order
 from analysis.ledger.page import markdown
 from analysis.load.records import read_record, read_records
 from experiments.runtime.errors import DataError
@@ -208,6 +208,7 @@ def test_runs_of_a_study_take_the_place_of_the_frame(write_run: Any, tmp_path: P
 
 def test_the_page_is_what_records_and_frames_say() -> None:
     config = LedgerConfig(records=str(RECORDS), frames=str(RESULTS))
-    pages = [page_of(name, record, config) for name, record in read_records(RECORDS, Record).items()]
+    records = in_order(read_records(RECORDS, Record))
+    pages = [page_of(name, record, config) for name, record in records.items()]
     assert (RESULTS / "ledger.md").read_text() == markdown(pages)
     assert sum(page.when != "not run" for page in pages if page.record.tier == "C") >= 8
