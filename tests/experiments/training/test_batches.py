@@ -6,6 +6,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from torch import Tensor
 
+import experiments.config.schema  # noqa: F401  # registers the sections that the YAML files extend
 from experiments.config.folder import CONF
 from experiments.config.structured import component
 from experiments.tasks.task import Batch, Task
