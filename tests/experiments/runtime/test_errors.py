@@ -29,7 +29,7 @@ MISTAKES = [
     # unknown names
     ("backbone=mambo", "backbone=mambo", "did you mean 'mamba'?"),
     ("task=recal", "task=recal", "did you mean 'recall'?"),
-    ("optimizer=sgd", "optimizer=sgd", "options: adamw"),
+    ("optimizer=zzz", "optimizer=zzz", "options: adamw, muon, sgd"),
     ("study=compar", "study=compar", "did you mean 'compare'?"),
     ("sede=1", "sede", "did you mean 'seed'?"),
     ("+sede=1", "sede", "did you mean 'seed'?"),
