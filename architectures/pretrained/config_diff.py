@@ -52,7 +52,7 @@ SCALING = {
     "linear": ("factor",),
     "ntk": ("factor",),
     "llama3": ("factor", "original_length", "low_frequency", "high_frequency"),
-    "yarn": ("factor", "original_length", "beta_fast", "beta_slow", "attention_factor"),
+    "yarn": ("factor", "original_length", "beta_fast", "beta_slow", "attention_factor", "truncate"),
 }
 """The settings that each kind of rotary scaling reads."""
 

@@ -119,7 +119,7 @@ def draw(seed: int, cls: type[TransformerConfig], **fixed: Any) -> TransformerCo
             first_norm=placement != "pre" or shared or rng.random() < 0.7,
         ),
         "feedforward": FeedForwardConfig(
-            activation=rng.choice(["relu", "relu_squared", "gelu", "gelu_tanh", "silu"]),
+            activation=rng.choice(["relu", "relu_squared", "gelu", "gelu_tanh", "silu", "quick_gelu"]),
             gated=rng.random() < 0.5,
             bias=rng.random() < 0.5,
         ),

@@ -76,6 +76,19 @@ DECODERS: dict[str, tuple[str, dict[str, Any], str]] = {
         SIZES | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 11, "head_dim": 8},
         "gpt",
     ),
+    "gpt_oss": (
+        "GptOss",
+        SIZES
+        | {
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "head_dim": 8,
+            "sliding_window": 5,
+            "num_hidden_layers": 3,
+            "swiglu_limit": 0.9,  # within the range of random weights
+        },
+        "gpt",
+    ),
     "olmo3": ("Olmo3", SIZES | {"num_hidden_layers": 4, "sliding_window": 5}, "gpt"),
     "olmo3_yarn": (
         "Olmo3",

@@ -178,7 +178,13 @@ def _attention_fields(
 
 
 def dense_branch(layer: DenseFeedForward, spec: DecodeSpec, residual: ResidualSpec) -> DenseBranch:
-    """Return the branch of a dense feed-forward."""
+    """Return the branch of a dense feed-forward.
+
+    Raises:
+        UnsupportedError: the kernel does not know its activation.
+    """
+    if layer.activation.name not in ACTIVATIONS:
+        raise UnsupportedError("the activation of a feed-forward")
     linears = map(spec.linear, (layer.gate, layer.up, layer.down))
     return DenseBranch(spec, _Dense(residual, *linears, ACTIVATIONS.index(layer.activation.name)))
 

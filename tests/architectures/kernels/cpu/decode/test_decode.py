@@ -120,6 +120,10 @@ MODELS = {
         experts=ExpertsConfig(**EXPERTS, renormalise=False, num_shared_experts=1),
         feedforward=FeedForwardConfig(gated=False),
     ),
+    "experts with biases": lambda: make_model(
+        MoE, attention=attention(), experts=ExpertsConfig(**EXPERTS, bias=True)
+    ),
+    "limits": lambda: make_model(Decoder, attention=attention(), feedforward=FeedForwardConfig(limit=0.1)),
     "mamba": lambda: make_model(Mamba, d_model=40),
     "mamba, norms": lambda: make_model(
         Mamba, d_model=24, selection_norm=True, d_state=7, conv_width=2, bias=True
