@@ -69,6 +69,7 @@ def draw_attention(rng: random.Random, *, latent: bool) -> AttentionConfig:
         qk_norm=rng.choice(["none", "head", "full"]),
         scale=rng.choice([None, 0.6]),
         softcap=softcap,
+        output_gate=rng.random() < 0.2,
         sinks=rng.random() < 0.3,
         window=window,
         layers=["global"] if window is None else rng.choice(WINDOWS),

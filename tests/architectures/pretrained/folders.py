@@ -179,6 +179,25 @@ DECODERS: dict[str, tuple[str, dict[str, Any], str]] = {
         },
         "gpt",
     ),
+    "qwen3_next": (
+        "Qwen3Next",
+        SIZES
+        | {
+            "head_dim": 8,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "num_hidden_layers": 3,
+            "linear_key_head_dim": 6,
+            "linear_value_head_dim": 5,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 11,
+            "shared_expert_intermediate_size": 22,
+            "mlp_only_layers": [1],
+        },
+        "gpt",
+    ),
     "falcon_h1": (
         "FalconH1",
         SIZES
