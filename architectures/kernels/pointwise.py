@@ -104,6 +104,20 @@ class Activation:
         return self.by_torch(x) * other
 
 
+@dataclass(frozen=True)
+class LimitedActivation(Activation):
+    """An activation times a gate, both within limits and 1 added to the gate (GPT-OSS, arXiv 2508.10925)."""
+
+    limit: float = 7.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.by_torch(x.clamp(max=self.limit))
+
+    def times(self, x: Tensor, other: Tensor) -> Tensor:
+        """``activation(min(x, limit)) * (clamp(other, -limit, limit) + 1)``."""
+        return self(x) * (other.clamp(-self.limit, self.limit) + 1)
+
+
 ACTIVATIONS = {
     activation.name: activation
     for activation in (
@@ -112,6 +126,7 @@ ACTIVATIONS = {
         Activation("gelu", F.gelu),
         Activation("gelu_tanh", partial(F.gelu, approximate="tanh"), alone=True),
         Activation("silu", F.silu),
+        Activation("quick_gelu", lambda x: x * torch.sigmoid(1.702 * x), gated=False),
     )
 }
 

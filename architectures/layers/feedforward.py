@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from architectures.kernels.pointwise import ACTIVATIONS
+from architectures.kernels.pointwise import ACTIVATIONS, Activation, LimitedActivation
 from architectures.layers.block import Auxiliary, FeedForward
 
 
@@ -19,11 +19,14 @@ class FeedForwardConfig:
     """The feed-forward of a transformer layer; its hidden width is ``d_ff``."""
 
     activation: str = "silu"
-    """``relu``, ``relu_squared``, ``gelu`` (exact), ``gelu_tanh`` or ``silu``."""
+    """``relu``, ``relu_squared``, ``gelu`` (exact), ``gelu_tanh``, ``silu`` or ``quick_gelu``
+    (x sigmoid(1.702 x))."""
     gated: bool = True
     """``down(activation(gate(x)) * up(x))``: with silu this is SwiGLU, with gelu GEGLU."""
     bias: bool = False
     """Biases in its linear layers."""
+    limit: float | None = None
+    """``activation(min(gate(x), limit)) * (clamp(up(x), -limit, limit) + 1)`` instead (GPT-OSS)."""
     multiple_of: int = 8
     """The standard width of a gated layer, 8/3 d_model, is rounded up to a multiple of this."""
 
@@ -32,8 +35,20 @@ class FeedForwardConfig:
             raise ValueError(
                 f"feedforward.activation={self.activation!r} must be one of {', '.join(ACTIVATIONS)}"
             )
+        if self.limit is not None and (self.limit <= 0 or not self.gated):
+            raise ValueError(
+                f"feedforward.limit={self.limit} must be positive, and goes with feedforward.gated=true"
+            )
         if self.multiple_of < 1:
             raise ValueError(f"feedforward.multiple_of={self.multiple_of} must be positive")
+
+    @property
+    def function(self) -> Activation:
+        """The activation, with its limits."""
+        plain = ACTIVATIONS[self.activation]
+        if self.limit is None:
+            return plain
+        return LimitedActivation(f"limited_{plain.name}", plain.by_torch, limit=self.limit)
 
     def standard_width(self, d_model: int) -> int:
         """4 d_model; 8/3 d_model where gated, so that three matrices weigh what two of 4 d_model do."""
@@ -54,7 +69,7 @@ class DenseFeedForward(FeedForward):
         super().__init__()
         config = config or FeedForwardConfig()
         self.config = config
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = config.function
         self.gate = nn.Linear(d_model, d_ff, bias=config.bias) if config.gated else None
         self.up = nn.Linear(d_model, d_ff, bias=config.bias)
         self.down = nn.Linear(d_ff, d_model, bias=config.bias)

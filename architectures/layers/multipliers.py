@@ -76,6 +76,8 @@ def scale_layers(model: nn.Module, multipliers: MultipliersConfig) -> None:
             part.k = scaled(part.k, before=m.attention_in, after=m.key)
             part.v = scaled(part.v, before=m.attention_in)
             part.out = scaled(part.out, after=m.attention_out)
+            if part.gate is not None:
+                part.gate = scaled(part.gate, before=m.attention_in)
         elif isinstance(part, SSD):
             gate, convolved, steps = part.parts
             widths = [gate, *part.convolved, steps]

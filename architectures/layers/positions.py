@@ -41,6 +41,8 @@ class RotaryScaling:
     """``yarn``: dimensions that turn less often than this are divided by the factor."""
     attention_factor: float | None = None
     """``yarn``: multiplies sines and cosines; null for 0.1 ln(factor) + 1."""
+    truncate: bool = True
+    """``yarn``: the dimensions at which blending begins and ends are whole numbers (false in GPT-OSS)."""
 
     def __post_init__(self) -> None:
         if self.kind not in SCALINGS:
@@ -185,8 +187,10 @@ class Rotary:
         def dimension(turns: float) -> float:
             return self.dim * math.log(s.original_length / (2 * math.pi * turns)) / (2 * math.log(self.base))
 
-        low = max(math.floor(dimension(s.beta_fast)), 0)
-        high: float = min(math.ceil(dimension(s.beta_slow)), self.dim - 1)
+        low, high = dimension(s.beta_fast), dimension(s.beta_slow)
+        if s.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, self.dim - 1)
         high = high + 0.001 if high == low else high
         index_R = torch.arange(half, device=device, dtype=torch.float32)
         return 1 - ((index_R - low) / (high - low)).clamp(0, 1)

@@ -145,6 +145,7 @@ ACTIVATIONS = {
     "relu2": "relu_squared",
     "silu": "silu",
     "swish": "silu",
+    "quick_gelu": "quick_gelu",
 }
 """Our names of their activations; of synonyms, the first is written."""
 

@@ -59,10 +59,13 @@ def check_config(hf: Mapping[str, Any], *, causal: bool) -> None:
             _check_positive(key, value)
     for key in ("rope_parameters", "rope_scaling"):
         _check_rope(key, hf.get(key))
-    if hf.get("quantization_config") is not None:
+    quantized = hf.get("quantization_config")
+    if quantized is not None:
+        mxfp4 = isinstance(quantized, dict) and quantized.get("quant_method") == "mxfp4"
+        how = "quantization_config=Mxfp4Config(dequantize=True)" if mxfp4 else "dequantize()"
         raise ValueError(
             "config.json: quantization_config is not supported: write the folder again without it, with "
-            "dequantize() and save_pretrained of the Hugging Face library"
+            f"{how} and save_pretrained of the Hugging Face library"
         )
     if causal and hf.get("is_causal") is False:
         raise ValueError("config.json: is_causal=False is not supported, only True")

@@ -11,6 +11,7 @@ from architectures.backbones.encoder_decoder import EncoderDecoderConfig
 from architectures.backbones.hybrid import RECURRENT, HybridConfig
 from architectures.backbones.transformer import TransformerConfig
 from architectures.layers.layer_pattern import compress_pattern, expand_pattern, format_pattern
+from architectures.layers.linear_attention.mixers import GatedDeltaConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.ssm.mamba import SelectiveConfig
 from architectures.layers.ssm.mamba2 import SSDConfig
@@ -52,7 +53,7 @@ SCALING = {
     "linear": ("factor",),
     "ntk": ("factor",),
     "llama3": ("factor", "original_length", "low_frequency", "high_frequency"),
-    "yarn": ("factor", "original_length", "beta_fast", "beta_slow", "attention_factor"),
+    "yarn": ("factor", "original_length", "beta_fast", "beta_slow", "attention_factor", "truncate"),
 }
 """The settings that each kind of rotary scaling reads."""
 
@@ -149,7 +150,7 @@ def _resolve_mixers(config: HybridConfig) -> HybridConfig:
         own = getattr(config, name)
         if name not in config.mixer_types:
             own = type(own)()
-        elif isinstance(own, SelectiveConfig | SSDConfig):
+        elif isinstance(own, SelectiveConfig | SSDConfig | GatedDeltaConfig):
             own = own.resolved(config.width)
         changes[name] = own
     return dataclasses.replace(config, layers=config.layer_types, **changes)

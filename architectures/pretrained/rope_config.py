@@ -36,17 +36,20 @@ def _read_scaling(rope: dict[str, Any], max_length: int) -> RotaryScaling:
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "default":
         return RotaryScaling()
-    if kind not in ("linear", "llama3", "yarn") or not rope.get("truncate", True):
+    if kind not in ("linear", "llama3", "yarn"):
         raise ValueError(
             f"config.json: rope_parameters={rope} is not supported, only the types default, linear, llama3 "
-            "and yarn (truncated)"
+            "and yarn"
         )
     original = int(rope.get("original_max_position_embeddings") or max_length)
     factor = float(rope.get("factor") or max_length / original)
     names = {"linear": {}, "llama3": LLAMA3, "yarn": YARN}[kind]
-    values = {ours: float(rope[theirs]) for theirs, ours in names.items() if rope.get(theirs) is not None}
+    values: dict[str, Any] = {
+        ours: float(rope[theirs]) for theirs, ours in names.items() if rope.get(theirs) is not None
+    }
     if kind == "yarn":
         values["attention_factor"] = _attention_factor(rope, factor)
+        values["truncate"] = rope.get("truncate", True)
     return RotaryScaling(kind=kind, factor=factor, original_length=original, **values)
 
 
@@ -77,7 +80,7 @@ def write_rope(positions: PositionsConfig, head_dim: int) -> dict[str, Any]:
     rope["original_max_position_embeddings"] = s.original_length
     rope |= {theirs: getattr(s, ours) for theirs, ours in (LLAMA3 if s.kind == "llama3" else YARN).items()}
     if s.kind == "yarn":
-        rope["attention_factor"] = s.attention_factor
+        rope |= {"attention_factor": s.attention_factor, "truncate": s.truncate}
     return rope
 
 
@@ -111,6 +114,8 @@ def read_layer_rope(
             read_rope(hf, max_length=max_length, base=base), local_base=float(local_base), scale_local=False
         )
     whole, local = rope.get("full_attention") or {}, rope.get("sliding_attention") or {}
+    if whole.get("truncate") is False:  # theirs reads the key beside the types of layers
+        raise ValueError("config.json: rope_parameters.full_attention.truncate=False is not supported")
     if local.get("rope_type", "default") != "default":
         raise ValueError(
             f"config.json: rope_parameters.sliding_attention={local} is not supported, only the type default"

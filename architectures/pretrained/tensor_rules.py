@@ -75,13 +75,27 @@ class FixedRow(Row):
 
 
 class Transposed(Rule):
-    """Matrix stored as (in, out); vectors are unchanged."""
+    """Matrix stored as (in, out), or several of them; vectors are unchanged."""
 
     def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
-        return [theirs.mT if theirs.ndim == 2 else theirs]
+        return [theirs.mT if theirs.ndim > 1 else theirs]
 
     def write(self, ours: Sequence[Tensor]) -> Tensor:
-        return ours[0].mT if ours[0].ndim == 2 else ours[0]
+        return ours[0].mT if ours[0].ndim > 1 else ours[0]
+
+
+class Alternating(Rule):
+    """Several of our tensors whose outputs alternate along the last dimension of theirs.
+
+    Matrices of experts (X, out, in) are stored as (X, in, out); their biases are (X, out).
+    """
+
+    def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
+        parts = theirs.unflatten(-1, (-1, len(self.ours))).unbind(-1)
+        return [part.mT if part.ndim > 2 else part for part in parts]
+
+    def write(self, ours: Sequence[Tensor]) -> Tensor:
+        return torch.stack([part.mT if part.ndim > 2 else part for part in ours], dim=-1).flatten(-2)
 
 
 class Stacked(Rule):

@@ -70,7 +70,8 @@ def parametrise(model: Backbone, base: Backbone) -> None:
     tables -= {id(part.weight) for part in projections}
     for name, parameter in model.named_parameters():
         shape, base_shape = parameter.shape, shapes[name]
-        if parameter.ndim < 2 or id(parameter) in tables or shape[-1] == base_shape[-1]:
+        bias = "bias" in name.rpartition(".")[2]  # those of experts are matrices by their shape alone
+        if bias or parameter.ndim < 2 or id(parameter) in tables or shape[-1] == base_shape[-1]:
             continue
         ratio = base_shape[-1] / shape[-1]  # the inputs of a matrix come last
         parameter.learning_rate_factor = ratio  # type: ignore[attr-defined]

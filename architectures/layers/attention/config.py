@@ -57,6 +57,8 @@ class AttentionConfig:
     """Scores are multiplied by this; null for 1/sqrt(head_dim)."""
     softcap: float | None = None
     """Scores become c tanh(scores / c); null for none."""
+    output_gate: bool = False
+    """Multiply the output by the sigmoid of a projection of the input (Qiu et al. 2025, arXiv 2505.06708)."""
     sinks: bool = False
     """A learned score for each head that takes part in the softmax and carries no value."""
     window: int | None = None
@@ -108,6 +110,8 @@ class AttentionConfig:
             raise ValueError(
                 "attention.latent goes with num_kv_heads=null, qk_norm=none and global layers only"
             )
+        if self.latent.kv_rank is not None and self.output_gate:
+            raise ValueError("attention.output_gate=true does not go with attention.latent: leave it false")
 
     @property
     def kv_heads(self) -> int:

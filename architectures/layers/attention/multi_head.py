@@ -55,6 +55,7 @@ class Attention(SoftmaxAttention):
         self.q = nn.Linear(d_model, q_width, bias=config.bias)
         self.k = nn.Linear(d_model, kv_width, bias=config.bias)
         self.v = nn.Linear(d_model, kv_width, bias=config.bias)
+        self.gate = nn.Linear(d_model, q_width, bias=config.bias) if config.output_gate else None
         self.out = nn.Linear(q_width, d_model, bias=config.out_bias)
         if config.qk_norm != "none":
             full = config.qk_norm == "full"
@@ -68,13 +69,12 @@ class Attention(SoftmaxAttention):
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         q_BHTE = self.query(x_BTD, context)
         k_BGTE, v_BGTE = self.keys_values(x_BTD, context)
-        y_BHTE = self.attend_whole(q_BHTE, k_BGTE, v_BGTE, context)
-        return self.out(y_BHTE.transpose(1, 2).flatten(2))
+        return self._merged(self.attend_whole(q_BHTE, k_BGTE, v_BGTE, context), x_BTD)
 
     def step(self, x_BTD: Tensor, state: Any, context: Context) -> Tensor:
         q_BHTE = self.query(x_BTD, context)
         y_BHTE = self.attend_cached(q_BHTE, list(self.keys_values(x_BTD, context)), state, context)
-        return self.out(y_BHTE.transpose(1, 2).flatten(2))
+        return self._merged(y_BHTE, x_BTD)
 
     def query(self, x_BTD: Tensor, context: Context) -> Tensor:
         """Return queries (B, H, T, E), rotated to their positions."""
@@ -91,6 +91,11 @@ class Attention(SoftmaxAttention):
             x = getattr(self, norm)(x)
         x = self._heads(x)
         return getattr(self, norm)(x) if self.config.qk_norm == "head" else x
+
+    def _merged(self, y_BHTE: Tensor, x_BTD: Tensor) -> Tensor:
+        """Return the output of all heads together, gated by what they were made from."""
+        y_BTC = y_BHTE.transpose(1, 2).flatten(2)
+        return self.out(y_BTC if self.gate is None else y_BTC * self.gate(x_BTD).sigmoid())
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -142,11 +147,12 @@ class CrossAttention(Attention):
         assert v_BGSE is not None
         mask = None if valid_BS is None else valid_BS[:, None, None, :]
         q_BHTE = self._project(x_BTD, self.q, "q_norm")
-        return self.out(self._attend(q_BHTE, k_BGSE, v_BGSE, mask=mask).transpose(1, 2).flatten(2))
+        return self._merged(self._attend(q_BHTE, k_BGSE, v_BGSE, mask=mask), x_BTD)
 
     def cross_flops(self, length: int, source_length: int) -> Flops:
         """Queries and outputs for each target token, keys and values for each source token."""
-        own = linear_flops(self.q, length) + linear_flops(self.out, length)
+        layers = [layer for layer in (self.q, self.gate, self.out) if layer is not None]
+        own = sum(linear_flops(layer, length) for layer in layers)
         read = linear_flops(self.k, source_length) + linear_flops(self.v, source_length)
         return Flops(linear=own + read, attention=self.pair_flops(length * source_length))
 

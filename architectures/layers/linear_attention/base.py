@@ -5,7 +5,8 @@ convolution, read and update the memory, normalise each head, gate, and project
 back. They differ in how the memory decays and how it is updated.
 
 Shapes: B batch, T length, D d_model, H heads, K key width, V value width of a
-head, C = H (2 K + V) channels of queries, keys and values, W inputs of a window.
+head, C channels of queries, keys and values together, W inputs of a window. Where the heads of queries and
+keys are fewer than those of values, they are repeated first, so that all are H.
 """
 
 from __future__ import annotations
@@ -58,13 +59,22 @@ class LinearMixer(RecurrentMixer):
 
     projections = ("qkv", "gate", "out")
 
-    def __init__(self, d_model: int, config: LinearMixerConfig, *, norm_eps: float = 1e-5) -> None:
+    def __init__(
+        self,
+        d_model: int,
+        config: LinearMixerConfig,
+        *,
+        norm_eps: float = 1e-5,
+        value_heads: int | None = None,
+    ) -> None:
         super().__init__()
         self.heads = config.num_heads
+        self.value_heads = value_heads or self.heads
+        """Heads of values, and memories; several in a row share the queries and keys of one head."""
         self.key_width = max(1, round(config.expand_k * d_model / self.heads))
-        self.value_width = max(1, round(config.expand_v * d_model / self.heads))
+        self.value_width = max(1, round(config.expand_v * d_model / self.value_heads))
         self.path = "torch" if config.scan == "auto" else config.scan
-        keys, values = self.heads * self.key_width, self.heads * self.value_width
+        keys, values = self.heads * self.key_width, self.value_heads * self.value_width
         self.sizes = [keys, keys, values]
         self.qkv = nn.Linear(d_model, sum(self.sizes), bias=False)
         self.convolution = None
@@ -116,9 +126,13 @@ class LinearMixer(RecurrentMixer):
     ) -> tuple[Tensor, Tensor]:
         """The memory in at least float32: in bfloat16 it would lose what it should remember."""
         wide = torch.promote_types(qkv_BTC.dtype, torch.float32)
+        heads = (self.heads, self.heads, self.value_heads)
         q, k, v = (
-            part.unflatten(-1, (self.heads, -1)).to(wide) for part in qkv_BTC.split(self.sizes, dim=-1)
+            part.unflatten(-1, (count, -1)).to(wide)
+            for count, part in zip(heads, qkv_BTC.split(self.sizes, dim=-1), strict=True)
         )
+        if self.value_heads != self.heads:
+            q, k = (part.repeat_interleave(self.value_heads // self.heads, dim=2) for part in (q, k))
         log_decay = self.log_decay(x_BTD)
         starts_BT = document_starts(context)
         if starts_BT is not None:
@@ -133,7 +147,7 @@ class LinearMixer(RecurrentMixer):
         return self.remember(x_BTD, q, k, v, log_decay, memory_BHKV)
 
     def start(self, batch_size: int, max_length: int) -> State:
-        shape = (batch_size, self.heads, self.key_width, self.value_width)
+        shape = (batch_size, self.value_heads, self.key_width, self.value_width)
         state = {"memory": self.out.weight.new_zeros(shape)}
         return state if self.convolution is None else state | {"window": self.convolution.start(batch_size)}
 
@@ -148,7 +162,7 @@ class LinearMixer(RecurrentMixer):
         return Flops(linear=linear, mixer=self.memory_flops(length))
 
     def state_bytes(self, length: int, bytes_per_element: int) -> int:
-        numbers = self.heads * self.key_width * self.value_width
+        numbers = self.value_heads * self.key_width * self.value_width
         if self.convolution is not None:
             numbers += sum(self.sizes) * (self.convolution.width - 1)
         return numbers * bytes_per_element

@@ -13,8 +13,8 @@ DISPATCHES = ("auto", "grouped", "loop", "padded", "reference")
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertsConfig:
-    """The feed-forwards with the letter E. Their activation and gate are those of ``feedforward``; they have
-    no biases. The defaults are Mixtral's (Jiang et al. 2024, arXiv 2401.04088)."""
+    """The feed-forwards with the letter E. Their activation and gate are those of ``feedforward``.
+    The defaults are Mixtral's (Jiang et al. 2024, arXiv 2401.04088)."""
 
     num_experts: int = 4
     """Routed experts in each such layer."""
@@ -23,6 +23,8 @@ class ExpertsConfig:
     d_ff: int | None = None
     """Hidden width of one expert; null for the model's ``d_ff``, and where that is null too, k experts
     together are as wide as a dense layer."""
+    bias: bool = False
+    """Biases of the router and of the routed experts (GPT-OSS)."""
     num_shared_experts: int = 0
     """Experts beside them that every token visits (DeepSeekMoE, arXiv 2401.06066)."""
     shared_gate: bool = False

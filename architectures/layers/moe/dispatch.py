@@ -7,8 +7,8 @@ of any expert.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,14 +16,33 @@ from torch import Tensor
 
 from architectures.kernels.pointwise import Activation
 
+Apply = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""Gives the product of inputs with the matrices of experts, plus the biases."""
+
 
 class Weights(NamedTuple):
-    """The matrices of all experts of a layer."""
+    """The matrices of all experts of a layer, and their biases where they have any."""
 
     gate_XFD: Tensor | None
     up_XFD: Tensor
     down_XDF: Tensor
     activation: Activation
+    gate_bias_XF: Tensor | None = None
+    up_bias_XF: Tensor | None = None
+    down_bias_XD: Tensor | None = None
+
+    def hidden(self, x: Tensor, apply: Apply) -> Tensor:
+        """Return the hidden states, by ``apply(x, matrices, biases)``."""
+        up = apply(x, self.up_XFD, self.up_bias_XF)
+        if self.gate_XFD is None:
+            return self.activation(up)
+        return self.activation.times(apply(x, self.gate_XFD, self.gate_bias_XF), up)
+
+    def by_expert(self) -> list[Weights]:
+        """Return the matrices and biases of each expert."""
+        count = len(self.up_XFD)
+        parts: list[Sequence[Any]] = [x.unbind(0) if isinstance(x, Tensor) else [x] * count for x in self]
+        return [Weights(*own) for own in zip(*parts, strict=True)]
 
 
 Run = Callable[[Tensor, Tensor, Weights], Tensor]
@@ -71,15 +90,9 @@ def count_visits(expert_M: Tensor, num_experts: int, valid_M: Tensor | None = No
 
 def run_loop(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
     """Run one expert after another."""
-    gates = [None] * len(counts_X) if weights.gate_XFD is None else weights.gate_XFD.unbind(0)
-    stacks = zip(gates, weights.up_XFD.unbind(0), weights.down_XDF.unbind(0), strict=True)
     results = []
-    for x_ID, (gate_FD, up_FD, down_DF) in zip(x_MD.split(counts_X.tolist()), stacks, strict=True):
-        if gate_FD is None:
-            hidden_IF = weights.activation(F.linear(x_ID, up_FD))
-        else:
-            hidden_IF = weights.activation.times(F.linear(x_ID, gate_FD), F.linear(x_ID, up_FD))
-        results.append(F.linear(hidden_IF, down_DF))
+    for x_ID, own in zip(x_MD.split(counts_X.tolist()), weights.by_expert(), strict=True):
+        results.append(F.linear(own.hidden(x_ID, F.linear), own.down_XDF, own.down_bias_XD))
     return torch.cat(results)
 
 
@@ -91,15 +104,13 @@ def run_grouped(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_MD.dtype
     x_MD = x_MD.to(dtype)
 
-    def product(x: Tensor, weight: Tensor) -> Tensor:
-        return F.grouped_mm(x, weight.to(dtype).mT, offs=ends_X)
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        y = F.grouped_mm(x, weight.to(dtype).mT, offs=ends_X)
+        if bias is None:
+            return y
+        return y + bias.to(dtype).repeat_interleave(counts_X, dim=0, output_size=len(x))
 
-    hidden_MF = product(x_MD, weights.up_XFD)
-    if weights.gate_XFD is None:
-        hidden_MF = weights.activation(hidden_MF)
-    else:
-        hidden_MF = weights.activation.times(product(x_MD, weights.gate_XFD), hidden_MF)
-    return product(hidden_MF, weights.down_XDF)
+    return product(weights.hidden(x_MD, product), weights.down_XDF, weights.down_bias_XD)
 
 
 def run_padded(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
@@ -109,12 +120,13 @@ def run_padded(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
     expert_M = torch.repeat_interleave(torch.arange(X, device=x_MD.device), counts_X, output_size=M)
     place_M = expert_M * C + torch.arange(M, device=x_MD.device) - first_X[expert_M]
     x_XCD = x_MD.new_zeros(X * C, x_MD.shape[1]).index_copy(0, place_M, x_MD).unflatten(0, (X, C))
-    hidden_XCF = x_XCD @ weights.up_XFD.mT
-    if weights.gate_XFD is None:
-        hidden_XCF = weights.activation(hidden_XCF)
-    else:
-        hidden_XCF = weights.activation.times(x_XCD @ weights.gate_XFD.mT, hidden_XCF)
-    return (hidden_XCF @ weights.down_XDF.mT).flatten(0, 1)[place_M]
+
+    def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        y = x @ weight.mT
+        return y if bias is None else y + bias[:, None].to(y.dtype)
+
+    y_XCD = product(weights.hidden(x_XCD, product), weights.down_XDF, weights.down_bias_XD)
+    return y_XCD.flatten(0, 1)[place_M]
 
 
 def run_all(x_ND: Tensor, expert_NK: Tensor, gate_NK: Tensor, kept_NK: Tensor | None, w: Weights) -> Tensor:
@@ -122,12 +134,15 @@ def run_all(x_ND: Tensor, expert_NK: Tensor, gate_NK: Tensor, kept_NK: Tensor | 
     zero."""
     gate_NK = gate_NK if kept_NK is None else gate_NK * kept_NK
     gate_NX = gate_NK.new_zeros(len(x_ND), len(w.up_XFD)).scatter_add(-1, expert_NK, gate_NK)
-    hidden_NXF = torch.einsum("nd,xfd->nxf", x_ND, w.up_XFD)
-    if w.gate_XFD is None:
-        hidden_NXF = w.activation(hidden_NXF)
-    else:
-        hidden_NXF = w.activation.times(torch.einsum("nd,xfd->nxf", x_ND, w.gate_XFD), hidden_NXF)
-    return torch.einsum("nxf,xdf,nx->nd", hidden_NXF, w.down_XDF, gate_NX.to(hidden_NXF.dtype))
+
+    def product(x_ND: Tensor, weight_XFD: Tensor, bias_XF: Tensor | None) -> Tensor:
+        y_NXF = torch.einsum("nd,xfd->nxf", x_ND, weight_XFD)
+        return y_NXF if bias_XF is None else y_NXF + bias_XF.to(y_NXF.dtype)
+
+    hidden_NXF = w.hidden(x_ND, product)
+    gate_NX = gate_NX.to(hidden_NXF.dtype)
+    y_ND = torch.einsum("nxf,xdf,nx->nd", hidden_NXF, w.down_XDF, gate_NX)
+    return y_ND if w.down_bias_XD is None else y_ND + gate_NX @ w.down_bias_XD.to(gate_NX.dtype)
 
 
 def grouped_product(dtype: torch.dtype, d_model: int, d_ff: int) -> bool:

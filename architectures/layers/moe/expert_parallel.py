@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from architectures.layers.moe.dispatch import Run, Weights
-from architectures.layers.moe.experts import Experts
+from architectures.layers.moe.experts import BIASES, STACKS, Experts, expert_bias
 
 
 def shard_experts(model: nn.Module, group: dist.ProcessGroup | None = None) -> list[nn.Parameter]:
@@ -49,10 +49,10 @@ def shard_experts(model: nn.Module, group: dist.ProcessGroup | None = None) -> l
         if c.dispatch == "reference":
             raise ValueError("experts.dispatch=reference needs all experts in one process: use auto")
         local = c.num_experts // size
-        for name in ("gate_XFD", "up_XFD", "down_XDF"):
+        for name in STACKS:
             whole = getattr(layer, name)
             if whole is not None:
-                part = nn.Parameter(whole.detach()[rank * local : (rank + 1) * local].clone())
+                part = _part(name, whole.detach()[rank * local : (rank + 1) * local].clone())
                 setattr(layer, name, part)
                 own.append(part)
         layer.exchange = _Exchange(group)
@@ -77,15 +77,23 @@ def distribute_experts(model: nn.Module, mesh: DeviceMesh) -> None:
     if not layers:
         raise ValueError("expert: this model has no experts to share out, leave it 1")
     for layer in layers:
-        for name in ("gate_XFD", "up_XFD", "down_XDF"):
+        for name in STACKS:
             part = getattr(layer, name)
             if part is not None:
                 whole = DTensor.from_local(part.detach(), mesh, [Replicate(), Shard(0)], run_check=False)
-                setattr(layer, name, nn.Parameter(whole))
+                setattr(layer, name, _part(name, whole))
 
 
-def _local(weight: Tensor | None) -> Tensor | None:
-    """This process's experts; gradients of other processes that have them too are yet to be added."""
+def _part(name: str, part: Tensor) -> nn.Parameter:
+    """Return a part of the stack of such a name as a parameter."""
+    return expert_bias(part) if name in BIASES else nn.Parameter(part)
+
+
+def _local(weight: Any) -> Any:
+    """This process's experts; what is not shared out is itself.
+
+    Gradients of other processes that have the same experts are yet to be added.
+    """
     if not isinstance(weight, DTensor):
         return weight
     return weight.to_local(grad_placements=[Partial(), Shard(0)])
@@ -111,10 +119,7 @@ class _Exchange:
             expert_L = torch.arange(received_PL.shape[1], device=x_MD.device)
             expert_M = torch.repeat_interleave(expert_L.repeat(size), received_PL.flatten())
             order_M = expert_M.argsort(stable=True)
-            gate_LFD, up_LFD, down_LDF = (_local(weight) for weight in weights[:3])
-            assert up_LFD is not None
-            assert down_LDF is not None
-            own = Weights(gate_LFD, up_LFD, down_LDF, weights.activation)
+            own = Weights(*(_local(part) for part in weights))
             y_MD = run(x_MD[order_M], received_PL.sum(0), own)
             y_MD = y_MD[order_M.argsort()]
             return _AllToAll.apply(y_MD, *reversed(sizes), self.group)

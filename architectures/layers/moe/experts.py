@@ -7,13 +7,12 @@ expert, X experts, K experts for each token.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
-from architectures.kernels.pointwise import ACTIVATIONS
 from architectures.layers.block import Auxiliary, FeedForward
 from architectures.layers.feedforward import DenseFeedForward, FeedForwardConfig
 from architectures.layers.moe.balance_loss import router_losses
@@ -40,6 +39,12 @@ PATHS = {
 """Name of each dispatch in the record of a run."""
 
 
+MATRICES = ("gate_XFD", "up_XFD", "down_XDF")
+BIASES = ("gate_bias_XF", "up_bias_XF", "down_bias_XD")
+STACKS = (*MATRICES, *BIASES)
+"""Parameters that hold a part of each expert; an expert may lack some."""
+
+
 class Experts(FeedForward):
     """Routed experts and, beside them, shared ones. Every variant is a matter of ``ExpertsConfig``.
 
@@ -50,6 +55,9 @@ class Experts(FeedForward):
         True  # the router reads what is rounded, and goes on in float32, as in Switch (section 2.4)
     )
     gate_XFD: nn.Parameter | None
+    gate_bias_XF: nn.Parameter | None
+    up_bias_XF: nn.Parameter | None
+    down_bias_XD: nn.Parameter | None
 
     def __init__(
         self, d_model: int, d_ff: int, config: ExpertsConfig, feedforward: FeedForwardConfig | None = None
@@ -58,12 +66,16 @@ class Experts(FeedForward):
         feedforward = feedforward or FeedForwardConfig()
         X = config.num_experts
         self.config = config
-        self.activation = ACTIVATIONS[feedforward.activation]
+        self.activation = feedforward.function
         self.router = Router(d_model, config)
         gate_XFD = nn.Parameter(torch.empty(X, d_ff, d_model)) if feedforward.gated else None
         self.register_parameter("gate_XFD", gate_XFD)
         self.up_XFD = nn.Parameter(torch.empty(X, d_ff, d_model))
         self.down_XDF = nn.Parameter(torch.empty(X, d_model, d_ff))
+        widths = {"gate_bias_XF": d_ff, "up_bias_XF": d_ff, "down_bias_XD": d_model}
+        for name, width in widths.items():
+            absent = not config.bias or (name == "gate_bias_XF" and not feedforward.gated)
+            self.register_parameter(name, None if absent else expert_bias(torch.zeros(X, width)))
         # Shared experts add up, so they are one feed-forward of their common width.
         plain = FeedForwardConfig(activation=feedforward.activation, gated=feedforward.gated)
         shared = config.num_shared_experts
@@ -90,7 +102,8 @@ class Experts(FeedForward):
         x_ND = x_BTD.flatten(0, 1)
         expert_NK, gate_NK = routing.expert_BTK.flatten(0, 1), routing.gate_BTK.flatten(0, 1)
         kept_NK = None if routing.kept_BTK is None else routing.kept_BTK.flatten(0, 1)
-        weights = Weights(self.gate_XFD, self.up_XFD, self.down_XDF, self.activation)
+        biases = (self.gate_bias_XF, self.up_bias_XF, self.down_bias_XD)
+        weights = Weights(self.gate_XFD, self.up_XFD, self.down_XDF, self.activation, *biases)
         path = self.path(x_BTD)
         if path == "reference":
             y_ND = run_all(x_ND, expert_NK, gate_NK, kept_NK, weights)
@@ -138,16 +151,16 @@ class Experts(FeedForward):
             visits = c.num_experts * math.ceil(visits / c.num_experts)
         others = (self.shared, self.shared_gate)
         beside = sum(linear_flops(part, length) for part in others if part is not None)
-        routed = self._expert_parameters() * visits + self.router.weight.numel() * length
+        routed = self._expert_parameters(MATRICES) * visits + self.router.weight.numel() * length
         return Flops(linear=2 * routed + beside)
 
     def inactive_parameters(self) -> int:
         """Parameters of the experts that a token does not visit; on average, where the experts choose."""
-        return (self.config.num_experts - self.config.experts_per_token) * self._expert_parameters()
+        return (self.config.num_experts - self.config.experts_per_token) * self._expert_parameters(STACKS)
 
-    def _expert_parameters(self) -> int:
-        """Parameters of one expert."""
-        stacks = (self.gate_XFD, self.up_XFD, self.down_XDF)
+    def _expert_parameters(self, names: Sequence[str]) -> int:
+        """Parameters of one expert, of the stacks of these names."""
+        stacks = (getattr(self, name) for name in names)
         return sum(stack[0].numel() for stack in stacks if stack is not None)
 
     @torch.no_grad()
@@ -156,3 +169,13 @@ class Experts(FeedForward):
             if weight is not None:
                 weight.normal_(0.0, weight.shape[-1] ** -0.5)  # as in a dense layer: the inputs come last
         self.down_XDF.mul_(num_branches**-0.5)
+        for bias in (self.router.bias, self.gate_bias_XF, self.up_bias_XF, self.down_bias_XD):
+            if bias is not None:
+                bias.zero_()
+
+
+def expert_bias(bias: Tensor) -> nn.Parameter:
+    """Return the biases of several experts as a parameter: a matrix, but no weights."""
+    parameter = nn.Parameter(bias)
+    parameter.no_weight_decay = True  # type: ignore[attr-defined]
+    return parameter

@@ -45,7 +45,7 @@ class Router(nn.Linear):
     selection_X: Tensor
 
     def __init__(self, d_model: int, config: ExpertsConfig) -> None:
-        super().__init__(d_model, config.num_experts, bias=False)
+        super().__init__(d_model, config.num_experts, bias=config.bias)
         self.config = config
         self.counts_X: Tensor | None = None
         """Tokens that chose each expert since the last step."""
@@ -81,7 +81,8 @@ class Router(nn.Linear):
             if self.training and self.config.jitter:
                 noise_BTD = torch.empty_like(x_BTD).uniform_(-self.config.jitter, self.config.jitter)
                 x_BTD = x_BTD * (1 + noise_BTD)
-            return F.linear(x_BTD, self.weight.to(wide))
+            bias_X = None if self.bias is None else self.bias.to(wide)
+            return F.linear(x_BTD, self.weight.to(wide), bias_X)
 
     def _select(self, score_BTX: Tensor) -> Tensor:
         """The k experts of the highest scores, biased, within the groups of a token."""

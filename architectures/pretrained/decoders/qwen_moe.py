@@ -27,10 +27,7 @@ class QwenMixture(Mixture):
 
     @classmethod
     def read_feedforwards(cls, hf: dict[str, Any]) -> list[str]:
-        hf = cls.defaults | hf
-        step, dense = hf["decoder_sparse_step"], hf["mlp_only_layers"] or []
-        sparse = [layer not in dense and (layer + 1) % step == 0 for layer in range(hf["num_hidden_layers"])]
-        return compress_pattern(["experts" if is_sparse else "dense" for is_sparse in sparse])
+        return read_sparse_layers(cls.defaults | hf)
 
     @classmethod
     def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
@@ -53,6 +50,24 @@ class QwenMixture(Mixture):
             "num_experts_per_tok": c.experts.experts_per_token,
             "norm_topk_prob": c.experts.renormalise,
         }
+
+
+def read_sparse_layers(hf: dict[str, Any]) -> list[str]:
+    """Return the pattern of feed-forwards."""
+    step, dense = hf["decoder_sparse_step"], hf["mlp_only_layers"] or []
+    sparse = [layer not in dense and (layer + 1) % step == 0 for layer in range(hf["num_hidden_layers"])]
+    return compress_pattern(["experts" if is_sparse else "dense" for is_sparse in sparse])
+
+
+def count_shared_experts(hf: dict[str, Any]) -> int:
+    """Return how many experts are as wide as the shared one. Raises ValueError if that is no whole number."""
+    width, shared = hf["moe_intermediate_size"], hf["shared_expert_intermediate_size"]
+    if not shared or shared % width:
+        raise ValueError(
+            f"config.json: shared_expert_intermediate_size={shared} is not supported, only multiples of "
+            f"moe_intermediate_size={width}"
+        )
+    return shared // width
 
 
 class Qwen2Moe(QwenMixture, Qwen2):
@@ -84,14 +99,8 @@ class Qwen2Moe(QwenMixture, Qwen2):
 
     @classmethod
     def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
-        hf = cls.defaults | hf
-        width, shared = hf["moe_intermediate_size"], hf["shared_expert_intermediate_size"]
-        if shared % width:
-            raise ValueError(
-                f"config.json: shared_expert_intermediate_size={shared} is not supported, only multiples of "
-                f"moe_intermediate_size={width}"
-            )
-        return replace(super().read_experts(hf), num_shared_experts=shared // width, shared_gate=True)
+        shared = count_shared_experts(cls.defaults | hf)
+        return replace(super().read_experts(hf), num_shared_experts=shared, shared_gate=True)
 
     @classmethod
     def write_config(cls, model: Backbone) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Nemotron-H (NVIDIA 2025, arXiv 2504.03624): Mamba-2, a few layers of attention without positions, and MLPs.
 
-There an MLP is a layer by itself; here it is the feed-forward of the mixer before it, which is the same.
+There an MLP or a mixture of experts (Nemotron 3) is a layer by itself; here it is the feed-forward of the
+mixer before it, which is the same.
 Time steps are raised to ``time_step_min`` always; their class does not, where it generates token by token.
 """
 
@@ -13,6 +14,7 @@ from architectures.backbones.hybrid import Hybrid, HybridConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.layer_pattern import compress_pattern
+from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
 from architectures.layers.ssm.mamba2 import SSDConfig
 from architectures.pretrained.checkpoint import (
@@ -25,6 +27,11 @@ from architectures.pretrained.checkpoint import (
 )
 from architectures.pretrained.state_space.jamba import hybrid_config
 from architectures.pretrained.state_space.mamba2 import SSD_RULES
+from architectures.pretrained.state_space.nemotron_experts import (
+    nemotron_expert_rules,
+    read_experts,
+    write_experts,
+)
 from architectures.pretrained.tensor_rules import Rule, Same, head, linear
 from architectures.pretrained.transformer_rules import ATTENTION
 
@@ -53,10 +60,12 @@ MIXERS = {"linear_attention": "mamba2", "full_attention": "attention"}
 OLD = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 OLD |= {"mamba": "linear_attention", "attention": "full_attention"}
 """Letters of ``hybrid_override_pattern`` and earlier names of types."""
+FEEDFORWARDS = {"mlp": "dense", "moe": "experts"}
+"""Their types of layers that do not mix positions, and ours."""
 
 
 class NemotronH(Checkpoint):
-    """``NemotronHForCausalLM`` without experts."""
+    """``NemotronHForCausalLM``. Shared experts are as wide as some number of the others."""
 
     backbone_class = Hybrid
     model_types = ("nemotron_h",)
@@ -85,6 +94,7 @@ class NemotronH(Checkpoint):
             feedforward=FeedForwardConfig(
                 activation=read_activation(hf, "mlp_hidden_act", "relu2"), gated=False, bias=hf["mlp_bias"]
             ),
+            experts=read_experts(hf) if "experts" in feedforwards else ExpertsConfig(),
             mamba2=SSDConfig(
                 num_heads=hf["mamba_num_heads"],
                 head_dim=hf["mamba_head_dim"],
@@ -133,6 +143,7 @@ class NemotronH(Checkpoint):
             "use_bias": mamba2.bias,
             "time_step_min": mamba2.dt_floor,
             "chunk_size": mamba2.chunk,
+            **(write_experts(c) if "experts" in c.feedforward_types else {}),
             "bos_token_id": None,
             "eos_token_id": None,
             "pad_token_id": None,
@@ -146,12 +157,16 @@ class NemotronH(Checkpoint):
             "attention": attention,
             "mamba2": [rule.within("", "mixer.") for rule in SSD_RULES],
         }
-        mlp: list[Rule] = [*linear("up_proj", "feedforward.up"), *linear("down_proj", "feedforward.down")]
+        feedforwards: dict[str, list[Rule]] = {
+            "dense": [*linear("up_proj", "feedforward.up"), *linear("down_proj", "feedforward.down")],
+            "experts": nemotron_expert_rules(c.experts.num_experts),
+        }
         rules: list[Rule] = [Same("backbone.embeddings.weight", ("embedding.tokens.weight",))]
         place = 0
         for block, (mixer, feedforward) in enumerate(zip(c.layer_types, c.feedforward_types, strict=True)):
             parts: list[tuple[str, list[Rule]]] = [("mixer_residual", mixers[mixer])]
-            parts += [("feedforward_residual", mlp)] if feedforward != "none" else []
+            if feedforward != "none":
+                parts.append(("feedforward_residual", feedforwards[feedforward]))
             for residual, inner in parts:
                 theirs, ours = f"backbone.layers.{place}.", f"blocks.{block}."
                 rules.append(Same(f"{theirs}norm.weight", (f"{ours}{residual}.before.weight",)))
@@ -180,12 +195,12 @@ def _read_layers(hf: dict[str, Any]) -> tuple[list[str], list[str]]:
         if kind in MIXERS:
             layers.append(MIXERS[kind])
             feedforwards.append("none")
-        elif kind == "mlp" and feedforwards and feedforwards[-1] == "none":
-            feedforwards[-1] = "dense"
+        elif kind in FEEDFORWARDS and feedforwards and feedforwards[-1] == "none":
+            feedforwards[-1] = FEEDFORWARDS[kind]
         else:
             raise ValueError(
                 f"config.json: layers_block_type={types} is not supported, only {' and '.join(MIXERS)}, with "
-                "one mlp at most behind each"
+                "one mlp or moe at most behind each"
             )
     if not layers:
         raise ValueError("config.json: layers_block_type is missing")
@@ -194,10 +209,10 @@ def _read_layers(hf: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 def _write_layers(config: HybridConfig) -> list[str]:
     """Return their type of each layer. Raises ValueError for a mixer that does not exist there."""
-    theirs = {ours: name for name, ours in MIXERS.items()}
+    theirs = {ours: name for name, ours in (MIXERS | FEEDFORWARDS).items()}
     written = []
     for mixer, feedforward in zip(config.layer_types, config.feedforward_types, strict=True):
-        if mixer not in theirs or feedforward == "experts":
-            raise ValueError(f"layers of {mixer} and {feedforward}, only {', '.join(theirs)} and dense")
-        written += [theirs[mixer]] + (["mlp"] if feedforward == "dense" else [])
+        if mixer not in MIXERS.values():
+            raise ValueError(f"layers of {mixer}, only {', '.join(MIXERS.values())}")
+        written += [theirs[kind] for kind in (mixer, feedforward) if kind != "none"]
     return written

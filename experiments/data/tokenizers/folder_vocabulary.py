@@ -73,6 +73,11 @@ class FolderVocabulary(Vocabulary):
         return self.after
 
     @property
+    def pair_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the folder's own special tokens, where they end a text: BART's begin one as well."""
+        return super().pair_frame if self.own or self.eos not in self.after else (self.before, self.after)
+
+    @property
     def stops(self) -> tuple[int, ...]:
         return self.ends
 

@@ -53,6 +53,11 @@ class Vocabulary:
         return (self.eos,)
 
     @property
+    def pair_frame(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The tokens before and behind each text of a pair that an encoder-decoder reads and writes."""
+        return (), (self.eos,)
+
+    @property
     def stops(self) -> tuple[int, ...]:
         """The tokens that end a generated text."""
         return (self.eos,)

@@ -17,12 +17,13 @@ from typing import Any
 import torch
 
 from architectures.backbone import Backbone, Capabilities
+from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
-from experiments.objectives.decoding.sampling import GREEDY, PrefillState
+from experiments.objectives.decoding.sampling import GREEDY, PrefillState, pad_right
 from experiments.objectives.generation_metrics import generated_examples, generation_metrics, source_prompts
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
 from experiments.objectives.objective import Objective, Score, View, scored_bytes
-from experiments.objectives.source_target import cut_out, prefill_target
+from experiments.objectives.source_target import cut_out, prefill_target, source_target_view
 from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.metrics import Metric
 from experiments.tasks.task import Batch
@@ -76,7 +77,10 @@ class Seq2Seq(Objective):
         return self.answer_view(batch)
 
     def answer_view(self, batch: Batch) -> View:
-        return cut_out(batch, batch.answer_BT, self.vocabulary, ends=False)  # the task has put them in
+        v = self.vocabulary
+        if v.pair_frame == ((), (v.eos,)):
+            return cut_out(batch, batch.answer_BT, v, ends=False)  # the task has put them in
+        return framed_view(batch, v)
 
     @torch.no_grad()
     def evaluate(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> Score:
@@ -94,7 +98,8 @@ class Seq2Seq(Objective):
     def generate(self, model: Backbone, batch: Batch, generators: Sequence[torch.Generator]) -> list[str]:
         """Generate the text of each source."""
         sources = source_prompts(batch)
-        limit, stop = self.task.config.max_target + 1, {self.vocabulary.eos}
+        frame = sum(map(len, self.vocabulary.pair_frame))
+        limit, stop = self.task.config.max_target + frame, {self.vocabulary.eos}
         if self.config.num_beams == 1:
             found = self.sample(
                 model, sources, max_tokens=limit, generators=generators, sampling=GREEDY, stop=stop
@@ -110,12 +115,41 @@ class Seq2Seq(Objective):
         self, model: Backbone, prompts: Sequence[Sequence[int]], max_tokens: int
     ) -> PrefillState:
         v = self.vocabulary
-        sources = [[*prompt, v.eos] for prompt in prompts]
+        before, after = v.pair_frame
+        sources = [[*before, *prompt, *after] for prompt in prompts]
         return prefill_target(model, sources, [[v.decoder_start]] * len(prompts), v, max_tokens)
 
     def summarise(self, records: Sequence[Any], split: str) -> list[Metric]:
         """Bits per byte of the targets, BLEU, ROUGE and exact match; the task's metric first."""
         return generation_metrics(records, split, self.likelihood, self.task.metric, self.config.search)
+
+
+def framed_view(batch: Batch, vocabulary: Vocabulary) -> View:
+    """Return the view of pairs whose texts stand between the special tokens of a folder's tokenizer.
+
+    As that library trains: all tokens of the target are scored, the special ones before it too. A target that
+    was cut has none behind it.
+    """
+    before, after = vocabulary.pair_frame
+    kept_BT = batch.valid_BT & batch.answer_BT
+    sources = [[*before, *source, *after] for source in source_prompts(batch)]
+    targets = []
+    for row, kept in zip(batch.tokens_BT, kept_BT, strict=True):
+        text = row[kept].tolist()
+        ended = text[-1:] == [vocabulary.eos]
+        targets.append([*before, *text[: -1 if ended else None], *(after if ended else ())])
+    source_BS, _ = pad_right(sources, vocabulary.pad, batch.tokens_BT.device)
+    target_BY, _ = pad_right(targets, vocabulary.pad, batch.tokens_BT.device)
+    lengths = [torch.tensor([len(text) for text in texts]) for texts in (sources, targets)]
+    return source_target_view(
+        source_BS=source_BS,
+        source_lengths_B=lengths[0],
+        shown_BY=target_BY,
+        target_BY=target_BY,
+        target_lengths_B=lengths[1],
+        scored_BY=torch.arange(target_BY.shape[1]) < lengths[1][:, None],
+        begin=vocabulary.decoder_start,
+    )
 
 
 class CausalSeq2Seq(Seq2Seq):

@@ -27,7 +27,8 @@ def parallelize_layers(model: nn.Module, mesh: DeviceMesh) -> None:
         _check(part, mesh.size())
     for part in list(model.modules()):
         if isinstance(part, Attention):
-            _cut(part, ("q", "k", "v"), "out", mesh)
+            gate = () if part.gate is None else ("gate",)
+            _cut(part, ("q", "k", "v", *gate), "out", mesh)
         elif isinstance(part, DenseFeedForward):
             _cut(part, ("up",) if part.gate is None else ("gate", "up"), "down", mesh)
 

@@ -35,6 +35,10 @@ MIXERS = {
         lambda **more: DeltaConfig(conv_width=0, negative_eigenvalues=True, **more),
     ),
     "gated delta": (GatedDeltaRule, GatedDeltaConfig),
+    "gated delta, shared keys": (
+        GatedDeltaRule,
+        lambda **more: GatedDeltaConfig(num_value_heads=6, **more),
+    ),
 }
 
 

@@ -69,6 +69,7 @@ def draw_attention(rng: random.Random, *, latent: bool) -> AttentionConfig:
         qk_norm=rng.choice(["none", "head", "full"]),
         scale=rng.choice([None, 0.6]),
         softcap=softcap,
+        output_gate=rng.random() < 0.2,
         sinks=rng.random() < 0.3,
         window=window,
         layers=["global"] if window is None else rng.choice(WINDOWS),
@@ -119,7 +120,7 @@ def draw(seed: int, cls: type[TransformerConfig], **fixed: Any) -> TransformerCo
             first_norm=placement != "pre" or shared or rng.random() < 0.7,
         ),
         "feedforward": FeedForwardConfig(
-            activation=rng.choice(["relu", "relu_squared", "gelu", "gelu_tanh", "silu"]),
+            activation=rng.choice(["relu", "relu_squared", "gelu", "gelu_tanh", "silu", "quick_gelu"]),
             gated=rng.random() < 0.5,
             bias=rng.random() < 0.5,
         ),

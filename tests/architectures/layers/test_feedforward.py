@@ -66,6 +66,19 @@ def test_gelu_is_exact():
     assert DenseFeedForward(4, 6, exact).flops(3).linear == 2 * 3 * 2 * 4 * 6
 
 
+def test_limits_bound_the_gate_and_what_it_multiplies():
+    """As GPT-OSS computes it: the gate from above, the other factor on both sides, then one is added."""
+    config = FeedForwardConfig(activation="quick_gelu", limit=0.4, bias=True)
+    layer = DenseFeedForward(3, 5, config).double()
+    x = 4 * torch.randn(2, 7, 3, dtype=torch.float64)
+    gate, up = layer.gate(x).clamp(max=0.4), layer.up(x).clamp(-0.4, 0.4)
+    assert (gate == 0.4).any()
+    expected = layer.down(gate * (1.702 * gate).sigmoid() * (up + 1))
+    torch.testing.assert_close(layer(x)[0], expected, atol=1e-14, rtol=0)
+    with pytest.raises(ValueError, match=r"limit=0\.4 .*goes with feedforward\.gated=true"):
+        FeedForwardConfig(limit=0.4, gated=False)
+
+
 def test_a_gate_multiplies_what_the_activation_left():
     config = FeedForwardConfig(activation="relu", gated=True, bias=True)
     layer = DenseFeedForward(2, 3, config)

@@ -62,6 +62,8 @@ def experts_branch(layer: Experts, spec: DecodeSpec, residual: ResidualSpec) -> 
     """
     c, router, shared = layer.config, layer.router, layer.shared
     limited = c.choice == "expert" or c.capacity is not None or c.num_groups > 1
+    if c.bias or layer.activation.name not in ACTIVATIONS:
+        raise UnsupportedError("biases and activations of experts")
     if limited or c.dispatch != "auto" or layer.exchange is not None or layer.watcher is not None:
         raise UnsupportedError("the choice of experts")
     selection_X = None if c.bias_rate is None else router.selection_X

@@ -168,8 +168,8 @@ def _attention_fields(
     layer: Attention, spec: DecodeSpec, residual: ResidualSpec, k: nn.Linear | None, v: nn.Linear | None
 ) -> _Attention:
     c = layer.config
-    if c.kernel != "auto" or c.softcap is not None or c.sinks:
-        raise UnsupportedError("what is done to the scores")
+    if c.kernel != "auto" or c.softcap is not None or c.sinks or c.output_gate:
+        raise UnsupportedError("what is done to the scores, or to the output")
     fields = _Attention(residual, *map(spec.linear, (layer.q, k, v, layer.out)))
     fields.q_norm, fields.by_head = spec.norm(getattr(layer, "q_norm", None)), c.qk_norm == "head"
     fields.heads, fields.kv_heads, fields.head_dim = layer.num_heads, layer.num_kv_heads, layer.head_dim
@@ -178,7 +178,13 @@ def _attention_fields(
 
 
 def dense_branch(layer: DenseFeedForward, spec: DecodeSpec, residual: ResidualSpec) -> DenseBranch:
-    """Return the branch of a dense feed-forward."""
+    """Return the branch of a dense feed-forward.
+
+    Raises:
+        UnsupportedError: the kernel does not know its activation.
+    """
+    if layer.activation.name not in ACTIVATIONS:
+        raise UnsupportedError("the activation of a feed-forward")
     linears = map(spec.linear, (layer.gate, layer.up, layer.down))
     return DenseBranch(spec, _Dense(residual, *linears, ACTIVATIONS.index(layer.activation.name)))
 

@@ -47,7 +47,10 @@ def explicit(
             weight_TS = score_TS.exp() * allowed_BTS[b]
             sink = layer.sink_H[h].exp() if c.sinks else 0.0
             heads.append(weight_TS / (weight_TS.sum(-1, keepdim=True) + sink).clamp_min(1e-300) @ v_SE)
-        rows.append(layer.out(torch.cat(heads, dim=-1)))
+        merged = torch.cat(heads, dim=-1)
+        if c.output_gate:
+            merged = merged / (1 + (-layer.gate(x_BTD[b])).exp())
+        rows.append(layer.out(merged))
     return torch.stack(rows)
 
 
@@ -77,6 +80,7 @@ KINDS = [
     {"qk_norm": "full", "scale": 0.7},
     {"softcap": 1.5},
     {"sinks": True},
+    {"output_gate": True, "bias": True},
     {"window": 4},
     {"window": 4, "sinks": True, "kernel": "reference"},
     {"kernel": "flex"},

@@ -18,7 +18,7 @@ from architectures.backbones.moe import MoE, MoEConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.expert_parallel import shard_experts
-from architectures.layers.moe.experts import Experts
+from architectures.layers.moe.experts import BIASES, STACKS, Experts
 
 TOKENS = torch.randint(23, (8, 11), generator=torch.Generator().manual_seed(1))
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -27,6 +27,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "sigmoid": {"score": "sigmoid", "bias_rate": 0.01, "experts_per_token": 3},
     "dropping": {"capacity_factor": 1.0},
     "collapsed": {"experts_per_token": 1},
+    "biases": {"bias": True},
 }
 
 
@@ -45,6 +46,9 @@ def build(variant: str) -> MoE:
     if variant == "collapsed":
         with torch.no_grad():
             model.blocks[1].feedforward.router.weight.zero_()
+    for name, parameter in model.named_parameters():
+        if name.rpartition(".")[2] in BIASES:
+            torch.nn.init.normal_(parameter)
     return model
 
 
@@ -94,7 +98,7 @@ def test_several_processes_are_one(size: int, tmp_path: Path) -> None:
         torch.testing.assert_close(total, expected["loss"], atol=1e-10, rtol=0)
         for name, parameter in model.named_parameters():
             whole = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            if name.rpartition(".")[2] in ("gate_XFD", "up_XFD", "down_XDF"):
+            if name.rpartition(".")[2] in STACKS:
                 found = torch.cat([part[name] for part in parts])
             else:
                 found = parts[-1][name]

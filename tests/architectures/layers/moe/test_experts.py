@@ -17,10 +17,12 @@ from architectures.layers.moe.experts import Experts
 from architectures.layers.moe.routing_record import record_routing
 
 
-def experts(X: int, K: int, D: int = 6, d_ff: int = 5, gated: bool = True, **settings: Any) -> Experts:
+def experts(
+    X: int, K: int, D: int = 6, d_ff: int = 5, gated: bool = True, limit: Any = None, **settings: Any
+) -> Experts:
     torch.manual_seed(10 * X + K)
     config = ExpertsConfig(num_experts=X, experts_per_token=K, **settings)
-    layer = Experts(D, d_ff, config, FeedForwardConfig(gated=gated)).double()
+    layer = Experts(D, d_ff, config, FeedForwardConfig(gated=gated, limit=limit)).double()
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.normal_(0.0, 0.5)
@@ -45,6 +47,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "experts choose": {"choice": "expert"},
     "ungated": {"gated": False},
     "shared": {"num_shared_experts": 2, "shared_gate": True},
+    "biases": {"bias": True},
+    "limited, with biases": {"bias": True, "limit": 0.5, "capacity": 2},
+    "ungated, with biases": {"bias": True, "gated": False},
 }
 
 
@@ -67,23 +72,26 @@ def test_every_way_is_the_reference(way, variant, X, K, B, T):
         torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
 
 
-def weights(X: int, D: int, d_ff: int, dtype: torch.dtype, gated: bool) -> Weights:
+def weights(X: int, D: int, d_ff: int, dtype: torch.dtype, gated: bool, bias: bool = False) -> Weights:
     stacks = [0.3 * torch.randn(shape, dtype=dtype) for shape in ((X, d_ff, D), (X, d_ff, D), (X, D, d_ff))]
     stacks = [stack.requires_grad_() for stack in stacks]
-    return Weights(stacks[0] if gated else None, stacks[1], stacks[2], ACTIVATIONS["silu"])
+    biases = [torch.randn(X, width, dtype=dtype).requires_grad_() for width in (d_ff, d_ff, D)]
+    own = (biases[0] if gated else None, *biases[1:]) if bias else ()
+    return Weights(stacks[0] if gated else None, stacks[1], stacks[2], ACTIVATIONS["silu"], *own)
 
 
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("gated", [True, False])
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)], ids=["float32", "bfloat16"]
 )
 @pytest.mark.parametrize("counts", [[3, 0, 5, 1], [0, 0, 9, 0], [0, 0, 0, 0]])
-def test_the_grouped_product_is_the_loop(counts, dtype, tolerance, gated):
+def test_the_grouped_product_is_the_loop(counts, dtype, tolerance, gated, bias):
     """float64 has no such product in PyTorch, so this is at the precisions that have it."""
     torch.manual_seed(0)
-    held = weights(4, 16, 8, dtype, gated)
+    held = weights(4, 16, 8, dtype, gated, bias)
     x = torch.randn(sum(counts), 16, dtype=dtype, requires_grad=True)
-    inputs = [t for t in (x, held.gate_XFD, held.up_XFD, held.down_XDF) if t is not None]
+    inputs = [t for t in (x, *held) if isinstance(t, Tensor)]
     results = []
     for run in (run_grouped, run_loop, run_padded):
         y = run(x, torch.tensor(counts), held)

@@ -13,8 +13,9 @@ from architectures.backbone import Backbone
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.layers.attention.config import AttentionConfig, LatentConfig
+from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.positions import PositionsConfig
+from architectures.layers.positions import PositionsConfig, RotaryScaling
 from architectures.pretrained import export_config, load_folder, save_folder
 from tests.architectures.pretrained.parity import (
     FLOAT32,
@@ -41,6 +42,7 @@ SIZES = {
     "num_experts_per_tok": 2,
 }
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 10}
 MIXTRAL = SIZES | {"num_local_experts": 5, "rope_parameters": ROPE}
 OLMOE = SIZES | {"num_experts": 5}
 QWEN = SIZES | {"num_experts": 5, "moe_intermediate_size": 11, "shared_expert_intermediate_size": 22}
@@ -56,6 +58,7 @@ DEEPSEEK = SIZES | {
     "n_shared_experts": 2,
     "moe_intermediate_size": 13,
 }
+GPT_OSS = SIZES | {"num_local_experts": 5, "head_dim": 6, "sliding_window": 6, "swiglu_limit": 1.1}
 V2 = DEEPSEEK | {"num_experts_per_tok": 3}
 V3 = DEEPSEEK | {"n_group": 4, "topk_group": 2, "num_experts_per_tok": 3}
 
@@ -73,6 +76,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen2Moe",
         QWEN | {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 3},
     ),
+    "gpt-oss": ("GptOss", GPT_OSS | {"rope_parameters": ROPE}),
+    "gpt-oss global": (
+        "GptOss",
+        GPT_OSS
+        | {
+            "rope_parameters": ROPE,
+            "layer_types": ["full_attention"] * 3,
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "gpt-oss yarn": ("GptOss", GPT_OSS),
+    "gpt-oss yarn truncated": ("GptOss", GPT_OSS | {"rope_parameters": YARN}),
     "deepseek v2": ("DeepseekV2", V2 | {"routed_scaling_factor": 1.7}),
     "deepseek v2 groups": (
         "DeepseekV2",
@@ -82,7 +98,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek v3": ("DeepseekV3", V3),
     "deepseek v3 one group": ("DeepseekV3", V3 | {"n_group": 1, "topk_group": 1, "norm_topk_prob": False}),
 }
-ROUNDED = ("deepseek", "mixtral usual base")
+ROUNDED = ("deepseek", "mixtral usual base", "gpt-oss yarn")
 """Here angles, or what the router reads, are rounded to float32."""
 
 
@@ -149,6 +165,14 @@ V3_OURS = replace(
         bias_rate=0.01,
     ),
 )
+OSS = replace(
+    PLAIN,
+    attention=replace(
+        BASE.attention, bias=True, out_bias=True, sinks=True, window=5, layers=["local", "global"]
+    ),
+    feedforward=FeedForwardConfig(activation="quick_gelu", limit=1.2),
+    experts=replace(FEW, bias=True),
+)
 MADE: dict[str, tuple[DecoderConfig, type]] = {
     "mixtral": (PLAIN, hf.MixtralForCausalLM),
     "mixtral standard width": (replace(PLAIN, d_ff=None, tie_embeddings=True), hf.MixtralForCausalLM),
@@ -165,6 +189,16 @@ MADE: dict[str, tuple[DecoderConfig, type]] = {
         hf.DeepseekV2ForCausalLM,
     ),
     "deepseek v3": (V3_OURS, hf.DeepseekV3ForCausalLM),
+    "gpt-oss": (OSS, hf.GptOssForCausalLM),
+    "gpt-oss yarn": (
+        replace(
+            OSS,
+            positions=PositionsConfig(
+                scaling=RotaryScaling(kind="yarn", factor=3.0, original_length=9, truncate=False)
+            ),
+        ),
+        hf.GptOssForCausalLM,
+    ),
     "a decoder": (
         DecoderConfig(**{f.name: getattr(PLAIN, f.name) for f in fields(PLAIN)}),
         hf.MixtralForCausalLM,
@@ -241,6 +275,13 @@ def test_what_no_family_expresses_is_named(config: MoEConfig, message: str) -> N
         ("deepseek v2", {"topk_method": "noaux_tc"}, "topk_method='noaux_tc' is not supported"),
         ("deepseek v2", {"norm_topk_prob": True}, "norm_topk_prob=True is not supported"),
         ("deepseek v3", {"scoring_func": "softmax"}, "scoring_func='softmax' is not supported"),
+        ("gpt-oss", {"swiglu_alpha": 1.0}, r"swiglu_alpha=1\.0 is not supported, only 1\.702"),
+        ("gpt-oss", {"sliding_window": None}, "sliding_window is missing"),
+        (
+            "gpt-oss",
+            {"quantization_config": {"quant_method": "mxfp4"}},
+            r"write the folder again without it, with quantization_config=Mxfp4Config\(dequantize=True\)",
+        ),
     ],
 )
 def test_settings_without_counterpart_are_named(

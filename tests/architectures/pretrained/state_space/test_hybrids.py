@@ -12,7 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from architectures.backbones.hybrid import Hybrid, HybridConfig
 from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.block import BlockConfig
 from architectures.layers.feedforward import FeedForwardConfig
+from architectures.layers.linear_attention.mixers import GatedDeltaConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
 from architectures.layers.ssm.mamba import SelectiveConfig
@@ -65,6 +67,13 @@ NEMOTRON = {key: value for key, value in SIZES.items() if key != "num_hidden_lay
     "chunk_size": 8,
     "time_step_min": 1e-9,  # theirs raises time steps to it in whole texts alone
 }
+NEMOTRON_3 = NEMOTRON | {
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "linear_attention", "moe"],
+    "n_routed_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 11,
+    "moe_shared_expert_intermediate_size": 22,
+}
 MULTIPLIERS = {
     "embedding_multiplier": 1.7,
     "lm_head_multiplier": 0.6,
@@ -75,6 +84,19 @@ MULTIPLIERS = {
     "ssm_out_multiplier": 0.9,
     "ssm_multipliers": [0.5, 1.1, 0.8, 1.4, 0.7],
     "mlp_multipliers": [1.3, 0.4],
+}
+QWEN = SIZES | {
+    "rms_norm_eps": 0.01,  # with a small one norms magnify rounding, that of theirs as well
+    "head_dim": 8,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+    "linear_key_head_dim": 6,
+    "linear_value_head_dim": 5,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 11,
+    "shared_expert_intermediate_size": 22,
 }
 YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 10}
 
@@ -110,6 +132,26 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"use_bias": True, "mlp_bias": True, "use_conv_bias": False, "tie_word_embeddings": True}
         | {"mlp_hidden_act": "gelu", "layer_norm_epsilon": 1e-3},
     ),
+    "nemotron experts": ("NemotronH", NEMOTRON_3),
+    "nemotron experts in groups": (
+        "NemotronH",
+        NEMOTRON_3
+        | {"n_group": 3, "topk_group": 2, "norm_topk_prob": False, "routed_scaling_factor": 2.5}
+        | {"n_shared_experts": 2},
+    ),
+    "qwen3-next": ("Qwen3Next", QWEN),
+    "qwen3-next dense": (
+        "Qwen3Next",
+        QWEN
+        | {"num_experts": 0, "tie_word_embeddings": True, "attention_bias": True}
+        | {"linear_num_value_heads": 2, "linear_conv_kernel_dim": 3},
+    ),
+    "qwen3-next usual layers": (
+        "Qwen3Next",
+        {key: value for key, value in QWEN.items() if key != "layer_types"}
+        | {"mlp_only_layers": [1], "norm_topk_prob": False}
+        | {"rope_parameters": YARN | {"partial_rotary_factor": 0.5}},
+    ),
     "falcon expanded": ("FalconH1", FALCON | {"mamba_d_ssm": None, "mamba_d_head": "auto"}),
 }
 
@@ -117,9 +159,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 def oracle(name: str) -> Any:
     family, settings = CASES[name]
     config = getattr(hf, f"{family}Config")(**settings)
-    return getattr(hf, f"{family}ForCausalLM")._from_config(
+    model = getattr(hf, f"{family}ForCausalLM")._from_config(
         config, attn_implementation="eager", experts_implementation="eager"
     )
+    for key, buffer in model.named_buffers():
+        if key.endswith("e_score_correction_bias"):
+            buffer.normal_(0.0, 0.3)
+    return model
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -131,8 +177,8 @@ def test_reads_and_generates_as_theirs(name: str, tmp_path: Path) -> None:
     check_generate(ours, theirs, length=7, new=16)
 
 
-ROUNDED = ("bamba", "falcon")
-"""Here angles, and in Falcon-H1 multipliers, are of float32 on their side."""
+ROUNDED = ("bamba", "falcon", "nemotron experts")
+"""Here angles, in Falcon-H1 multipliers, and in Nemotron what the router reads, are of float32 there."""
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -151,6 +197,19 @@ OURS = HybridConfig(
     mamba2=SSDConfig(num_heads=8, d_state=6, num_groups=2),
 )
 FRACTION = PositionsConfig(fraction=0.5, base=500.0)
+NEXT = replace(
+    OURS,
+    layers=["gated_deltanet*2", "attention"],
+    norm_eps=0.01,
+    positions=FRACTION,
+    block=BlockConfig(norm="rmsnorm_offset"),
+    attention=replace(OURS.attention, qk_norm="head", output_gate=True),
+    gated_deltanet=GatedDeltaConfig(num_heads=3, num_value_heads=6),
+    feedforwards=["experts", "dense"],
+    experts=ExpertsConfig(
+        num_experts=4, experts_per_token=2, d_ff=9, num_shared_experts=1, shared_gate=True, renormalise=False
+    ),
+)
 MADE: dict[str, tuple[HybridConfig, type]] = {
     "jamba": (replace(OURS, layers=["mamba", "attention", "mamba"]), hf.JambaForCausalLM),
     "jamba experts": (
@@ -206,6 +265,31 @@ MADE: dict[str, tuple[HybridConfig, type]] = {
         ),
         hf.NemotronHForCausalLM,
     ),
+    "nemotron experts": (
+        replace(
+            OURS,
+            layers=["mamba2*2", "attention"],
+            feedforwards=["experts", "none", "dense"],
+            feedforward=FeedForwardConfig(activation="relu_squared", gated=False),
+            experts=ExpertsConfig(
+                num_experts=6,
+                experts_per_token=2,
+                d_ff=9,
+                num_shared_experts=2,
+                score="sigmoid",
+                scaling=1.3,
+                num_groups=2,
+                groups_per_token=1,
+                bias_rate=0.01,
+            ),
+        ),
+        hf.NemotronHForCausalLM,
+    ),
+    "qwen3-next": (NEXT, hf.Qwen3NextForCausalLM),
+    "qwen3-next dense": (
+        replace(NEXT, feedforwards=["dense"], tie_embeddings=True),
+        hf.Qwen3NextForCausalLM,
+    ),
     "falcon norm": (
         replace(
             OURS,
@@ -223,6 +307,9 @@ def test_writes_and_reads_back(name: str, tmp_path: Path) -> None:
     config, expected = MADE[name]
     ours = Hybrid(config, vocab_size=59, max_length=43).eval()
     redraw(ours)
+    for key, buffer in ours.named_buffers():
+        if key.endswith("selection_X"):
+            buffer.normal_(0.0, 0.3)
     save_folder(ours, tmp_path / "ours", shard_bytes=3000)
     theirs = open_theirs(
         hf.AutoModelForCausalLM,
@@ -232,7 +319,7 @@ def test_writes_and_reads_back(name: str, tmp_path: Path) -> None:
         experts_implementation="eager",
     )
     assert type(theirs) is expected
-    check_logits(ours, theirs, LENGTH, FLOAT32)
+    check_logits(ours, theirs, LENGTH, 2 * FLOAT32 if name == "qwen3-next" else FLOAT32)
     check_generate(ours, theirs, length=5, new=14)
     back = load_folder(tmp_path / "ours").state_dict()
     assert back.keys() == ours.state_dict().keys()
@@ -277,6 +364,14 @@ def test_writes_and_reads_back(name: str, tmp_path: Path) -> None:
             r"FalconH1: positions\.fraction=0\.5 \(not 1\.0\)",
         ),
         (
+            replace(NEXT, experts=replace(NEXT.experts, num_shared_experts=0, shared_gate=False)),
+            r"Qwen3Next: experts\.num_shared_experts=0, there are always some",
+        ),
+        (
+            replace(NEXT, attention=replace(NEXT.attention, output_gate=False)),
+            r"Qwen3Next: attention\.output_gate=False \(not True\)",
+        ),
+        (
             replace(OURS, layers=["attention", "gated_deltanet"], positions=FRACTION),
             r"Bamba: .*layers=\[attention,gated_deltanet,.*\] \(not \[attention,mamba2,.*\]\)",
         ),
@@ -294,6 +389,19 @@ def test_what_no_family_expresses_is_named(config: HybridConfig, message: str) -
         ("bamba", {"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
         ("jamba", {"hidden_act": "relu"}, "hidden_act='relu' is not supported"),
         ("jamba", {"sliding_window": 8}, "sliding_window=8 is not supported"),
+        ("nemotron experts", {"moe_latent_size": 8}, "moe_latent_size=8 is not supported, only None"),
+        (
+            "nemotron experts",
+            {"moe_shared_expert_intermediate_size": 23},
+            "moe_shared_expert_intermediate_size=23 is not supported, only multiples of moe_intermediate",
+        ),
+        ("qwen3-next", {"hidden_act": "gelu"}, "hidden_act='gelu' is not supported"),
+        ("qwen3-next", {"linear_num_value_heads": 3}, "linear_num_value_heads=3 must be a multiple"),
+        (
+            "qwen3-next",
+            {"shared_expert_intermediate_size": 23},
+            "shared_expert_intermediate_size=23 is not supported, only multiples of moe_intermediate_size=11",
+        ),
     ],
 )
 def test_settings_without_counterpart_are_named(

@@ -53,6 +53,7 @@ SETTINGS = {
         "backbone.d_model=32",
         "backbone.d_ff=64",
         "backbone.attention.num_kv_heads=4",
+        "backbone.attention.output_gate=true",
         "optimizer.ema=0.9",
     ),
     "tied": ("backbone=decoder", "backbone.tie_embeddings=true"),

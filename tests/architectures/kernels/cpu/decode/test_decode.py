@@ -236,6 +236,7 @@ def test_what_is_not_plain_keeps_to_pytorch(monkeypatch):
     assert make_model(Decoder, **plain).kernels()["decoding"] == "cpp"
     others = [
         {"attention": attention(sinks=True)},
+        {"attention": attention(output_gate=True)},
         {"attention": attention(softcap=3.0)},
         {"attention": attention(window=4, layers=["local"])},
         {"attention": attention(cache="paged")},
@@ -245,6 +246,9 @@ def test_what_is_not_plain_keeps_to_pytorch(monkeypatch):
         plain | {"feedforwards": ["experts"], "experts": ExpertsConfig(capacity=1)},
         plain | {"feedforwards": ["experts"], "experts": ExpertsConfig(num_groups=2)},
         plain | {"feedforwards": ["experts"], "experts": ExpertsConfig(dispatch="loop")},
+        plain | {"feedforwards": ["experts"], "experts": ExpertsConfig(bias=True)},
+        plain | {"feedforward": FeedForwardConfig(limit=0.1)},
+        plain | {"feedforward": FeedForwardConfig(activation="quick_gelu")},
     ]
     for settings in others:
         assert make_model(Decoder, **settings).kernels()["decoding"] == "torch", settings
