@@ -7,6 +7,9 @@
 ``--watch`` shows instead how far a study is while others run it, until all its runs have ended; where the
 output is no terminal it shows that once. ``--list`` prints a line of JSON for each run instead, without its
 cost: its names, digest, seed, status, or the reason why it is refused.
+
+Where the device states its peak (``device=h100``), memory of each GPU by part, GPU hours, disk and a time
+limit for SLURM are estimated too, for ``parallel.nodes`` and ``parallel.gpus_per_node``.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from experiments.runtime.secrets import redact
 from experiments.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from experiments.run.estimate.tables import Estimated
     from experiments.run.settings import Settings
 
 WATCH, LIST = "--watch", "--list"
@@ -40,6 +44,9 @@ WIDTH = 100
 
 _cells: list[dict[str, Any]] = []
 _watched: dict[str, list[Planned]] = {}
+_notes: list[str] = []
+_estimated: list[tuple[str, Estimated]] = []
+"""Digest and estimate of each run configuration for a GPU whose peak is stated (``device=h100``)."""
 
 
 def main() -> None:
@@ -54,8 +61,12 @@ def main() -> None:
     console = rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     for line in _held_equal():
         console.print(line)
+    for line in dict.fromkeys(_notes):
+        console.print(line)
     for table in _tables():
         console.print(table)
+    if _estimated:
+        _print_estimates(console)
     refused = [cell for cell in _cells if cell["status"] == "refused"]
     for cell in refused:
         if "refused" in cell:
@@ -91,11 +102,23 @@ def _collect(cfg: DictConfig) -> None:
     """Add the row of a run configuration: its cost, or why it is refused. Builds no model."""
     try:
         settings = _read(cfg)
+        from experiments.run.estimate.resources import estimate
+        from experiments.run.estimate.stand_in import with_stand_in
         from experiments.run.plan import plan
 
         key = f"{settings.cell}-{settings.digest}"
         cell = {"cell": settings.cell, "task": settings.names.task, "key": key, "seed": settings.seed}
-        _cells.append({**cell, "status": _status(settings), **plan(settings).cost})
+        priced, stands_in = with_stand_in(settings)
+        if stands_in:
+            _notes.append(
+                f"{settings.names.task} is not prepared yet: it is priced on the embedded text, "
+                "and its first run prepares it"
+            )
+        planned = plan(priced)
+        _cells.append({**cell, "status": _status(settings), **planned.cost})
+        if settings.device.peak_flops is not None and all(key != known for known, _ in _estimated):
+            found = estimate(priced, planned)
+            _estimated.append((key, (settings.cell, settings.parallel, settings.device, found)))
     except RunError as error:
         words = " ".join(HydraConfig.get().overrides.task)
         _cells.append({"cell": words, "status": "refused", "refused": str(error)})
@@ -187,6 +210,20 @@ def _tables() -> list[rich.table.Table]:
             f"{count(c['state_bytes_2k'])}B" if c["state_bytes_2k"] else "none",
         )
     return [costs, setups]
+
+
+def _print_estimates(console: rich.console.Console) -> None:
+    """Print memory of each GPU and what to ask a cluster for, of the cells whose device states its peak."""
+    from experiments.run.estimate.tables import resource_tables, too_large
+
+    cells = [cell for _, cell in _estimated]
+    memory, cluster = resource_tables(cells)
+    console.print("Memory of each GPU at the peak of a step, estimated, in GiB:")
+    console.print(memory)
+    console.print("To ask a cluster for:")
+    console.print(cluster)
+    for line in too_large(cells):
+        console.print(line)
 
 
 def _statuses(seeds: list[dict[str, Any]]) -> str:

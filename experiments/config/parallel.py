@@ -28,6 +28,12 @@ class ParallelConfig:
     activation_checkpointing: str = "none"
     """``block`` keeps only the input of each block and computes the rest again: less memory, a third more
     work."""
+    nodes: int | None = None
+    """Nodes that ``archbench submit`` asks for, for each run; null for those of the cluster's file. The
+    plan counts with one."""
+    gpus_per_node: int | None = None
+    """GPUs, and with them processes of a run, on each node; null for the tasks of the cluster's file. The
+    plan counts with one."""
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
@@ -37,7 +43,15 @@ class ParallelConfig:
         for name in ("tensor", "expert"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        for name in ("nodes", "gpus_per_node"):
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise ValueError(f"{name}={number} must be at least 1, or null")
         if self.tensor > 1 and self.expert > 1:
             raise ValueError(f"tensor={self.tensor} and expert={self.expert} do not go together: leave one 1")
         if self.tensor > 1 and self.strategy == "ddp":
             raise ValueError(f"tensor={self.tensor} goes with strategy=fsdp, not ddp")
+
+    @property
+    def processes(self) -> int:
+        """Return the processes that the run is planned for: one for each GPU of its nodes."""
+        return (self.nodes or 1) * (self.gpus_per_node or 1)

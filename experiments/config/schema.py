@@ -65,9 +65,12 @@ class BudgetConfig:
     """The training budget and the batch size."""
 
     tokens: int = 1_000_000
-    """Training tokens, counted in the task's sequences."""
+    """Training tokens, counted in the task's sequences. In YAML files and on the command line
+    ``tokens_per_parameter`` may take its place (``tokens=null tokens_per_parameter=20``): so many tokens for
+    each parameter of ``scale.targets.total``, equally many for all models of a scale."""
     batch_size: int = 32
-    """Sequences for each optimizer step."""
+    """Sequences for each optimizer step. In YAML files and on the command line ``batch_tokens`` may take its
+    place (``batch_size=null batch_tokens=524288``): whole sequences of about so many tokens in all."""
     micro_batch_size: int | str | None = None
     """Sequences for each forward pass; null for all of them, ``auto`` for as many as fit: it is halved
     where memory runs out. Changes memory, not results."""
@@ -105,6 +108,13 @@ class DeviceConfig:
     ``torch`` (PyTorch's own), ``auto`` for cpp where there is a compiler."""
     force: bool = False
     """True trains although memory or time, as estimated beforehand, does not suffice."""
+    peak_flops: float | None = None
+    """Floating-point operations per second of the GPU that the run is planned for, at most, in ``precision``;
+    null where it is not stated. The plan then shows no GPU hours."""
+    memory_gib: float | None = None
+    """GiB of memory of that GPU; null where it is not stated."""
+    mfu: float = 0.4
+    """Share of ``peak_flops`` that the plan counts with (model FLOPs utilisation)."""
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -113,6 +123,11 @@ class DeviceConfig:
             raise ValueError(f"kernels={self.kernels!r}{nearest(self.kernels, KERNELS)}")
         if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
             raise ValueError(f"threads={self.threads} must lie in 1 to {MOST_THREADS}, or be null")
+        for name in ("peak_flops", "memory_gib"):
+            if (number := getattr(self, name)) is not None and number <= 0:
+                raise ValueError(f"{name}={number} must be positive, or null")
+        if not 0 < self.mfu <= 1:
+            raise ValueError(f"mfu={self.mfu} is a share: it must lie in (0, 1]")
         found = re.fullmatch(r"auto|cpu|cuda(?::(\d+))?", self.name)
         if found is None:
             raise ValueError(f"name={self.name!r}{nearest(self.name, ('auto', 'cpu', 'cuda', 'cuda:1'))}")
@@ -203,8 +218,11 @@ class Schema:
 
 
 ConfigStore.instance().store(name="schema", node=Schema)
+IN_ITS_PLACE = {"budget": dict.fromkeys(("tokens_per_parameter", "batch_tokens"))}
+"""Keys that become others when a configuration is read (``experiments.config.size_target``), by section."""
 for _name, _config in {
     "budget": BudgetConfig, "optimizer": OptimizerConfig, "device": DeviceConfig,
     "parallel": ParallelConfig, "tracking": TrackingConfig,
 }.items():  # fmt: skip
-    ConfigStore.instance().store(group="section", name=_name, node=dataclasses.asdict(_config()))
+    _node = dataclasses.asdict(_config()) | IN_ITS_PLACE.get(_name, {})
+    ConfigStore.instance().store(group="section", name=_name, node=_node)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from experiments.config.legacy import renamed_key
 from experiments.config.optimizer import OptimizerConfig, read_optimizer
@@ -26,7 +26,7 @@ from experiments.config.schema import (
     Schema,
     TrainerConfig,
 )
-from experiments.config.size_target import with_target
+from experiments.config.size_target import with_target, with_tokens
 from experiments.config.structured import check_file_name, first_line, typed
 from experiments.config.tracking import TrackingConfig
 from experiments.runtime.errors import ConfigError, nearest
@@ -64,13 +64,18 @@ def read_tree(cfg: DictConfig) -> dict[str, Any]:
         resolved = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
         raise ConfigError(f"{error.full_key} has no value: set {error.full_key}=...") from None
+    except InterpolationKeyError as error:
+        raise ConfigError(
+            f"{error.full_key}: {first_line(error)}: set {error.full_key}=..., or choose a file that has it"
+        ) from None
     except OmegaConfBaseException as error:
         raise ConfigError(f"{getattr(error, 'full_key', '')}: {first_line(error)}") from None
     assert isinstance(resolved, dict)
     tree: dict[str, Any] = {str(k): v for k, v in resolved.items()}
     tree.setdefault("parallel", {})  # of runs recorded before there was this group
     _check_groups(tree)
-    return {**tree, "scale": with_target(tree["scale"])}
+    budget = with_tokens(tree["budget"], tree["scale"], tree["task"])
+    return {**tree, "scale": with_target(tree["scale"]), "budget": budget}
 
 
 def parse_sections(tree: dict[str, Any]) -> Sections:

@@ -106,10 +106,7 @@ def open_token_file(
     Raises:
         DataError: the source cannot be read, or the cached folder is damaged.
     """
-    source = identity(corpus, Path(cache_dir))
-    settings = {"format": _FORMAT, "source": source, "tokenizer": _description(tokenizer, num_sentinels)}
-    key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
-    folder = Path(cache_dir) / key
+    folder, settings = planned_folder(corpus, tokenizer, num_sentinels, cache_dir)
     if not folder.is_dir():
         with work_folder(folder) as work:
             _check_room(corpus, tokenizer, work)
@@ -118,6 +115,20 @@ def open_token_file(
     opened = _load(tokenizer, num_sentinels, folder)
     remove_leftovers(folder.parent)
     return opened
+
+
+def planned_folder(
+    corpus: CorpusConfig, tokenizer: TokenizerConfig, num_sentinels: int, cache_dir: str | Path
+) -> tuple[Path, dict[str, Any]]:
+    """Return the folder of a token file, which is there once it is prepared, and what decides its tokens.
+
+    Raises:
+        DataError: a file of the source cannot be read.
+    """
+    source = identity(corpus, Path(cache_dir))
+    settings = {"format": _FORMAT, "source": source, "tokenizer": _description(tokenizer, num_sentinels)}
+    key = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+    return Path(cache_dir) / key, settings
 
 
 def _check_room(corpus: CorpusConfig, tokenizer: TokenizerConfig, work: Path) -> None:

@@ -56,6 +56,11 @@ def check_run(settings: Settings, config: BackboneConfig, cost: dict[str, Any], 
     """
     device = torch_device(settings.device.name)
     memory = _system_memory()
+    if device.type == "cpu" and settings.device.peak_flops is not None and not settings.device.force:
+        raise ConfigError(
+            f"device.peak_flops={settings.device.peak_flops:g}: the run is planned for a GPU, and this "
+            "machine has none: start it where there is one, or choose device=cpu"
+        )
     if device.type == "cuda":
         memory = torch.cuda.get_device_properties(device).total_memory
     if collectives.world_size() == 1:

@@ -14,10 +14,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from architectures.backbone import Backbone
 from architectures.kernels.cpu import build
+from architectures.layers.moe.experts import Experts
 from experiments.objectives.objective import View
+from experiments.run.estimate.even_routing import route_evenly
 from experiments.run.plan import Plan
 from experiments.run.settings import Settings
 from experiments.runtime.errors import ConfigError
@@ -77,6 +80,8 @@ def simulate(settings: Settings, plan: Plan, processes: int) -> Simulation:
             )
         model = plan.sizes.on_meta(settings.backbone_class, plan.matched.config)
         step = Step(settings, plan, model, Strategy(dims, model, plan.objective, **_words(settings)))
+        route_evenly(model)
+        own_experts = _expert_bytes(model) if dims.experts is not None else 0
         try:
             with FakeTensorMode(allow_non_fake_inputs=True):
                 model.to_empty(device="cpu")
@@ -88,14 +93,17 @@ def simulate(settings: Settings, plan: Plan, processes: int) -> Simulation:
         except DataDependentOutputException:
             raise ConfigError(
                 f"backbone={settings.names.backbone}: what a step computes depends on its data, such as the "
-                "routing of experts: it cannot be simulated"
+                "tokens that experts of a limited capacity drop: it cannot be simulated; "
+                "backbone.experts.capacity_factor=null drops none"
             ) from None
         (peak,) = tracker.get_tracker_snapshot("peak").values()
+        memory = _by_part(peak)
+        memory["weights"] += own_experts
         return Simulation(
             processes=processes,
             layout=dims.describe(),
             micro_batches=step.micro_batches,
-            memory=_by_part(peak),
+            memory=memory,
             traffic={kind: size * step.micro_batches for kind, size in traffic.bytes.items()},
         )
 
@@ -151,6 +159,15 @@ def _pretended_group(processes: int) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+
+
+def _expert_bytes(model: Backbone) -> int:
+    """Return the bytes of this process's experts, which FSDP does not divide and its tracker does not see."""
+    layers = [layer for layer in model.modules() if isinstance(layer, Experts)]
+    stacks: list[Tensor | None] = [
+        stack for layer in layers for stack in (layer.gate_XFD, layer.up_XFD, layer.down_XDF)
+    ]
+    return sum(stack.to_local().nbytes for stack in stacks if isinstance(stack, DTensor))
 
 
 def _by_part(peak: dict[Any, int]) -> dict[str, int]:

@@ -106,7 +106,10 @@ def test_the_page_has_a_line_for_each_goal(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--scales", "nanno"), "--scales nanno: options: 1_3b, 350m, 760m, given, micro, nano, small"),
+        (
+            ("--scales", "nanno"),
+            "--scales nanno: options: 125m, 1_3b, 350m, 760m, 7b, given, micro, nano, small",
+        ),
         (("--rounds", "1"), "at least 2"),
         (("--output", "/nowhere/at/all.md"), "there is no folder /nowhere/at"),
     ],

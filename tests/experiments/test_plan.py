@@ -146,3 +146,29 @@ def test_a_study_that_would_leave_the_runs_folder_is_refused(cells, tmp_path: Pa
     assert stopped.value.code == 2
     assert "letters, digits" in plan._cells[0]["refused"]
     assert {path.name for path in tmp_path.iterdir()} <= {"runs"}
+
+
+def test_a_gpu_that_states_its_peak_gets_memory_hours_and_a_time_limit(tmp_path: Path) -> None:
+    words = (
+        "task=fineweb_edu",
+        f"task.cache_dir={tmp_path}",
+        "device=h100",
+        "parallel=fsdp",
+        f"runs={tmp_path}",
+    )
+    words = (*words, "parallel.gpus_per_node=2", "budget.tokens=1_000_000_000_000", "device.memory_gib=0.01")
+    ended = commands.run("plan", *words, "budget.micro_batch_size=4")
+    assert ended.returncode == 0, ended.stderr
+    assert "fineweb_edu is not prepared" in ended.stdout
+    assert "Memory of each GPU at the peak of a step" in ended.stdout
+    (line,) = (line for line in ended.stdout.splitlines() if " 1 x 2 " in line)
+    assert re.fullmatch(r"\s*decoder-fineweb_edu-nano\s+1 x 2\s+4\s+[\d.]+\s+40%.*B  0-00:\d0:00\s*", line), (
+        line
+    )
+    assert "do not fit into the 0.01 GiB of a GPU" in ended.stdout
+    assert max(map(len, ended.stdout.splitlines())) <= 100
+
+
+def test_a_device_without_a_stated_peak_has_no_estimate(cells, tmp_path: Path) -> None:
+    cells(*RECALL, f"runs={tmp_path}")
+    assert plan._estimated == []

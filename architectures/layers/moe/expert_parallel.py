@@ -55,7 +55,7 @@ def shard_experts(model: nn.Module, group: dist.ProcessGroup | None = None) -> l
                 part = _part(name, whole.detach()[rank * local : (rank + 1) * local].clone())
                 setattr(layer, name, part)
                 own.append(part)
-        layer.exchange = _Exchange(group)
+        layer.exchange = Exchange(group)
     return own
 
 
@@ -99,7 +99,7 @@ def _local(weight: Any) -> Any:
     return weight.to_local(grad_placements=[Partial(), Shard(0)])
 
 
-class _Exchange:
+class Exchange:
     """Runs sorted tokens where their experts are."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
@@ -113,11 +113,13 @@ class _Exchange:
             sent_PL = counts_X.view(size, -1)
             received_PL = torch.empty_like(sent_PL)
             dist.all_to_all_single(received_PL, sent_PL.contiguous(), group=self.group)
-            sizes = sent_PL.sum(1).tolist(), received_PL.sum(1).tolist()
+            sizes = self.sizes(sent_PL, received_PL, len(x_MD))
             x_MD = _AllToAll.apply(x_MD, *sizes, self.group)
             # They come sorted by process and then by expert; the experts want them by expert.
             expert_L = torch.arange(received_PL.shape[1], device=x_MD.device)
-            expert_M = torch.repeat_interleave(expert_L.repeat(size), received_PL.flatten())
+            expert_M = torch.repeat_interleave(
+                expert_L.repeat(size), received_PL.flatten(), output_size=sum(sizes[1])
+            )
             order_M = expert_M.argsort(stable=True)
             own = Weights(*(_local(part) for part in weights))
             y_MD = run(x_MD[order_M], received_PL.sum(0), own)
@@ -125,6 +127,10 @@ class _Exchange:
             return _AllToAll.apply(y_MD, *reversed(sizes), self.group)
 
         return everywhere
+
+    def sizes(self, sent_PL: Tensor, received_PL: Tensor, pairs: int) -> tuple[list[int], list[int]]:
+        """Return how many of ``pairs`` go to each process, and how many come from each: the host waits."""
+        return sent_PL.sum(1).tolist(), received_PL.sum(1).tolist()
 
 
 class _AllToAll(torch.autograd.Function):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from experiments.config.size_target import with_target
+from experiments.config.size_target import with_target, with_tokens
 from experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
@@ -74,3 +74,58 @@ def test_runs_of_equal_parameters_keep_the_names_they_had() -> None:
     assert chosen.resolved["scale"] == {
         "axis": "non_embedding", "target": 100_000, "depth": 2, "mixer_depth": 2
     }  # fmt: skip
+
+
+SCALE = {"targets": {"total": 1_000}}
+TASK = {"sequence_length": 64}
+
+
+def test_a_budget_in_tokens_of_a_parameter_is_one_in_tokens() -> None:
+    budget = {"tokens": None, "tokens_per_parameter": 20, "batch_size": 4, "batch_tokens": None}
+    assert with_tokens(budget, SCALE, TASK) == {"tokens": 20_000, "batch_size": 4}
+    assert with_tokens(with_tokens(budget, SCALE, TASK), {}, {}) == {"tokens": 20_000, "batch_size": 4}
+
+
+@pytest.mark.parametrize(("size", "sequences"), [(512, 8), (500, 8), (540, 8), (550, 9), (1, 1)])
+def test_a_batch_in_tokens_is_whole_sequences(size: int, sequences: int) -> None:
+    budget = {"tokens": 5, "batch_size": None, "batch_tokens": size}
+    assert with_tokens(budget, SCALE, TASK) == {"tokens": 5, "batch_size": sequences}
+
+
+@pytest.mark.parametrize(
+    ("budget", "scale", "task", "message"),
+    [
+        ({"tokens": 5, "tokens_per_parameter": 20}, SCALE, TASK, "say the same twice"),
+        ({"batch_size": 5, "batch_tokens": 64}, SCALE, TASK, r"or budget\.batch_size=null"),
+        (
+            {"tokens_per_parameter": 20},
+            {"targets": None},
+            TASK,
+            r"give scale\.targets\.total, or budget\.tokens",
+        ),
+        ({"tokens_per_parameter": "many"}, SCALE, TASK, "must be a positive number"),
+        ({"tokens_per_parameter": -1}, SCALE, TASK, "must be a positive number"),
+        ({"batch_tokens": 64}, SCALE, {}, r"no task\.sequence_length to divide it by"),
+    ],
+)
+def test_a_budget_that_follows_from_nothing_is_refused(
+    budget: dict[str, Any], scale: dict[str, Any], task: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        with_tokens(budget, scale, task)
+
+
+def test_models_of_a_scale_train_on_equally_many_tokens_and_say_it_plainly() -> None:
+    words = ("budget=chinchilla", "scale=125m", "device=cpu")
+    found = [commands.settings(f"backbone={name}", *words) for name in ("decoder", "mamba")]
+    assert {settings.budget.tokens for settings in found} == {20 * 85_500_000}
+    assert {settings.budget.batch_size for settings in found} == {524_288 // 256}
+    assert set(found[0].resolved["budget"]) == {"tokens", "batch_size", "micro_batch_size"}
+    plain = ("budget.tokens_per_parameter=null", "budget.batch_tokens=null", "budget.batch_size=2048")
+    same = commands.settings("backbone=decoder", *words, "budget.tokens=1_710_000_000", *plain)
+    assert same.digest == found[0].digest
+
+
+def test_a_learning_rate_of_a_table_needs_a_scale_of_the_table() -> None:
+    with pytest.raises(ConfigError, match=r"scale\.published\.learning_rate"):
+        commands.settings("optimizer=gpt3", "scale=nano")

@@ -68,9 +68,28 @@ def test_scans_run_without_compiled_kernels(backbone: str) -> None:
     assert simulated(2, *SHARDED, f"backbone={backbone}").memory["activations"] > 0
 
 
-def test_routing_of_experts_is_refused() -> None:
-    with pytest.raises(ConfigError, match="routing of experts"):
-        simulated(2, *SHARDED, "backbone=moe")
+def test_experts_are_simulated_as_if_each_had_equally_many_tokens() -> None:
+    dense, routed = (simulated(2, *SHARDED, f"backbone={name}") for name in ("decoder", "moe"))
+    assert routed.memory["activations"] > dense.memory["activations"] / 2
+    assert "all-to-all" not in routed.traffic
+
+
+def test_tokens_travel_to_experts_of_other_processes_and_back() -> None:
+    words = (*SHARDED, "backbone=moe", "scale.depth=3")
+    whole, shared = (simulated(2, *words, f"parallel.expert={parts}") for parts in (1, 2))
+    settings = commands.settings(*words)
+    config = plan(settings).matched.config
+    rows, length, layers = 4, 64, 3
+    pairs = rows * length * config.experts.experts_per_token  # type: ignore[attr-defined]
+    counts = 8 * config.experts.num_experts  # type: ignore[attr-defined]
+    moved = 4 * pairs * config.width * 4  # there and back, forward and backward, in float32
+    assert shared.traffic["all-to-all"] == layers * (moved + counts)
+    assert shared.traffic["all-gather"] < whole.traffic["all-gather"]
+
+
+def test_a_capacity_of_experts_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"backbone.experts.capacity_factor=null"):
+        simulated(2, *SHARDED, "backbone=moe", "backbone.experts.capacity_factor=1.5")
 
 
 @pytest.mark.full

@@ -1,0 +1,68 @@
+"""The estimates of several cells as two tables: memory of each GPU, and what to ask a cluster for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import rich.box
+import rich.table
+
+from experiments.config.parallel import ParallelConfig
+from experiments.config.schema import DeviceConfig
+from experiments.run.estimate.resources import GIB, Resources
+from experiments.runtime.console import count
+
+Estimated = tuple[str, ParallelConfig, DeviceConfig, Resources]
+"""Name of a cell, its sections, and what it takes."""
+PARTS = ("weights", "moments", "gradients", "buffers", "activations", "recomputed", "logits")
+
+
+def resource_tables(cells: Sequence[Estimated]) -> list[rich.table.Table]:
+    """Return the tables, of at most 100 characters a line for names of usual length."""
+    memory = _empty("weights", "moments", "grads", "gathered", "kept", "recomp.", "logits", "peak", "of")
+    cluster = _empty("GPUs", "micro-batches", "GPU hours", "MFU", "hours", "checkpoints", "time limit")
+    for name, parallel, device, found in cells:
+        sizes = [_gib(getattr(found.memory, part)) for part in PARTS]
+        memory.add_row(
+            name, *sizes, _gib(found.peak), "?" if device.memory_gib is None else f"{device.memory_gib:g}"
+        )
+        hours = found.gpu_hours
+        cluster.add_row(
+            name,
+            f"{parallel.nodes or 1} x {parallel.gpus_per_node or 1}",
+            str(found.memory.micro_batches),
+            "?" if hours is None else f"{hours:,.1f}",
+            f"{device.mfu:.0%}",
+            "?" if hours is None else f"{hours / found.processes:,.1f}",
+            f"{count(found.disk)}B",
+            found.time_limit or "?",
+        )
+    return [memory, cluster]
+
+
+def too_large(cells: Sequence[Estimated]) -> list[str]:
+    """Return a sentence for each cell whose peak is more than its GPU has, with what would save memory."""
+    lines = []
+    for name, _, device, found in cells:
+        if device.memory_gib is None or found.peak is None or found.peak <= device.memory_gib * GIB:
+            continue
+        other = found.memory.peak(recompute=True)
+        remedy = "more GPUs (parallel=fsdp), or a smaller budget.micro_batch_size"
+        if not found.recompute and other is not None and other <= device.memory_gib * GIB:
+            remedy = f"parallel.activation_checkpointing=block, {_gib(other)} GiB"
+        lines.append(
+            f"{name}: {_gib(found.peak)} GiB do not fit into the {device.memory_gib:g} GiB of a GPU: {remedy}"
+        )
+    return lines
+
+
+def _gib(size: int | None) -> str:
+    return "?" if size is None else f"{size / GIB:.2f}" if size < 100 * GIB else f"{size / GIB:.0f}"
+
+
+def _empty(*columns: str) -> rich.table.Table:
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("cell", no_wrap=True)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
