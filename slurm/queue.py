@@ -47,7 +47,7 @@ def queued_tasks(names: Iterable[str]) -> dict[tuple[str, int], Task]:
     tasks = {}
     for line in answer.splitlines():
         name, index, job, state, where = line.split("|", 4)
-        if index.isdigit():
+        if index.isdecimal():
             tasks[name, int(index)] = Task(job=job, state=state, nodes_or_reason=where)
     return tasks
 
@@ -68,6 +68,6 @@ def finished_tasks(names: Iterable[str]) -> dict[tuple[str, int], Task]:
     for line in answer.splitlines():
         name, job, state = line.split("|")
         index = job.rpartition("_")[2]
-        if index.isdigit():
+        if index.isdecimal():
             tasks[name, int(index)] = Task(job=job, state=state.split()[0])
     return tasks

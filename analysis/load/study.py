@@ -163,7 +163,7 @@ def run_names(runs: Path, study: str) -> list[str]:
         f"{cell}/{entry.name}"
         for cell in cells
         for entry in sorted(os.scandir(root / cell), key=lambda entry: entry.name)
-        if entry.name[:1] == "s" and entry.name[1:].isdigit() and entry.is_dir()
+        if entry.name[:1] == "s" and entry.name[1:].isdecimal() and entry.is_dir()
     ]
     if not names:
         raise ValueError(f"study={study} has no runs in {root}/: {_remedy(study, [])}")

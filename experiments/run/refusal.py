@@ -77,7 +77,7 @@ class AskedCell:
         return cls(
             study=_folder(sweep, given.get("study.name", _text(sweep, "study.name"))),
             words=_deciding(words),
-            seed=int(given["seed"]) if given.get("seed", "").isdigit() else int(sweep.seed),
+            seed=int(given["seed"]) if given.get("seed", "").isdecimal() else int(sweep.seed),
             names={g: given.get(g, _text(sweep, f"hydra.runtime.choices.{g}")) for g in GROUPS},
             config=None,
             in_study=True,

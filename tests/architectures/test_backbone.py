@@ -133,7 +133,7 @@ def test_more_tokens_than_positions_are_refused():
         (EncoderDecoderConfig, {"encoder_feedforwards": ["dense", "none"]}),
         (DecoderConfig, {"vocab_size": 0}),
         (S4Config, {"d_state": 7}),
-        (S4Config, {"d_ff": 0}),
+        (S4Config, {"d_ff": -1}),
         (S4Config, {"dt_min": 0.0}),
     ],
 )

@@ -185,7 +185,7 @@ def test_every_backbone_has_a_price(name: str) -> None:
     assert abs(body / 3_000_000 - 1) <= 0.01  # scale=micro
     assert report["vocab_size"] == 70
     assert report["flops"]["training_step"]["total"] == 3 * report["flops"]["forward"]["total"]
-    reads_again = ("encoder", "masked_diffusion", "masked_diffusion_moe", "block_diffusion")
+    reads_again = ("encoder", "masked_diffusion", "masked_diffusion_moe", "block_diffusion", "s4_listops")
     decodes = name not in reads_again and not name.endswith("_bidirectional")
     assert bool(report["states"]) == ("decoding_one_token" in report["flops"]) == decodes
     assert ("reading_the_source" in report["flops"]) == reads

@@ -45,7 +45,7 @@ MISTAKES = [
     ("seed=null", "seed", "not Optional"),
     ("budget.tokens=???", "budget.tokens has no value", "set budget.tokens=..."),
     ("runs=???", "runs has no value", "set runs=..."),
-    ("~optimizer", "optimizer has no value", "set optimizer=..."),
+    ("~device", "device has no value", "set device=..."),
     ("names=null", "names=None", "must be a mapping"),
     ("tracking=null", "cannot be null", "choose one of its YAML files"),
     ("foo", "'foo'", "missing EQUAL"),
@@ -97,7 +97,7 @@ MISTAKES = [
         "backbone=mamba objective=masked_lm",
         "objective=masked_lm needs a bidirectional backbone",
         "Backbones for this objective: encoder, hybrid_bidirectional, mamba2_bidirectional, "
-        "mamba_bidirectional, masked_diffusion, masked_diffusion_moe, s4_bidirectional.",
+        "mamba_bidirectional, masked_diffusion, masked_diffusion_moe, s4_bidirectional, s4_listops.",
     ),
     ("backbone=encoder objective=causal_lm", "Backbones for this objective: decoder, deltanet, "),
     ("backbone=decoder objective=span_corruption", "Backbones for this objective: encoder_decoder, switch."),
