@@ -29,11 +29,11 @@ class ParallelConfig:
     """``block`` keeps only the input of each block and computes the rest again: less memory, a third more
     work."""
     nodes: int | None = None
-    """Nodes that ``archbench submit`` asks for, for each run; null for those of the cluster's file. The
-    plan counts with one."""
+    """Nodes that ``archbench plan`` counts with for each run; null for one. A submission takes those of the
+    cluster's file."""
     gpus_per_node: int | None = None
-    """GPUs, and with them processes of a run, on each node; null for the tasks of the cluster's file. The
-    plan counts with one."""
+    """GPUs on each node that ``archbench plan`` counts with, a process each; null for one. A submission takes
+    the tasks of the cluster's file."""
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:

@@ -356,7 +356,8 @@ def test_feedforwards_have_their_own_widths() -> None:
 
 
 def test_the_yaml_lists_every_setting_at_its_default() -> None:
-    values: Any = OmegaConf.to_container(OmegaConf.load(CONF / "backbone" / "parts" / "hybrid.yaml"))
+    parts = CONF / "backbone" / "parts"
+    values: Any = OmegaConf.to_container(OmegaConf.load(parts / "hybrid.yaml"), resolve=True)
     del values["defaults"]
     inherited = {field.name for field in dataclasses.fields(TransformerConfig)}
     expected = dataclasses.asdict(HybridConfig()).items()
