@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.cli import run_command, write
+from analysis.cli import csv_text, run_command, write
 from analysis.figures.bridge import bridge_figure
 from analysis.figures.files import figure_bytes
 from analysis.load.study import load_study
@@ -83,7 +83,7 @@ def publish(found: tuple[BridgeConfig, pd.DataFrame]) -> None:
     """Write the results, and print the sentences and the table."""
     config, table = found
     text, figure = bridge_markdown(table), bridge_figure(table)
-    contents: dict[str, str | bytes] = {"bridge.csv": table.to_csv(index=False), "bridge.md": text}
+    contents: dict[str, str | bytes] = {"bridge.csv": csv_text(table), "bridge.md": text}
     if figure is not None:
         contents["bridge.svg"] = figure_bytes(figure, "svg")
     print(text)

@@ -13,6 +13,7 @@ import difflib
 import inspect
 import io
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -181,8 +182,12 @@ def csv_text(frame: pd.DataFrame) -> str:
     return safe.to_csv(index=False)
 
 
+FORMULA = re.compile(r"[=+@\t\r]|-(?!$|[\d.]+(?:e[+-]?\d+)?$)")
+"""Beginnings of what spreadsheets compute; negative numbers, and a dash alone, are none."""
+
+
 def _no_formula(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "@", "\t") else value
+    return f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value
 
 
 def parquet(frame: pd.DataFrame) -> bytes:

@@ -21,7 +21,7 @@ import rich.box
 from rich.console import Console
 from rich.table import Table
 
-from analysis.cli import parquet, run_command, write
+from analysis.cli import csv_text, parquet, run_command, write
 from analysis.load.study import load_study
 from analysis.stats.arms import TASK_SCALE, arm_table, finished, mixed_data
 from analysis.stats.solve_rates import SOLVED, solve_rates
@@ -139,7 +139,7 @@ def publish(config: GridConfig, frame: pd.DataFrame, table: pd.DataFrame) -> Non
         console.print(shown)
     console.print(note(table))
     contents: dict[str, str | bytes] = {
-        "task_grid.csv": with_warnings(table, warnings).to_csv(index=False),
+        "task_grid.csv": csv_text(with_warnings(table, warnings)),
         "task_grid.md": render_markdown(table, warnings),
         "task_grid.parquet": parquet(with_warnings(frame, warnings)),
     }

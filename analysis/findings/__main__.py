@@ -1,10 +1,11 @@
 """Decide the claims of the field that are registered, from the runs that their records name.
 
-    python -m analysis.findings [claim=NAME] [runs=runs]
+    python -m analysis.findings [claim=NAME] [runs=runs] [--own-runs]
     python -m analysis.findings out=docs
 
-Prints a table of claims and verdicts; with ``out`` writes findings.md and findings/findings.svg into that
-folder. Records: docs/findings/*.yaml, each committed before the runs that decide it.
+Prints a table of claims and verdicts; with ``out`` writes findings.md, findings/findings.svg and
+findings/CLAIM.svg into that folder. Records: docs/findings/*.yaml, each committed before the runs that
+decide it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import rich.table
 from analysis.cli import run_command, write
 from analysis.figures.files import figure_bytes
 from analysis.findings.claims import Claim
-from analysis.findings.figure import findings_figure
+from analysis.findings.figure import findings_figure, interval_figure
 from analysis.findings.page import difference, markdown
 from analysis.findings.verdicts import Finding, judge, runs_of
 from analysis.load.records import read_records
@@ -44,12 +45,16 @@ class FindingsConfig:
     """The folder of the studies' frames."""
     runs: str = "runs"
     """The folder of all studies; runs of a track that are there count beside those of its frame."""
+    own_runs: bool = False
+    """Judge by the runs in RUNS alone, and by no results that are kept."""
     out: str = ""
     """The folder of the page; empty for none."""
 
     def __post_init__(self) -> None:
         if self.claim and self.out:
             raise ValueError(f"out={self.out}: the page holds all claims; leave claim= or out= away")
+        if self.own_runs and self.out:
+            raise ValueError(f"out={self.out}: the page is of kept results; leave --own-runs or out= away")
 
 
 def prepare(config: FindingsConfig) -> tuple[FindingsConfig, list[Finding]]:
@@ -58,7 +63,7 @@ def prepare(config: FindingsConfig) -> tuple[FindingsConfig, list[Finding]]:
     if config.claim and config.claim not in claims:
         raise ValueError(f"claim={config.claim}: there is no such record{nearest(config.claim, claims)}")
     asked = {config.claim: claims[config.claim]} if config.claim else claims
-    runs, frames = Path(config.runs), Path(config.frames)
+    runs, frames = Path(config.runs), None if config.own_runs else Path(config.frames)
     return config, [judge(name, claim, runs_of(claim, runs, frames)) for name, claim in asked.items()]
 
 
@@ -74,6 +79,10 @@ def publish(found: tuple[FindingsConfig, list[Finding]]) -> None:
     figure = findings_figure(findings)
     if figure is not None:
         print(f"wrote {write(Path(config.out) / FIGURE, figure_bytes(figure, 'svg'))}")
+    for each in findings:
+        small = interval_figure(each)
+        if small is not None:
+            write(Path(config.out) / "findings" / f"{each.name}.svg", figure_bytes(small, "svg"))
     page = markdown(findings, None if figure is None else str(FIGURE))
     print(f"wrote {write(Path(config.out) / 'findings.md', page)}")
 

@@ -48,6 +48,8 @@ class Claim:
     """The runs they are compared with."""
     seeds: int = 5
     """Seeds of each; fewer decide nothing."""
+    commands: list[str] = field(default_factory=list)
+    """What trains the runs of a study's claim; a track's are known."""
 
     def __post_init__(self) -> None:
         for key in ("claim", "source", "refuted_by", "known", "setting", "not_shown", "workload"):
@@ -61,5 +63,15 @@ class Claim:
             raise ValueError("name the runs that decide it: track or frame, and not both")
         if not self.model or not self.other or self.model == self.other:
             raise ValueError("model and other name two different groups of runs, each by column and value")
+        if bool(self.frame) != bool(self.commands):
+            raise ValueError("commands: name what trains the runs of a study, and leave them out for a track")
         if self.seeds < 3:
             raise ValueError(f"seeds={self.seeds}: a verdict takes 3 or more")
+
+    @property
+    def training_commands(self) -> list[str]:
+        """The commands that train the runs anew, whatever results are kept."""
+        if self.frame:
+            return self.commands
+        backbones = ",".join(side["backbone"] for side in (self.model, self.other))
+        return [f"archbench track {self.track} workloads={self.workload} backbones={backbones} --own-runs"]

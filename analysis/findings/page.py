@@ -20,8 +20,9 @@ and the smallest difference of interest.
 A claim is *confirmed* where the 95% interval of the difference lies above 0 and the difference is at least
 the smallest of interest, *refuted* where the whole interval lies below the smallest of interest, and
 *undecided* otherwise. Intervals are over seeds, by the tests of [the statistics page](statistics.md), and
-are not corrected for the number of claims. All models are small: what is refuted here may well hold at the
-sizes of its source, and the other way round.
+are not corrected for the number of claims. The small figures show the difference
+with its interval; the line is no difference, the shade what is below the smallest of interest. All models
+are small: what is refuted here may well hold at the sizes of its source, and the other way round.
 """
 ORDER = (CONFIRMED, REFUTED, UNDECIDED, NOT_RUN)
 
@@ -32,12 +33,13 @@ def markdown(findings: Sequence[Finding], figure: str | None) -> str:
     lines = [PREAMBLE, f"Of {len(findings)} claims: {', '.join(counts)}.", ""]
     if figure is not None:
         lines += [f"![Scores of each claim by seed]({figure})", ""]
-    lines += ["| claim | verdict | difference | seeds |", "|---|---|--:|--:|"]
+    lines += ["| claim | verdict | difference | | seeds |", "|---|---|--:|---|--:|"]
     ordered = sorted(findings, key=lambda each: (ORDER.index(each.verdict), each.name))
     for each in ordered:
         seeds = f"{len(each.scores[0])}, {len(each.scores[1])}"
         link = f"[{each.claim.claim}](#{each.name.replace('_', '-')})"
-        lines.append(f"| {link} | {each.verdict} | {difference(each)} | {seeds} |")
+        drawn = "" if difference(each) == "-" else f"![{difference(each)}](findings/{each.name}.svg)"
+        lines.append(f"| {link} | {each.verdict} | {difference(each)} | {drawn} | {seeds} |")
     for each in ordered:
         lines += ["", *_section(each)]
     return "\n".join(lines) + "\n"
@@ -65,6 +67,10 @@ def _section(finding: Finding) -> list[str]:
         f"- Would refute it: {claim.refuted_by} Smallest difference of interest: {claim.effect:g}.",
         f"- Known before: {claim.known}",
         f"- Not shown: {claim.not_shown}",
+        "- To train and judge it anew:",
+        "",
+        *(f"      {command}" for command in claim.training_commands),
+        f"      archbench findings claim={finding.name} --own-runs",
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.findings.claims import BETTER, Claim
+from analysis.load.study import load_study
 from analysis.stats.comparisons import comparisons, verdict_of
 from analysis.stats.verdicts.verdict_test import NO_SPREAD
 from analysis.track.frame import track_frame
@@ -43,21 +45,24 @@ class Finding:
     """Why nothing was tested, or why it is undecided."""
 
 
-def runs_of(claim: Claim, runs: Path, frames: Path) -> pd.DataFrame:
+def runs_of(claim: Claim, runs: Path, frames: Path | None) -> pd.DataFrame:
     """Return the runs of the workload of a claim, with ``arm`` ``model`` or ``other``.
 
     Args:
         claim: the record.
         runs: the folder of all studies, of which a track's are read too.
-        frames: the folder of the studies' frames.
+        frames: the folder of the studies' frames; None to read run folders alone, and nothing that is kept.
 
     Raises:
         DataError: a frame cannot be read, or lacks a column that the record names.
     """
     if claim.track:
         track = read_track(claim.track)
+        track = track if frames else dataclasses.replace(track, stored=None)
         frame = track_frame(track, runs)
         frame = scored_runs(track, frame) if len(frame) else frame
+    elif frames is None:
+        frame = load_study(runs, claim.frame) if (runs / claim.frame).is_dir() else pd.DataFrame()
     else:
         path = frames / f"{claim.frame}.parquet"
         frame = pd.read_parquet(path) if path.exists() else pd.DataFrame()

@@ -1,6 +1,7 @@
 """Run a track: tune, train what is missing, and write its tables.
 
     python -m analysis.track cpu [workloads=text,parity] [backbones=decoder] [runs=runs] [--dry-run]
+    python -m analysis.track cpu workloads=parity backbones=decoder,mamba --own-runs
     python -m analysis.track cpu --add my_backbone
 
 Each workload is a part: its learning rates are swept on the tuning seed, with equally many trials for every
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.cli import parquet, run_command, write
+from analysis.cli import csv_text, parquet, run_command, write
 from analysis.figures.files import figure_bytes
 from analysis.report.page import find, render_page
 from analysis.stats.comparisons import comparisons
@@ -63,6 +64,8 @@ class TrackConfig:
     """Write the frame and the tables into docs/tracks/ too."""
     miniature: bool = False
     """Shrink every run to one of seconds, in a study of its own, to try the track out."""
+    own_runs: bool = False
+    """Train runs of which results are kept too, and make tables of the runs in RUNS alone."""
 
     def __post_init__(self) -> None:
         if not self.track:
@@ -71,6 +74,8 @@ class TrackConfig:
             raise ValueError("runs= is empty: name the folder of all studies, for example runs=runs")
         if self.publish and (self.miniature or self.dry_run):
             raise ValueError("--publish beside --miniature or --dry-run: there is nothing to publish")
+        if self.publish and self.own_runs:
+            raise ValueError("--publish beside --own-runs: the kept results would be lost")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +104,9 @@ def prepare(config: TrackConfig) -> Part:
     words = [f"runs={config.runs}"]
     words += [f"hydra.searchpath=[file://{Path(config.config_dir).resolve()}]"] * bool(config.config_dir)
     tuning, test = list(words), [*words, *([f"seed={config.seeds}"] if config.seeds else [])]
+    if config.own_runs and not config.miniature:
+        track = dataclasses.replace(track, stored=None)
+        tuning, test = [*tuning, "study.stored=null"], [*test, "study.stored=null"]
     if config.miniature:
         track = dataclasses.replace(
             track,
@@ -180,7 +188,7 @@ def publish(part: Part, best: pd.DataFrame) -> None:
         drawn = overview(part.track, runs)
         if drawn is not None:
             contents["track.svg"] = figure_bytes(drawn, "svg")
-        contents["pairs.csv"] = comparisons(runs).to_csv(index=False)
+        contents["pairs.csv"] = csv_text(comparisons(runs))
         contents["track.html"] = render_page(runs, curves, find(runs, curves))
     paths = [write(part.out / name, content) for name, content in contents.items()]
     if part.publish:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 from analysis.findings.claims import Claim
 from analysis.load.records import read_record, read_records
 from analysis.track.rules import read_track
+from analysis.track.runs import listed
 from experiments.runtime.errors import DataError
 from tests import ROOT
 
@@ -39,6 +41,8 @@ def test_a_record_is_read(tmp_path: Path) -> None:
         ({"track": ""}, "track or frame"),
         ({"other": {"backbone": "s4"}}, "two different groups"),
         ({"seeds": 2}, "takes 3"),
+        ({"commands": ["archbench train study=compare"]}, "leave them out for a track"),
+        ({"track": "", "frame": "compare"}, "name what trains the runs"),
         ({"relation": "beter"}, "better"),
         ({"efect": 1}, "effect"),
     ],
@@ -48,6 +52,24 @@ def test_a_record_that_decides_nothing_is_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         read_record(record(tmp_path, **changes), Claim)
+
+
+def test_a_claim_of_a_track_is_trained_by_its_command(tmp_path: Path) -> None:
+    (command,) = read_record(record(tmp_path), Claim).training_commands
+    assert command == "archbench track cpu workloads=text backbones=s4,decoder --own-runs"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECORDS.glob("*.yaml")))
+def test_the_commands_of_a_record_train_the_runs_it_is_decided_by(name: str) -> None:
+    claim = read_record(RECORDS / f"{name}.yaml", Claim)
+    if claim.track:
+        return  # the command is made from the fields that the next test holds against the track
+    *_, last = (shlex.split(command) for command in claim.training_commands)
+    assert last[:2] == ["archbench", "train"]
+    runs = listed(last[2:])
+    assert set(runs["backbone"]) == {claim.model["backbone"], claim.other["backbone"]}
+    assert set(runs["task"]) == {claim.workload}
+    assert (runs.groupby("backbone")["seed"].nunique() >= claim.seeds).all()
 
 
 def test_the_records_name_workloads_and_models_of_their_track() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.findings.__main__ import main
 from analysis.findings.claims import Claim
-from analysis.findings.figure import findings_figure
+from analysis.findings.figure import findings_figure, interval_figure
 from analysis.findings.page import markdown
 from analysis.findings.verdicts import Finding, judge, runs_of
 from analysis.load.study import load_study
@@ -23,7 +23,11 @@ CLEAR = (0.90, 0.91, 0.92, 0.90, 0.91)
 
 def claim(**changes: Any) -> Claim:
     words = dict.fromkeys(("claim", "source", "refuted_by", "known", "setting", "not_shown"), "Words.")
-    runs: dict[str, Any] = {"frame": "compare", "workload": "recall"}
+    runs: dict[str, Any] = {
+        "frame": "compare",
+        "commands": ["archbench train study=compare"],
+        "workload": "recall",
+    }
     sides = {"model": {"backbone": "decoder"}, "other": {"backbone": "s4"}}
     return Claim(**words | runs | sides | {"effect": 0.1} | changes)
 
@@ -92,6 +96,9 @@ def test_the_page_has_the_table_and_what_one_must_not_conclude(decided: Any) -> 
     assert "Of 2 claims: 1 confirmed, 0 refuted, 0 undecided, 1 not run." in page
     assert "| [Words.](#one) | confirmed | +0.300 [0." in page
     assert "- Not shown: That it is so elsewhere." in page
+    assert "      archbench findings claim=one --own-runs" in page
+    assert "](findings/one.svg)" in page
+    assert "](findings/two.svg)" not in page
     assert page.index("## one") < page.index("## two")
 
 
@@ -105,8 +112,34 @@ def test_the_drawing_has_a_row_for_each_claim_with_scores(decided: Any) -> None:
     assert math.isclose(axes.lines[1].get_xdata()[0], 0.908)  # type: ignore[index]
 
 
+def test_the_small_drawing_shows_the_interval(decided: Any) -> None:
+    found = decided(claim(), CLEAR, (0.60, 0.61, 0.62, 0.60, 0.61))
+    figure = interval_figure(found)
+    assert figure is not None
+    (axes,) = figure.axes
+    assert list(axes.lines[1].get_xdata()) == [found.low, found.high]  # type: ignore[arg-type]
+    assert axes.lines[2].get_xdata() == pytest.approx([0.3])
+    assert interval_figure(Finding(name="two", claim=claim(), verdict="not run")) is None
+
+
+def test_own_runs_count_without_what_is_kept(decided: Any, tmp_path: Path) -> None:
+    low, high = (0.60, 0.61, 0.62, 0.60, 0.61), CLEAR
+    kept = decided(claim(), high, low)
+    (tmp_path / "compare.parquet").unlink()
+    assert judge("one", claim(), runs_of(claim(), tmp_path / "runs", tmp_path)).verdict == "not run"
+    own = judge("one", claim(), runs_of(claim(), tmp_path / "runs", None))
+    assert (own.verdict, own.scores) == (kept.verdict, kept.scores)
+    elsewhere = claim(frame="", commands=[], track="cpu", workload="digits")
+    assert runs_of(elsewhere, tmp_path / "runs", None).empty  # its frame is kept
+
+
+def test_the_page_is_of_kept_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([f"out={tmp_path}", "--own-runs"]) == 2
+    assert "kept results" in capsys.readouterr().err
+
+
 def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record(tmp_path, track="", frame="none")
+    record(tmp_path, track="", frame="none", commands=["archbench train study=none"])
     words = [f"records={tmp_path}", f"frames={tmp_path}", f"out={tmp_path}/docs"]
     assert main(words) == 0
     assert "not run" in capsys.readouterr().out
