@@ -240,6 +240,11 @@ class BackboneConfig:
         """``d_model`` must be a multiple of this."""
         return 1
 
+    @property
+    def width_step(self) -> int:
+        """The budget solver tries multiples of this."""
+        return self.width_multiple
+
 
 class Backbone(nn.Module, ABC):
     """Base class of all architectures. Subclasses set ``Config`` and ``capabilities``.

@@ -21,7 +21,7 @@ class MambaConfig(RecurrentStackConfig, SelectiveConfig):
         SelectiveConfig.__post_init__(self)
 
     @property
-    def width_multiple(self) -> int:
+    def width_step(self) -> int:
         return 8
 
 

@@ -45,7 +45,10 @@ class Checkpoint(ABC):
     tie_key: ClassVar[str] = "tie_word_embeddings"
     """Key of config.json that makes the head the token table."""
     ignored: ClassVar[tuple[str, ...]] = ()
-    """Regular expressions of the names of tensors that are not loaded: masks, tables of sines."""
+    """Regular expressions found in the names of tensors that are not loaded: masks, tables of sines.
+
+    They skip at least what ``_keys_to_ignore_on_load_unexpected`` of the Hugging Face class does.
+    """
 
     @classmethod
     @abstractmethod

@@ -196,7 +196,7 @@ def _check(
     extra = [
         name
         for theirs, (_, name) in sorted(places.items())
-        if theirs not in expected and not any(pattern.fullmatch(theirs) for pattern in ignored)
+        if theirs not in expected and not any(pattern.search(theirs) for pattern in ignored)
     ]
     wrong: dict[str, list[str]] = {
         "missing": sorted(expected.keys() - places.keys() - optional),

@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 from experiments.config.schema import AXES
+from experiments.config.structured import whole_number_hint
 from experiments.runtime.errors import ConfigError, nearest
 
 AXIS_UNITS = {
@@ -113,5 +114,7 @@ def _whole(axis: str, size: Any) -> int:
     """Return a target as an integer; 3e6 is one too."""
     number = isinstance(size, int | float) and not isinstance(size, bool)
     if not number or size < 1 or size != int(size):
-        raise ConfigError(f"scale.targets.{axis}={size} must be a positive whole number, or null")
+        key = f"scale.targets.{axis}"
+        hint = whole_number_hint(key, str(size))
+        raise ConfigError(f"{key}={size} must be a positive whole number, or null{hint}")
     return int(size)

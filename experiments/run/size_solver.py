@@ -143,7 +143,7 @@ def _check_smallest(
     cls: type[Backbone], config: BackboneConfig, scale: ScaleConfig, measure: Callable[[Any], int]
 ) -> None:
     """Refuse a target below the narrowest model at once: of many layers, solving for it takes minutes."""
-    smallest = dataclasses.replace(config, d_model=config.width_multiple)
+    smallest = dataclasses.replace(config, d_model=config.width_step)
     if getattr(config, config.fine_knob) is None:
         smallest = dataclasses.replace(smallest, **{config.fine_knob: 1})
     assert scale.target is not None
@@ -174,7 +174,7 @@ def _size(model: Backbone, axis: str, sizes: Sizes) -> int:
 
 def _nearest_width(base: BackboneConfig, target: int, measure: Any) -> BackboneConfig:
     """The multiple of the smallest width whose standard proportions come nearest the target."""
-    unit = base.width_multiple
+    unit = base.width_step
 
     def at(multiple: int) -> BackboneConfig:
         return dataclasses.replace(base, d_model=unit * multiple)

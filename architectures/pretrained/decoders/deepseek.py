@@ -170,7 +170,7 @@ class DeepseekV2(LlamaLike):
 class DeepseekV3(DeepseekV2):
     """``DeepseekV3ForCausalLM``."""
 
-    ignored = (*LlamaLike.ignored, r"model\.layers\.61\..*")  # the layer that predicts one more token
+    ignored = (*LlamaLike.ignored, r"model\.layers\.61.*")  # the layer that predicts one more token
     model_types = ("deepseek_v3",)
     architecture = "DeepseekV3ForCausalLM"
     defaults: ClassVar[dict[str, Any]] = DeepseekV2.defaults | {

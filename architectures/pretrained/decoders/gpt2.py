@@ -34,7 +34,7 @@ class GPT2(Checkpoint):
 
     backbone_class = Decoder
     model_types = ("gpt2",)
-    ignored = (r"transformer\.h\.\d+\.attn\.(bias|masked_bias)",)
+    ignored = (r"attn\.(bias|masked_bias)", r"crossattention\.bias")
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:

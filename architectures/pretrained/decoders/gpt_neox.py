@@ -28,7 +28,7 @@ class GPTNeoX(Checkpoint):
 
     backbone_class = Decoder
     model_types = ("gpt_neox",)
-    ignored = (r"gpt_neox\.layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",)
+    ignored = (r"attention\.(bias|masked_bias)", r"rotary_emb\.inv_freq")
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
@@ -36,14 +36,17 @@ class GPTNeoX(Checkpoint):
         max_length = required_value(hf, "max_position_embeddings")
         rope = read_rope(hf, max_length=max_length, base=hf.get("rotary_emb_base", 10000.0))
         fraction = rope_parameters(hf).get("partial_rotary_factor", hf.get("rotary_pct", 0.25))
+        width, heads = required_value(hf, "hidden_size"), required_value(hf, "num_attention_heads")
+        odd = width % heads == 0 and width // heads % 2 == 1  # only a part of a head turns in pairs
         config = DecoderConfig(
-            d_model=required_value(hf, "hidden_size"),
+            d_model=width,
             d_ff=required_value(hf, "intermediate_size"),
             num_layers=required_value(hf, "num_hidden_layers"),
             norm_eps=hf.get("layer_norm_eps", 1e-5),
             tie_embeddings=hf.get("tie_word_embeddings", False),
             attention=AttentionConfig(
-                num_heads=required_value(hf, "num_attention_heads"),
+                num_heads=heads,
+                head_dim=width // heads if odd else None,
                 bias=biased,
                 out_bias=biased,
                 dropout=hf.get("attention_dropout") or 0.0,

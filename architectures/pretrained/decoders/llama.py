@@ -29,7 +29,7 @@ class LlamaLike(Checkpoint):
     """A pre-norm decoder with rotary positions and a gated feed-forward; relatives change the parts."""
 
     backbone_class = Decoder
-    ignored: ClassVar[tuple[str, ...]] = (r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
+    ignored: ClassVar[tuple[str, ...]] = (r"rotary_emb\.inv_freq",)
     architecture: ClassVar[str]
     """Name of the Hugging Face class."""
     defaults: ClassVar[dict[str, Any]] = {}

@@ -45,6 +45,7 @@ class Bart(Checkpoint):
 
     backbone_class = EncoderDecoder
     model_types = ("bart",)
+    ignored = (r"(encoder|decoder)\.version",)
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:

@@ -35,7 +35,7 @@ class T5(Checkpoint):
 
     backbone_class = EncoderDecoder
     model_types = ("t5",)
-    ignored = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
+    ignored = (r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",)
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:

@@ -43,7 +43,7 @@ class Bert(Checkpoint):
 
     backbone_class = Encoder
     model_types = ("bert",)
-    ignored = (r"bert\.pooler\..*", r"cls\.seq_relationship\..*", r"bert\.embeddings\.position_ids")
+    ignored = (r"^bert\.pooler\.", r"^cls\.seq_relationship\.", r"(^|\.)position_ids$")
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:

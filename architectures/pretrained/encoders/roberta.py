@@ -30,7 +30,7 @@ class Roberta(Checkpoint):
 
     backbone_class = Encoder
     model_types = ("roberta",)
-    ignored = (r"roberta\.pooler\..*", r"roberta\.embeddings\.position_ids")
+    ignored = (r"^roberta\.pooler\.", r"(^|\.)position_ids$")
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:

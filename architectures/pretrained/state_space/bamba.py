@@ -55,7 +55,7 @@ class Bamba(Checkpoint):
 
     backbone_class = Hybrid
     model_types = ("bamba",)
-    ignored = (r"model\.rotary_emb\.inv_freq",)
+    ignored = (r"rotary_emb\.inv_freq",)
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:

@@ -52,7 +52,7 @@ class FalconH1(Checkpoint):
 
     backbone_class = Hybrid
     model_types = ("falcon_h1",)
-    ignored = (r"model\.rotary_emb\.inv_freq", r"model\.layers\.\d+\.mamba\.mup_vector")
+    ignored = (r"rotary_emb\.inv_freq", r"^model\.layers\.\d+\.mamba\.mup_vector$")
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:

@@ -57,7 +57,8 @@ class MambaCheckpoint(Checkpoint):
         width, rank = required_value(hf, "hidden_size"), hf.get("time_step_rank", "auto")
         config = MambaConfig(
             d_model=width,
-            d_inner=int(hf.get("expand", 2) * width),
+            # Falcon Mamba 7B says expand=16 beside the 8192 channels of its tensors, which decide there.
+            d_inner=hf.get("intermediate_size") or int(hf.get("expand", 2) * width),
             num_layers=required_value(hf, "num_hidden_layers"),
             norm_eps=hf.get("layer_norm_epsilon", 1e-5),
             tie_embeddings=hf.get("tie_word_embeddings", True),

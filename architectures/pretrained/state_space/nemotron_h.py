@@ -69,7 +69,7 @@ class NemotronH(Checkpoint):
 
     backbone_class = Hybrid
     model_types = ("nemotron_h",)
-    ignored = (r"mtp\..*",)
+    ignored = (r"mtp.*",)
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:

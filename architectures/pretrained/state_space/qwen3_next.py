@@ -84,7 +84,7 @@ class Qwen3Next(Checkpoint):
 
     backbone_class = Hybrid
     model_types = ("qwen3_next",)
-    ignored = (r"model\.rotary_emb\.inv_freq", r"mtp\..*")
+    ignored = (r"rotary_emb\.inv_freq", r"^mtp.*")
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:

@@ -304,8 +304,8 @@ def make_tokenizer(kind: str) -> hf.PreTrainedTokenizerFast:
     return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, padding_side=side, **ROLES[kind])
 
 
-def make_model(name: str) -> Any:
-    """The model of a family, with weights that make its logits differ, and its token ids."""
+def make_model(name: str, **changes: Any) -> Any:
+    """The model of a family, with weights that make its logits differ, token ids, and other settings."""
     family, settings, kind = (DECODERS | ENCODER_DECODERS | ENCODERS)[name]
     tokenizer = make_tokenizer(kind)
     ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("bos", "eos", "pad")}
@@ -316,7 +316,7 @@ def make_model(name: str) -> Any:
         ids["decoder_start_token_id"] = ids["eos_token_id"] if kind == "bart" else ids["pad_token_id"]
     settings_class = getattr(hf, f"{family}Config")
     family = family.removesuffix("Text")
-    config = settings_class(vocab_size=VOCABULARY, **{**settings, **ids})
+    config = settings_class(**{"vocab_size": VOCABULARY, **settings, **ids, **changes})
     suffix = "LMHeadModel" if family == "GPT2" else "ForCausalLM"
     if name not in DECODERS:
         suffix = "ForConditionalGeneration" if seq2seq else "ForMaskedLM"

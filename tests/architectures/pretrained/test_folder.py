@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as hf
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
@@ -27,6 +28,7 @@ from architectures.pretrained.tensor_rules import (
     StackedTransposed,
     Transposed,
 )
+from tests.architectures.pretrained.folders import DECODERS, ENCODER_DECODERS, ENCODERS
 from tests.architectures.pretrained.parity import FLOAT32, check_logits, redraw
 
 LLAMA = DecoderConfig(d_model=20, num_layers=2, attention=AttentionConfig(num_heads=2))
@@ -169,6 +171,19 @@ def test_settings_without_counterpart_are_named(values: dict[str, Any], message:
     edit_config(folder, **values)
     with pytest.raises(ValueError, match=message):
         load_folder(folder)
+
+
+@pytest.mark.parametrize("kind", ["xlstm", "rwkv", "rwkv7"])
+def test_a_family_that_is_not_supported_gets_the_supported_names_in_groups(kind: str, folder: Path) -> None:
+    edit_config(folder, model_type=kind, architectures=[f"{kind}ForCausalLM"])
+    with pytest.raises(ValueError, match=f"model_type='{kind}' is not supported. Supported are ") as error:
+        load_folder(folder)
+    groups = dict(group.split(": ") for group in str(error.value).partition("Supported are ")[2].split("; "))
+    assert [*groups] == ["decoders", "encoder decoders", "encoders", "state space"]
+    named = {name for names in groups.values() for name in names.split(", ")}
+    classes = [settings[0] for settings in (DECODERS | ENCODER_DECODERS | ENCODERS).values()]
+    assert {getattr(hf, f"{name}Config").model_type for name in classes} <= named
+    assert kind not in named
 
 
 @pytest.mark.parametrize(

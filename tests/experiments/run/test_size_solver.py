@@ -73,7 +73,7 @@ def test_every_backbone_comes_within_a_percent(name, axis, target):
     knobs = {"d_model", config.fine_knob}
     before, after = dataclasses.asdict(config), dataclasses.asdict(matched.config)
     assert {key for key in before if before[key] != after[key]} <= knobs
-    assert after["d_model"] % config.width_multiple == 0
+    assert after["d_model"] % config.width_step == 0
 
 
 @pytest.mark.parametrize("name", BACKBONES)

@@ -86,7 +86,9 @@ MULTIPLIERS = {
     "mlp_multipliers": [1.3, 0.4],
 }
 QWEN = SIZES | {
-    "rms_norm_eps": 0.01,  # with a small one norms magnify rounding, that of theirs as well
+    # Norms magnify rounding. Over 16 seeds, float32 is this far from the float64 of theirs: ours up to 5.2e-6
+    # and theirs up to 1.4e-5; with 1e-6, 2.0e-4 and 1.1e-4. In float64 the two differ by 3.0e-13 at most.
+    "rms_norm_eps": 0.01,
     "head_dim": 8,
     "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
     "linear_key_head_dim": 6,
