@@ -50,11 +50,6 @@ class ClusterConfig:
         if self.gpus_per_node < 0:
             raise ValueError(f"{PREFIX}GPUS_PER_NODE={self.gpus_per_node} must be 0 or more")
 
-    @property
-    def processes(self) -> int:
-        """Return the number of processes of a task."""
-        return self.nodes * self.tasks_per_node
-
     def common_options(self) -> list[str]:
         """Return the options of every job: partition, account, time limit, memory and CPUs."""
         named = {
@@ -68,11 +63,8 @@ class ClusterConfig:
         return [f"{option}={value}" for option, value in named.items() if value]
 
     def array_options(self) -> list[str]:
-        """Return the options of the array of runs: nodes, processes, GPUs and ``options``."""
-        found = [f"--nodes={self.nodes}", f"--ntasks-per-node={self.tasks_per_node}"]
-        if self.gpus_per_node:
-            found.append(f"--gpus-per-node={self.gpus_per_node}")
-        return found + shlex.split(self.options)
+        """Return ``options``, which the array of runs asks for besides its allocation."""
+        return shlex.split(self.options)
 
 
 def read_cluster(path: Path) -> ClusterConfig:

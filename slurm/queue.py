@@ -71,3 +71,24 @@ def finished_tasks(names: Iterable[str]) -> dict[tuple[str, int], Task]:
         if index.isdecimal():
             tasks[name, int(index)] = Task(job=job, state=state.split()[0])
     return tasks
+
+
+def allocated_seconds(names: Iterable[str]) -> dict[tuple[str, int], float]:
+    """Return how long each task had its nodes, all its restarts together; none without accounting."""
+    listed = ",".join(names)
+    if not listed:
+        return {}
+    try:
+        answer = call(
+            "sacct", "--noheader", "--parsable2", "--allocations", "--duplicates", "--starttime=2000-01-01",
+            f"--name={listed}", "--format=JobName,JobID,ElapsedRaw",
+        )  # fmt: skip
+    except RunError:  # a cluster without accounting
+        return {}
+    found: dict[tuple[str, int], float] = {}
+    for line in answer.splitlines():
+        name, job, elapsed = line.split("|")
+        index = job.rpartition("_")[2]
+        if index.isdecimal() and elapsed.isdecimal():
+            found[name, int(index)] = found.get((name, int(index)), 0.0) + float(elapsed)
+    return found

@@ -3,7 +3,7 @@
     python -m slurm.status study=compare [runs=runs]
 
 waiting       in the queue
-running       on a node, with the step of its last logged row
+running       on a node
 preempted     stopped with a checkpoint; resumes when its job runs again or is submitted again
 done          complete
 diverged, oom, failed    ended with an error, which the table shows
@@ -11,6 +11,12 @@ unreadable    its record is damaged, as the table shows
 refused       cannot begin, for the reason that the table shows; submitting it again does not help
 interrupted   killed: it has begun, has no result, and is not in the queue; submit again
 missing       not begun, and not in the queue; submit again
+
+step      of the last row of its record
+tokens/s  of all its processes, at last
+MFU       model FLOPs utilisation: the share of its GPUs' peak, where its device states one
+left      training time until its tokens are spent, at that speed
+goodput   time that trained over time allocated, all restarts together; needs accounting (sacct)
 """
 
 from __future__ import annotations
@@ -27,11 +33,11 @@ from omegaconf import OmegaConf
 
 from experiments.config.structured import typed
 from experiments.run.refusal import refusals
+from experiments.runtime.console import clock, count
 from experiments.runtime.errors import ConfigError, RunError, nearest, nearest_folder
-from experiments.runtime.json_state import json_objects, mismatch
 from experiments.runtime.run_status import RunStatus
-from experiments.tracking.run_files import Row as MetricsRow
-from slurm.queue import Task, finished_tasks, queued_tasks
+from slurm.progress import Progress, progress
+from slurm.queue import Task, allocated_seconds, finished_tasks, queued_tasks
 from slurm.submission import StudyRun, submissions
 
 NOT_RUNNING = ("COMPLETING", "PENDING", "REQUEUED", "REQUEUE_HOLD", "CONFIGURING", "SUSPENDED")
@@ -59,8 +65,9 @@ class Row:
 
     run: StudyRun
     state: str
-    step: int | None
-    """Step of the last row of metrics.jsonl."""
+    progress: Progress
+    allocated: float
+    """Seconds that its tasks had their nodes; 0 where the cluster does not account for them."""
     task: Task | None
     """Its task in the queue, or its last one if the cluster has accounting."""
     message: str
@@ -81,16 +88,6 @@ def state_of(run: StudyRun, task: Task | None) -> str:
     return status or ("interrupted" if Path(run.folder).exists() else "missing")
 
 
-def last_step(run: StudyRun) -> int | None:
-    """Return the step of the last complete row of metrics.jsonl."""
-    path = Path(run.folder) / "metrics.jsonl"
-    if not path.exists():
-        return None
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    whole = (row for row in json_objects(reversed(lines)) if mismatch(row, MetricsRow) is None)
-    return next((int(row["step"]) for row in whole), None)
-
-
 def rows(study: Path) -> list[Row]:
     """Return a row for every run of the study's submissions. Raises RunError."""
     found = submissions(study)
@@ -106,14 +103,19 @@ def rows(study: Path) -> list[Row]:
     newest: dict[str, StudyRun] = {}
     tasks: dict[str, Task] = {}
     waiting: dict[str, Task] = {}
+    held = allocated_seconds(names)
+    allocated: dict[str, float] = {}
     for each in found:
         for run in each.runs:
             newest[run.key] = run
+            if run.task is None:
+                continue
             index = (each.name, run.task)
-            if run.task is not None and index in queue:
-                waiting[run.key] = queue[index]  # type: ignore[index]
-            elif run.task is not None and index in accounts:
-                tasks[run.key] = accounts[index]  # type: ignore[index]
+            allocated[run.key] = allocated.get(run.key, 0.0) + held.get(index, 0.0)
+            if index in queue:
+                waiting[run.key] = queue[index]
+            elif index in accounts:
+                tasks[run.key] = accounts[index]
     known = {Path(run.folder) for run in newest.values()}
     for folder, record in refusals(study):  # those that no submission has
         if folder not in known:
@@ -124,7 +126,8 @@ def rows(study: Path) -> list[Row]:
         Row(
             run=run,
             state=state_of(run, waiting.get(key)),
-            step=last_step(run),
+            progress=progress(run),
+            allocated=allocated.get(key, 0.0),
             task=waiting.get(key, tasks.get(key)),
             message=run.message,
         )
@@ -135,10 +138,9 @@ def rows(study: Path) -> list[Row]:
 def table(found: Sequence[Row]) -> rich.table.Table:
     """Return the rows as a table for the terminal."""
     shown = rich.table.Table(box=rich.box.SIMPLE)
-    for name in ("run", "seed", "state", "step", "task", "SLURM says", "where, why"):
-        shown.add_column(
-            name, justify="right" if name in ("seed", "step") else "left", no_wrap=name != "where, why"
-        )
+    numbers = ("seed", "step", "tokens/s", "MFU", "left", "goodput")
+    for name in ("run", "seed", "state", *numbers[1:], "task", "SLURM says", "where, why"):
+        shown.add_column(name, justify="right" if name in numbers else "left", no_wrap=name != "where, why")
     for row in sorted(found, key=lambda row: (row.run.name, row.run.key)):
         task = row.task or Task(job="", state="")
         if row.state == "done":
@@ -147,12 +149,39 @@ def table(found: Sequence[Row]) -> rich.table.Table:
             row.run.key.rpartition("-")[0],
             str(row.run.seed),
             row.state,
-            "" if row.step is None else f"{row.step:,}",
+            *_numbers(row),
             task.job,
             task.state,
             row.message if row.state in EXPLAINED else task.nodes_or_reason,
         )
     return shown
+
+
+def _numbers(row: Row) -> list[str]:
+    """Return step, tokens per second, MFU, time left and goodput of a run as text."""
+    now, going = row.progress, row.state in ("running", "preempted", "waiting")
+    share = now.goodput(row.allocated)
+    return [
+        "" if now.step is None else f"{now.step:,}",
+        "" if now.tokens_per_second is None else count(now.tokens_per_second),
+        "" if now.mfu is None else f"{now.mfu:.0%}",
+        clock(now.seconds_left) if going and now.seconds_left is not None else "",
+        "" if share is None else f"{share:.0%}",
+    ]
+
+
+def summary(found: Sequence[Row]) -> list[str]:
+    """Return sentences: how much of the allocated time trained, and how many runs are in which state."""
+    counts = Counter(row.state for row in found)
+    states = ", ".join(f"{number} {state}" for state, number in counts.items())
+    lines = [f"{len(found)} {'run' if len(found) == 1 else 'runs'}: {states}"]
+    if allocated := sum(row.allocated for row in found):
+        trained = sum(row.progress.seconds for row in found if row.allocated)
+        lines.insert(
+            0,
+            f"goodput {trained / allocated:.0%}: {clock(trained)} of training in {clock(allocated)} of tasks",
+        )
+    return lines
 
 
 def main(words: Sequence[str]) -> int:
@@ -167,11 +196,7 @@ def main(words: Sequence[str]) -> int:
         sys.stderr.write(f"error: {error}\n")
         return error.exit_code
     rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(table(found))
-    counts = Counter(row.state for row in found)
-    print(
-        f"{len(found)} {'run' if len(found) == 1 else 'runs'}: "
-        + ", ".join(f"{number} {state}" for state, number in counts.items())
-    )
+    print(*summary(found), sep="\n")
     return 0
 
 

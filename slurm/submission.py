@@ -12,9 +12,9 @@ import datetime
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -22,6 +22,7 @@ from experiments.runtime.errors import CheckpointError, RunError
 from experiments.runtime.json_state import read_json
 from experiments.runtime.run_status import RunStatus
 from experiments.tracking.run_folder import RunFolder
+from slurm.allocation import Allocation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,12 @@ class StudyRun:
     """The arguments of experiments.train."""
     task: int | None = None
     """Index of the array task that trains it; None if this submission does not."""
+    tokens: int | None = None
+    """Tokens of training; None in the records of earlier versions."""
+    peak_flops: float | None = None
+    """Floating-point operations per second of each of its GPUs, where its device states them."""
+    allocation: Allocation = field(default_factory=Allocation)
+    """What its array task asks SLURM for."""
 
     @property
     def status(self) -> str | None:
@@ -72,6 +79,15 @@ class Submission:
         return job_name(self.folder)
 
 
+class AllocationRecord(TypedDict):
+    """An ``Allocation`` in runs.json."""
+
+    nodes: int
+    tasks_per_node: int
+    gpus_per_node: int
+    time: str
+
+
 class StudyRunRecord(TypedDict):
     """A ``StudyRun`` in runs.json."""
 
@@ -81,6 +97,9 @@ class StudyRunRecord(TypedDict):
     folder: str
     words: list[str]
     task: int | None
+    tokens: NotRequired[int | None]
+    peak_flops: NotRequired[float | None]
+    allocation: NotRequired[AllocationRecord]
 
 
 class SubmissionRecord(TypedDict):
@@ -114,9 +133,16 @@ def read_submission(folder: Path) -> Submission:
     record = read_json(folder / "runs.json", SubmissionRecord, remedy)
     if record is None:
         raise CheckpointError(f"{folder / 'runs.json'}: is missing: {remedy}")
-    known = {field.name for field in fields(StudyRun)}
-    runs: list[dict[str, Any]] = [{k: v for k, v in run.items() if k in known} for run in record["runs"]]
-    return Submission(folder=folder, runs=[StudyRun(**run) for run in runs])
+    return Submission(folder=folder, runs=[_study_run(run) for run in record["runs"]])
+
+
+def _study_run(record: StudyRunRecord) -> StudyRun:
+    """Return a run of runs.json; keys of other versions are left out."""
+    known = {each.name for each in fields(StudyRun)}
+    values: dict[str, Any] = {key: value for key, value in record.items() if key in known}
+    if "allocation" in values:
+        values["allocation"] = Allocation(**values["allocation"])
+    return StudyRun(**values)
 
 
 def submissions(study: Path) -> list[Submission]:

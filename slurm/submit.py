@@ -30,9 +30,11 @@ from experiments.run.refusal import AskedCell
 from experiments.runtime.errors import ConfigError, RunError
 from experiments.runtime.run_status import FINAL, RunStatus
 from experiments.runtime.secrets import redact
+from slurm.allocation import TimeLimits, allocation
 from slurm.cluster import ClusterConfig, read_cluster
-from slurm.queue import Task, call, queued_tasks
-from slurm.submission import StudyRun, job_name, new_folder, submissions, write_submission
+from slurm.jobs import by_allocation, commands, submit_jobs
+from slurm.queue import Task, queued_tasks
+from slurm.submission import StudyRun, new_folder, submissions, write_submission
 
 CLUSTER = "slurm/cluster.env"
 
@@ -89,15 +91,29 @@ def split(words: Sequence[str]) -> tuple[SubmitConfig, list[str]]:
     return typed(SubmitConfig, values, ""), [word for word in words if word not in mine]  # type: ignore[arg-type]
 
 
-def plan_runs(words: Sequence[str]) -> Plan:
-    """Compose every run of a study, in this process; build no model and open no data."""
-    planned = Plan(runs=[], refused=[])
+def plan_runs(words: Sequence[str], cluster: ClusterConfig | None = None, *, packed: bool = False) -> Plan:
+    """Compose every run of a study, in this process.
+
+    Builds no model. Opens data only to price runs whose device states its peak, for their time limit.
+
+    Args:
+        words: for experiments.train.
+        cluster: the cluster's file; None for a cluster's defaults.
+        packed: True where several runs share a task: its time limit is then that of the cluster's file.
+
+    Raises:
+        ConfigError: the cluster's time limit is none.
+    """
+    planned, cluster = Plan(runs=[], refused=[]), cluster or ClusterConfig()
+    limits = TimeLimits(cluster.time)
 
     def collect(cfg: DictConfig) -> None:
         from experiments.run.settings import read_settings  # imports torch, which --help need not wait for
         from experiments.run.stored_rows import stored_status
 
-        chosen = list(HydraConfig.get().overrides.task)
+        # As typed: ${oc.env:NAME} is read by the job, and its value, which may be a secret, stands nowhere.
+        typed_words: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+        chosen = [str(word) for word in typed_words]
         try:
             settings = read_settings(read_sections(cfg))
         except RunError as error:
@@ -108,15 +124,20 @@ def plan_runs(words: Sequence[str]) -> Plan:
         if stored_status(settings) is not None:
             planned.stored += 1
             return
-        planned.runs.append(
-            StudyRun(
-                key=settings.key,
-                name=settings.cell,
-                seed=settings.seed,
-                folder=str(settings.folder.absolute()),
-                words=[*_search_path(), "hydra.mode=RUN", *chosen],
-            )
+        run = StudyRun(
+            key=settings.key,
+            name=settings.cell,
+            seed=settings.seed,
+            folder=str(settings.folder.absolute()),
+            words=[*_search_path(), "hydra.mode=RUN", *chosen],
+            tokens=settings.budget.tokens,
+            peak_flops=settings.device.peak_flops,
+            allocation=allocation(settings, cluster),
         )
+        if not packed and run.status not in FINAL:
+            time = limits.limit(settings, run.allocation.processes)
+            run = dataclasses.replace(run, allocation=dataclasses.replace(run.allocation, time=time))
+        planned.runs.append(run)
 
     sys.argv = [sys.argv[0], *words, "hydra/launcher=basic"]
     start(collect, refused=lambda sweep, chosen, reason: planned.leave_out(sweep, chosen, reason))
@@ -148,69 +169,13 @@ def in_queue(study: Path) -> dict[str, Task]:
 
 
 def assign(runs: Sequence[StudyRun], chosen: Sequence[StudyRun], runs_per_task: int) -> list[StudyRun]:
-    """Return all runs; the chosen ones get the index of their array task."""
-    tasks = {run.key: i // runs_per_task for i, run in enumerate(chosen)}
+    """Return all runs; the chosen ones get their array task. Equal allocations are neighbours."""
+    tasks: dict[str, int] = {}
+    first = 0
+    for _, group in by_allocation(chosen):
+        tasks |= {run.key: first + i // runs_per_task for i, run in enumerate(group)}
+        first += -(-len(group) // runs_per_task)
     return [dataclasses.replace(run, task=tasks.get(run.key)) for run in runs]
-
-
-def commands(
-    config: SubmitConfig, cluster: ClusterConfig, folder: Path, tasks: int, words: Sequence[str]
-) -> dict[str, list[str]]:
-    """Return the sbatch commands in order, by job; ``$NAME`` stands for the id of an earlier job."""
-    study, base = folder.parents[1], ["sbatch", "--parsable", *cluster.common_options()]
-    limit = f"%{config.max_running}" if config.max_running else ""
-    name = job_name(folder)
-    return {
-        "prepare": [
-            *base, f"--job-name={name}-prepare", f"--output={folder}/prepare.out",
-            "slurm/module.sbatch", "experiments.plan", *words,
-        ],
-        "runs": [
-            *base, f"--job-name={name}", f"--output={folder}/%a.out", "--dependency=afterany:$prepare",
-            f"--array=0-{tasks - 1}{limit}", *cluster.array_options(), "slurm/study.sbatch", str(folder),
-        ],
-        "analysis": [
-            *base, f"--job-name={name}-analysis", f"--output={folder}/analysis.out",
-            "--dependency=afterany:$runs", "slurm/module.sbatch", "analysis.compare", f"study={study.name}",
-            f"runs={study.parent}",
-        ],
-    }  # fmt: skip
-
-
-def submit_jobs(jobs: Mapping[str, list[str]]) -> list[str]:
-    """Submit all the jobs, one after the other, or none: what was submitted before a failure is withdrawn.
-
-    Returns:
-        A line for each job, with its id.
-
-    Raises:
-        RunError: a job was not taken.
-    """
-    ids: dict[str, str] = {}
-    lines = []
-    try:
-        for name, command in jobs.items():
-            words = list(command)
-            for earlier, number in ids.items():
-                words = [word.replace(f"${earlier}", number) for word in words]
-            ids[name] = call(*words).strip().partition(";")[0]  # ID, or ID;CLUSTER
-            lines.append(f"{name}: job {ids[name]}: {shlex.join(words)}")
-    except BaseException as failure:
-        reason = str(failure) or type(failure).__name__
-        raise RunError(f"{reason}; {_withdraw(ids)}") from failure
-    return lines
-
-
-def _withdraw(ids: Mapping[str, str]) -> str:
-    """Cancel jobs that were submitted, and return what became of them."""
-    if not ids:
-        return "nothing was submitted"
-    named = ", ".join(f"{name} ({number})" for name, number in ids.items())
-    try:
-        call("scancel", *ids.values())
-    except RunError as error:
-        return f"already in the queue, and could not be withdrawn ({error}): {named}; scancel them"
-    return f"withdrawn again: {named}; nothing is left in the queue"
 
 
 def say(*lines: str) -> None:
@@ -232,12 +197,9 @@ def submit(words: Sequence[str]) -> int:
         os.environ["ARCHBENCH_CLUSTER"] = config.cluster  # which sbatch hands to the jobs
     else:
         say(f"There is no {CLUSTER}: the cluster's defaults apply.")
-    if config.runs_per_task > 1 and cluster.processes > 1:
-        raise ConfigError(
-            f"runs_per_task={config.runs_per_task}: a run has {cluster.processes} processes "
-            "(CLUSTER_NODES, CLUSTER_TASKS_PER_NODE), and only runs of one process can share a task"
-        )
-    planned = plan_runs(others)
+    planned = plan_runs(others, cluster, packed=config.runs_per_task > 1)
+    if config.runs_per_task > 1:
+        _check_packing(config, planned.runs)
     for refused in planned.refused:
         sys.stderr.write(f"error: {refused}\n")
     failure = ConfigError.exit_code if planned.refusals else 0
@@ -263,8 +225,7 @@ def submit(words: Sequence[str]) -> int:
         return failure
     folder = new_folder(planned.study)
     runs = assign(planned.runs, chosen, config.runs_per_task)
-    tasks = 1 + max(run.task for run in runs if run.task is not None)
-    jobs = commands(config, cluster, folder, tasks, others)
+    jobs = commands(cluster, folder, runs, others, config.max_running)
     if config.submit:
         write_submission(folder, runs)
         say(*submit_jobs(jobs))
@@ -276,6 +237,17 @@ def submit(words: Sequence[str]) -> int:
         say(f"{name}=$({prefix}{quoted})")
     say("Nothing was submitted; submit=true does it.")
     return failure
+
+
+def _check_packing(config: SubmitConfig, runs: Sequence[StudyRun]) -> None:
+    """Refuse to let runs of several processes share a task. Raises ConfigError."""
+    for run in runs:
+        if run.allocation.processes > 1:
+            raise ConfigError(
+                f"runs_per_task={config.runs_per_task}: {run.name} has {run.allocation.processes} processes "
+                "(parallel.nodes, parallel.gpus_per_node, or CLUSTER_NODES, CLUSTER_TASKS_PER_NODE), and "
+                "only runs of one process can share a task"
+            )
 
 
 def status_command(study: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from slurm import status
 from slurm.queue import Task
-from slurm.status import last_step, main, state_of
+from slurm.status import main, state_of
 from slurm.submission import StudyRun, new_folder, write_submission
 
 PENDING, RUNNING, ENDING = (Task(job="7_0", state=state) for state in ("PENDING", "RUNNING", "COMPLETING"))
@@ -55,16 +56,6 @@ def test_the_state_of_a_run(
     assert state_of(run, task) == expected
 
 
-def test_the_step_is_that_of_the_last_whole_row(run: StudyRun) -> None:
-    assert last_step(run) is None
-    folder = Path(run.folder)
-    folder.mkdir(parents=True)
-    (folder / "metrics.jsonl").write_text(
-        '{"kind": "train", "step": 20}\n{"kind": "train", "step": 40}\n{"ste'
-    )
-    assert last_step(run) == 40
-
-
 def test_the_table(
     run: StudyRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,11 +65,34 @@ def test_the_table(
     name = f"archbench-mine-{submitted.name}"
     monkeypatch.setattr(status, "queued_tasks", lambda names: {(name, 0): PENDING} if name in names else {})
     monkeypatch.setattr(status, "finished_tasks", lambda names: {})
+    monkeypatch.setattr(status, "allocated_seconds", lambda names: {})
     assert main(["study=mine", f"runs={study.parent}"]) == 0
     printed = capsys.readouterr().out
     assert "waiting" in printed
     assert "7_0" in printed
     assert printed.endswith("1 run: 1 waiting\n")
+
+
+def test_the_table_says_how_fast_a_run_is_and_what_its_time_went_into(
+    run: StudyRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, folder = Path(run.folder).parents[1], Path(run.folder)
+    folder.mkdir(parents=True)
+    row = {"kind": "train", "step": 40, "tokens": 4e6, "seconds": 2000.0, "device_seconds": 8000.0}
+    row |= {"flops": 1.6e18, "tokens_per_second": 2000.0}
+    (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    submitted = new_folder(study)
+    write_submission(submitted, [dataclasses.replace(run, tokens=11_200_000, peak_flops=1e15)])
+    name = f"archbench-mine-{submitted.name}"
+    monkeypatch.setattr(status, "queued_tasks", lambda names: {(name, 0): RUNNING})
+    monkeypatch.setattr(status, "finished_tasks", lambda names: {})
+    monkeypatch.setattr(status, "allocated_seconds", lambda names: {(name, 0): 2500.0})
+    assert main(["study=mine", f"runs={study.parent}"]) == 0
+    printed = capsys.readouterr().out
+    (line,) = [line for line in printed.splitlines() if "a-b-c" in line]
+    # 7.2M tokens at 2,000 a second are an hour; 1.6e18 FLOPs in 8,000 s of a GPU are 20% of 1e15 a second.
+    assert line.split()[2:8] == ["running", "40", "2k", "20%", "1:00:00", "80%"]
+    assert "goodput 80%: 33:20 of training in 41:40 of tasks" in printed
 
 
 def test_refused_cells_are_rows_with_their_reasons_also_those_that_were_never_submitted(
@@ -96,6 +110,7 @@ def test_refused_cells_are_rows_with_their_reasons_also_those_that_were_never_su
         (study / ".refused" / f"{number}.json").write_text(json.dumps({"folder": f"{folder.parent.name}/s0"}))
     monkeypatch.setattr(status, "queued_tasks", lambda names: {})
     monkeypatch.setattr(status, "finished_tasks", lambda names: {})
+    monkeypatch.setattr(status, "allocated_seconds", lambda names: {})
     assert main(["study=mine", f"runs={study.parent}"]) == 0
     printed = capsys.readouterr().out
     assert "too small" in printed

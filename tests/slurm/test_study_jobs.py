@@ -163,6 +163,33 @@ def test_the_table_is_that_of_an_undisturbed_run(story: Story) -> None:
     assert list(written["arm"])[:2] == list(arm_table(here)["arm"])[:2]
 
 
+def test_a_study_of_runs_on_two_nodes_equals_one_process(low: Path, tmp_path: Path) -> None:
+    """Two nodes with two processes each for one model, one process for the other; one run is preempted."""
+    runs, alone = tmp_path / "runs", tmp_path / "alone"
+    words = (*jobs.CELL, "study.name=large", "seed=0,1", "parallel=fsdp")
+    wide = (*words, "backbone=decoder", "parallel.nodes=2", "parallel.gpus_per_node=2", f"runs={runs}")
+    jobs.module("slurm.submit", "-m", *wide, f"cluster={low}", "submit=true")
+    (sent,) = submissions(runs / "large")
+    jobs.wait_for("the first run", lambda: jobs.step(Path(sent.runs[0].folder)) > 0)
+    tasks = {index: task for (_, index), task in queued_tasks([sent.name]).items()}
+    asked = jobs.run("scontrol", "show", "job", tasks[0].job)
+    assert "NumNodes=2" in asked
+    assert "NumTasks=4" in asked
+    jobs.run("scancel", "--batch", "--signal=USR1", tasks[0].job)
+    jobs.wait_until_gone(f"--name={sent.name},{sent.name}-analysis")
+    assert "resumed at step" in (sent.folder / "0.out").read_text()
+    printed = jobs.module("slurm.status", "study=large", f"runs={runs}")
+    assert printed.splitlines()[-1] == "2 runs: 2 done"
+    assert "goodput" in printed
+
+    single = (*words, "backbone=decoder", f"runs={alone}", "hydra/launcher=parallel")
+    jobs.module("experiments.train", "-m", *single)
+    here, there = load_study(runs, "large"), load_study(alone, "large")
+    assert list(here["cell"]) == list(there["cell"])
+    assert list(here["score"]) == pytest.approx(list(there["score"]), abs=0.01)
+    assert list(here["training_tokens"]) == list(there["training_tokens"])
+
+
 def test_runs_share_a_task_and_one_that_fails_leaves_the_others_alone(low: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     words = (*jobs.CELL, "study.name=pair", "optimizer.learning_rate=0.003,1e30", f"runs={runs}")

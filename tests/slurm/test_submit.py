@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from experiments.config.parallel import ParallelConfig
+from experiments.config.schema import DeviceConfig
 from experiments.runtime.errors import ConfigError, RunError
 from slurm import submit
+from slurm.allocation import Allocation, TimeLimits, allocation, minutes
 from slurm.cluster import ClusterConfig, read_cluster
+from slurm.jobs import commands, submit_jobs
 from slurm.queue import Task
 from slurm.submission import StudyRun, Submission, new_folder, read_submission, submissions, write_submission
-from slurm.submit import SubmitConfig, assign, commands, missing, split
+from slurm.submit import SubmitConfig, assign, missing, split
 from tests.slurm import jobs
 
 
@@ -94,7 +101,7 @@ def test_resubmitting_a_refused_run_says_why_it_will_not_help(
     folder.mkdir(parents=True)
     (folder / "result.json").write_text('{"status": "refused", "message": "10 is too small\\nmore"}')
     planned = submit.Plan(runs=[run(folder)], refused=[], study=tmp_path / "mine")
-    monkeypatch.setattr(submit, "plan_runs", lambda words: planned)
+    monkeypatch.setattr(submit, "plan_runs", lambda words, cluster, packed: planned)
     assert submit.submit(["study=mine"]) == 0
     printed = capsys.readouterr().out
     assert (
@@ -104,9 +111,11 @@ def test_resubmitting_a_refused_run_says_why_it_will_not_help(
 
 
 def test_the_jobs_wait_for_each_other_and_take_what_the_cluster_file_says(tmp_path: Path) -> None:
-    cluster = ClusterConfig(partition="gpu", gpus_per_node=2, nodes=2, options="--constraint='a b'")
+    cluster = ClusterConfig(partition="gpu", options="--constraint='a b'")
     folder = tmp_path / "study" / "slurm" / "id"
-    jobs = commands(SubmitConfig(), cluster, folder, 3, ["study=study"])
+    asked = Allocation(nodes=2, gpus_per_node=2)
+    runs = [dataclasses.replace(run(tmp_path, seed, task=seed), allocation=asked) for seed in range(3)]
+    jobs = commands(cluster, folder, runs, ["study=study"])
     assert list(jobs) == ["prepare", "runs", "analysis"]
     assert {"--dependency=afterany:$prepare", "--array=0-2", "--nodes=2", "--gpus-per-node=2"} < set(
         jobs["runs"]
@@ -115,6 +124,83 @@ def test_the_jobs_wait_for_each_other_and_take_what_the_cluster_file_says(tmp_pa
     assert "--dependency=afterany:$runs" in jobs["analysis"]
     assert not any("gpus" in word for name in ("prepare", "analysis") for word in jobs[name])
     assert jobs["prepare"][-2:] == ["experiments.plan", "study=study"]
+
+
+def test_runs_that_ask_for_different_resources_are_arrays_of_one_name(tmp_path: Path) -> None:
+    small, large = Allocation(), Allocation(nodes=2, tasks_per_node=4, gpus_per_node=4, time="0-02:10:00")
+    longer = dataclasses.replace(large, time="1-00:00:00")
+    asked = [large, small, longer, small, dataclasses.replace(small, time="0-01:00:00")]
+    runs = [dataclasses.replace(run(tmp_path, seed), allocation=asked[seed]) for seed in range(5)]
+    assigned = assign(runs, runs, 1)
+    assert [each.task for each in assigned] == [0, 2, 1, 3, 4]
+    jobs = commands(ClusterConfig(time="2-0"), tmp_path / "s" / "slurm" / "id", assigned, [], 2)
+    assert list(jobs) == ["prepare", "runs_2x4", "runs_1x1", "analysis"]
+    wide, narrow = jobs["runs_2x4"], jobs["runs_1x1"]
+    assert {"--array=0-1%2", "--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4"} < set(wide)
+    assert wide.index("--time=2-0") < wide.index("--time=1-00:00:00"), "the last one holds"
+    assert {"--array=2-4%2", "--nodes=1"} < set(narrow)
+    assert [word for word in narrow if word.startswith("--time")] == ["--time=2-0"]
+    assert "--dependency=afterany:$runs_2x4:$runs_1x1" in jobs["analysis"]
+    names = [word for command in jobs.values() for word in command if word.startswith("--job-name=")]
+    assert names[1] == names[2] == "--job-name=archbench-s-id"
+
+
+def test_a_later_job_waits_for_every_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = stub_slurm(tmp_path, monkeypatch, sbatch=f"expr 40 + $(grep -c sbatch {tmp_path}/called)")
+    submit_jobs(
+        {"runs": ["sbatch", "a"], "runs_2x4": ["sbatch", "b"], "analysis": ["sbatch", "$runs:$runs_2x4"]}
+    )
+    assert notes.read_text().splitlines()[-1] == "sbatch 41:42"
+
+
+@pytest.mark.parametrize(
+    ("parallel", "device", "expected"),
+    [
+        ({}, "auto", Allocation(nodes=1, tasks_per_node=2, gpus_per_node=2)),
+        ({"nodes": 4}, "auto", Allocation(nodes=4, tasks_per_node=2, gpus_per_node=2)),
+        (
+            {"nodes": 4, "gpus_per_node": 8},
+            "auto",
+            Allocation(nodes=4, tasks_per_node=8, gpus_per_node=8),
+        ),
+        ({"gpus_per_node": 8}, "cpu", Allocation(nodes=1, tasks_per_node=8, gpus_per_node=0)),
+    ],
+)
+def test_the_settings_of_a_run_win_over_the_cluster_file(
+    parallel: dict[str, int], device: str, expected: Allocation
+) -> None:
+    cluster = ClusterConfig(tasks_per_node=2, gpus_per_node=2)
+    settings = SimpleNamespace(parallel=ParallelConfig(**parallel), device=DeviceConfig(name=device))
+    assert allocation(settings, cluster) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("time", "expected"),
+    [("30", 30), ("1:30", 1.5), ("04:00:00", 240), ("1-02", 1560), ("1-02:30", 1590), ("1-02:30:30", 1590.5)],
+)
+def test_time_limits_are_read_as_sbatch_reads_them(time: str, expected: float) -> None:
+    assert minutes(time) == expected
+
+
+def test_a_time_limit_that_is_none_is_refused() -> None:
+    assert minutes("UNLIMITED") == float("inf")
+    with pytest.raises(ConfigError, match="CLUSTER_TIME=4h is no time limit"):
+        TimeLimits("4h")
+
+
+@pytest.mark.full
+def test_a_recipe_asks_for_its_nodes_and_for_the_time_of_its_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["submit"])
+    words = ["study=recipe/350m", "backbone=decoder", "device=h100", f"runs={tmp_path}"]
+    (planned,) = submit.plan_runs(words, ClusterConfig(time="2-00:00:00", gpus_per_node=1)).runs
+    asked = planned.allocation
+    assert (asked.nodes, asked.tasks_per_node, asked.gpus_per_node) == (1, 8, 8)
+    # 6 x 350M x 7B FLOPs at 8 x 0.4 x 989e12 a second are 4,650 s; a quarter more, and 15 minutes to start.
+    assert 90 <= minutes(asked.time) <= 130
+    (shorter,) = submit.plan_runs(words, ClusterConfig(time="60")).runs
+    assert shorter.allocation.time == "", "the limit of the cluster's file, which is shorter, holds"
 
 
 JOBS = {
@@ -139,12 +225,38 @@ def test_a_study_is_submitted_wholly_or_withdrawn(tmp_path: Path, monkeypatch: p
     fails = f"[ $(grep -c sbatch {tmp_path}/called) = 3 ] && echo 'no quota' >&2 && exit 1; echo 41"
     notes = stub_slurm(tmp_path, monkeypatch, sbatch=fails)
     with pytest.raises(RunError, match=r"no quota; withdrawn again: prepare \(41\), runs \(41\)"):
-        submit.submit_jobs(JOBS)
+        submit_jobs(JOBS)
     assert notes.read_text().splitlines()[-1] == "scancel 41 41"
     stub_slurm(tmp_path, monkeypatch, sbatch=fails, scancel="exit 1")
     notes.unlink()
     with pytest.raises(RunError, match="could not be withdrawn"):
-        submit.submit_jobs(JOBS)
+        submit_jobs(JOBS)
+
+
+@pytest.mark.parametrize(("at", "left"), [(1, 1), (2, 2), (3, 3)])
+def test_a_signal_while_jobs_are_submitted_leaves_all_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, left: int
+) -> None:
+    """Such as SIGHUP, when the terminal is closed."""
+    stops = f"[ $(grep -c sbatch {tmp_path}/called) = {at} ] && kill -HUP {os.getpid()}; echo 41"
+    notes = stub_slurm(tmp_path, monkeypatch, sbatch=stops)
+    before = signal.getsignal(signal.SIGHUP)
+    if at == 3:
+        assert len(submit_jobs(JOBS)) == 3
+        assert "scancel" not in notes.read_text()
+    else:
+        with pytest.raises(RunError, match="stopped by SIGHUP; withdrawn again: prepare"):
+            submit_jobs(JOBS)
+        assert notes.read_text().splitlines()[-1] == "scancel" + " 41" * left
+    assert signal.getsignal(signal.SIGHUP) == before
+
+
+def test_values_of_variables_are_read_by_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_KEY", "canary7A")
+    word = "+study.note=${oc.env:OPENAI_KEY}"
+    (run,) = submit.plan_runs([*jobs.CELL, "study.name=mine", word]).runs
+    assert word in run.words
+    assert "canary7A" not in " ".join(run.words)
 
 
 @pytest.mark.full
@@ -152,7 +264,7 @@ def test_a_closed_pipe_does_not_leave_half_a_study(tmp_path: Path, monkeypatch: 
     notes = stub_slurm(tmp_path, monkeypatch, sbatch="echo 41")
     program = tmp_path / "program.py"
     program.write_text(
-        "from slurm.submit import say, submit_jobs\n"
+        "from slurm.jobs import submit_jobs\nfrom slurm.submit import say\n"
         "for _ in range(20_000):\n    say('a line that nobody reads')\n"
         f"say(*submit_jobs({JOBS}))\nsay('end')\n"
     )
@@ -170,7 +282,8 @@ def test_a_submission_is_read_as_it_was_written(tmp_path: Path) -> None:
     study = tmp_path / "mine"
     folders = [new_folder(study) for _ in range(2)]
     assert folders[0] != folders[1]
-    runs = [run(tmp_path / "s0", 0, 0), run(tmp_path / "s1", 1)]
+    asked = Allocation(nodes=2, tasks_per_node=4, time="0-01:00:00")
+    runs = [dataclasses.replace(run(tmp_path / "s0", 0, 0), allocation=asked), run(tmp_path / "s1", 1)]
     write_submission(folders[0], runs)
     assert read_submission(folders[0]) == Submission(folder=folders[0], runs=runs)
     assert [each.name for each in submissions(study)] == [f"archbench-mine-{folders[0].name}"]

@@ -95,6 +95,16 @@ def test_a_run_is_written_once_and_from_its_record(tmp_path: Path) -> None:
     assert not parts(preempted)
 
 
+def test_a_refused_run_is_passed_over(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    refused = make_run(runs, 0, "complete")
+    result = json.loads((refused / "result.json").read_text()) | {"status": "refused"}
+    del result["training"]
+    (refused / "result.json").write_text(json.dumps(result))
+    printed = run([["study=pilot", f"runs={runs}", "mode=offline"]], tmp_path)
+    assert printed == [f"{refused}: never trained", "exit 0"]
+
+
 def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sync.main([f"runs={tmp_path}", "study=none"]) == 2
     assert "there is no run" in capsys.readouterr().err

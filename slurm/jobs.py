@@ -1,0 +1,137 @@
+"""The jobs of a submission: preparation of the data, arrays of runs, and the analysis."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from experiments.runtime.errors import RunError
+from slurm.allocation import Allocation, minutes
+from slurm.cluster import ClusterConfig
+from slurm.queue import call
+from slurm.submission import StudyRun, job_name
+
+REFERENCE = re.compile(r"\$(\w+)")
+"""The id of an earlier job in the command of a later one."""
+
+
+def by_allocation(runs: Sequence[StudyRun]) -> list[tuple[Allocation, list[StudyRun]]]:
+    """Return runs grouped by nodes, processes and GPUs, in the order of the groups' first runs.
+
+    The time limit of a group is the longest of its runs, and the cluster's where one of them has none.
+    """
+    groups: dict[Allocation, list[StudyRun]] = {}
+    for run in runs:
+        groups.setdefault(dataclasses.replace(run.allocation, time=""), []).append(run)
+    found = []
+    for asked, group in groups.items():
+        times = [run.allocation.time for run in group]
+        found.append((dataclasses.replace(asked, time=max(times, key=minutes) if all(times) else ""), group))
+    return found
+
+
+def commands(
+    cluster: ClusterConfig,
+    folder: Path,
+    runs: Sequence[StudyRun],
+    words: Sequence[str],
+    max_running: int | None = None,
+) -> dict[str, list[str]]:
+    """Return the sbatch commands in order, by job; ``$NAME`` stands for the id of an earlier job.
+
+    Runs with as many nodes, processes and GPUs are one array; all have one name, and no task index twice.
+
+    Args:
+        cluster: the cluster's file.
+        folder: of the submission, ``runs/STUDY/slurm/ID``.
+        runs: of the study; those with an array task are submitted.
+        words: for experiments.train, of the whole study.
+        max_running: tasks of each array that may run at once; None for no limit.
+    """
+    study, base = folder.parents[1], ["sbatch", "--parsable", *cluster.common_options()]
+    limit = f"%{max_running}" if max_running else ""
+    name = job_name(folder)
+    jobs = {
+        "prepare": [
+            *base, f"--job-name={name}-prepare", f"--output={folder}/prepare.out",
+            "slurm/module.sbatch", "experiments.plan", *words,
+        ],
+    }  # fmt: skip
+    groups = by_allocation([run for run in runs if run.task is not None])
+    for asked, group in groups:
+        tasks = [run.task for run in group if run.task is not None]
+        jobs["runs" if len(groups) == 1 else f"runs_{asked.name}"] = [
+            *base, f"--job-name={name}", f"--output={folder}/%a.out", "--dependency=afterany:$prepare",
+            f"--array={min(tasks)}-{max(tasks)}{limit}", *asked.options(), *cluster.array_options(),
+            "slurm/study.sbatch", str(folder),
+        ]  # fmt: skip
+    arrays = ":".join(f"${job}" for job in jobs if job != "prepare")
+    jobs["analysis"] = [
+        *base, f"--job-name={name}-analysis", f"--output={folder}/analysis.out",
+        f"--dependency=afterany:{arrays}", "slurm/module.sbatch", "analysis.compare", f"study={study.name}",
+        f"runs={study.parent}",
+    ]  # fmt: skip
+    return jobs
+
+
+def submit_jobs(jobs: Mapping[str, list[str]]) -> list[str]:
+    """Submit all the jobs, one after the other, or none: what was submitted before a failure is withdrawn.
+
+    So it is at a signal between two jobs (a closed terminal, for one). One that arrives while ``sbatch`` runs
+    waits for the id of the job.
+
+    Returns:
+        A line for each job, with its id.
+
+    Raises:
+        RunError: a job was not taken, or a signal asked to stop before the last.
+    """
+    ids: dict[str, str] = {}
+    lines = []
+    with _held_signals() as received:
+        try:
+            for name, command in jobs.items():
+                if received:
+                    raise RunError(f"stopped by {received[0].name}")
+                words = [REFERENCE.sub(lambda found: ids.get(found[1], found[0]), word) for word in command]
+                ids[name] = call(*words).strip().partition(";")[0]  # ID, or ID;CLUSTER
+                lines.append(f"{name}: job {ids[name]}: {shlex.join(words)}")
+        except BaseException as failure:
+            reason = str(failure) or type(failure).__name__
+            raise RunError(f"{reason}; {_withdraw(ids)}") from failure
+    return lines
+
+
+@contextmanager
+def _held_signals() -> Iterator[list[signal.Signals]]:
+    """Note the signals that ask to stop instead of dying of them."""
+    received: list[signal.Signals] = []
+
+    def note(number: int, frame: object) -> None:
+        received.append(signal.Signals(number))
+
+    before = {
+        number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _withdraw(ids: Mapping[str, str]) -> str:
+    """Cancel jobs that were submitted, and return what became of them."""
+    if not ids:
+        return "nothing was submitted"
+    named = ", ".join(f"{name} ({number})" for name, number in ids.items())
+    try:
+        call("scancel", *ids.values())
+    except RunError as error:
+        return f"already in the queue, and could not be withdrawn ({error}): {named}; scancel them"
+    return f"withdrawn again: {named}; nothing is left in the queue"
