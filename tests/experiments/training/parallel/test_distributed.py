@@ -24,6 +24,8 @@ from experiments.train import train as train_command
 from tests.experiments import commands
 from tests.experiments.training.parallel.together import Cases, start_together, train_together
 
+Case = tuple[str, tuple[str, ...]]
+"""The name of a setting, and words on how it is divided."""
 STEPS = 20
 WORDS = (
     *commands.TINY,
@@ -88,7 +90,7 @@ FULL = [*QUICK, *(case for case in REST if case not in QUICK)]
 FOUR = [*FULL, ("moe", (*DDP, "parallel.expert=4")), ("given", (*FSDP, "parallel.tensor=4"))]
 
 
-def title(case: tuple[str, tuple[str, ...]]) -> str:
+def title(case: Case) -> str:
     name, words = case
     return "-".join([name, *(word.rpartition(".")[2].replace("parallel=", "") for word in words)])
 
@@ -109,24 +111,51 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return trained
 
 
-def several(size: int, cases: list[Any], desk: Path) -> dict[str, Path]:
+def several(size: int, cases: list[Case], desk: Path) -> dict[str, Path]:
     named: Cases = {title(case): (*words_of(case[0]), *case[1]) for case in cases}
     return train_together(size, named, desk)
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return several(2, QUICK, tmp_path_factory.mktemp("two"))
+class Together:
+    """Cases trained by several processes, when first asked for: those of the chosen tests in one start."""
+
+    def __init__(self, size: int, request: pytest.FixtureRequest, desks: pytest.TempPathFactory) -> None:
+        self.size, self.desks = size, desks
+        used = (self.case_of(item, request) for item in request.session.items)
+        self.chosen: list[Case] = [case for case in used if case is not None]
+        self.folders: dict[str, Path] = {}
+
+    @staticmethod
+    def case_of(item: Any, request: pytest.FixtureRequest) -> Case | None:
+        """Return the case of a chosen test of this fixture; None of any other test."""
+        if item.path != request.path or request.fixturename not in item.fixturenames:
+            return None
+        case: Case | None = getattr(getattr(item, "callspec", None), "params", {}).get("case")
+        return case
+
+    def __call__(self, *cases: Case) -> dict[str, Path]:
+        """Return the run folders of cases, by title."""
+        if any(title(case) not in self.folders for case in cases):
+            by_title = {title(case): case for case in (*self.chosen, *cases)}
+            new = [case for name, case in by_title.items() if name not in self.folders]
+            self.folders |= several(self.size, new, self.desks.mktemp("together"))
+        return {title(case): self.folders[title(case)] for case in cases}
 
 
 @pytest.fixture(scope="module")
-def all_by_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return several(2, FULL[len(QUICK) :], tmp_path_factory.mktemp("all"))
+def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Together:
+    return Together(2, request, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return several(4, FOUR, tmp_path_factory.mktemp("four"))
+def all_by_two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Together:
+    """Apart from ``two``, so that no test waits for all of them."""
+    return Together(2, request, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def four(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Together:
+    return Together(4, request, tmp_path_factory)
 
 
 def losses(folder: Path) -> list[float]:
@@ -166,20 +195,19 @@ def test_two_processes_under_fsdp_do_what_one_does(alone: Callable[[str], Path],
 
 @pytest.mark.full
 @pytest.mark.parametrize("case", QUICK, ids=title)
-def test_two_processes_do_what_one_does(
-    alone: Callable[[str], Path], two: dict[str, Path], case: tuple[str, tuple[str, ...]]
-) -> None:
-    check_same(two[title(case)], alone(case[0]))
-    processes = json.loads((two[title(case)] / "provenance.json").read_text())["kernels"]["processes"]
+def test_two_processes_do_what_one_does(alone: Callable[[str], Path], two: Together, case: Case) -> None:
+    (folder,) = two(case).values()
+    check_same(folder, alone(case[0]))
+    processes = json.loads((folder / "provenance.json").read_text())["kernels"]["processes"]
     assert processes.startswith("2 processes, " + ("ddp" if "parallel=ddp" in case[1] else "fsdp"))
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("case", FULL[len(QUICK) :], ids=title)
 def test_two_processes_do_what_one_does_in_all_ways(
-    alone: Callable[[str], Path], all_by_two: dict[str, Path], case: tuple[str, tuple[str, ...]]
+    alone: Callable[[str], Path], all_by_two: Together, case: Case
 ) -> None:
-    check_same(all_by_two[title(case)], alone(case[0]))
+    check_same(all_by_two(case)[title(case)], alone(case[0]))
 
 
 @pytest.mark.full
@@ -192,10 +220,8 @@ def test_compiled_blocks_do_what_one_process_does_without(
 
 @pytest.mark.full
 @pytest.mark.parametrize("case", FOUR, ids=title)
-def test_four_processes_do_what_one_does(
-    alone: Callable[[str], Path], four: dict[str, Path], case: tuple[str, tuple[str, ...]]
-) -> None:
-    check_same(four[title(case)], alone(case[0]))
+def test_four_processes_do_what_one_does(alone: Callable[[str], Path], four: Together, case: Case) -> None:
+    check_same(four(case)[title(case)], alone(case[0]))
 
 
 def test_blocks_computed_again_give_the_same_bits(alone: Callable[[str], Path], tmp_path: Path) -> None:
@@ -235,29 +261,29 @@ def test_a_checkpoint_of_four_goes_on_with_fewer(
 
 @pytest.mark.full
 def test_a_checkpoint_of_two_goes_on_with_four(
-    alone: Callable[[str], Path], two: dict[str, Path], tmp_path: Path
+    alone: Callable[[str], Path], two: Together, tmp_path: Path
 ) -> None:
-    begun = rewound(two["average-fsdp"], tmp_path / "four", 5)
+    begun = rewound(two(("average", FSDP))["average-fsdp"], tmp_path / "four", 5)
     words = (*words_of("average"), "parallel=fsdp", f"runs={tmp_path / 'four'}")
     train_together(4, {"on": words}, tmp_path / "desk")
     check_same(begun, alone("average"))
 
 
 @pytest.mark.full
-def test_as_many_processes_resume_bit_for_bit(two: dict[str, Path], tmp_path: Path) -> None:
-    cases = {"average-fsdp": 10, "bias-ddp-expert=2": 5, "given-tensor": 15}
-    by_title = {title(case): case for case in QUICK}
+def test_as_many_processes_resume_bit_for_bit(two: Together, tmp_path: Path) -> None:
+    cases: dict[Case, int] = {("average", FSDP): 10, ("bias", SHARED): 5, ("given", CUT): 15}
+    before = two(*cases)
     copies, again = {}, {}
-    for number, (name, step) in enumerate(cases.items()):
-        runs = tmp_path / str(number)
-        copies[name] = rewound(two[name], runs, step)
-        setting, words = by_title[name]
+    for number, (case, step) in enumerate(cases.items()):
+        runs, name = tmp_path / str(number), title(case)
+        copies[name] = rewound(before[name], runs, step)
+        setting, words = case
         again[name] = (*words_of(setting), *words, f"runs={runs}")
     train_together(2, again, tmp_path / "desk")
     for name, copy in copies.items():
-        assert commands.untimed(copy) == commands.untimed(two[name]), name
+        assert commands.untimed(copy) == commands.untimed(before[name]), name
         for file in ("model", "optimizer"):
-            ours, theirs = tensors(copy, file), tensors(two[name], file)
+            ours, theirs = tensors(copy, file), tensors(before[name], file)
             assert all(torch.equal(ours[key], theirs[key]) for key in theirs), name
 
 
