@@ -15,6 +15,7 @@ from experiments.training.ema import averaged, update_average
 from experiments.training.lr_schedule import learning_rate_factor, set_learning_rate
 from experiments.training.optimizers.adamw import AdamW
 from experiments.training.optimizers.muon import Muon
+from experiments.training.optimizers.nadam import NAdam
 from experiments.training.optimizers.parameter_groups import parameter_groups
 from experiments.training.optimizers.sgd import SGD
 from experiments.training.schedules.wsd import decayed_steps
@@ -256,7 +257,31 @@ def test_sgd_by_hand():
         assert model.bias.item() == pytest.approx(bias)
 
 
-@pytest.mark.parametrize("config", [AdamW(), Muon(), SGD()], ids=lambda config: type(config).__name__)
+def test_nadam_by_hand():
+    """Dozat 2016, algorithm 8, with its schedule of the momentum; the decay is decoupled."""
+    config = NAdam(
+        learning_rate=0.1, betas=[0.9, 0.99], weight_decay=0.2, schedule="constant", warmup_fraction=0.0
+    )
+    model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        model.weight.fill_(2.0)
+    optimizer, weight, first, second, product = config.build(model), 2.0, 0.0, 0.0, 1.0
+    for t in range(1, 4):
+        optimizer.zero_grad()
+        (model(torch.ones(1, 1, dtype=torch.float64)) ** 2 / 2).sum().backward()
+        now, ahead = (0.9 * (1 - 0.5 * 0.96 ** (at * 0.004)) for at in (t, t + 1))
+        product *= now
+        first, second = 0.9 * first + 0.1 * weight, 0.99 * second + 0.01 * weight**2
+        step = ahead * first / (1 - product * ahead) + (1 - now) * weight / (1 - product)
+        weight = weight * (1 - 0.1 * 0.2) - 0.1 * step / ((second / (1 - 0.99**t)) ** 0.5 + 1e-8)
+        set_learning_rate(optimizer, t - 1, 3, config)
+        optimizer.step()
+        assert model.weight.item() == pytest.approx(weight)
+
+
+@pytest.mark.parametrize(
+    "config", [AdamW(), Muon(), NAdam(), SGD()], ids=lambda config: type(config).__name__
+)
 @pytest.mark.parametrize("name", ["decoder", "moe", "s4"])
 def test_moments_that_were_saved_continue_as_if_they_had_not_been(config, name):
     def steps(model, optimizer, first):
