@@ -21,8 +21,11 @@ from omegaconf import OmegaConf
 from experiments.config.structured import typed
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError, RunError, nearest_folder
 from experiments.runtime.run_lock import writer
+from experiments.runtime.yaml_state import read_yaml
 from experiments.tracking.run_files import HASHED, damaged_files
 from experiments.tracking.run_folder import RunFolder
+
+AGAIN = "remove the run's folder to begin again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,15 +130,17 @@ def _check_checkpoints(folder: Path, report: Report) -> None:
 def _caches(folder: Path, report: Report) -> set[Path]:
     """Return the folder of prepared tokens that the configuration of a run names, if it is there."""
     path = folder / "config.yaml"
+    if not path.exists():
+        return set()
     try:
-        task: Any = OmegaConf.to_container(OmegaConf.load(path))["task"]  # type: ignore[call-overload,index]
-        name = task.get("cache_dir")
-    except FileNotFoundError:
+        task = read_yaml(path, AGAIN).get("task")
+    except RunError as error:
+        report.records.append(str(error))
         return set()
-    except Exception as error:  # whatever a damaged file makes the reader of YAML say
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        report.records.append(f"{path}: cannot be read ({reason}): remove the run's folder to begin again")
+    if not isinstance(task, dict):
+        report.records.append(f"{path}: cannot be read (it has no task): {AGAIN}")
         return set()
+    name = task.get("cache_dir")
     return {Path(name)} if name and Path(name).is_dir() else set()
 
 

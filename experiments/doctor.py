@@ -109,10 +109,12 @@ def _services() -> Iterator[tuple[str, str]]:
         yield "--", "no SLURM: archbench submit needs sbatch and squeue on the path"
     from experiments.tracking.wandb import signed_in
 
-    if signed_in():
-        yield "ok", "W&B: there is an API key"
-    else:
-        yield "--", "W&B: no API key, so tracking=wandb cannot upload: wandb login, or tracking=wandb_offline"
+    remedy = "so tracking=wandb cannot upload: wandb login, or tracking=wandb_offline"
+    try:
+        found = signed_in()
+        yield ("ok", "W&B: there is an API key") if found else ("--", f"W&B: no API key, {remedy}")
+    except ValueError as error:
+        yield "--", f"{error}, {remedy}"
     yield (("ok", "git") if shutil.which("git") else ("--", "no git: commits are not recorded"))
 
 

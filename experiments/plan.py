@@ -29,7 +29,9 @@ from experiments.config.sections import read_sections
 from experiments.config.size_target import AXIS_UNITS
 from experiments.run.live_view import Planned, watch
 from experiments.runtime.console import count
-from experiments.runtime.errors import ConfigError, RunError
+from experiments.runtime.errors import CheckpointError, ConfigError, RunError
+from experiments.runtime.preemption import stops_at_once
+from experiments.runtime.run_status import RunStatus
 from experiments.runtime.secrets import redact
 from experiments.tracking.run_folder import RunFolder
 
@@ -64,7 +66,9 @@ def main() -> None:
     for line in dict.fromkeys(_notes):
         console.print(line)
     for table in _tables():
+        console.print()
         console.print(table)
+    console.print()
     if _estimated:
         _print_estimates(console)
     refused = [cell for cell in _cells if cell["status"] == "refused"]
@@ -108,13 +112,14 @@ def _collect(cfg: DictConfig) -> None:
 
         key = f"{settings.cell}-{settings.digest}"
         cell = {"cell": settings.cell, "task": settings.names.task, "key": key, "seed": settings.seed}
-        priced, stands_in = with_stand_in(settings)
+        with stops_at_once():  # it may prepare data
+            priced, stands_in = with_stand_in(settings)
+            planned = plan(priced)
         if stands_in:
             _notes.append(
                 f"{settings.names.task} is not prepared yet: it is priced on the embedded text, "
                 "and its first run prepares it"
             )
-        planned = plan(priced)
         _cells.append({**cell, "status": _status(settings), **planned.cost})
         if settings.device.peak_flops is not None and all(key != known for known, _ in _estimated):
             found = estimate(priced, planned)
@@ -147,11 +152,14 @@ def _note(cfg: DictConfig) -> None:
 
 
 def _status(settings: Settings) -> str:
-    """``done``, ``stored``, ``failed: why``, ``begun, step N`` or ``missing``."""
+    """``done``, ``stored``, ``failed: why``, ``unreadable: why``, ``begun, step N`` or ``missing``."""
     from experiments.run.stored_rows import stored_status
 
     folder = RunFolder(settings.folder)
-    result = folder.result()
+    try:
+        result = folder.result()
+    except CheckpointError as error:  # the other cells are listed all the same
+        return f"{RunStatus.UNREADABLE}: {str(error).splitlines()[0]}"
     if result is not None:
         if result["status"] == "complete":
             return "done"
@@ -235,7 +243,8 @@ def _statuses(seeds: list[dict[str, Any]]) -> str:
 
 
 def _empty(*columns: str) -> rich.table.Table:
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    """Return a table without rows, in which cells and numbers are whole: their columns stand close."""
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD, padding=(0, 0), pad_edge=False, show_edge=False)
     table.add_column("cell", no_wrap=True)
     for name in columns:
         last = name == "status"

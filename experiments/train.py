@@ -11,6 +11,7 @@ that is refused leaves a record, and the others are trained.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from experiments.config.sections import read_sections
 from experiments.run.refusal import AskedCell, refuse_uncomposed
 from experiments.run.study_summary import summary
 from experiments.runtime.errors import ConfigError, RunError
+from experiments.runtime.preemption import stops_at_once
 from experiments.runtime.rank import process_rank
 from experiments.tracking.run_folder import RunFolder
 
@@ -34,7 +36,8 @@ def train(cfg: DictConfig) -> float:
     """Trains the cell and gives what a sweeper that searches may minimise: its score on validation."""
     asked, settings = AskedCell.composed(cfg), None
     try:
-        settings = _read(cfg)
+        with stops_at_once() if process_rank().size == 1 else nullcontext():
+            settings = _read(cfg)
         asked.forget(settings.folder)
         if not _stored(settings):
             _execute(settings)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.cli import parquet
+from analysis.cli import csv_text, parquet
 from analysis.figures.matplotlib_export import printed
 from analysis.report.page import Findings
 from analysis.stats.comparisons import comparisons
@@ -69,7 +69,7 @@ def contents(frame: pd.DataFrame, found: Findings) -> Contents:
             name: printed(figure, "png") for name, figure in found.figures.items() if figure is not None
         },
         files={f"{name}.parquet": parquet(table) for name, table in tables.items()}
-        | {f"{name}.csv": table.to_csv(index=False).encode() for name, table in tables.items()},
+        | {f"{name}.csv": csv_text(table).encode() for name, table in tables.items()},
         warnings=study_warnings(frame),
     )
 

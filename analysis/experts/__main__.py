@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.cli import parquet, run_command, write
+from analysis.cli import csv_text, parquet, run_command, write
 from analysis.experts.figures import coactivation_figure, share_figure, training_figure
 from analysis.experts.recordings import DOMAINS, domain_tasks, follow, load_recordings, open_run
 from analysis.experts.tables import (
@@ -160,7 +160,7 @@ def publish(findings: Findings, folder: Path) -> None:
     print(findings.text())
     contents: dict[str, str | bytes] = {"experts.md": findings.markdown()}
     for name, frame in findings.frames.items():
-        contents[f"experts_{name}.csv"] = frame.to_csv(index=False)
+        contents[f"experts_{name}.csv"] = csv_text(frame)
         contents[f"experts_{name}.parquet"] = parquet(frame)
     contents |= {
         f"experts_{name}.svg": figure_bytes(figure, "svg") for name, figure in findings.figures().items()

@@ -11,6 +11,7 @@ import yaml
 
 from experiments.config.legacy import upgrade
 from experiments.runtime.errors import DataError
+from experiments.runtime.yaml_state import check_nesting
 
 
 class UnreadableError(DataError):
@@ -46,6 +47,7 @@ def _sections(text: str) -> dict[str, str]:
     """
     starts = [match.start() for match in re.finditer(r"^\w+:", text, flags=re.MULTILINE)]
     if text[: starts[0] if starts else None].strip():  # something else stands first, such as flow style
+        check_nesting(text)
         config = yaml.CSafeLoader(text).get_single_data()
         if not isinstance(config, dict):
             raise ValueError("it has no sections")
@@ -59,6 +61,7 @@ def _sections(text: str) -> dict[str, str]:
 def _flat(section: str) -> dict[str, Any]:
     """Return one section as dotted keys; the caller must not change it."""
     flat: dict[str, Any] = {}
+    check_nesting(section)
 
     def collect(prefix: str, value: Any) -> None:
         if isinstance(value, dict):

@@ -1,7 +1,8 @@
-"""Groups that a person chose by name, and studies that override what is in them.
+"""What a person types wins, or is refused with the key that is in the way.
 
-``study=compare budget=smoke`` would train the tokens of the study: its YAML is composed after that of the
-budget. What a person types wins, or is refused with the key that is in the way.
+``study=compare budget=smoke`` would train the tokens of the study, whose YAML is composed after that of the
+budget. ``scale.targets.total=5000`` would change nothing where FLOPs are held equal. ``~optimizer`` would
+train with the defaults of its dataclass.
 """
 
 from __future__ import annotations
@@ -13,10 +14,59 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.folder import CONF
+from experiments.config.size_target import AXIS_UNITS
 from experiments.runtime.errors import ConfigError
 
 BESIDE = ("study", "task", "backbone")
 """Groups whose YAML files a study adjusts on purpose, in all of its runs."""
+
+
+def check_words(cfg: DictConfig, hydra: Any, words: Sequence[str]) -> None:
+    """Refuse words that would have no effect, or another one than they say. Raises ConfigError.
+
+    Args:
+        cfg: the composed configuration, without the part ``hydra``.
+        hydra: that part.
+        words: what was typed.
+    """
+    _refuse_deletions(words)
+    _refuse_other_axes(cfg, words)
+    check_chosen_groups(cfg, hydra, words)
+
+
+def _refuse_deletions(words: Sequence[str]) -> None:
+    """Refuse ``~KEY``: what is deleted would be replaced by a default in silence."""
+    for word in words:
+        key = word[1:].partition("=")[0]
+        if not word.startswith("~") or key.startswith(("hydra", "study.")):
+            continue
+        if (CONF / key).is_dir():
+            names = ", ".join(sorted(path.stem for path in (CONF / key).glob("*.yaml")))
+            remedy = f"choose one of its YAML files, {key}=NAME: {names}"
+        else:
+            remedy = f"set another value, {key}=VALUE (null where there may be none)"
+        raise ConfigError(f"~{key}: cannot be deleted, a default would silently take its place; {remedy}")
+
+
+def _refuse_other_axes(cfg: DictConfig, words: Sequence[str]) -> None:
+    """Refuse targets of axes that are not held equal, unless that of ``scale.axis`` was typed beside them."""
+    prefix = "scale.targets."
+    given = [word.lstrip("+").partition("=") for word in words]
+    typed = {
+        key.removeprefix(prefix): key for key, _, value in given if key.startswith(prefix) and value != "null"
+    }
+    axis = _raw(cfg, "scale.axis")
+    if "${" in str(axis):  # a study holds another axis equal in each of its arms
+        return
+    read = {axis}
+    if OmegaConf.select(cfg, "budget.tokens_per_parameter") is not None:
+        read.add("total")  # counts the tokens
+    if typed and not read & set(typed) and set(typed) <= set(AXIS_UNITS):
+        other, key = next(iter(typed.items()))
+        raise ConfigError(
+            f"{key}: scale.axis={axis} is in the way, so that this target changes nothing: add "
+            f"scale.axis={other} to hold {AXIS_UNITS[other]} equal, or set {prefix}{axis} instead"
+        )
 
 
 def check_chosen_groups(cfg: DictConfig, hydra: Any, words: Sequence[str]) -> None:

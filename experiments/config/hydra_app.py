@@ -24,40 +24,16 @@ from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 import experiments.config.schema  # noqa: F401  # registers the sections that the YAML files extend
-from experiments.config.chosen_groups import check_chosen_groups
+from experiments.config.chosen_groups import check_words
 from experiments.config.folder import CONF
-from experiments.config.legacy import renamed_key, renamed_option
-from experiments.runtime.errors import ConfigError, Preempted, RunError, nearest
+from experiments.config.messages import explain, refuse_unreadable
+from experiments.runtime.errors import ConfigError, Preempted, RunError
 from experiments.runtime.rank import process_rank
 from experiments.runtime.secrets import redact
-
-SYNONYMS = {
-    **dict.fromkeys(("lr", "learning_rate", "max_lr"), "optimizer.learning_rate"),
-    **dict.fromkeys(("model", "arch", "architecture"), "backbone"),
-    **dict.fromkeys(("data", "dataset", "corpus"), "task"),
-    **dict.fromkeys(
-        ("epochs", "num_epochs", "max_epochs", "max_steps", "steps", "num_steps"), "budget.tokens"
-    ),
-    **dict.fromkeys(("batch_size", "bsz", "train_batch_size"), "budget.batch_size"),
-    **dict.fromkeys(("wd", "weight_decay"), "optimizer.weight_decay"),
-    **dict.fromkeys(("warmup", "warmup_steps", "warmup_ratio"), "optimizer.warmup_fraction"),
-    **dict.fromkeys(("seq_len", "max_length", "block_size", "context_length"), "task.sequence_length"),
-    **dict.fromkeys(("precision", "dtype", "bf16", "fp16"), "device.precision"),
-    **dict.fromkeys(("wandb", "logger"), "tracking"),
-    **dict.fromkeys(("loss",), "objective"),
-}
-"""Usual names of other programs, and ours."""
-
-EXTRAS = {
-    ("hydra/sweeper", "optuna"): "optuna",
-    ("hydra/launcher", "submitit_slurm"): "slurm",
-    ("hydra/launcher", "submitit_local"): "slurm",
-}
-"""Options that a package of an extra brings."""
 
 Function = Callable[[DictConfig], object]
 
@@ -86,6 +62,7 @@ def start(
     sweep = _Sweep(config_name, refused)
     try:
         try:
+            refuse_unreadable(sys.argv[1:])
             with sweep.checked():
                 hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(one_job)()
         finally:
@@ -96,6 +73,8 @@ def start(
     except _CommandError as error:
         _fail(str(error), error.exit_code)
     except RunError as error:
+        if sweep.config is None:  # no cell has begun
+            _fail(str(error), error.exit_code)
         _fail(f"at least one cell failed, first: {error}", error.exit_code)
     except (HydraException, OmegaConfBaseException) as error:
         _fail(explain(error, config_name), 2)
@@ -143,7 +122,7 @@ class _Sweep:
             try:
                 cfg = loader.load_sweep_config(master_config=sweeper.config, sweep_overrides=list(words))
                 with open_dict(cfg):
-                    check_chosen_groups(cfg, cfg.pop("hydra"), list(words))
+                    check_words(cfg, cfg.pop("hydra"), list(words))
             except (HydraException, OmegaConfBaseException, ConfigError) as error:
                 wrong[place] = error
         if wrong and (len(wrong) == len(batch) or not isinstance(batch, list)):
@@ -171,7 +150,7 @@ def _run_job(function: Function | str, cfg: DictConfig) -> object:
         (Path(HydraConfig.get().sweep.dir) / "multirun.yaml").unlink(missing_ok=True)
     try:
         if HydraConfig.get().mode == RunMode.RUN:
-            check_chosen_groups(cfg, HydraConfig.get(), HydraConfig.get().overrides.task)
+            check_words(cfg, HydraConfig.get(), HydraConfig.get().overrides.task)
         return (_imported(function) if isinstance(function, str) else function)(cfg)
     except RunError as error:
         if HydraConfig.get().mode == RunMode.RUN:
@@ -223,52 +202,3 @@ def literal(words: list[str]) -> list[str]:
             word = f"{key}={value}"
         quoted.append(word)
     return quoted
-
-
-def explain(error: Exception, config_name: str = "config") -> str:
-    """Hydra's message in one line, with the nearest valid name where one was mistyped."""
-    chain: list[BaseException] = [error]
-    while chain[-1].__cause__ is not None:
-        chain.append(chain[-1].__cause__)
-    text = "\n".join(str(e) for e in chain)
-    if found := re.search(r"Could not find '([\w/]+)/([^']+)'", text):
-        return _unknown_option(found[1], found[2], text)
-    if found := re.search(r"Could not override '([^']+)'", text):
-        return _unknown_key(found[1], config_name)
-    if isinstance(chain[-1], OmegaConfBaseException):  # names key, value and type
-        return f"{chain[-1].full_key}: {str(chain[-1]).splitlines()[0]}"
-    return " ".join(line.strip() for line in str(error).strip().splitlines() if line.strip())
-
-
-def _unknown_option(group: str, option: str, text: str) -> str:
-    listed = text.split(f"options in '{group}':", 1)[-1].splitlines()
-    options = [line.strip() for line in listed if re.fullmatch(r"\s*[\w.-]+\s*", line)]
-    if (now := renamed_option(group, option)) is not None:
-        return f"{group}={option} is now {group}={now}"
-    if (extra := EXTRAS.get((group, option))) is not None:
-        return f"{group}={option}: its package is not installed: pip install 'archbench[{extra}]'"
-    return f"{group}={option}: there is no conf/{group}/{option}.yaml{nearest(option, options)}"
-
-
-def _unknown_key(key: str, config_name: str) -> str:
-    parent, _, leaf = key.rpartition(".")
-    known = _keys(parent, config_name)
-    if (now := renamed_key(key, set(known))) is not None:
-        return f"{key} is now {now}"
-    if (ours := SYNONYMS.get(leaf)) is not None:
-        return f"{key}: there is no such key; did you mean '{ours}'?"
-    return f"{key}: there is no such key{nearest(leaf, known)}"
-
-
-def _keys(parent: str, config_name: str) -> list[str]:
-    """The keys beside a mistyped one: those of the configuration without the overrides of single keys."""
-    groups = [word for word in sys.argv[1:] if re.fullmatch(r"[a-z_]+=[\w.-]+", word)]
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        try:
-            cfg = hydra.compose(
-                config_name, overrides=[g for g in groups if (CONF / g.split("=")[0]).is_dir()]
-            )
-        except HydraException:
-            return []
-    node = OmegaConf.select(cfg, parent) if parent else cfg
-    return [str(key) for key in node] if isinstance(node, DictConfig) else []

@@ -120,7 +120,9 @@ def load_schedule(name: str) -> Schedule:
     if "." not in name:
         known = sorted(path.stem for path in SCHEDULES.glob("[a-z]*.py"))
         if name not in known:
-            raise ValueError(f"schedule={name!r}{nearest(name, known)} (of {', '.join(known)})")
+            hint = nearest(name, known)
+            listed = "" if "options: " in hint else f" (of {', '.join(known)})"
+            raise ValueError(f"schedule={name!r}{hint}{listed}")
         return cast(Schedule, importlib.import_module(f"experiments.training.schedules.{name}"))
     if not is_own(name.partition(".")[0]):
         raise ValueError(f"schedule={name!r} is not a module of this project or of yours")

@@ -29,11 +29,11 @@ class ParallelConfig:
     """``block`` keeps only the input of each block and computes the rest again: less memory, a third more
     work."""
     nodes: int | None = None
-    """Nodes that ``archbench plan`` counts with for each run; null for one. A submission takes those of the
-    cluster's file."""
+    """Nodes that ``archbench submit`` asks for and ``archbench plan`` counts with, for each run; null for
+    those of the cluster's file, and for one in a plan. Training itself takes the processes that are there."""
     gpus_per_node: int | None = None
-    """GPUs on each node that ``archbench plan`` counts with, a process each; null for one. A submission takes
-    the tasks of the cluster's file."""
+    """GPUs on each of these nodes, with a process for each; null as above. With ``device=cpu`` it is the
+    number of processes alone."""
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:

@@ -87,6 +87,8 @@ def parse_sections(tree: dict[str, Any]) -> Sections:
         raise ConfigError(f"seed={tree['seed']} must be a whole number from 0 to {2**31 - 1}")
     study = str(tree["study"].get("name") or "")
     check_file_name("study.name", study)
+    if not str(tree["runs"]).strip():
+        raise ConfigError(f"runs={str(tree['runs'])!r} must name a folder: '.' is the one you are in")
     return Sections(
         names=names,
         scale=typed(ScaleConfig, tree["scale"], "scale"),

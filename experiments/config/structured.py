@@ -22,6 +22,7 @@ from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBas
 
 from experiments.config.legacy import renamed_key, renamed_pattern, upgrade_target
 from experiments.runtime.errors import ConfigError, nearest
+from experiments.runtime.secrets import redact
 
 T = TypeVar("T")
 
@@ -29,8 +30,20 @@ PROJECT = ("architectures", "experiments")
 """The packages whose classes a configuration may name, wherever they are installed."""
 
 
+LONGEST_NAME = 100
+"""Characters of a name at most: file systems take 255 bytes, and others are made of it."""
+
+
 def check_file_name(key: str, value: str) -> None:
     """Names become folders, and must not lead out of theirs."""
+    if redact(value) != value:
+        raise ConfigError(
+            f"{key} looks like a secret, and names a folder that others can read: choose another name"
+        )
+    if len(value) > LONGEST_NAME:
+        raise ConfigError(
+            f"{key} has {len(value)} characters and names a folder: at most {LONGEST_NAME} characters"
+        )
     if not value or not all(c.isalnum() or c in "-_." for c in value) or value.startswith((".", "-")):
         raise ConfigError(
             f"{key}={value!r} names a folder: use letters, digits, '-', '_' and '.' only, and begin "
@@ -69,17 +82,19 @@ def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
             raise ConfigError(
                 _no_list(where, OmegaConf.select(OmegaConf.create(values), error.full_key or ""))
             ) from None
-        hint = _whole_number(where, values, error) if "converted to Integer" in str(error) else ""
+        hint = ""
+        if "converted to Integer" in str(error):
+            value = OmegaConf.select(OmegaConf.create(values), error.full_key or "")
+            hint = whole_number_hint(where, str(value))
         raise ConfigError(f"{where}: {first_line(error)}{hint}") from None
     except ValueError as error:
         raise ConfigError(f"{key}: {error}" if key else str(error)) from None
 
 
-def _whole_number(key: str, values: dict[str, Any], error: OmegaConfBaseException) -> str:
-    """Return a hint where an integer was written as 1e6 or 1M."""
-    text = str(OmegaConf.select(OmegaConf.create(values), error.full_key or ""))
+def whole_number_hint(key: str, text: str) -> str:
+    """Return what to write where an integer was given as 1e6 or 1M; empty where it is neither."""
     found = re.fullmatch(r"([\d.]+(?:e\+?\d+)?)([kKmMgGbB]?)", text)
-    if found is None:
+    if found is None or found[1].count(".") > 1:
         return ""
     number = float(found[1]) * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9}[found[2].lower()]
     return f"; write {key}={number:.0f}" if number.is_integer() else ""

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from experiments.data.local_files import parquet_bytes
 from experiments.runtime.errors import CheckpointError
 
 LOCK = ".preparing"
@@ -39,7 +38,13 @@ def text_bytes(paths: Sequence[Path], column: str) -> int:
     Rows of JSON are left out: they may hold much besides their text.
     """
     plain = sum(path.stat().st_size for path in paths if path.suffix in (".txt", ".md"))
-    return plain + sum(parquet_bytes(path, column) for path in paths if path.suffix == ".parquet")
+    parquet = [path for path in paths if path.suffix == ".parquet"]
+    if not parquet:
+        return plain
+    # Arrow takes half a second to import: only where there is such a file.
+    from experiments.data.parquet_files import parquet_bytes
+
+    return plain + sum(parquet_bytes(path, column) for path in parquet)
 
 
 @contextmanager

@@ -10,17 +10,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import pyarrow
-import pyarrow.parquet
-
 from experiments.data.chunk_hashes import file_hash
 from experiments.data.document import Document, text_of_row
-from experiments.runtime.errors import DataError, nearest
+from experiments.runtime.errors import DataError
 
-BLOCK = 2**26
-"""Bytes of Parquet rows that are unpacked at once."""
-SAMPLED_ROWS = 16
-"""Rows from which the unpacked size of a Parquet file is estimated."""
 SUFFIXES = (".txt", ".md", ".json", ".jsonl", ".parquet")
 
 
@@ -115,7 +108,10 @@ def rows_of_file(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, obje
     elif path.suffix == ".jsonl":
         yield from _jsonl_rows(path)
     elif path.suffix == ".parquet":
-        yield from _parquet_rows(path, columns)
+        # Arrow takes half a second to import: only where there is such a file.
+        from experiments.data.parquet_files import parquet_rows
+
+        yield from parquet_rows(path, columns)
     else:
         yield from _csv_rows(path, {".csv": ",", ".tsv": "\t"}[path.suffix])
 
@@ -173,48 +169,3 @@ def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[str, object]]:
             yield f"line {reader.line_num}", dict(zip(names, values, strict=True))
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}; mend the line") from None
-
-
-def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, object]]:
-    file, wanted = _parquet(path, columns)
-    rows_at_once = max(1, min(1024, BLOCK // max(1, _row_bytes(path, file, wanted))))
-    row = 0
-    for block in _blocks(path, file, wanted, rows_at_once):
-        for value in block.to_pylist():
-            yield f"row {row}", value
-            row += 1
-
-
-def parquet_bytes(path: Path, column: str) -> int:
-    """Return the bytes of a column once it is unpacked, from its first rows. Raises DataError."""
-    file, wanted = _parquet(path, [column])
-    return file.metadata.num_rows * _row_bytes(path, file, wanted)
-
-
-def _parquet(path: Path, columns: Sequence[str]) -> tuple[pyarrow.parquet.ParquetFile, list[str]]:
-    """Return a Parquet file, and the columns to read of it. Raises DataError."""
-    try:
-        file = pyarrow.parquet.ParquetFile(path)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a Parquet file ({error}); mend it or fetch it again") from None
-    names = file.schema_arrow.names
-    wanted = [column if column in names else column.partition(".")[0] for column in columns]
-    for column in wanted:
-        if column not in names:
-            raise DataError(f"{path}: no column '{column}'{nearest(column, names)} Set task.column")
-    return file, wanted
-
-
-def _row_bytes(path: Path, file: pyarrow.parquet.ParquetFile, wanted: list[str]) -> int:
-    """Return the mean bytes of the first rows; a small file may unpack to more than any memory holds."""
-    first = next(_blocks(path, file, wanted, SAMPLED_ROWS), None)
-    return first.nbytes // first.num_rows if first is not None and first.num_rows else 0
-
-
-def _blocks(
-    path: Path, file: pyarrow.parquet.ParquetFile, wanted: list[str], rows: int
-) -> Iterator[pyarrow.RecordBatch]:
-    try:
-        yield from file.iter_batches(batch_size=rows, columns=wanted)
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{path}: is damaged ({error}); mend it or fetch it again") from None

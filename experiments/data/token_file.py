@@ -32,7 +32,6 @@ from experiments.data.corpus import (
     SPLITS,
     CorpusConfig,
     carved_by_position,
-    carved_splits,
     documents,
     identity,
 )
@@ -78,6 +77,8 @@ class Meta(TypedDict):
     tokenizer: dict[str, Any]
     references: dict[str, float]
     hashes: NotRequired[dict[Literal["train", "validation", "test"], SplitHashes]]
+    cut: NotRequired[bool]
+    """True where the files hold so few documents that the end of each is held out."""
     checksum: NotRequired[str]
 
 
@@ -96,6 +97,14 @@ class TokenFile:
     def fingerprint(self) -> str:
         """Identifies tokens and tokenizer, 16 hexadecimal digits."""
         return self.meta["fingerprint"]
+
+    @property
+    def note(self) -> str | None:
+        """Return how splits came about where that needs saying: documents were cut."""
+        if not self.meta.get("cut"):
+            return None
+        carved = " and ".join(self.meta["source"]["carved"])
+        return f"so few documents that a split would be empty: {carved} are the end of each, after a gap"
 
 
 def open_token_file(
@@ -253,12 +262,6 @@ def _prepare(
 ) -> None:
     """Writes everything into ``folder``; ``meta.json`` last."""
     progress = _Progress()
-    if carved_by_position(corpus):
-        print(
-            "note: so few documents that a split would be empty: the end of each is held out, after a gap "
-            f"({', '.join(carved_splits(corpus))})",
-            file=sys.stderr,
-        )
     train_texts = (
         document.text
         for split, document in progress.follow("learning a tokenizer", documents(corpus))
@@ -294,6 +297,8 @@ def _prepare(
         },
         "references": _references(folder, dtype, tokenizer, writers),
     }
+    if carved_by_position(corpus):
+        meta["cut"] = True
     meta = {**meta, "checksum": _checksum(meta)}
     (folder / META).write_text(json.dumps(meta, indent=2, sort_keys=True) + "\n")
 

@@ -122,6 +122,8 @@ def _execute(
     record = {**run_identity(settings), **planned.cost, "fingerprint": planned.task.fingerprint}
     if training_set := describe_training_set(planned.task):
         record["training_set"] = training_set
+    if planned.task.note is not None:
+        record["data_note"] = planned.task.note
     if settings.init_from is not None:
         record["initial"] = {
             "path": str(settings.init_from.path),
@@ -146,6 +148,8 @@ def _execute(
         f"{count(planned.cost['flops_per_token'])} FLOPs per token; "
         f"{matched.words}; {settings.folder}"
     )
+    if planned.task.note is not None:
+        console.log(f"note: {planned.task.note}")
     if training_set:
         shares = [
             f"{'not compared' if share is None else f'{share:.1%}'} of {split}"

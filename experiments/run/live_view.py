@@ -97,26 +97,26 @@ def look(planned: Planned) -> Look:
             planned=planned,
             status=str(result["status"]),
             message=" ".join(str(result.get("message") or "").split()),
-            tokens=_amount(training, "tokens"),
-            seconds=_amount(training, "seconds"),
+            tokens=amount(training, "tokens"),
+            seconds=amount(training, "seconds"),
         )
     if not folder.exists():
         return Look(planned=planned, status="missing")
-    rows = _last_rows(folder / "metrics.jsonl")
+    rows = last_rows(folder / "metrics.jsonl")
     last = max(rows.values(), key=lambda row: row["step"], default={})
     writer = lock.writer(folder)
     return Look(
         planned=planned,
         status="running" if writer else "interrupted",
         writer=writer or "",
-        tokens=_amount(last, "tokens"),
-        seconds=_amount(last, "seconds"),
+        tokens=amount(last, "tokens"),
+        seconds=amount(last, "seconds"),
         train=rows.get("train"),
         validation=rows.get("validation"),
     )
 
 
-def _amount(row: dict[str, Any], key: str) -> float:
+def amount(row: dict[str, Any], key: str) -> float:
     """Return a number of a row; 0 where it has none."""
     value = row.get(key)
     return float(value) if isinstance(value, int | float) else 0.0
@@ -244,7 +244,7 @@ def _number(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, int | float) else str(value or "")
 
 
-def _last_rows(path: Path) -> dict[str, dict[str, Any]]:
+def last_rows(path: Path) -> dict[str, dict[str, Any]]:
     """The last row of each kind at the end of metrics.jsonl."""
     try:
         with path.open("rb") as file:

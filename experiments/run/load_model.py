@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 
 from architectures.backbone import Backbone, Capabilities
 from experiments.config.legacy import upgrade
@@ -36,6 +35,7 @@ from experiments.run.model_files import (
 from experiments.run.plan import build_task
 from experiments.run.size_solver import Sizes
 from experiments.runtime.errors import ConfigError, DataError
+from experiments.runtime.yaml_state import read_yaml
 from experiments.tasks.task import Batch, Task
 from experiments.tasks.text.text import Text
 
@@ -116,12 +116,11 @@ def read_run(path: Path) -> StoredRun:
         ConfigError: the file is missing or damaged, or names a class that is not there.
     """
     file = path / "config.yaml"
+    stored = read_yaml(file, "restore it; training the run again writes it anew")
     try:
-        stored = OmegaConf.to_container(OmegaConf.load(file))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: cannot be read: {error}") from None
-    assert isinstance(stored, dict)
-    tree = upgrade({str(key): value for key, value in stored.items()})
+        tree = upgrade(stored)
+    except Exception as error:  # of sections that are none
+        raise ConfigError(f"{file}: cannot be read ({error})") from error
     for key in ("names", "objective", "task", "seed"):
         if key not in tree:
             raise ConfigError(f"{file}: it has no {key}: it is not the configuration of a run")

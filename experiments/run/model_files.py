@@ -33,6 +33,7 @@ from experiments.training.checkpoint import newest
 from experiments.training.state_dict import model_tensors
 
 RECORD = "model.json"
+"""File beside the checkpoints of a run, with all that is needed to build the module again."""
 REMEDY = "restore it; training the run again writes it anew"
 
 
@@ -43,16 +44,13 @@ class Stored(TypedDict):
 
 
 class ModelRecord(TypedDict):
-    """model.json of this version."""
+    """model.json of this version, which has a ``checksum`` too; those of earlier versions may have none."""
 
     name: str
     backbone: dict[str, Any]
     vocab_size: int
     max_length: int
     tokenizer: str | None
-
-
-"""File beside the checkpoints of a run, with all that is needed to build the module again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +158,9 @@ def read_model_spec(path: Path) -> ModelSpec:
         tree = upgrade(dict(stored))
         if (reason := mismatch(tree, ModelRecord)) is not None:
             raise CheckpointError(f"{path / RECORD}: is damaged ({reason}): {REMEDY}")
+        if unknown := sorted(tree.keys() - {*ModelRecord.__annotations__, "checksum"}):
+            # Without this, damage to the word "checksum" would make it a file of an earlier version.
+            raise CheckpointError(f"{path / RECORD}: is damaged (no version writes {unknown[0]!r}): {REMEDY}")
         section = dict(tree["backbone"])
         target = section.pop("_target_")
         cls: type[Backbone] = load_class(target, Backbone, "backbone")  # type: ignore[type-abstract]

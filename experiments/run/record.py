@@ -58,7 +58,7 @@ def begin_record(
             settings.device.precision,
             {"task": settings.names.task, "fingerprint": planned.task.fingerprint},
             kernels,
-            [cls.__module__ for cls in (type(model), settings.objective_class, settings.task_class)],
+            code_modules(settings),
         )
         added["resume"] = resume_compatibility.compare_provenance(folder.root, now, console.log)
         folder.open(settings.resolved, {**now, "resume": added["resume"]})
@@ -68,6 +68,18 @@ def begin_record(
     except OSError as error:
         raise CheckpointError(f"{settings.folder}: the run folder cannot be written: {error}") from error
     return added
+
+
+def code_modules(settings: Settings) -> list[str]:
+    """Return the modules that a configuration names, which may be the user's: they decide the result."""
+    classes = (
+        settings.backbone_class,
+        settings.objective_class,
+        settings.task_class,
+        type(settings.optimizer),
+    )
+    schedule = settings.optimizer.schedule
+    return [cls.__module__ for cls in classes] + ([schedule] if "." in schedule else [])
 
 
 OVERLAP_EXAMPLES = 2000

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NotRequired
 
-from omegaconf import OmegaConf
 from typing_extensions import TypedDict
 
 from experiments.config.digest import result_settings
@@ -24,6 +23,7 @@ from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError
 from experiments.runtime.json_state import read_json
 from experiments.runtime.secrets import redact
+from experiments.runtime.yaml_state import read_yaml
 from experiments.tracking.run_folder import DAMAGED_PROVENANCE, RunFolder
 from experiments.training import checkpoint
 
@@ -44,14 +44,12 @@ def check_config(settings: Settings, folder: Path) -> None:
     path = folder / "config.yaml"
     if not path.is_file():
         return
+    remedy = "remove the run's folder to begin again"
+    stored = read_yaml(path, remedy)
     try:
-        stored = OmegaConf.to_container(OmegaConf.load(path))
-        assert isinstance(stored, dict)
-        before = flat(result_settings(upgrade({str(key): value for key, value in stored.items()})))
-    except Exception as error:  # whatever a damaged file makes the reader of YAML say
-        raise ConfigError(
-            f"{path}: cannot be read ({error}): remove the run's folder to begin again"
-        ) from error
+        before = flat(result_settings(upgrade(stored)))
+    except Exception as error:  # of sections that are none
+        raise ConfigError(f"{path}: cannot be read ({error}): {remedy}") from error
     now = flat(redact(result_settings(settings.resolved)))
     different = [
         f"{key}: {before.get(key, _ABSENT)} there, {now.get(key, _ABSENT)} now"

@@ -14,17 +14,19 @@ from typing import Any, TypeVar
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from architectures.backbone import Backbone, BackboneConfig
 from experiments.config.digest import result_settings, settings_digest
 from experiments.config.folder import CONF
 from experiments.config.schema import TrainerConfig
 from experiments.config.sections import Sections, parse_sections
-from experiments.config.structured import component, load_class
+from experiments.config.structured import component, first_line, load_class
 from experiments.objectives.objective import Objective
 from experiments.run.model_files import ModelSpec, fingerprint, is_run_folder, read_model_spec
 from experiments.run.tuned_rates import apply_tuned_rate
-from experiments.runtime.errors import ConfigError
+from experiments.runtime.errors import ConfigError, nearest_folder
 from experiments.tasks.task import Task
 
 KEY_LENGTH = 64
@@ -152,7 +154,7 @@ def _adopt_initial(tree: dict[str, Any]) -> Initial | None:
     """
     if tree.get("init_from") is None:
         return None
-    path = Path(tree["init_from"])
+    path = _folder(tree, "init_from")
     spec = read_model_spec(path)
     section = spec.section()
     for word in HydraConfig.get().overrides.task:
@@ -170,11 +172,19 @@ def _adopt_initial(tree: dict[str, Any]) -> Initial | None:
     return Initial(path=path, spec=spec, fingerprint=fingerprint(path))
 
 
+def _folder(tree: dict[str, Any], key: str) -> Path:
+    """Return the folder that a setting names. Raises ConfigError where there is none."""
+    path = Path(tree[key])
+    if not path.is_dir():
+        raise ConfigError(f"{key}={path}: there is no such folder{nearest_folder(path)}")
+    return path
+
+
 def _continued_run(tree: dict[str, Any]) -> Initial | None:
     """Return the run of ``continue_from``. Raises ConfigError where it is none, or beside ``init_from``."""
     if tree.get("continue_from") is None:
         return None
-    path = Path(tree["continue_from"])
+    path = _folder(tree, "continue_from")
     if tree.get("init_from") is not None:
         raise ConfigError(
             f"continue_from={path} beside init_from={tree['init_from']}: choose where training starts"
@@ -193,7 +203,11 @@ def _extra_evaluations(tree: dict[str, Any], trainer: TrainerConfig) -> dict[str
         key = "trainer.extra_evaluations"
         if not words.strip() or not all("=" in word for word in words.split()):
             raise ConfigError(f"{key}: {words!r} must be settings of the task, such as 'sequence_length=256'")
-        changes = OmegaConf.to_container(OmegaConf.from_dotlist(words.split()))
+        try:
+            changes = OmegaConf.to_container(OmegaConf.from_dotlist(words.split()))
+        except (YAMLError, OmegaConfBaseException, RecursionError) as error:
+            reason = first_line(error) or type(error).__name__
+            raise ConfigError(f"{key}: {words[:100]!r} cannot be read: {reason}") from None
         changed = OmegaConf.merge(tree["task"], changes)
         try:
             found[words] = component({"task": OmegaConf.to_container(changed)}, "task", Task)[1]  # type: ignore[type-abstract]

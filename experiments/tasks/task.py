@@ -139,6 +139,11 @@ class Task(ABC):
     def fingerprint(self) -> str:
         """Identifies the data: equal fingerprints mean equal examples."""
 
+    @property
+    def note(self) -> str | None:
+        """Return what a reader of the scores should know of the splits; None where there is nothing."""
+        return None
+
     def overlap(self, split: str, count: int) -> float | None:
         """Return the fraction of the first ``count`` held-out examples that are training examples too.
 

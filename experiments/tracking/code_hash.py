@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import importlib.util
-import sys
 from collections.abc import Iterable
+from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 
 from experiments.config.structured import PROJECT, is_own
 
@@ -29,6 +29,15 @@ def code_hash(modules: Iterable[str] = ()) -> str:
     return _hash(tuple(sorted({name.partition(".")[0] for name in modules} - set(PROJECT))))
 
 
+def used_packages(modules: Iterable[str]) -> set[str]:
+    """Return the distributions that a user's modules, and those of the user's that they import, need."""
+    own = _imported({name.partition(".")[0] for name in modules} - set(PROJECT))
+    if not own:
+        return set()
+    brought_by = metadata.packages_distributions()  # reads what is installed: a second
+    return {name for top in own for used in used_modules(top) for name in brought_by.get(used, ())}
+
+
 @functools.cache
 def _hash(tops: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
@@ -40,25 +49,32 @@ def _hash(tops: tuple[str, ...]) -> str:
 
 
 def _imported(tops: Iterable[str]) -> set[str]:
-    """Return the top-level modules of the user's among some, and those that they have imported."""
+    """Return the top-level modules of the user's among some, and those that their source imports."""
     found: set[str] = set()
-    waiting = {top for top in tops if top in sys.modules and is_own(top)}
+    waiting = {top for top in tops if is_own(top)}
     while waiting:
         found |= waiting
-        used = {name for top in waiting for name in _used(top)}
-        waiting = {name for name in used - found - set(PROJECT) if name in sys.modules and is_own(name)}
+        waiting = {name for top in waiting for name in used_modules(top)} - found - set(PROJECT)
+        waiting = {name for name in waiting if is_own(name)}
     return found
 
 
-def _used(top: str) -> set[str]:
-    """Return the top-level names of the modules that a package's own modules refer to."""
-    own = [m for name, m in list(sys.modules.items()) if name == top or name.startswith(f"{top}.")]
+def used_modules(top: str) -> set[str]:
+    """Return the top-level names that a package's source imports, also inside of functions.
+
+    The source is read, not the modules in memory: there a number that was imported has forgotten from where.
+    """
     found = set()
-    for module in own:
-        for value in list(vars(module).values()) if isinstance(module, ModuleType) else []:
-            name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-            if isinstance(name, str):
-                found.add(name.partition(".")[0])
+    for name, path in _sources(top):
+        try:
+            tree = ast.parse(path.read_bytes()) if name.endswith(".py") else ast.Module([], [])
+        except (SyntaxError, ValueError):  # a file that nobody imports
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                found.add(node.module.partition(".")[0])
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import platform
 import shlex
@@ -15,9 +16,11 @@ from typing import Any
 import torch
 
 from experiments.runtime.secrets import redact
-from experiments.tracking.code_hash import code_hash
+from experiments.tracking.code_hash import code_hash, used_packages
 
 PACKAGES = ("torch", "numpy", "hydra-core", "datasets", "tokenizers", "safetensors", "wandb")
+KERNEL_PACKAGES = ("causal-conv1d", "mamba-ssm", "triton")
+"""Packages that compute where they are installed."""
 
 
 def provenance(
@@ -38,7 +41,7 @@ def provenance(
     """
     return {
         "git": {**_git(), "code": code_hash(modules)},
-        "versions": _versions(),
+        "versions": _versions(frozenset(used_packages(modules))),
         "data": task,
         "device": {
             "name": device.type,
@@ -52,8 +55,13 @@ def provenance(
 
 
 @functools.cache
-def _versions() -> dict[str, str]:
-    return {"python": platform.python_version(), **{p: metadata.version(p) for p in PACKAGES}}
+def _versions(more: frozenset[str]) -> dict[str, str]:
+    """Return the versions of Python and of packages, ``more`` being those that code of the user's imports."""
+    versions = {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}
+    for name in sorted({*KERNEL_PACKAGES, *more} - set(PACKAGES)):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
 @functools.cache

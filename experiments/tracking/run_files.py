@@ -117,8 +117,13 @@ def checksum(result: Mapping[str, Any]) -> str:
 
 
 def is_intact(result: Mapping[str, Any]) -> bool:
-    """Return False where a result is not as it was written. Those of earlier versions cannot be told."""
-    return "checksum" not in result or result["checksum"] == checksum(result)
+    """Return False where a record is not as it was written. Those of earlier versions cannot be told.
+
+    ``files`` came into result.json together with ``checksum``: one without the other is damage.
+    """
+    if "checksum" not in result:
+        return "files" not in result
+    return bool(result["checksum"] == checksum(result))
 
 
 def damaged_files(result: Mapping[str, Any], contents: Mapping[str, bytes | None]) -> list[str]:

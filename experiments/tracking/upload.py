@@ -5,16 +5,12 @@ from __future__ import annotations
 import hashlib
 import sys
 from pathlib import Path
-from typing import Any
-
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from experiments.config.tracking import TrackingConfig
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import ConfigError, RunError, nearest_folder
 from experiments.runtime.json_state import read_mark
+from experiments.runtime.yaml_state import read_yaml
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.summary import derived
 from experiments.tracking.tracker import RunIdentity, open_tracker
@@ -34,7 +30,8 @@ def study_folders(runs: Path, study: str) -> list[Path]:
 def upload(
     folder: RunFolder, *, mode: str = "online", project: str | None = None, entity: str | None = None
 ) -> str:
-    """Mirrors one run as ``mode``; ``uploaded``, ``already there``, ``no result yet`` or ``failed``.
+    """Mirrors one run as ``mode``; ``uploaded``, ``already there``, ``no result yet``, ``never trained`` or
+    ``failed``.
 
     A run that was mirrored is marked in its folder and left alone until its record changes or it is
     asked for in another place. ``project`` and ``entity`` default to those of the run's own settings.
@@ -42,13 +39,15 @@ def upload(
     try:
         result = folder.result()
         about = derived(result, folder.provenance()) if result is not None else {}
-        tree: dict[str, Any] = OmegaConf.to_container(OmegaConf.load(folder.root / "config.yaml"))  # type: ignore[assignment]
+        tree = read_yaml(folder.root / "config.yaml", "restore it")
         own = dict(tree["tracking"])
-    except (RunError, OSError, YAMLError, OmegaConfBaseException, KeyError, TypeError, ValueError) as error:
+    except (RunError, OSError, KeyError, TypeError, ValueError) as error:
         sys.stderr.write(f"error: {folder.root}: its record is damaged: {error}\n")
         return "failed"  # the others are uploaded
     if result is None or result["status"] == "preempted":
         return "no result yet"
+    if not (result.get("planned") or result.get("training")):
+        return "never trained"  # refused: there is nothing to mirror
     tracking = TrackingConfig(
         mode=mode,
         project=project or own["project"],

@@ -140,12 +140,19 @@ def refusals(log: Path) -> str | None:
 
 
 def signed_in() -> bool:
-    """Return True if there is an API key. Nobody is asked for one and nothing is sent."""
+    """Return True if there is an API key. Nobody is asked for one and nothing is sent.
+
+    Raises ValueError for a key that cannot be one.
+    """
     os.environ["WANDB_ERROR_REPORTING"] = "false"  # read on import; stops reports to third parties
     import wandb
 
     wandb.setup(settings=wandb.Settings(silent=True))
-    return bool(wandb.login(prompt=False, verify=False))
+    try:
+        return bool(wandb.login(prompt=False, verify=False))
+    except wandb.errors.AuthenticationError as error:
+        reason = redact(str(error)).rstrip(".")
+        raise ValueError(f"W&B: {reason}") from None
 
 
 def start(config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict[str, Any]) -> Any:

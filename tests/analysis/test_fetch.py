@@ -144,7 +144,7 @@ def test_the_command_brings_a_study_and_says_what_it_could_not(
     assert fetch.main([f"runs={here}"]) == 1
     printed = capsys.readouterr().out.splitlines()
     assert [line.split(": ", 1)[1] for line in printed[:2]] == ["fetched", "fetched"]
-    assert "cannot be used: result.json" in printed[2]
+    assert "cannot be used: there is no result.json" in printed[2]
     assert load_study(here, "compare")["seed"].tolist() == [0, 1]
     assert (here / CELL / "s0" / MARK).is_file()
 

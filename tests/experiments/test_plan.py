@@ -99,6 +99,10 @@ def test_the_status_of_every_cell(cells, tmp_path: Path) -> None:
     record = commands.result(folder)
     record |= {"status": "diverged", "message": "loss is nan\nmore"}
     (folder / "result.json").write_text(json.dumps(record))
+    assert status().startswith("unreadable:")
+    assert cells(*words)[-1].startswith("0 of 1 cells are done")
+    del record["checksum"]
+    (folder / "result.json").write_text(json.dumps(record))
     assert status().startswith("diverged:")
     (folder / "result.json").unlink()
     assert status() == "begun, step 31"

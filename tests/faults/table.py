@@ -15,11 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from experiments.tracking.provenance import processor
 
 RANDOM = ("F45", "F46")
 """Faults of which each seed injects others."""
+
+_KINDS = Path(__file__).with_name("kinds.yaml")
+KINDS: list[dict[str, Any]] = yaml.safe_load(_KINDS.read_text(encoding="utf-8"))
+"""Kinds of silence: what went wrong, what is promised now, the faults injected, and the files with tests."""
 
 HEAD = """# Faults injected
 
@@ -32,6 +37,14 @@ test after its checks. Made on {day}, {machine}, by
 `make test` injects the same faults a few times each.
 [Reliability](reliability.md) says what a run guarantees.
 
+## Kinds
+
+| what went wrong | promised | faults | shown by `tests/` |
+|---|---|---|---|
+{kinds}
+
+## Injected
+
 | fault | injected | times | what happened |
 |---|---|---:|---|
 """
@@ -39,7 +52,8 @@ test after its checks. Made on {day}, {machine}, by
 TAIL = """
 Tested elsewhere: exact resume of every backbone after SIGKILL, once and twice (`F08`, and with it the order
 of the data, `F09`: `tests/experiments/run/test_resume.py`), W&B that fails and resumes (`F24`, `F25`:
-`tests/experiments/tracking/test_wandb.py`, and online: `test_wandb_online.py`), bad configurations (`F26`:
+`tests/experiments/tracking/test_wandb.py`, and online, in whole runs too: `test_wandb_online.py`,
+`test_wandb_training.py`, `tests/analysis/dashboard/test_online.py`), bad configurations (`F26`:
 `test_errors.py`), bad data (`F27`: `tests/experiments/data/test_bad_data.py`), several processes
 (`F11`, `F19`, `F23`: `test_distributed.py`), a real SLURM (`F11` to `F13`: `tests/slurm/`).
 Not tested: what needs a GPU (`F31`, CUDA out of memory).
@@ -66,7 +80,11 @@ def render(lines: list[str], day: str, machine: str) -> str:
         f"| {row['fault']} | {row['injected']} | {row['count']:,} | {row['happened']} |"
         for _, row in sorted(rows.items())
     ]
-    return HEAD.format(day=day, machine=machine) + "\n".join(table) + "\n" + TAIL
+    kinds = [
+        f"| {each['kind']} | {each['promised']} | {', '.join(each['faults'])} | {', '.join(each['tests'])} |"
+        for each in KINDS
+    ]
+    return HEAD.format(day=day, machine=machine, kinds="\n".join(kinds)) + "\n".join(table) + "\n" + TAIL
 
 
 if __name__ == "__main__":

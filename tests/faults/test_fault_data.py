@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -18,6 +19,7 @@ from experiments.data.file_identity import FileHashes
 from experiments.data.token_file import TokenFile, open_token_file, read_meta, verify
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError
+from tests.experiments import commands
 from tests.faults.children import times
 
 
@@ -157,3 +159,27 @@ def test_few_documents_leave_no_split_empty(tmp_path: Path, count: int) -> None:
         (tmp_path / f"{number}.txt").write_text(f"{number} text " * 500)
     found = list(documents(CorpusConfig(source="files", paths=[f"{tmp_path}/*.txt"])))
     assert {split for split, document in found if document.text} == set(SPLITS)
+
+
+@pytest.mark.full
+def test_text_cut_by_position_is_said_in_every_run_and_the_parts_are_apart(tmp_path: Path) -> None:
+    text = "".join(f"{number:06d} " for number in range(4000))
+    (tmp_path / "input.txt").write_text(text)
+    corpus = CorpusConfig(source="files", paths=[str(tmp_path / "input.txt")])
+    parts = {split: document.text for split, document in documents(corpus)}
+    ends = [(text.index(parts[split]), len(parts[split])) for split in SPLITS]
+    assert sum(size for _, size in ends) > 0.97 * len(text)
+    for (place, size), (after, _) in itertools.pairwise(sorted(ends)):
+        assert after - place - size >= 0.009 * len(text)
+    words = ("task=text", "task.source=files", f"task.paths=[{tmp_path}/*.txt]", "task.sequence_length=32")
+    for seed in (0, 1):  # the second finds the text prepared
+        folder = commands.train(
+            *commands.TINY,
+            *words,
+            "budget.tokens=128",
+            f"seed={seed}",
+            f"task.cache_dir={tmp_path}/cache",
+            f"runs={tmp_path}/runs",
+        )
+        assert "validation and test are the end of each" in commands.result(folder)["data_note"]
+        assert "the end of each, after a gap" in (folder / "train.log").read_text()

@@ -14,7 +14,7 @@ import pytest
 from analysis.cli import csv_text
 from analysis.load.study import load_study
 from analysis.stats.run_costs import cost_rows
-from experiments.config.hydra_app import SYNONYMS, _unknown_key, explain
+from experiments.config.messages import SYNONYMS, _dotted, _unknown_key, explain
 from experiments.run.live_view import Planned, look
 from experiments.run.model_files import read_model_spec
 from experiments.run.refusal import refusals
@@ -125,7 +125,7 @@ OUT_OF_BOUNDS = {
     "scale.depth=100000": "depth=100000 must lie in 1 to 1024",
     "budget.tokens=1e6": "write budget.tokens=1000000",
     "budget.tokens=1M": "write budget.tokens=1000000",
-    "optimizer.schedule=quadratic": "of constant, cosine, linear, one_minus_sqrt, wsd",
+    "optimizer.schedule=quadratic": "; options: constant, cosine, linear, one_minus_sqrt, wsd",
 }
 
 
@@ -183,12 +183,26 @@ def test_f42_usual_names_of_other_programs_name_ours(key: str, record: Any) -> N
     record("F42", f"`{key}=`", 1, "our key named")
 
 
+def test_f42_every_synonym_names_a_key_that_there_is() -> None:
+    keys = set(_dotted(commands.compose()))
+    assert set(SYNONYMS.values()) <= keys
+    assert not {name for name in SYNONYMS if name in keys and name != SYNONYMS[name]}
+
+
 def test_no_cell_of_a_table_is_a_formula() -> None:
     import pandas as pd
 
     table = pd.DataFrame({"message": ["=HYPERLINK()", "@x", "+1", "-", "fine", None], "score": range(-1, 5)})
     assert csv_text(table).splitlines()[1:4] == ["'=HYPERLINK(),-1", "'@x,0", "'+1,1"]
     assert csv_text(table).splitlines()[5] == "fine,3"
+    assert csv_text(pd.DataFrame({"x": ["-cmd|' /C calc'", "-1+cmd()", "-3.5", "-"]})).splitlines()[1:] == [
+        "'-cmd|' /C calc'",
+        "'-1+cmd()",
+        "-3.5",
+        "-",
+    ]
+    written = [path for path in (commands.ROOT / "analysis").rglob("*.py") if ".to_csv(" in path.read_text()]
+    assert written == [commands.ROOT / "analysis" / "cli.py"], "every table is written by csv_text"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

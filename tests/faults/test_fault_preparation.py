@@ -14,14 +14,16 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from experiments.data import cache_room, local_files, token_file
+from experiments.data import cache_room, parquet_files, token_file
 from experiments.data.cache_room import LOCK, remove_leftovers, work_folder
 from experiments.data.corpus import CorpusConfig
-from experiments.data.local_files import parquet_bytes, read_files
+from experiments.data.local_files import read_files
+from experiments.data.parquet_files import parquet_bytes
 from experiments.data.token_file import open_token_file
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.run.plan import build_task
 from experiments.runtime.errors import CheckpointError, DataError
+from tests.experiments import commands
 from tests.faults.children import fork, in_a_child
 from tests.faults.test_fault_storage import small_disk
 
@@ -51,14 +53,14 @@ def test_a_parquet_file_that_unfolds_is_refused_before_it_is_unpacked(
 
 
 def test_large_rows_are_unpacked_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, asked, honest = unfolding(tmp_path, 20), [], local_files._blocks
+    path, asked, honest = unfolding(tmp_path, 20), [], parquet_files._blocks
 
     def blocks(*arguments: Any) -> Any:
         asked.append(arguments[3])
         return honest(*arguments)
 
-    monkeypatch.setattr(local_files, "_blocks", blocks)
-    monkeypatch.setattr(local_files, "BLOCK", 2**21)
+    monkeypatch.setattr(parquet_files, "_blocks", blocks)
+    monkeypatch.setattr(parquet_files, "BLOCK", 2**21)
     assert len(list(read_files([path], "text"))) == 20
     assert asked[-1] <= 2
 
@@ -139,3 +141,27 @@ def test_a_full_cache_disk_is_storage(tmp_path: Path, kind: str, record: Any) ->
 
     assert in_a_child(work) == 6
     record("F44", "disk of the cache full while tokens are written (tmpfs)", 2, "exit 6, nothing left behind")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("command", ["train", "plan"])
+def test_a_signal_in_any_command_that_prepares_ends_with_75(
+    tmp_path: Path, command: str, record: Any
+) -> None:
+    for number in range(40):  # so much that preparing it takes seconds
+        words = " ".join(str((number * 10**6 + place) * 7919) for place in range(100_000))
+        (tmp_path / f"{number}.txt").write_text(words)
+    corpus = ("task=text", "task.source=files", f"task.paths=[{tmp_path}/*.txt]", "task.sequence_length=32")
+    for name in ("SIGTERM", "SIGUSR1"):
+        asked = (*commands.TINY, *corpus, f"task.cache_dir={tmp_path}/cache", f"runs={tmp_path}/runs")
+        process = commands.start(command, *asked)
+        until = time.monotonic() + 120
+        while not list((tmp_path / "cache").glob(".*-*")) and process.poll() is None:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        process.send_signal(getattr(signal, name))
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 75, said
+        assert "Traceback" not in said
+        assert not list((tmp_path / "cache").glob(".*-*"))
+    record("F11", f"signal while archbench {command} prepares data", 2, "exit 75, nothing left behind")

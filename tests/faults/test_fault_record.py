@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from analysis.load.study import load_study
 from analysis.stats.arms import arm_table
 from analysis.stats.warnings import study_warnings
+from experiments.check import check_study
+from experiments.run.model_files import read_model_spec
+from experiments.run.record import code_modules
 from experiments.runtime.errors import CheckpointError
 from experiments.tracking import code_hash as code_hash_module
-from experiments.tracking.code_hash import code_hash
+from experiments.tracking.code_hash import code_hash, used_packages
+from experiments.tracking.provenance import provenance
 from experiments.tracking.run_folder import RunFolder
 from tests.experiments import commands
 from tests.faults.test_fault_drift import edit
@@ -74,6 +79,55 @@ def test_f35_code_of_ones_own_and_what_it_imports_is_hashed_without_git(
     assert len({first, second, now()}) == 3
     code_hash_module._hash.cache_clear()
     record("F35", "module of the user's, or one it imports, changed", 2, "another hash of the code")
+
+
+def test_f35_numbers_and_late_imports_count_and_packages_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Any
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "f35_rates.py").write_text("RATE = 2\n")
+    (tmp_path / "f35_late.py").write_text("import yaml\n")
+    (tmp_path / "f35_model.py").write_text(
+        "from f35_rates import RATE\ndef run():\n    import f35_late\n    return f35_late, RATE\n"
+    )
+
+    def now() -> str:
+        code_hash_module._hash.cache_clear()
+        return code_hash(["f35_model"])
+
+    hashes = [now()]
+    for name in ("f35_rates", "f35_late"):
+        (tmp_path / f"{name}.py").write_text("import yaml\nRATE = 3\n")
+        hashes.append(now())
+    assert len(set(hashes)) == 3
+    assert used_packages(["architectures.backbones.decoder", "f35_model"]) == {"PyYAML"}
+    assert used_packages(["architectures.backbones.decoder"]) == set()
+    assert provenance(torch.device("cpu"), "fp32", {}, {}, ["f35_model"])["versions"]["PyYAML"]
+    code_hash_module._hash.cache_clear()
+    record("F35", "a number that code imports, or a late import, changed", 2, "another hash of the code")
+
+
+def test_f35_an_optimizer_and_a_schedule_of_ones_own_are_hashed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Any
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "f35_pack").mkdir()
+    (tmp_path / "f35_pack" / "flat.py").write_text(
+        "SEVERAL_DECAYS = False\ndef factor(*_):\n    return 1.0\n"
+    )
+    (tmp_path / "f35_pack" / "own.py").write_text(
+        "from experiments.training.optimizers.adamw import AdamW\nclass Own(AdamW):\n    pass\n"
+    )
+    words = ("optimizer.schedule=f35_pack.flat", "optimizer._target_=f35_pack.own.Own")
+    modules = code_modules(commands.settings(*commands.TINY, *words))
+    assert {"f35_pack.flat", "f35_pack.own"} <= set(modules)
+    before = code_hash(modules)
+    (tmp_path / "f35_pack" / "flat.py").write_text(
+        "SEVERAL_DECAYS = False\ndef factor(*_):\n    return 2.0\n"
+    )
+    code_hash_module._hash.cache_clear()
+    assert code_hash(modules) != before
+    record("F35", "optimizer or schedule of the user's changed", 1, "another hash of the code")
 
 
 def test_f35_a_file_that_git_does_not_track_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,12 +224,25 @@ def test_records_of_earlier_versions_are_read_without_hashes(ended: Path, tmp_pa
     assert not any("damaged" in line for line in study_warnings(load_study(tmp_path, "single")))
 
 
+@pytest.mark.parametrize("name", ["result.json", "model.json"])
+def test_f37_a_flipped_letter_of_the_checksum_s_name_is_found(
+    ended: Path, tmp_path: Path, record: Any, name: str
+) -> None:
+    """Else the file would count as one of an earlier version, which has none."""
+    path = ended / name
+    path.write_text(path.read_text().replace('"checksum"', '"chebksum"'))
+    with pytest.raises(CheckpointError, match=name):
+        RunFolder(ended).result() if name == "result.json" else read_model_spec(ended)
+    assert check_study(tmp_path / "single").exit_code != 0
+    record("F37", f"the name of the checksum in {name} damaged", 1, "exit 6, found by archbench check")
+
+
 def test_f38_seeds_on_different_data_are_not_averaged(ended: Path, tmp_path: Path, record: Any) -> None:
     other = ended.parent / "s1"
     shutil.copytree(ended, other)
 
     def elsewhere(tree: dict[str, Any]) -> None:
-        del tree["checksum"]
+        del tree["checksum"], tree["files"]
         tree.update(seed=1, fingerprint="0123456789abcdef")
 
     edit(other / "result.json", elsewhere)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import string
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
+from experiments.runtime.errors import ConfigError
 from experiments.runtime.secrets import redact
 from tests.experiments import commands
+from tests.experiments.tracking.wandb_server import serving
+from tests.slurm.jobs import cluster_file
 
 VARIABLES = (
     "OPENAI_KEY", "GITHUB_PAT", "DB_PWD", "PGPASS", "SSH_KEY", "MY_PASSPHRASE", "AWS_ACCESS_KEY_ID",
@@ -52,39 +59,104 @@ def test_f39_no_canary_passes_the_policy(
         assert not [secret for secret in secrets if secret in left], form
 
 
+def contents(path: Path) -> bytes:
+    """Return the bytes of a file; of Parquet, which compresses, the frame as text too."""
+    data = path.read_bytes()
+    return data + pd.read_parquet(path).to_csv().encode() if path.suffix == ".parquet" else data
+
+
+def program(folder: Path, name: str, body: str) -> None:
+    """Put a program into a folder that stands before the others."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+    (folder / name).chmod(0o755)
+
+
 @pytest.mark.full
 def test_f39_two_hundred_canaries_are_in_no_file_and_no_stream(
     tmp_path: Path, canaries: tuple[dict[str, str], list[str]], record: Any
 ) -> None:
+    """Of training under each tracker, and of every command that reads what it leaves."""
     variables, tokens = canaries
     secrets = [*variables.values(), *tokens]
-    runs = tmp_path / "runs"
-    words = (
+    runs, slurm = tmp_path / "runs", tmp_path / "programs"
+    study = ("study=canaries", f"runs={runs}")
+    given = (
         *commands.TINY,
         *commands.RECALL,
         f"runs={runs}",
         "study.name=canaries",
-        "tracking=wandb_offline",
-        f"tracking.tags=[{','.join(repr(f'a {token}') for token in tokens)}]",
         *(f"+study.note{i}=${{oc.env:{name}}}" for i, name in enumerate(variables)),
     )
-    outputs = []
-    for more in (("seed=0",), ("optimizer.learning_rate=1e30",), ("task.num_symbols=0",)):
-        ended = commands.run("train", *words, *more, DEBUG="1", **variables)
-        outputs += [ended.stdout, ended.stderr]
+    words = (*given, f"tracking.tags=[{','.join(repr(f'a {token}') for token in tokens)}]")
+    for name in ("sbatch", "squeue", "scontrol", "sacct"):
+        program(slurm, name, "echo 41" if name == "sbatch" else "true")
+    program(slurm, "srun", 'while [ "${1#-}" != "$1" ]; do shift; done; exec "$@"')
+    cluster = cluster_file(tmp_path, "cpu")
+    path = {"PATH": f"{slurm}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    outputs: list[str] = []
+
+    def call(module: str, *more: str, code: int | None = 0, **environment: str) -> str:
+        ended = commands.run(module, *more, **(variables | path | environment))
+        outputs.extend((ended.stdout, ended.stderr))
+        assert code is None or ended.returncode == code, (more[:1], ended.stdout, ended.stderr)
+        assert "Traceback" not in ended.stderr or "DEBUG" in environment, ended.stderr
+        return ended.stdout
+
+    call("train", *words, "tracking=wandb_offline", "seed=0", DEBUG="1")
+    call("train", *words, "tracking=wandb_offline", "optimizer.learning_rate=1e30", code=4, DEBUG="1")
+    call("train", *words, "tracking=wandb_offline", "task.num_symbols=0", code=2, DEBUG="1")
+    call("train", *words, "tracking=tensorboard", "seed=1")
+    with serving() as server:
+        online = {"WANDB_BASE_URL": server.url, "WANDB_API_KEY": variables["WANDB_API_KEY"] + "0" * 10}
+        call("train", *words, "tracking=wandb", "seed=2", **online)
+        call("train", *given, "tracking=wandb", f"tracking.entity={tokens[0]}", "seed=3", **online)
+        call("cli", "dashboard", *study, code=None, **online)
+        sent = b"".join(server.bodies)
+    secrets.append(online["WANDB_API_KEY"])
     results = [json.loads(path.read_text()) for path in runs.glob("canaries/*/s*/result.json")]
-    assert {"complete", "diverged"} <= {result["status"] for result in results}, outputs
-    planned = commands.run("plan", *words, **variables)
-    outputs += [planned.stdout, planned.stderr]
-    analysis = commands.run("cli", "compare", "study=canaries", f"runs={runs}")
-    outputs += [analysis.stdout, analysis.stderr]
-    assert (runs / "canaries" / "analysis" / "compare.html").exists(), analysis.stderr
+    assert [result["status"] for result in results].count("complete") == 4
+    assert {"diverged", "refused"} <= {result["status"] for result in results}
+    ended = next(path.parent for path in runs.glob("canaries/*/s0/model.json"))
+    call("plan", *words)
+    call("cli", "compare", *study)
+    call("cli", "check", *study, code=None)
+    call("cli", "doctor", code=None)
+    call("cli", "sync", *study, "mode=offline")
+    call("cli", "dashboard", *study, "--dry-run")
+    call("cli", "evaluate", f"run={ended}", f"output={runs}/evaluated.json")
+    call("cli", "export", f"run={ended}", f"to={runs}/exported", code=None)
+    call("cli", "submit", *words, f"cluster={cluster}", "seed=7", code=2)  # tokens in an argument are refused
+    call("cli", "submit", *given, f"cluster={cluster}", "seed=7", "submit=true")
+    call("cli", "status", *study, code=None)
+    job = {"SLURM_JOB_ID": "41", "SLURM_RESTART_COUNT": "0"}
+    code = "import sys; from slurm.work import main; sys.exit(main(sys.argv[1:]))"
+    worked = subprocess.run(
+        [sys.executable, "-c", code, *words, "seed=8", "budget.tokens=0"],
+        cwd=commands.ROOT, env=os.environ | variables | path | job, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "exit code 2" in worked.stdout, worked.stderr
+    outputs += [worked.stdout, worked.stderr]
+
+    assert (runs / "canaries" / "analysis" / "compare.html").exists()
+    for pattern in ("*.wandb", "events.out.*", "runs.json", "*.parquet", "*.csv", "workspace.json"):
+        assert list(runs.rglob(pattern)), f"nothing wrote {pattern}"
     files = [path for path in runs.rglob("*") if path.is_file()]
-    assert list(runs.rglob("*.wandb"))
-    for path in files:
-        data = path.read_bytes()
-        assert not [secret for secret in secrets if secret.encode() in data], path
+    for file in files:
+        data = contents(file)
+        assert not [secret for secret in secrets if secret.encode() in data], file
     for text in outputs:
         assert not [secret for secret in secrets if secret in text], text[:2000]
-    found = f"0 found in {len(files)} files and {len(outputs)} outputs"
-    record("F39", "canaries in variables, tags and notes", len(secrets), found)
+    assert b"decoder" in sent
+    assert not [secret for secret in secrets if secret.encode() in sent]
+    found = f"0 found in {len(files)} files, {len(outputs)} outputs and what W&B was sent"
+    record("F39", "canaries in variables, tags and notes", len(variables) + len(tokens), found)
+
+
+@pytest.mark.parametrize("key", ["study.name", "names.task"])
+def test_f39_a_secret_names_no_folder(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI_JOB_TOKEN", "7Aq9zLw2Rt5Ux8Vb1Nc4Ms6Kd3Jf")
+    for secret in ("7Aq9zLw2Rt5Ux8Vb1Nc4Ms6Kd3Jf", "ghp_" + "a1B2" * 9):
+        with pytest.raises(ConfigError, match=f"{key} looks like a secret") as refused:
+            commands.settings(f"{key}={secret}")
+        assert secret not in str(refused.value)

@@ -92,6 +92,11 @@ class Labelled(Task):
                     f"source={config.source}: no rows in the {split} split: give more rows, or name the "
                     "splits (task.validation_paths, task.test_paths; task.validation_split, task.test_split)"
                 )
+            if not any(text.strip() for row in rows for text in row.texts):
+                raise DataError(
+                    f"source={config.source}: all {len(rows)} texts of the {split} split are blank "
+                    f"(columns {', '.join(self.columns)}): name the column of the text, or mend the rows"
+                )
         train_texts = (text for row in self.parsed["train"] for text in row.texts)
         self.tokenizer = train_tokenizer(config.tokenizer, config.num_sentinels, train_texts)
         self.vocabulary = self.tokenizer.vocabulary

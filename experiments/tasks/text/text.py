@@ -200,6 +200,10 @@ class Text(Task):
         return 0 if beyond < 0 else -(-beyond // self.stride) + 1
 
     @property
+    def note(self) -> str | None:
+        return self._file.note
+
+    @property
     def fingerprint(self) -> str:
         described = f"text-1 {self._file.fingerprint} {self.sequence_length}"
         if self.config.train_tokens is not None:

@@ -194,4 +194,10 @@ def _read(config: PairsConfig) -> dict[str, list[Pair]]:
                 f"source={config.source}: no pairs in the {split} split ({counts}); name its files or its "
                 f"split (task.{split}_paths, task.{split}_split), or give more rows"
             )
+        for side in Pair._fields:
+            if not any(getattr(pair, side).strip() for pair in pairs):
+                raise DataError(
+                    f"source={config.source}: the {side} of all {len(pairs)} pairs in the {split} split is "
+                    f"blank: name another task.{side}_column, or mend the rows"
+                )
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -19,11 +20,16 @@ from tests.experiments.tracking.wandb_server import Server, serving
 STUDY = ("study.name=sent", *commands.TINY, *commands.SHORT_TEXT)
 
 
-def run(server: Server, module: str, *words: str) -> str:
-    """Run a command against the server; return what it printed."""
+def ended(server: Server, module: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command against the server."""
     environment = {**os.environ, "WANDB_API_KEY": API_KEY, "WANDB_BASE_URL": server.url}
     command = [sys.executable, "-m", module, *words]
-    done = subprocess.run(command, cwd=commands.ROOT, env=environment, capture_output=True, text=True)
+    return subprocess.run(command, cwd=commands.ROOT, env=environment, capture_output=True, text=True)
+
+
+def run(server: Server, module: str, *words: str) -> str:
+    """Return what a command that succeeds printed."""
+    done = ended(server, module, *words)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -60,3 +66,26 @@ def test_a_study_is_sent_and_comes_back(tmp_path: Path) -> None:
     assert record(there / "sent") == record(here / "sent") != {}
     frames = [load_study(runs, "sent").drop(columns="path") for runs in (here, there)]
     pd.testing.assert_frame_equal(*frames)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("module", "failure"),
+    [("analysis.dashboard", "401!"), ("analysis.fetch", "500!"), ("analysis.fetch", "hang!")],
+)
+def test_a_server_that_fails_is_one_line_and_an_exit_code(tmp_path: Path, module: str, failure: str) -> None:
+    commands.train(*STUDY, f"runs={tmp_path}")
+    before = record(tmp_path / "sent")
+    with serving() as server:
+        server.failures["*"] = [failure]
+        begun = time.monotonic()
+        done = ended(server, module, "study=sent", f"runs={tmp_path}")
+        took = time.monotonic() - begun
+        assert done.returncode == 1, done.stdout + done.stderr
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("error: W&B failed:")
+        assert API_KEY not in line
+        assert took < 180, "far more than the 20 seconds that the client waits"
+        server.failures.clear()
+        run(server, module, "study=sent", f"runs={tmp_path}")
+    assert record(tmp_path / "sent") == before

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from hydra.core.hydra_config import HydraConfig
 
-from experiments.config.chosen_groups import check_chosen_groups
+from experiments.config.chosen_groups import check_words
 from experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
 
 def check(*words: str) -> None:
     cfg = commands.compose(*words)
-    check_chosen_groups(cfg, HydraConfig.get(), words)
+    check_words(cfg, HydraConfig.get(), words)
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,31 @@ def check(*words: str) -> None:
 def test_a_study_that_overrides_what_was_typed_is_in_the_way(typed: str, key: str) -> None:
     with pytest.raises(ConfigError, match=f"{typed}: study=compare is in the way.*{key}"):
         check("study=compare", typed)
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        ("~optimizer", "optimizer=NAME: adamw, gpt3, muon, nadam, sgd"),
+        ("~scale", "scale=NAME: 125m, "),
+        ("~device=auto", "device=NAME: a100, auto, "),
+        ("~optimizer.learning_rate", r"optimizer\.learning_rate=VALUE"),
+        ("~task.sequence_length", r"task\.sequence_length=VALUE"),
+        ("~seed", "seed=VALUE"),
+    ],
+)
+def test_f47_nothing_is_deleted_in_favour_of_a_silent_default(word: str, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=f"{word.partition('=')[0]}: cannot be deleted.*{remedy}"):
+        check(word)
+
+
+def test_f47_a_target_of_another_axis_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"scale\.axis=flops is in the way.*add scale\.axis=total"):
+        check("scale.targets.total=5000")
+    check("scale.targets.total=5000", "scale.axis=total")
+    check("scale.targets.total=5000", "scale.targets.flops=900000")  # a sweep over both axes
+    check("scale.targets.total=5000", "budget=chinchilla")  # whose tokens are counted from it
+    check("study=experts", "scale.targets.total=5000")
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,25 @@ def one_example(folder: Path) -> tuple[list[str], str]:
     return [*words, "objective=seq2seq"], "task=pairs: the validation split has 1 examples: at least 2"
 
 
+def blank_texts(folder: Path) -> tuple[list[str], str]:
+    return texts(folder, train=b" \n\t" * 500), "no text in the train split"
+
+
+def blank_rows(folder: Path) -> tuple[list[str], str]:
+    blank = "".join(json.dumps({"text": " ", "label": number % 2}) + "\n" for number in range(8))
+    words = rows(folder, "sentences", blank, f"{blank}\n")
+    return [
+        *words,
+        "objective=sequence_classification",
+    ], "all 8 texts of the train split are blank"
+
+
+def blank_pairs(folder: Path) -> tuple[list[str], str]:
+    blank = (json.dumps({"source": "a", "target": ""}) + "\n") * 4
+    words = rows(folder, "pairs", blank, f"{blank}\n")
+    return [*words, "objective=seq2seq"], "the target of all 4 pairs in the train split is blank"
+
+
 def own_code(folder: Path) -> tuple[list[str], str]:
     """The code would leave a file behind; it must not run."""
     place = folder / "dataset"
@@ -101,7 +120,8 @@ def missing_split(folder: Path) -> tuple[list[str], str]:
 
 
 SPOILT = (
-    empty, one_token, no_utf8, overlap, overlapping_rows, masked_labels, one_example, own_code, missing_split
+    empty, one_token, no_utf8, overlap, overlapping_rows, masked_labels, blank_texts, blank_rows,
+    blank_pairs, one_example, own_code, missing_split
 )  # fmt: skip
 
 

@@ -168,7 +168,7 @@ def test_white_space_is_no_text_and_refused_with_the_counts(tmp_path):
     assert visible(tmp_path / "cache") == []
 
 
-def test_one_document_is_split_by_position_with_a_gap_and_said_so(tmp_path, capsys):
+def test_one_document_is_split_by_position_with_a_gap_and_said_so(tmp_path):
     text = "".join(f"{number:07d} " for number in range(5000))
     (tmp_path / "input.txt").write_text(text)
     corpus = CorpusConfig(source="files", paths=[str(tmp_path / "input.txt")])
@@ -181,7 +181,13 @@ def test_one_document_is_split_by_position_with_a_gap_and_said_so(tmp_path, caps
     assert ends["validation"] + 400 == places["test"]
     assert ends["test"] == len(text)
     assert min(len(parts["validation"]), len(parts["test"])) >= 1600
-    assert "the end of each is held out" in capsys.readouterr().err
+    again = open_token_file(corpus, TokenizerConfig(), 28, tmp_path / "cache")
+    assert file.note == again.note
+    assert "validation and test are the end of each, after a gap" in str(file.note)
+
+
+def test_documents_that_fill_every_split_are_not_cut(corpus, tmp_path):
+    assert open_token_file(corpus, TokenizerConfig(), 28, tmp_path / "cache").note is None
 
 
 def test_a_damaged_cache_is_reported_with_the_remedy(corpus, tmp_path):

@@ -219,13 +219,14 @@ def test_every_schedule_has_a_yaml() -> None:
 
 
 def test_the_optimizer_is_the_one_of_the_yaml() -> None:
-    found = {name: commands.settings(f"optimizer={name}") for name in ("adamw", "muon", "sgd")}
+    found = {name: commands.settings(f"optimizer={name}") for name in ("adamw", "muon", "nadam", "sgd")}
     assert {name: type(settings.optimizer).__name__ for name, settings in found.items()} == {
         "adamw": "AdamW",
         "muon": "Muon",
+        "nadam": "NAdam",
         "sgd": "SGD",
     }
-    assert len({settings.digest for settings in found.values()}) == 3
+    assert len({settings.digest for settings in found.values()}) == 4
     named = commands.compose()
     del named.optimizer["_target_"]  # as it was stored before there was another
     assert read_settings(read_sections(named)).digest == found["adamw"].digest

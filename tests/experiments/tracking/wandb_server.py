@@ -46,6 +46,8 @@ class Server:
     runs: dict[str, Run] = field(default_factory=dict)
     views: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Workspaces and reports by id: what was sent to save them, with ``spec`` read."""
+    bodies: list[bytes] = field(default_factory=list)
+    """Everything that was sent, as it came."""
     requests: Counter[str] = field(default_factory=Counter)
     """Requests by kind: an operation of GraphQL, ``file_stream`` or ``upload``."""
     failures: dict[str, list[int | str]] = field(default_factory=dict)
@@ -256,7 +258,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer({})
 
     def _body(self) -> bytes:
-        return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.server_state.bodies.append(body)
+        return body
 
     def _failed(self, kind: str) -> bool:
         failure = self.server_state.failure(kind)
