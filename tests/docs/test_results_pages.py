@@ -5,7 +5,6 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from analysis import task_grid
 from analysis.scaling.tables import fit
 from tests import ROOT
 from tests.docs import renew_tables
@@ -19,15 +18,6 @@ def test_quoted_tables_are_those_of_the_frame(page: str) -> None:
     assert (renew_tables.frame(name)["status"] == "complete").all()
     remedy = "run python -m tests.docs.renew_tables"
     assert renew_tables.quoted(RESULTS / page) == renew_tables.page_block(name, level), remedy
-
-
-def test_the_table_of_probes_is_its_frame_and_holds_every_task_and_family() -> None:
-    frame = pd.read_parquet(RESULTS / "probes.parquet")
-    page = (RESULTS / "probes.md").read_text()
-    table = task_grid.task_grid(frame)
-    assert task_grid.render_markdown(table, []).strip() in page
-    assert table.groupby("arm")["task"].nunique().tolist() == [37] * 8
-    assert (table["runs"] == 3).all()
 
 
 def test_the_laws_of_the_ladder_are_those_of_its_points() -> None:
