@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pandas as pd
 
 from analysis.figures.tradeoffs import dominated
+from analysis.stats.comparisons import UNLEARNED
 from analysis.stats.verdicts.verdict_test import BETTER, UNDECIDED, WORSE
 from analysis.tables.format import size
 from analysis.track.results import tally
@@ -60,11 +62,27 @@ def _place(counts: pd.DataFrame, task: str, model: str) -> str:
 
 
 def undecided(pairs: pd.DataFrame) -> list[str]:
-    """Return for each workload the pairs that stay undecided, as lines of text."""
+    """Return for each workload the pairs that stay undecided, as lines of text.
+
+    Pairs of which neither has learned the workload are not compared, and left out.
+    """
     lines = []
-    for task, own in pairs[pairs["verdict"] == UNDECIDED].groupby("task", sort=True):
-        names = ", ".join(f"{row['model']} and {row['other']}" for _, row in own.iterrows())
-        lines.append(f"{task}: {len(own)} of {int((pairs['task'] == task).sum())} pairs: {names}")
+    for task, own in pairs[pairs["reason"] != UNLEARNED].groupby("task", sort=True):
+        left = [(row["model"], row["other"]) for _, row in own[own["verdict"] == UNDECIDED].iterrows()]
+        if left:
+            lines.append(f"{task}: {len(left)} of {len(own)} pairs: {'; '.join(_grouped(left))}")
+    return lines
+
+
+def _grouped(pairs: list[tuple[str, str]]) -> list[str]:
+    """Return pairs as ``a and b, c``: the model that is in most of those left comes first."""
+    lines = []
+    while pairs:
+        counts = Counter(name for pair in pairs for name in pair)
+        most = max(counts, key=lambda name: counts[name])
+        partners = [other if one == most else one for one, other in pairs if most in (one, other)]
+        lines.append(f"{most} and {', '.join(partners)}")
+        pairs = [pair for pair in pairs if most not in pair]
     return lines
 
 

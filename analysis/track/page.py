@@ -152,7 +152,10 @@ def _tally(pairs: pd.DataFrame) -> list[str]:
          *(str(row[word]) for word in words)]
         for _, row in order.iterrows()
     ]  # fmt: skip
-    note = "Of the other models of its likelihood type, how many a model is better than, and so on."
+    note = (
+        "Of the other models of its likelihood type, how many a model is better than, and so on. Two models "
+        "of which neither has learned the workload are not compared."
+    )
     return [*_table(["workload", "likelihood", "model", *words], rows), "", note]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.stats.comparisons import comparisons, verdict_of
+from analysis.stats.comparisons import UNLEARNED, comparisons, verdict_of
 from analysis.stats.verdicts.verdict_test import BETTER, WORSE
 from analysis.track.rules import Track
 
@@ -112,10 +112,13 @@ def _verdict(pairs: pd.DataFrame, pair: pd.Series) -> str | None:
 def tally(pairs: pd.DataFrame) -> pd.DataFrame:
     """Return for each workload and model how many others it is better than, worse than, and so on.
 
+    Pairs of which neither has learned the workload are not compared, and do not count.
+
     Args:
         pairs: from ``analysis.stats.comparisons.comparisons``, all pairs of each likelihood type.
     """
     flip = {BETTER: WORSE, WORSE: BETTER}
+    pairs = pairs[pairs["reason"] != UNLEARNED]
     other = pairs.assign(
         model=pairs["other"], other=pairs["model"], verdict=pairs["verdict"].map(lambda v: flip.get(v, v))
     )

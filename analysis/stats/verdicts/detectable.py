@@ -11,7 +11,6 @@ from scipy.special import ndtr
 
 from analysis.stats.verdicts.family import MIN_SEEDS, Family
 from analysis.stats.verdicts.max_statistic import LEVEL, POWER, Array
-from analysis.stats.verdicts.pair_errors import small_sample_factor
 
 MOST_SEEDS = 100
 """More seeds than this and a difference counts as out of reach."""
@@ -22,16 +21,7 @@ def detectable_differences(family: Family, margin: float = 0.0) -> Array:
 
     The standard deviation is taken to be as it was estimated.
     """
-    return np.maximum(family.error * _shifts(family, family.known_freedom, family.factor), margin)
-
-
-def _shifts(family: Family, freedom: Array, factor: Array) -> Array:
-    """Return detectable differences in standard errors."""
-    shifts = np.zeros(len(freedom))
-    for value in np.unique(factor):
-        own = factor == value
-        shifts[own] = family.statistic.detectable_shift(freedom[own], float(value))
-    return shifts
+    return np.maximum(family.tests.detectable(), margin)
 
 
 def seeds_to_decide(family: Family, margin: float = 0.0) -> list[int | None]:
@@ -41,24 +31,22 @@ def seeds_to_decide(family: Family, margin: float = 0.0) -> list[int | None]:
     and the difference are taken to be as they were observed. None where ``MOST_SEEDS`` are not enough, and
     where the observed difference is exactly 0 and there is no margin.
     """
-    low = np.full(len(family.pairs), MIN_SEEDS - 1)
-    high = np.full(len(family.pairs), MOST_SEEDS + 1)
-    while (high - low > 1).any():
-        middle = (low + high) // 2
-        enough, open_ = _decides(family, middle.astype(float), margin), high - low > 1
-        low, high = np.where(open_ & ~enough, middle, low), np.where(open_ & enough, middle, high)
-    return [None if seeds > MOST_SEEDS else int(seeds) for seeds in high]
+    fewest: list[int | None] = [None] * len(family.pairs)
+    for seeds in range(MIN_SEEDS, MOST_SEEDS + 1):
+        for pair in np.flatnonzero(_decides(family, seeds, margin)):
+            fewest[pair] = fewest[pair] or seeds
+        if None not in fewest:
+            break
+    return fewest
 
 
-def _decides(family: Family, seeds: Array, margin: float) -> npt.NDArray[np.bool_]:
+def _decides(family: Family, seeds: int, margin: float) -> npt.NDArray[np.bool_]:
     """Return for each pair if so many seeds of each model would decide it with 80% power."""
-    error = family.error * np.sqrt(family.seeds / seeds)
-    freedom = family.known_freedom * (seeds - 1) / (family.seeds - 1)
-    factor = small_sample_factor(seeds, len(family.sizes), blocked=family.blocked)
-    size = np.abs(family.difference)
-    shown = error * _shifts(family, freedom, factor) <= size
-    # An equivalent pair's mean difference must stay so far within the margin that the interval does.
-    inside = margin - factor * error * family.statistic.critical(freedom, 2 * LEVEL)
+    tests, size = family.planned(seeds), np.abs(family.difference)
     with np.errstate(invalid="ignore", divide="ignore"):
+        shown = tests.detectable() <= size
+        # An equivalent pair's mean difference must stay so far within the margin that the interval does.
+        inside = margin - tests.half_widths(2 * LEVEL)
+        error = np.fmin(tests.error, tests.own_error) if tests.own_share else tests.error
         within = ndtr((inside - size) / error) - ndtr((-inside - size) / error) >= POWER
     return np.where(size > margin, shown, within)

@@ -51,18 +51,19 @@ class MaxStatistic:
         """Return the |t| that the largest of the family exceeds with probability ``level``."""
         return self._interpolated(freedom, level, 0.0)
 
-    def detectable_shift(self, freedom: Array | float, factor: float = 1.0) -> Array:
+    def detectable_shift(self, freedom: Array | float, factor: float = 1.0, level: float = LEVEL) -> Array:
         """Return the true difference, in standard errors, that one comparison finds with 80% power.
 
         Args:
             freedom: degrees of freedom of the standard error.
             factor: number by which |t| is divided before it is held against ``critical``.
+            level: error of the family.
         """
-        return self._interpolated(freedom, LEVEL, factor)
+        return self._interpolated(freedom, level, factor)
 
     def _interpolated(self, freedom: Array | float, level: float, factor: float) -> Array:
         if (level, factor) not in self._quantiles:
-            values = self._shifts(factor) if factor else self._criticals(level)
+            values = self._shifts(factor, level) if factor else self._criticals(level)
             self._quantiles[level, factor] = interpolate.PchipInterpolator(
                 1 / np.array(_FREEDOMS[::-1]), np.log(values[::-1])
             )
@@ -78,10 +79,10 @@ class MaxStatistic:
             low, high = np.where(exceeded, middle, low), np.where(exceeded, high, middle)
         return (low + high) / 2
 
-    def _shifts(self, factor: float) -> Array:
+    def _shifts(self, factor: float, level: float) -> Array:
         """The power is an average over the estimated deviation, which is chi-distributed."""
         deviations_FD, weights_D = _deviations(_FREEDOMS)
-        bar_FD = factor * self.critical(np.array(_FREEDOMS))[:, None] * deviations_FD
+        bar_FD = factor * self.critical(np.array(_FREEDOMS), level)[:, None] * deviations_FD
         low, high = np.zeros(len(_FREEDOMS)), np.full(len(_FREEDOMS), 1000.0)
         for _ in range(STEPS):
             middle = (low + high) / 2

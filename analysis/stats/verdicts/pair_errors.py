@@ -85,6 +85,13 @@ def independent_errors(variance_RK: Array, size_K: Array, pair_P2: Pairs) -> tup
     return larger(own, pooled(variance_RK, size_K, pair_P2))
 
 
+def own_blocked(score_RKN: Array, pair_P2: Pairs) -> tuple[Array, Array]:
+    """Return variance and degrees of freedom of each pair's mean difference, taken within seeds."""
+    seeds, (first, second) = score_RKN.shape[-1], pair_P2.T
+    own_RP = (score_RKN[..., first, :] - score_RKN[..., second, :]).var(axis=-1, ddof=1) / seeds
+    return own_RP, np.full(own_RP.shape, seeds - 1.0)
+
+
 def blocked_errors(score_RKN: Array, pair_P2: Pairs) -> tuple[Array, Array]:
     """Return the same for a design in which every model shares its seeds with the others.
 
@@ -92,14 +99,12 @@ def blocked_errors(score_RKN: Array, pair_P2: Pairs) -> tuple[Array, Array]:
     models, the paired t-test's.
     """
     *_, models, seeds = score_RKN.shape
-    first, second = pair_P2.T
-    own_RP = (score_RKN[..., first, :] - score_RKN[..., second, :]).var(axis=-1, ddof=1) / seeds
-    own = own_RP, np.full(own_RP.shape, seeds - 1.0)
+    own = own_blocked(score_RKN, pair_P2)
     if models == 2:
-        return np.sqrt(np.where(own_RP > 0, own_RP, np.nan)), own[1]
+        return np.sqrt(np.where(own[0] > 0, own[0], np.nan)), own[1]
     residual_RKN = score_RKN - score_RKN.mean(axis=-1, keepdims=True) - score_RKN.mean(axis=-2, keepdims=True)
     residual_RKN = residual_RKN + score_RKN.mean(axis=(-1, -2), keepdims=True)
     freedom = (models - 1) * (seeds - 1.0)
     shared_R = (residual_RKN**2).sum(axis=(-1, -2)) / freedom
     shared_RP = np.where(shared_R > 0, 2 * shared_R / seeds, np.nan)[..., None] * np.ones(len(pair_P2))
-    return larger(own, (shared_RP, np.full(own_RP.shape, freedom)))
+    return larger(own, (shared_RP, np.full(shared_RP.shape, freedom)))

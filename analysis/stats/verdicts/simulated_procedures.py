@@ -1,8 +1,8 @@
 """Procedures that were candidates for the verdict, on many simulated studies at once.
 
 Each takes scores (R replicates, K models, N seeds) and pairs (P, 2), and returns (R, P): True where it calls
-the two models different at the 5% level of the family. The analysis uses ``larger_se``, its blocked form and
-``solve_counts``.
+the two models different at the 5% level of the family. The analysis uses ``larger_se_or_own``, its blocked
+form and ``solve_counts``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from analysis.stats.verdicts.pair_errors import (
     Pairs,
     blocked_errors,
     independent_errors,
+    own_blocked,
     pooled,
     small_sample_factor,
     welch,
 )
+from analysis.stats.verdicts.pair_tests import own_share
 from analysis.stats.verdicts.solve_test import boschloo_table
 
 Found = npt.NDArray[np.bool_]
@@ -128,25 +130,42 @@ def _inverse_trigamma(value: Array) -> Array:
     return found
 
 
-def larger_se(score_RKN: Array, pair_P2: Pairs) -> Found:
+def larger_se(score_RKN: Array, pair_P2: Pairs, level: float = LEVEL) -> Found:
     """The larger of the pair's own and the pooled error, with Tukey's or Dunnett's distribution."""
-    variance_RK, size_K = _variances(score_RKN), _sizes(score_RKN)
+    errors = independent_errors(_variances(score_RKN), _sizes(score_RKN), pair_P2)
     factor = small_sample_factor(score_RKN.shape[2], score_RKN.shape[1])
-    return _larger(score_RKN, pair_P2, factor, *independent_errors(variance_RK, size_K, pair_P2))
+    bar_RP = _family(score_RKN, pair_P2).critical(np.nan_to_num(errors[1], nan=1.0), level)
+    return _exceeds(score_RKN, pair_P2, errors[0], factor * bar_RP)
 
 
-def blocked_larger_se(score_RKN: Array, pair_P2: Pairs) -> Found:
+def larger_se_or_own(score_RKN: Array, pair_P2: Pairs) -> Found:
+    """The same at four fifths of the level, or from five seeds on the pair's own variance at the last one."""
+    share = own_share(score_RKN.shape[2], score_RKN.shape[1])
+    own = welch(_variances(score_RKN), _sizes(score_RKN), pair_P2)
+    return larger_se(score_RKN, pair_P2, (1 - share) * LEVEL) | _own(score_RKN, pair_P2, own, share)
+
+
+def blocked_larger_se_or_own(score_RKN: Array, pair_P2: Pairs) -> Found:
     """The same with differences within seeds."""
-    factor = small_sample_factor(score_RKN.shape[2], score_RKN.shape[1], blocked=True)
-    return _larger(score_RKN, pair_P2, factor, *blocked_errors(score_RKN, pair_P2))
+    _, models, seeds = score_RKN.shape
+    share, own = own_share(seeds, models), own_blocked(score_RKN, pair_P2)
+    error_RP, freedom_RP = blocked_errors(score_RKN, pair_P2)
+    bar_RP = _family(score_RKN, pair_P2).critical(np.nan_to_num(freedom_RP, nan=1.0), (1 - share) * LEVEL)
+    bar_RP = small_sample_factor(seeds, models, blocked=True) * bar_RP
+    return _exceeds(score_RKN, pair_P2, error_RP, bar_RP) | _own(score_RKN, pair_P2, own, share)
 
 
-def _larger(score_RKN: Array, pair_P2: Pairs, factor: Array, error_RP: Array, freedom_RP: Array) -> Found:
-    # Without any spread nothing is tested: the error is NaN.
+def _own(score_RKN: Array, pair_P2: Pairs, own: tuple[Array, Array], share: float) -> Found:
+    """Return what the t-test of each pair alone finds at a share of the level (Bonferroni)."""
+    bar_RP = stats.t.isf(share * LEVEL / 2 / len(pair_P2), np.nan_to_num(own[1], nan=1.0))
+    return _exceeds(score_RKN, pair_P2, np.sqrt(own[0]), bar_RP)
+
+
+def _exceeds(score_RKN: Array, pair_P2: Pairs, error_RP: Array, bar_RP: Array) -> Found:
+    # Without any spread nothing is tested: the error is 0 or NaN.
     with np.errstate(invalid="ignore", divide="ignore"):
         t_RP = np.nan_to_num(_gaps(score_RKN, pair_P2) / error_RP, nan=0.0, posinf=0.0)
-    bar_RP = _family(score_RKN, pair_P2).critical(np.nan_to_num(freedom_RP, nan=1.0))
-    return t_RP > factor * bar_RP
+    return np.asarray(t_RP > bar_RP)
 
 
 def solve_counts(score_RKN: Array, pair_P2: Pairs) -> Found:
@@ -159,8 +178,8 @@ def solve_counts(score_RKN: Array, pair_P2: Pairs) -> Found:
     return np.asarray(stats.false_discovery_control(p_RP, axis=1) < LEVEL)
 
 
-def unequal_larger_se(score_RKN: Array, pair_P2: Pairs) -> Found:
-    """``larger_se`` where the last model lost a seed."""
+def unequal_larger_se_or_own(score_RKN: Array, pair_P2: Pairs) -> Found:
+    """``larger_se_or_own`` where the last model lost a seed."""
     _, models, seeds = score_RKN.shape
     size_K = _sizes(score_RKN)
     size_K[-1] -= 1
@@ -176,8 +195,14 @@ def unequal_larger_se(score_RKN: Array, pair_P2: Pairs) -> Found:
         family = against_baseline((seeds - 1, *(seeds,) * (models - 2)), seeds)
     else:
         family = _family(score_RKN, pair_P2)
-    t_RP = np.abs(mean_RK[:, pair_P2[:, 0]] - mean_RK[:, pair_P2[:, 1]]) / error_RP
-    return t_RP > factor_P * family.critical(np.nan_to_num(freedom_RP, nan=1.0))
+    gap_RP, share = (
+        np.abs(mean_RK[:, pair_P2[:, 0]] - mean_RK[:, pair_P2[:, 1]]),
+        own_share(seeds - 1, models),
+    )
+    bar_RP = factor_P * family.critical(np.nan_to_num(freedom_RP, nan=1.0), (1 - share) * LEVEL)
+    own_RP, own_freedom_RP = welch(variance_RK, size_K, pair_P2)
+    own_bar_RP = stats.t.isf(share * LEVEL / 2 / len(pair_P2), own_freedom_RP)
+    return (gap_RP > error_RP * bar_RP) | (gap_RP > np.sqrt(own_RP) * own_bar_RP)
 
 
 PROCEDURES: dict[str, Procedure] = {
@@ -187,5 +212,6 @@ PROCEDURES: dict[str, Procedure] = {
     "Games-Howell": games_howell,
     "moderated t, Tukey": moderated_tukey,
     "larger-SE Tukey / Dunnett": larger_se,
+    "larger-SE or Welch": larger_se_or_own,
 }
 """Candidates of the table of ``docs/statistics.md``; Boschloo's test has a row of its own."""

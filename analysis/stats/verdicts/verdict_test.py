@@ -1,9 +1,9 @@
 """Verdicts between models: better, worse, equivalent or undecided.
 
-The test is the larger-SE form of Tukey's (all pairs) and Dunnett's (against a baseline): the standard errors
-are those of ``pair_errors``, the p-values and intervals those of ``max_statistic``, which are corrected
-for the whole family. Two models are compared by Welch's t-test. Tasks that are solved or not are compared by
-``solve_test``. ``docs/statistics.md`` says why, with error rates and power.
+The test is the larger-SE form of Tukey's (all pairs) and Dunnett's (against a baseline), from five seeds on
+beside the t-test of each pair alone: the standard errors are those of ``pair_errors``, the tests those of
+``pair_tests``, corrected for the whole family. Two models are compared by Welch's t-test. Tasks that are
+solved or not are compared by ``solve_test``. ``docs/statistics.md`` says why, with error rates and power.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _of_family(family: Family, names: list[str], margin: float, either_way: bool
             reason = BELOW_MARGIN
         found.append(
             Verdict(
-                model=model, other=other, difference=difference, standard_error=float(family.error[i]),
+                model=model, other=other, difference=difference, standard_error=float(family.tests.error[i]),
                 low=difference - float(half[i]), high=difference + float(half[i]), p=float(p[i]),
                 verdict=verdict, detectable=float(detectable[i]), seeds_to_decide=decide[i], reason=reason,
                 seeds=round(family.seeds[i]), test=family.test,

@@ -8,9 +8,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from analysis.stats.comparisons import UNLEARNED
 from analysis.track import overview as overview_module
 from analysis.track.families import cells, fronts, strengths, undecided
 from analysis.track.overview import overview
+from analysis.track.results import tally
 from analysis.track.rules import Track, Workload, read_track
 
 
@@ -28,9 +30,10 @@ def arm(name: str, task: str, score: float, state: float = 1024.0, **changes: An
     } | changes  # fmt: skip
 
 
-def pair(task: str, model: str, other: str, verdict: str) -> dict[str, Any]:
+def pair(task: str, model: str, other: str, verdict: str, reason: str = "") -> dict[str, Any]:
     likelihood = "exact" if task == "text" else None
-    return {"task": task, "likelihood": likelihood, "model": model, "other": other, "verdict": verdict}
+    own = {"task": task, "likelihood": likelihood, "model": model, "other": other}
+    return own | {"verdict": verdict, "reason": reason}
 
 
 ARMS = pd.DataFrame(
@@ -65,6 +68,16 @@ def test_a_model_that_nobody_was_compared_with_is_open(track: Track) -> None:
 
 def test_undecided_pairs_are_named() -> None:
     assert undecided(PAIRS) == ["text: 1 of 3 pairs: mamba and s4"]
+    several = [pair("recall", "a", "b", "undecided"), pair("recall", "c", "b", "undecided")]
+    more = pd.DataFrame([*several, pair("recall", "a", "c", "better")])
+    assert undecided(more) == ["recall: 2 of 3 pairs: b and a, c"]
+
+
+def test_two_models_that_have_not_learned_a_workload_are_not_counted() -> None:
+    apart = pair("text", "decoder", "rwkv", "undecided", UNLEARNED)
+    more = pd.concat([PAIRS, pd.DataFrame([apart])], ignore_index=True)
+    assert undecided(more) == undecided(PAIRS)
+    assert tally(more).equals(tally(PAIRS))
 
 
 def test_a_front_leaves_out_what_another_beats_in_score_and_state(track: Track) -> None:
