@@ -25,11 +25,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.hydra_app import start
 from experiments.config.sections import read_sections
-from experiments.config.structured import typed
+from experiments.config.structured import typed_words
 from experiments.run.refusal import AskedCell
 from experiments.runtime.errors import ConfigError, RunError
 from experiments.runtime.run_status import FINAL, RunStatus
 from experiments.runtime.secrets import redact
+from experiments.runtime.streams import guard_streams
 from slurm.allocation import TimeLimits, allocation
 from slurm.cluster import ClusterConfig, read_cluster
 from slurm.jobs import by_allocation, commands, submit_jobs
@@ -87,8 +88,7 @@ def split(words: Sequence[str]) -> tuple[SubmitConfig, list[str]]:
             "an argument looks like a secret. It would stand in runs.json and in the command lines of the "
             "jobs, which others can read: export it as a variable of the environment instead"
         )
-    values = OmegaConf.to_container(OmegaConf.from_dotlist(mine))
-    return typed(SubmitConfig, values, ""), [word for word in words if word not in mine]  # type: ignore[arg-type]
+    return typed_words(SubmitConfig, mine), [word for word in words if word not in mine]
 
 
 def plan_runs(words: Sequence[str], cluster: ClusterConfig | None = None, *, packed: bool = False) -> Plan:
@@ -257,6 +257,7 @@ def status_command(study: Path) -> str:
 
 
 def main() -> Any:
+    guard_streams()
     words = sys.argv[1:]
     if any(word in ("--help", "-h") for word in words):
         print(__doc__, end="")

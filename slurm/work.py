@@ -22,6 +22,7 @@ from pathlib import Path
 
 from experiments.runtime.errors import Preempted
 from experiments.runtime.secrets import redact
+from experiments.runtime.streams import guard_streams
 from slurm.submission import read_submission
 
 EXIT_TIMEOUT = 90
@@ -137,6 +138,7 @@ def log(text: str) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Train the runs; return 0, 75 after a preemption, or the first exit code that is not 0."""
+    guard_streams()
     if "SLURM_JOB_ID" not in os.environ:
         sys.stderr.write("error: this runs inside a job: sbatch slurm/train.sbatch, or slurm.submit\n")
         return 2
