@@ -20,6 +20,7 @@ from experiments.run import execute
 from experiments.runtime import atomic_io, restarts
 from experiments.runtime.errors import Preempted, RunError
 from experiments.runtime.preemption import ORPHANED, Interruptions, stops_at_once
+from experiments.runtime.run_lock import RunLock
 from experiments.runtime.watchdog import Watchdog
 from experiments.tasks.recall.mqar import Recall
 from experiments.training import checkpoint
@@ -109,7 +110,7 @@ BEFORE = {
     "while the record is begun": (execute, "begin_record", signal.SIGXCPU),
     "while its files are written": (atomic_io.os, "fsync", signal.SIGUSR1),
     "while the tracker is opened": (execute, "open_tracker", signal.SIGUSR2),
-    "while the trainer is made": (Trainer, "__init__", signal.SIGINT),
+    "while the lock is taken": (RunLock, "__enter__", signal.SIGINT),
 }
 
 
