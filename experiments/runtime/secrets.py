@@ -118,10 +118,12 @@ def _without_variables(text: str) -> str:
 
 @functools.lru_cache(maxsize=8)
 def _spelled(values: tuple[str, ...]) -> re.Pattern[str]:
-    """Return a pattern of values, also as JSON, Python, a shell and a URL write them, or across lines."""
+    """Return a pattern of values, also as JSON, YAML, Python, shells and URLs have them, or across lines."""
     spellings = set()
     for value in values:
-        quoted = {json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
+        ascii_only = json.dumps(value)[1:-1]
+        yaml = re.sub(r"\\u00([0-9a-f]{2})", lambda code: f"\\x{code[1].upper()}", ascii_only)
+        quoted = {ascii_only, yaml, json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
         escaped = {urllib.parse.quote(value), urllib.parse.quote(value, ""), urllib.parse.quote_plus(value)}
         spellings |= {value, shlex.quote(value)} | quoted | escaped
     longest_first = sorted(spellings, key=lambda text: (-len(text), text))
