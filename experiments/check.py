@@ -20,7 +20,7 @@ from experiments.runtime.errors import CheckpointError, ConfigError, DataError, 
 from experiments.runtime.run_lock import writer
 from experiments.runtime.streams import guard_streams
 from experiments.runtime.yaml_state import read_yaml
-from experiments.tracking.run_files import HASHED, damaged_files
+from experiments.tracking.run_files import HASHED, TOKENIZER, damaged_files
 from experiments.tracking.run_folder import RunFolder
 
 AGAIN = "remove the run's folder to begin again"
@@ -100,6 +100,8 @@ def _check_record(folder: Path, report: Report) -> None:
     if "files" not in result:
         report.unverified += 1
     contents = {name: (folder / name).read_bytes() if (folder / name).exists() else None for name in HASHED}
+    if TOKENIZER in result.get("files", ()) and contents[TOKENIZER] is None and run.checkpoints.exists():
+        contents[TOKENIZER] = b""  # its model cannot be used without it
     for name in damaged_files(result, contents):
         report.records.append(
             f"{folder / name}: has changed since the run ended: restore it, or remove the run's folder and "
