@@ -237,9 +237,7 @@ def test_f37_a_tokenizer_that_changes_after_the_end_is_said_and_not_used(tmp_pat
         report = check_study(folder.parents[1])
         assert (report.exit_code, len(report.data)) == (3, 1), report
         assert f"delete {prepared.parent} and run again" in report.data[0]
-    record(
-        "F37", "two merges of a tokenizer exchanged", 1, "said in every table, exit 6 where it is used"
-    )
+    record("F37", "two merges of a tokenizer exchanged", 1, "said in every table, exit 6 where it is used")
     record("F33", "tokenizer of prepared tokens damaged or lost", 3, "exit 3 with the remedy")
 
 
