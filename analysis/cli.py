@@ -147,9 +147,6 @@ def run_command(
     try:
         publish(prepared)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader, such as ``head``, has closed the pipe; Python would complain when it flushes the rest.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         return _failed(error)
     return 0

@@ -119,6 +119,8 @@ class _Sweep:
         """Take the cells that do not compose out of a batch. Raises the first reason where none does."""
         assert sweeper.hydra_context is not None
         assert sweeper.config is not None
+        # Hydra's copy of the command line. Nobody reads it, and it would keep a secret given there.
+        (Path(sweeper.config.hydra.sweep.dir) / "multirun.yaml").unlink(missing_ok=True)
         loader = sweeper.hydra_context.config_loader
         wrong: dict[int, Exception] = {}
         for place, words in enumerate(batch):
@@ -148,9 +150,6 @@ def _run_job(function: Function | str, cfg: DictConfig) -> object:
 
     What the function returns is given to the sweeper.
     """
-    if HydraConfig.get().mode == RunMode.MULTIRUN:
-        # Hydra's copy of the command line. Nobody reads it, and it would keep a secret given there.
-        (Path(HydraConfig.get().sweep.dir) / "multirun.yaml").unlink(missing_ok=True)
     try:
         if HydraConfig.get().mode == RunMode.RUN:
             check_words(cfg, HydraConfig.get(), HydraConfig.get().overrides.task)

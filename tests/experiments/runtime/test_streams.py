@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
 
 import pytest
@@ -40,3 +41,28 @@ def test_text_that_only_looks_like_an_assignment_is_printed_as_it_is(
     text = f"password: open sesame, token={'0' * 40}"
     assert sys.stdout.write(text) == len(text)
     assert capsys.readouterr().out == text
+
+
+@pytest.mark.parametrize("lines", [1, 100_000])
+def test_a_reader_that_goes_away_ends_no_command(lines: int) -> None:
+    """With one line the pipe breaks when Python flushes at its end, with many while it prints."""
+    code = f"""
+import sys
+from experiments.runtime.streams import guard_streams
+guard_streams()
+sys.stdin.read()
+for number in range({lines}):
+    print(number)
+sys.exit(5)
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    process.stdin.close()
+    assert process.stderr.read() == b""
+    assert process.wait() == 5
+    process.stderr.close()
