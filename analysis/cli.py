@@ -23,6 +23,8 @@ from typing import Any, NoReturn, TypeVar
 
 import pandas as pd
 
+from experiments.runtime.streams import guard_streams
+
 Config = TypeVar("Config")
 Found = TypeVar("Found")
 
@@ -46,6 +48,7 @@ def read_arguments(arguments: Sequence[str], config: type[Config], description: 
     Raises:
         ValueError: there is no such key, or a value is not of its type.
     """
+    guard_streams()
     known = {f.name: f for f in fields(config)}  # type: ignore[arg-type]
     flags = {f"--{name.replace('_', '-')}": name for name, f in known.items() if f.type == "bool"}
     parser = _Parser(
@@ -144,9 +147,6 @@ def run_command(
     try:
         publish(prepared)
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader, such as ``head``, has closed the pipe; Python would complain when it flushes the rest.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         return _failed(error)
     return 0

@@ -14,15 +14,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from omegaconf import OmegaConf
-
-from experiments.config.structured import typed
+from experiments.config.structured import typed_words
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError, RunError, nearest_folder
 from experiments.runtime.run_lock import writer
+from experiments.runtime.streams import guard_streams
 from experiments.runtime.yaml_state import read_yaml
-from experiments.tracking.run_files import HASHED, damaged_files
+from experiments.tracking.run_files import HASHED, TOKENIZER, damaged_files
 from experiments.tracking.run_folder import RunFolder
 
 AGAIN = "remove the run's folder to begin again"
@@ -102,6 +100,8 @@ def _check_record(folder: Path, report: Report) -> None:
     if "files" not in result:
         report.unverified += 1
     contents = {name: (folder / name).read_bytes() if (folder / name).exists() else None for name in HASHED}
+    if TOKENIZER in result.get("files", ()) and contents[TOKENIZER] is None and run.checkpoints.exists():
+        contents[TOKENIZER] = b""  # its model cannot be used without it
     for name in damaged_files(result, contents):
         report.records.append(
             f"{folder / name}: has changed since the run ended: restore it, or remove the run's folder and "
@@ -159,12 +159,12 @@ def _check_cache(cache: Path, report: Report) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Print what is damaged; return the exit code."""
+    guard_streams()
     if any(word in ("--help", "-h") for word in words):
         print(__doc__, end="")
         return 0
     try:
-        values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(list(words)))
-        config = typed(CheckConfig, values, "")
+        config = typed_words(CheckConfig, words)
         report = check_study(Path(config.runs) / config.study)
     except RunError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -14,6 +14,7 @@ import runpy
 import sys
 
 from experiments.runtime.errors import ConfigError, nearest
+from experiments.runtime.streams import guard_streams
 
 COMMANDS = {
     "Train and use models": {
@@ -78,6 +79,7 @@ MODULES = {name: module for group in COMMANDS.values() for name, (module, _) in 
 
 def main() -> None:
     """Run the module of the command named by the first word, with the words after it."""
+    guard_streams()
     name = sys.argv[1] if len(sys.argv) > 1 else None
     if name in ("-h", "--help"):
         print(_help())

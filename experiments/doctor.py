@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
+from experiments.runtime.streams import guard_streams
+
 NEEDED = (
     "torch",
     "numpy",
@@ -120,6 +122,7 @@ def _services() -> Iterator[tuple[str, str]]:
 
 def main(words: Sequence[str]) -> int:
     """Print the findings; return the exit code."""
+    guard_streams()
     if any(word in ("--help", "-h") for word in words):
         print(__doc__, end="")
         return 0

@@ -78,7 +78,7 @@ def main() -> None:
     done = sum(cell["status"] in ("done", "stored") for cell in _cells)
     print(f"{done} of {len(_cells)} cells are done; experiments.train with the same words runs the others.")
     if refused:
-        sys.exit(ConfigError.exit_code)
+        sys.exit(refused[0].get("exit_code", ConfigError.exit_code))
 
 
 def _read(cfg: DictConfig) -> Settings:
@@ -126,7 +126,8 @@ def _collect(cfg: DictConfig) -> None:
             _estimated.append((key, (settings.cell, settings.parallel, settings.device, found)))
     except RunError as error:
         words = " ".join(HydraConfig.get().overrides.task)
-        _cells.append({"cell": words, "status": "refused", "refused": str(error)})
+        code = error.exit_code
+        _cells.append({"cell": words, "status": "refused", "refused": str(error), "exit_code": code})
 
 
 def _refuse(sweep: DictConfig, words: Sequence[str], reason: str) -> None:

@@ -34,10 +34,14 @@ if TYPE_CHECKING:
 
 def train(cfg: DictConfig) -> float:
     """Trains the cell and gives what a sweeper that searches may minimise: its score on validation."""
+    with stops_at_once() if process_rank().size == 1 else nullcontext():
+        return _train(cfg)
+
+
+def _train(cfg: DictConfig) -> float:
     asked, settings = AskedCell.composed(cfg), None
     try:
-        with stops_at_once() if process_rank().size == 1 else nullcontext():
-            settings = _read(cfg)
+        settings = _read(cfg)
         asked.forget(settings.folder)
         if not _stored(settings):
             _execute(settings)

@@ -29,13 +29,13 @@ from pathlib import Path
 
 import rich.console
 import rich.table
-from omegaconf import OmegaConf
 
-from experiments.config.structured import typed
+from experiments.config.structured import typed_words
 from experiments.run.refusal import refusals
 from experiments.runtime.console import clock, count
 from experiments.runtime.errors import ConfigError, RunError, nearest, nearest_folder
 from experiments.runtime.run_status import RunStatus
+from experiments.runtime.streams import guard_streams
 from slurm.progress import Progress, progress
 from slurm.queue import Task, allocated_seconds, finished_tasks, queued_tasks
 from slurm.submission import StudyRun, submissions
@@ -186,11 +186,12 @@ def summary(found: Sequence[Row]) -> list[str]:
 
 def main(words: Sequence[str]) -> int:
     """Print the table; return the exit code."""
+    guard_streams()
     if any(word in ("--help", "-h") for word in words):
         print(__doc__, end="")
         return 0
     try:
-        config = typed(StatusConfig, OmegaConf.to_container(OmegaConf.from_dotlist(list(words))), "")  # type: ignore[arg-type]
+        config = typed_words(StatusConfig, words)
         found = rows((Path(config.runs) / config.study).absolute())
     except RunError as error:
         sys.stderr.write(f"error: {error}\n")

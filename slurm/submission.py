@@ -111,7 +111,7 @@ class SubmissionRecord(TypedDict):
 
 def job_name(folder: Path) -> str:
     """Return the name of the array job of the submission in ``runs/STUDY/slurm/ID``."""
-    return f"archbench-{folder.parents[1].name}-{folder.name}"
+    return "-".join(["archbench", *(path.name for path in (*folder.parents[1:2], folder))])
 
 
 def new_folder(study: Path) -> Path:

@@ -25,11 +25,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.hydra_app import start
 from experiments.config.sections import read_sections
-from experiments.config.structured import typed
+from experiments.config.structured import typed_words
 from experiments.run.refusal import AskedCell
 from experiments.runtime.errors import ConfigError, RunError
 from experiments.runtime.run_status import FINAL, RunStatus
 from experiments.runtime.secrets import redact
+from experiments.runtime.streams import guard_streams
 from slurm.allocation import TimeLimits, allocation
 from slurm.cluster import ClusterConfig, read_cluster
 from slurm.jobs import by_allocation, commands, submit_jobs
@@ -87,8 +88,7 @@ def split(words: Sequence[str]) -> tuple[SubmitConfig, list[str]]:
             "an argument looks like a secret. It would stand in runs.json and in the command lines of the "
             "jobs, which others can read: export it as a variable of the environment instead"
         )
-    values = OmegaConf.to_container(OmegaConf.from_dotlist(mine))
-    return typed(SubmitConfig, values, ""), [word for word in words if word not in mine]  # type: ignore[arg-type]
+    return typed_words(SubmitConfig, mine), [word for word in words if word not in mine]
 
 
 def plan_runs(words: Sequence[str], cluster: ClusterConfig | None = None, *, packed: bool = False) -> Plan:
@@ -178,14 +178,6 @@ def assign(runs: Sequence[StudyRun], chosen: Sequence[StudyRun], runs_per_task: 
     return [dataclasses.replace(run, task=tasks.get(run.key)) for run in runs]
 
 
-def say(*lines: str) -> None:
-    """Print lines. A reader that has closed the pipe, such as ``head``, does not stop a submission."""
-    try:
-        print(*lines, sep="\n", flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def submit(words: Sequence[str]) -> int:
     """Plan, print and submit the jobs; return the exit code. Raises RunError."""
     config, others = split(words)
@@ -196,7 +188,7 @@ def submit(words: Sequence[str]) -> int:
         cluster = read_cluster(Path(config.cluster))
         os.environ["ARCHBENCH_CLUSTER"] = config.cluster  # which sbatch hands to the jobs
     else:
-        say(f"There is no {CLUSTER}: the cluster's defaults apply.")
+        print(f"There is no {CLUSTER}: the cluster's defaults apply.")
     planned = plan_runs(others, cluster, packed=config.runs_per_task > 1)
     if config.runs_per_task > 1:
         _check_packing(config, planned.runs)
@@ -207,20 +199,20 @@ def submit(words: Sequence[str]) -> int:
         for asked, error in planned.refusals:
             asked.refuse(error)
     if planned.stored:
-        say(f"{planned.stored} runs are rows of study.stored, which count as done.")
+        print(f"{planned.stored} runs are rows of study.stored, which count as done.")
     if not planned.runs:
         return failure
     queued = in_queue(planned.study)
     chosen = missing(planned.runs, queued)
     waiting = sum(run.status not in FINAL for run in planned.runs) - len(chosen)
     ended = len(planned.runs) - len(chosen) - waiting
-    say(
+    print(
         f"Study {planned.study.name}: {len(planned.runs)} runs, {ended} ended, {waiting} in the queue, "
         f"{len(chosen)} to submit."
     )
     for run in chosen:
         if run.status == RunStatus.REFUSED:
-            say(f"{run.key} was refused, and will be again unless this was mended: {run.message}")
+            print(f"{run.key} was refused, and will be again unless this was mended: {run.message}")
     if not chosen:
         return failure
     folder = new_folder(planned.study)
@@ -228,14 +220,14 @@ def submit(words: Sequence[str]) -> int:
     jobs = commands(cluster, folder, runs, others, config.max_running)
     if config.submit:
         write_submission(folder, runs)
-        say(*submit_jobs(jobs))
-        say(f"Logs in {folder}. To watch: {status_command(planned.study)}")
+        print(*submit_jobs(jobs), sep="\n", flush=True)
+        print(f"Logs in {folder}. To watch: {status_command(planned.study)}")
         return failure
     prefix = f"ARCHBENCH_CLUSTER={shlex.quote(config.cluster)} " if "ARCHBENCH_CLUSTER" in os.environ else ""
     for name, command in jobs.items():
         quoted = " ".join(word if "=afterany:$" in word else shlex.quote(word) for word in command)
-        say(f"{name}=$({prefix}{quoted})")
-    say("Nothing was submitted; submit=true does it.")
+        print(f"{name}=$({prefix}{quoted})")
+    print("Nothing was submitted; submit=true does it.")
     return failure
 
 
@@ -257,6 +249,7 @@ def status_command(study: Path) -> str:
 
 
 def main() -> Any:
+    guard_streams()
     words = sys.argv[1:]
     if any(word in ("--help", "-h") for word in words):
         print(__doc__, end="")

@@ -18,10 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
-from experiments.config.structured import typed
+from experiments.config.structured import typed_words
 from experiments.runtime.errors import RunError, nearest
+from experiments.runtime.streams import guard_streams
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.upload import study_folders, upload
 
@@ -48,11 +47,12 @@ class SyncConfig:
 
 def main(words: Sequence[str]) -> int:
     """Upload the runs; return 1 if W&B failed for one, the code of a mistake, or 0."""
+    guard_streams()
     if any(word in ("--help", "-h") for word in words):
         print(__doc__, end="")
         return 0
     try:
-        config = typed(SyncConfig, OmegaConf.to_container(OmegaConf.from_dotlist(list(words))), "")  # type: ignore[arg-type]
+        config = typed_words(SyncConfig, words)
         folders = study_folders(Path(config.runs), config.study)
     except RunError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -20,8 +20,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from experiments.runtime.errors import Preempted
+from experiments.runtime.errors import CheckpointError, ConfigError, Preempted, RunError
 from experiments.runtime.secrets import redact
+from experiments.runtime.streams import guard_streams
 from slurm.submission import read_submission
 
 EXIT_TIMEOUT = 90
@@ -135,18 +136,31 @@ def log(text: str) -> None:
     print(redact(f"[job {job_id()}] {text}"), flush=True)
 
 
+def _assigned(arguments: Sequence[str]) -> tuple[list[list[str]], str]:
+    """Return the words of each run of this job, and how a person resumes them. Raises RunError."""
+    if len(arguments) != 1 or not arguments[0].startswith("submission="):
+        return [list(arguments)], f"sbatch slurm/train.sbatch {shlex.join(arguments)}"
+    path = Path(arguments[0].removeprefix("submission=")).absolute()
+    task = os.environ.get("SLURM_ARRAY_TASK_ID")
+    if task is None:
+        raise ConfigError(f"{arguments[0]}: this job is no task of an array: submit it with slurm.submit")
+    runs = [run.words for run in read_submission(path).runs if str(run.task) == task]
+    if not runs:
+        raise CheckpointError(f"{path / 'runs.json'}: it has no run for task {task}: submit the study again")
+    return runs, "python -m slurm.submit with the same arguments"
+
+
 def main(arguments: Sequence[str]) -> int:
     """Train the runs; return 0, 75 after a preemption, or the first exit code that is not 0."""
+    guard_streams()
     if "SLURM_JOB_ID" not in os.environ:
         sys.stderr.write("error: this runs inside a job: sbatch slurm/train.sbatch, or slurm.submit\n")
         return 2
-    runs = [list(arguments)]
-    again = f"sbatch slurm/train.sbatch {shlex.join(arguments)}"
-    if len(arguments) == 1 and arguments[0].startswith("submission="):
-        task = int(os.environ["SLURM_ARRAY_TASK_ID"])
-        submission = read_submission(Path(arguments[0].removeprefix("submission=")))
-        runs = [run.words for run in submission.runs if run.task == task]
-        again = "python -m slurm.submit with the same arguments"
+    try:
+        runs, again = _assigned(arguments)
+    except RunError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
     log(
         f"{len(runs)} run(s) on {os.environ.get('SLURM_JOB_NODELIST', '?')}, "
         f"restart {os.environ.get('SLURM_RESTART_COUNT', 0)}"

@@ -46,7 +46,7 @@ CURVES = ("train", "validation")
 
 SCORE_TEXTS = ("unit", "direction", "averaging", "likelihood", "estimator")
 
-FILES = ("result.json", "provenance.json", "config.yaml", "metrics.jsonl")
+FILES = ("result.json", *HASHED)
 """Files of a run folder that this module reads."""
 
 

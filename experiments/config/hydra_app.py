@@ -32,8 +32,10 @@ from experiments.config.chosen_groups import check_words
 from experiments.config.folder import CONF
 from experiments.config.messages import explain, refuse_unreadable
 from experiments.runtime.errors import ConfigError, Preempted, RunError
+from experiments.runtime.preemption import UNSAVED
 from experiments.runtime.rank import process_rank
 from experiments.runtime.secrets import redact
+from experiments.runtime.streams import guard_streams
 
 Function = Callable[[DictConfig], object]
 
@@ -57,6 +59,7 @@ def start(
             configuration of the sweep, the words of the cell, and the reason. The others are run.
         ended: called with the configuration of a sweep after its last cell.
     """
+    guard_streams()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's printer
     one_job = functools.partial(_run_job, function)
     sweep = _Sweep(config_name, refused)
@@ -116,6 +119,8 @@ class _Sweep:
         """Take the cells that do not compose out of a batch. Raises the first reason where none does."""
         assert sweeper.hydra_context is not None
         assert sweeper.config is not None
+        # Hydra's copy of the command line. Nobody reads it, and it would keep a secret given there.
+        (Path(sweeper.config.hydra.sweep.dir) / "multirun.yaml").unlink(missing_ok=True)
         loader = sweeper.hydra_context.config_loader
         wrong: dict[int, Exception] = {}
         for place, words in enumerate(batch):
@@ -145,9 +150,6 @@ def _run_job(function: Function | str, cfg: DictConfig) -> object:
 
     What the function returns is given to the sweeper.
     """
-    if HydraConfig.get().mode == RunMode.MULTIRUN:
-        # Hydra's copy of the command line. Nobody reads it, and it would keep a secret given there.
-        (Path(HydraConfig.get().sweep.dir) / "multirun.yaml").unlink(missing_ok=True)
     try:
         if HydraConfig.get().mode == RunMode.RUN:
             check_words(cfg, HydraConfig.get(), HydraConfig.get().overrides.task)
@@ -157,7 +159,9 @@ def _run_job(function: Function | str, cfg: DictConfig) -> object:
             _fail(str(error), error.exit_code, silent=not _speaks(error))
         sys.stderr.write(redact(f"error: {' '.join(HydraConfig.get().overrides.task)}: {error}\n"))
         raise
-    except Preempted:
+    except Preempted as preempted:
+        if preempted.reason.endswith(UNSAVED):  # of a run that was saved, its console says so
+            sys.stderr.write(f"{preempted.reason}; the same command starts again\n")
         # A launcher that listens to USR2 (submitit's) puts this job, now saved, back into the queue.
         listener = signal.getsignal(signal.SIGUSR2)
         if callable(listener):

@@ -91,6 +91,24 @@ def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
         raise ConfigError(f"{key}: {error}" if key else str(error)) from None
 
 
+def typed_words(cls: type[T], words: Sequence[str]) -> T:
+    """Return words ``KEY=VALUE`` as an instance of a flat dataclass; ``null`` is None. Raises ConfigError.
+
+    Values are taken as they stand, so that a study may be called 1e3, and no bracket needs a partner.
+    """
+    values: dict[str, str | None] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not value:
+            names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+            hint = nearest(key, names) if key not in names else ""
+            raise ConfigError(f"'{word}': write KEY=VALUE{hint}")
+        if values.get(key, value) != value:
+            raise ConfigError(f"{key} is given twice, as {values[key]} and as {value}: leave one out")
+        values[key] = None if value == "null" else value
+    return typed(cls, values, "")
+
+
 def whole_number_hint(key: str, text: str) -> str:
     """Return what to write where an integer was given as 1e6 or 1M; empty where it is neither."""
     found = re.fullmatch(r"([\d.]+(?:e\+?\d+)?)([kKmMgGbB]?)", text)

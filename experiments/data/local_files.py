@@ -87,7 +87,15 @@ def read_files(paths: Sequence[Path], column: str) -> Iterator[Document]:
 
 
 def decode_utf8(data: bytes, path: Path, offset: int) -> str:
-    """Text of bytes that begin at ``offset`` of a file; DataError with the place of a bad byte."""
+    """Text of bytes that begin at ``offset`` of a file; DataError with the place of a bad byte.
+
+    A byte of zero is one: no text has it, and the end of a file that a power cut left has nothing else.
+    """
+    if (place := data.find(0)) >= 0:
+        raise DataError(
+            f"{path}: byte {offset + place} is zero, which is in no text: the file is damaged, or no text; "
+            "restore it, or take it out of the paths"
+        )
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

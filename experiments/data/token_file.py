@@ -234,9 +234,12 @@ def verify(folder: Path, meta: dict[str, Any], *, most: int | None = None) -> bo
                         f"{folder / split}.bin: {place} have changed since they were written; "
                         f"{_remedy(folder)}"
                     )
-    except OSError as error:
+        found = _fingerprint(folder, meta["tokenizer"], whole)
+    except (OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
         raise DataError(f"{folder}: cannot be read ({error}); {_remedy(folder)}") from error
-    if _fingerprint(folder, meta["tokenizer"], whole) != meta["fingerprint"]:
+    if found != meta["fingerprint"]:
         raise DataError(
             f"{folder}: tokens or tokenizer have changed since they were written (another fingerprint than "
             f"{meta['fingerprint']}); {_remedy(folder)}"
@@ -245,7 +248,7 @@ def verify(folder: Path, meta: dict[str, Any], *, most: int | None = None) -> bo
 
 
 def _fingerprint(folder: Path, tokenizer: dict[str, Any], whole: dict[str, str]) -> str:
-    """Return the hash of tokens and tokenizer. Raises OSError."""
+    """Return the hash of tokens and tokenizer. Raises OSError, or ValueError where it is no text."""
     learned = (folder / "tokenizer.json").read_text() if tokenizer["kind"] == "bpe" else ""
     described = json.dumps([[whole[split] for split in SPLITS], tokenizer, learned], sort_keys=True)
     return hashlib.sha256(described.encode()).hexdigest()[:16]

@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from experiments.config.tracking import TrackingConfig
 from experiments.evaluation.divergence import divergence
 from experiments.objectives.objective import Objective
@@ -60,6 +62,13 @@ def execute(settings: Settings) -> None:
     """
     device = torch_device(settings.device.name)
     collectives.start(device)
+    # Several processes end together, between two steps.
+    with stops_at_once() if collectives.world_size() == 1 else nullcontext():
+        _execute_or_skip(settings, device)
+
+
+def _execute_or_skip(settings: Settings, device: torch.device) -> None:
+    """Execute the run unless it has ended already."""
     dims = make_parallel_dims(settings.parallel, device.type, settings.budget)
     folder = RunFolder(settings.folder, writes=collectives.is_rank_zero())
     console = Console(f"{settings.cell} s{settings.seed}", quiet=not collectives.is_rank_zero())
@@ -115,9 +124,7 @@ def _execute(
 ) -> None:
     """Do the part of ``execute`` that needs the lock."""
     configure_process(threads=settings.device.threads, kernels=settings.device.kernels)
-    # Several processes end together, between two steps.
-    with stops_at_once() if collectives.world_size() == 1 else nullcontext():
-        planned = collectives.rank_zero_first(lambda: plan(settings))
+    planned = collectives.rank_zero_first(lambda: plan(settings))
     check_run(settings, planned.matched.config, planned.cost, planned.sizes.vocab_size)
     record = {**run_identity(settings), **planned.cost, "fingerprint": planned.task.fingerprint}
     if training_set := describe_training_set(planned.task):

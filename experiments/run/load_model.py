@@ -34,10 +34,12 @@ from experiments.run.model_files import (
 )
 from experiments.run.plan import build_task
 from experiments.run.size_solver import Sizes
-from experiments.runtime.errors import ConfigError, DataError
+from experiments.runtime.errors import CheckpointError, ConfigError, DataError
 from experiments.runtime.yaml_state import read_yaml
 from experiments.tasks.task import Batch, Task
 from experiments.tasks.text.text import Text
+from experiments.tracking.run_files import TOKENIZER, damaged_files
+from experiments.tracking.run_folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,6 +180,10 @@ def own_prompts(run: StoredRun, path: Path) -> Task:
     if not issubclass(run.task_class, Text):
         return run.build_task()
     config: TokenizerConfig = run.task.tokenizer
+    result = RunFolder(path).result() or {}
+    file = path / TOKENIZER
+    if damaged_files(result, {TOKENIZER: file.read_bytes() if file.is_file() else None}):
+        raise CheckpointError(f"{file}: has changed since the run ended: restore it")
     if config.path is not None:  # the run keeps a copy
         config = dataclasses.replace(config, path=str(path))
     return Prompts(load_tokenizer(config, run.task.num_sentinels, path))

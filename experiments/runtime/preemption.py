@@ -20,7 +20,14 @@ from typing import Any
 from experiments.runtime.errors import Preempted
 
 ORPHANED = "stopped because the sweep it belongs to is gone"
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+UNSAVED = "with nothing to save"
+"""End of the reason of a run that a signal ended before its first step, or after its result."""
+SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGXCPU")
+    if hasattr(signal, name)
+)
+"""Signals that ask to stop: SIGHUP comes when a terminal is closed, SIGXCPU at a limit of processor time."""
 
 
 class Interruptions:
@@ -72,7 +79,7 @@ def _ours(number: signal.Signals) -> bool:
 
     USR2, which asks to save, it hears of when we have saved (``experiments/config/hydra_app.py``).
     """
-    free = (signal.SIG_DFL, signal.default_int_handler)
+    free = (signal.SIG_DFL, signal.default_int_handler, _stop)
     return number == signal.SIGUSR2 or signal.getsignal(number) in free
 
 
@@ -92,17 +99,17 @@ def _job_end(margin: float) -> float | None:
     return end - min(margin, length / 10)
 
 
+def _stop(number: int, frame: object) -> None:
+    raise Preempted(reason=f"stopped by {signal.Signals(number).name}, {UNSAVED}")
+
+
 @contextmanager
 def stops_at_once() -> Iterator[None]:
     """Let a signal that asks to stop end what has nothing to save yet, such as preparing data: code 75."""
-
-    def stop(number: int, frame: object) -> None:
-        raise Preempted(reason=f"stopped by {signal.Signals(number).name} before training")
-
     before: dict[int, Any] = {}
     try:
         if threading.current_thread() is threading.main_thread():
-            before = {number: signal.signal(number, stop) for number in SIGNALS if _ours(number)}
+            before = {number: signal.signal(number, _stop) for number in SIGNALS if _ours(number)}
         yield
     finally:
         for number, handler in before.items():

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import re
+import shlex
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +24,8 @@ _ENVIRONMENT_NAME = re.compile(
 )
 """Names of environment variables whose values are secrets: there, a key is nothing else."""
 _NO_SECRETS = ("PWD", "OLDPWD")
+SHORTEST = 8
+"""Characters of the shortest value of a variable that is looked for: shorter ones are words of other text."""
 _HASH_NAME = re.compile(
     r"(?:^|[_.-])(?:commit|revision|sha|hash|digest|fingerprint)(?:$|[_.-])", re.IGNORECASE
 )
@@ -58,7 +64,7 @@ def redact(tree: Any, name: str = "") -> Any:
     strings, such as overrides; tokens of a known shape, such as hf_ and sk-; 40 hex digits,
     unless the name says they are a commit, a revision or a hash; user and
     password in a URL; anywhere, the values of environment variables with such
-    names. The argument is not changed.
+    names, however they are quoted. The argument is not changed.
 
     Args:
         tree: mappings and sequences of anything; they become plain dicts and lists.
@@ -69,10 +75,14 @@ def redact(tree: Any, name: str = "") -> Any:
     if isinstance(tree, str):
         return _redact_text(tree, name)
     if isinstance(tree, Mapping):
-        return {key: redact(value, f"{name}.{key}") for key, value in tree.items()}
+        return {_redact_key(key): redact(value, f"{name}.{key}") for key, value in tree.items()}
     if isinstance(tree, Sequence) and not isinstance(tree, bytes):
         return [redact(value, name) for value in tree]
     return tree
+
+
+def _redact_key(key: Any) -> Any:
+    return without_known_secrets(key) if isinstance(key, str) else key
 
 
 def _is_secret(name: str, value: object) -> bool:
@@ -87,18 +97,38 @@ def _redact_text(text: str, name: str) -> str:
     override = _OVERRIDE.fullmatch(text)
     if override and _is_secret(override[1], _number_or_text(override[2])):
         return f"{override[1]}={REDACTED}"  # to the end: the value may hold spaces and commas
-    for secret in _environment_secrets():
-        text = text.replace(secret, REDACTED)
-    text = _URL_USER.sub(REDACTED, text)
+    text = _URL_USER.sub(REDACTED, _without_variables(text))
     text = _ASSIGNMENT.sub(_redact_assignment, text)
     text = _KNOWN_KEY.sub(REDACTED, text)
     return text if _HASH_NAME.search(name) else _HEX_KEY.sub(_redact_hex, text)
 
 
-def _environment_secrets() -> list[str]:
-    """Values of this process's environment under secret names, wherever they turn up; not short words."""
-    values = [v for k, v in os.environ.items() if _is_secret_variable(k) and len(v) >= 8]
-    return sorted((v for v in values if not os.path.exists(v)), key=len, reverse=True)
+def without_known_secrets(text: str) -> str:
+    """Return text without the values of secret variables, and without tokens of a known shape."""
+    return _KNOWN_KEY.sub(REDACTED, _without_variables(text))
+
+
+def _without_variables(text: str) -> str:
+    """Return text without the values that this process's environment has under secret names."""
+    values = [v for k, v in os.environ.items() if _is_secret_variable(k) and len(v.strip()) >= SHORTEST]
+    if not values:
+        return text
+    return _spelled(tuple(v.strip() for v in values if not os.path.exists(v))).sub(REDACTED, text)
+
+
+@functools.lru_cache(maxsize=8)
+def _spelled(values: tuple[str, ...]) -> re.Pattern[str]:
+    """Return a pattern of values, also as JSON, YAML, Python, shells and URLs have them, or across lines."""
+    spellings = set()
+    for value in values:
+        ascii_only = json.dumps(value)[1:-1]
+        yaml = re.sub(r"\\u00([0-9a-f]{2})", lambda code: f"\\x{code[1].upper()}", ascii_only)
+        quoted = {ascii_only, yaml, json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1]}
+        escaped = {urllib.parse.quote(value), urllib.parse.quote(value, ""), urllib.parse.quote_plus(value)}
+        spellings |= {value, shlex.quote(value)} | quoted | escaped
+    longest_first = sorted(spellings, key=lambda text: (-len(text), text))
+    patterns = [r"\s+".join(re.escape(word) for word in text.split()) for text in longest_first]
+    return re.compile("|".join(patterns) or r"(?!)")
 
 
 def _is_secret_variable(name: str) -> bool:

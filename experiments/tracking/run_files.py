@@ -15,8 +15,9 @@ from typing_extensions import TypedDict
 from experiments.runtime.atomic_io import plain
 from experiments.runtime.json_state import Number
 
-HASHED = ("config.yaml", "provenance.json", "metrics.jsonl")
-"""Files whose hashes are in result.json."""
+TOKENIZER = "tokenizer.json"
+HASHED = ("config.yaml", "provenance.json", "metrics.jsonl", TOKENIZER)
+"""Files whose hashes are in result.json; a run that learned no tokenizer has none."""
 
 
 class MetricRecord(TypedDict):
@@ -131,10 +132,12 @@ def damaged_files(result: Mapping[str, Any], contents: Mapping[str, bytes | None
 
     Args:
         result: of the run; of an earlier version it has no hashes, and nothing can be told.
-        contents: by name, of each of ``HASHED``; None where there is no such file.
+        contents: by name, of each of ``HASHED``; None where there is no such file. A tokenizer may be missing
+            where nobody needs it, as in a run that came from W&B without its weights.
     """
     return [
         name
         for name, expected in (result.get("files") or {}).items()
-        if name in contents and ((content := contents[name]) is None or file_record(content) != expected)
+        if name in contents
+        and (name != TOKENIZER if (content := contents[name]) is None else file_record(content) != expected)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -36,6 +37,22 @@ def lines(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[s
     capsys.readouterr()
     code = main(["study=single", f"runs={folder.parents[2]}"])
     return code, capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("runs=[a", r"study=single: there is no run in \[a/single"),
+        ("study", r"'study': write KEY=VALUE"),
+        ("stdy=a", r"stdy: CheckConfig has no such key; did you mean 'study'\?"),
+        ("study=another", r"study is given twice, as single and as another"),
+        ("study=", r"'study=': write KEY=VALUE"),
+    ],
+)
+def test_words_are_taken_as_they_stand(word: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["study=single", word]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(f"error: {message}", line)
 
 
 def test_a_whole_study_is_said_to_be_whole(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

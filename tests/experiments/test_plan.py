@@ -101,7 +101,7 @@ def test_the_status_of_every_cell(cells, tmp_path: Path) -> None:
     (folder / "result.json").write_text(json.dumps(record))
     assert status().startswith("unreadable:")
     assert cells(*words)[-1].startswith("0 of 1 cells are done")
-    del record["checksum"]
+    del record["checksum"], record["files"]  # as an earlier version wrote it
     (folder / "result.json").write_text(json.dumps(record))
     assert status().startswith("diverged:")
     (folder / "result.json").unlink()

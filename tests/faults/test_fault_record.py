@@ -16,9 +16,10 @@ from analysis.load.study import load_study
 from analysis.stats.arms import arm_table
 from analysis.stats.warnings import study_warnings
 from experiments.check import check_study
+from experiments.run.load_model import load_model
 from experiments.run.model_files import read_model_spec
 from experiments.run.record import code_modules
-from experiments.runtime.errors import CheckpointError
+from experiments.runtime.errors import CheckpointError, DataError
 from experiments.tracking import code_hash as code_hash_module
 from experiments.tracking.code_hash import code_hash, used_packages
 from experiments.tracking.provenance import provenance
@@ -203,6 +204,41 @@ def test_f37_files_that_change_after_the_end_are_said_in_every_table(
     [line] = [line for line in study_warnings(load_study(tmp_path, "single")) if "damaged" in line]
     assert name in line
     record("F37", f"{name} changed after the end", 1, "said in every table")
+
+
+def test_f37_a_tokenizer_that_changes_after_the_end_is_said_and_not_used(tmp_path: Path, record: Any) -> None:
+    """Two merges that change places give the same tokens other texts, and none is unknown."""
+    (tmp_path / "text").mkdir()
+    for number in range(40):
+        (tmp_path / "text" / f"{number}.txt").write_text(f"document {number} " + f"{number * 7919} " * 40)
+    words = ("task=text", "task.source=files", f"task.paths=[{tmp_path}/text/*.txt]", "budget.tokens=500")
+    words += ("task.sequence_length=32", "task.tokenizer.kind=bpe", "task.tokenizer.vocab_size=300")
+    folder = commands.train(*commands.TINY, *words, f"task.cache_dir={tmp_path}/cache", f"runs={tmp_path}")
+    load_model(folder, torch.device("cpu"))
+    path = folder / "tokenizer.json"
+    whole = path.read_text()
+    tree = json.loads(whole)
+    merges = tree["model"]["merges"]
+    merges[0], merges[1] = merges[1], merges[0]
+    path.write_text(json.dumps(tree))
+    assert load_study(tmp_path, "single")["damaged"].tolist() == ['["tokenizer.json"]']
+    assert "tokenizer.json: has changed since the run ended" in check_study(folder.parents[1]).records[0]
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: has changed since the run ended"):
+        load_model(folder, torch.device("cpu"))
+    path.unlink()
+    assert check_study(folder.parents[1]).exit_code == 6
+    with pytest.raises(DataError, match=r"tokenizer\.json: cannot be read .*restore it"):
+        load_model(folder, torch.device("cpu"))
+    path.write_text(whole)
+    assert check_study(folder.parents[1]).exit_code == 0
+    (prepared,) = tmp_path.glob("cache/*/tokenizer.json")
+    for content in (b"{}", b"\xff\xfe", None):
+        prepared.unlink() if content is None else prepared.write_bytes(content)
+        report = check_study(folder.parents[1])
+        assert (report.exit_code, len(report.data)) == (3, 1), report
+        assert f"delete {prepared.parent} and run again" in report.data[0]
+    record("F37", "two merges of a tokenizer exchanged", 1, "said in every table, exit 6 where it is used")
+    record("F33", "tokenizer of prepared tokens damaged or lost", 3, "exit 3 with the remedy")
 
 
 def test_f37_a_score_that_changes_in_the_result_is_no_score(ended: Path, tmp_path: Path, record: Any) -> None:

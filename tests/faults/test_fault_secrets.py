@@ -119,6 +119,12 @@ def test_f39_two_hundred_canaries_are_in_no_file_and_no_stream(
     assert {"diverged", "refused"} <= {result["status"] for result in results}
     ended = next(path.parent for path in runs.glob("canaries/*/s0/model.json"))
     call("plan", *words)
+    call("plan", *words, "--list")
+    call("train", *words, "--cfg", "job", "--resolve")
+    for command in ("compare", "check", "sync", "status", "report", "rates", "scaling", "fetch"):
+        call("cli", command, f"study={tokens[0]}", code=2)
+        call("cli", command, f"study={variables['OPENAI_KEY']}", code=2)
+    call("cli", tokens[0], code=2)
     call("cli", "compare", *study)
     call("cli", "check", *study, code=None)
     call("cli", "doctor", code=None)
@@ -151,6 +157,15 @@ def test_f39_two_hundred_canaries_are_in_no_file_and_no_stream(
     assert not [secret for secret in secrets if secret.encode() in sent]
     found = f"0 found in {len(files)} files, {len(outputs)} outputs and what W&B was sent"
     record("F39", "canaries in variables, tags and notes", len(variables) + len(tokens), found)
+
+
+def test_f39_a_sweep_that_is_refused_leaves_no_command_line(tmp_path: Path) -> None:
+    """Hydra writes one, with every word as it was typed, before anything is looked at."""
+    words = (*commands.TINY, "~optimizer", "seed=0,1", "tracking.tags=[ghp_a1B2a1B2a1B2a1B2a1B2]")
+    ended = commands.run("plan", "-m", *words, f"runs={tmp_path}/runs")
+    assert ended.returncode == 2, ended.stderr
+    assert "ghp_" not in ended.stdout + ended.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize("key", ["study.name", "names.task"])

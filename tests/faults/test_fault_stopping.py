@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from experiments.runtime import restarts
+from experiments.run import execute
+from experiments.runtime import atomic_io, restarts
 from experiments.runtime.errors import Preempted, RunError
-from experiments.runtime.preemption import ORPHANED, Interruptions
+from experiments.runtime.preemption import ORPHANED, Interruptions, stops_at_once
+from experiments.runtime.run_lock import RunLock
 from experiments.runtime.watchdog import Watchdog
 from experiments.tasks.recall.mqar import Recall
 from experiments.training import checkpoint
@@ -100,6 +102,46 @@ def test_f11_asked_to_stop(
     commands.train(*WORDS, f"runs={tmp_path}")
     assert snapshot(folder) == undisturbed
     record("F11", f"signal {moment}", 1, "saved at that step, exit 75, resumed bit for bit")
+
+
+BEFORE = {
+    "while the run is planned": (execute, "plan", signal.SIGHUP),
+    "while the model is built": (execute, "build_model", signal.SIGTERM),
+    "while the record is begun": (execute, "begin_record", signal.SIGXCPU),
+    "while its files are written": (atomic_io.os, "fsync", signal.SIGUSR1),
+    "while the tracker is opened": (execute, "open_tracker", signal.SIGUSR2),
+    "while the lock is taken": (RunLock, "__enter__", signal.SIGINT),
+}
+
+
+@pytest.mark.parametrize("moment", BEFORE)
+def test_f11_a_signal_before_the_first_step_ends_the_run_with_nothing_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any], moment: str, record: Any
+) -> None:
+    owner, name, sign = BEFORE[moment]
+    handler = signal.getsignal(sign)
+    with monkeypatch.context() as disturbed:
+        stop_in(disturbed, owner, name, 1, sign)
+        with pytest.raises(Preempted) as stopped:
+            commands.train(*WORDS, f"runs={tmp_path}")
+    assert (stopped.value.code, signal.getsignal(sign)) == (75, handler)
+    assert stopped.value.reason == f"stopped by {sign.name}, with nothing to save"
+    assert not list(tmp_path.rglob("lock.json"))
+    folder = commands.train(*WORDS, f"runs={tmp_path}")
+    assert snapshot(folder) == undisturbed
+    assert not list(folder.rglob("*.tmp"))
+    record("F11", f"signal {moment}", 1, "exit 75, nothing left behind")
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    """``nohup`` starts a program so that it outlives its terminal."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stops_at_once(), Interruptions(0) as interruptions:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert interruptions.reason is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_an_evaluation_is_left_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,7 @@ def damage(path: Path, rng: random.Random) -> str | None:
 
 def words(folder: Path) -> tuple[str, ...]:
     text = ("task=text", "task.source=files", f"task.paths=[{folder}/text/*.txt]", "task.sequence_length=32")
+    text += ("task.tokenizer.kind=bpe", "task.tokenizer.vocab_size=300")
     return (*WORDS, *text, f"task.cache_dir={folder}/cache", f"runs={folder}/runs")
 
 

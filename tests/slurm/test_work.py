@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from pathlib import Path
@@ -93,3 +94,41 @@ def test_outside_of_a_job_it_says_how_to_start_one(
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert work.main(["seed=0"]) == 2
     assert "sbatch slurm/train.sbatch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("record", "task", "code", "message"),
+    [
+        (None, "0", 6, r"runs\.json: is missing: .*submit again"),
+        ("[" * 4000, "0", 6, r"runs\.json: is damaged \(nested too deeply\)"),
+        ('{"format": 2, "runs": [{}]}', "0", 6, r"runs\.json: is damaged \(runs\.0\.key: Field required\)"),
+        (
+            '{"format": 2, "runs": []}',
+            "3",
+            6,
+            r"runs\.json: it has no run for task 3: submit the study",
+        ),
+        ('{"format": 2, "runs": []}', None, 2, r"is no task of an array: submit it with slurm\.submit"),
+    ],
+)
+def test_a_job_that_cannot_tell_its_runs_says_why(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    record: str | None,
+    task: str | None,
+    code: int,
+    message: str,
+) -> None:
+    """With exit code 0 it would look like a job whose runs have ended."""
+    folder = tmp_path / "study" / "slurm" / "id"
+    folder.mkdir(parents=True)
+    if record is not None:
+        (folder / "runs.json").write_text(record)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.delenv("SLURM_ARRAY_TASK_ID", raising=False)
+    if task is not None:
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", task)
+    assert work.main([f"submission={folder}"]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(f"error: .*{message}", line)

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as HFTokenizer
 from experiments.data.tokenizers.bpe import BPETokenizer
 from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer, identity
 from experiments.data.tokenizers.tokenizer import ByteTokenizer, TextTokenizer, TokenizerConfig
+from experiments.runtime.errors import DataError
 
 
 def tokenizer_description(config: TokenizerConfig) -> dict[str, Any]:
@@ -36,7 +37,12 @@ def train_tokenizer(config: TokenizerConfig, num_sentinels: int, train_texts: It
 
 
 def load_tokenizer(config: TokenizerConfig, num_sentinels: int, folder: Path) -> TextTokenizer:
-    """Load the tokenizer that was saved in ``folder``."""
+    """Load the tokenizer that was saved in ``folder``. Raises DataError where its file is damaged."""
     if config.kind != "bpe":  # nothing was learned from the text
         return train_tokenizer(config, num_sentinels, iter(()))
-    return BPETokenizer(HFTokenizer.from_file(str(folder / "tokenizer.json")), num_sentinels)
+    path = folder / "tokenizer.json"
+    try:
+        return BPETokenizer(HFTokenizer.from_file(str(path)), num_sentinels)
+    except Exception as error:  # the library raises no narrower class
+        reason = str(error) or type(error).__name__
+        raise DataError(f"{path}: cannot be read ({reason}): restore it, or have it written anew") from error

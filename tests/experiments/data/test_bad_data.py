@@ -60,6 +60,11 @@ def no_utf8(folder: Path) -> tuple[list[str], str]:
     return texts(folder, train=b"good text \xff"), "train.txt: byte 10 (0xff) is not UTF-8"
 
 
+def zeros(folder: Path) -> tuple[list[str], str]:
+    """What a power cut leaves of the end of a file."""
+    return texts(folder, test=b"good text " * 50 + bytes(400)), "test.txt: byte 500 is zero"
+
+
 def overlap(folder: Path) -> tuple[list[str], str]:
     words = texts(folder)
     words[-1] = f"task.test_paths=[{folder}/../{folder.name}/train.txt]"
@@ -120,7 +125,7 @@ def missing_split(folder: Path) -> tuple[list[str], str]:
 
 
 SPOILT = (
-    empty, one_token, no_utf8, overlap, overlapping_rows, masked_labels, blank_texts, blank_rows,
+    empty, one_token, no_utf8, zeros, overlap, overlapping_rows, masked_labels, blank_texts, blank_rows,
     blank_pairs, one_example, own_code, missing_split
 )  # fmt: skip
 

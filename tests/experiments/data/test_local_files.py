@@ -45,6 +45,9 @@ def test_bad_utf8_is_reported_with_file_and_byte(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'{"text": "fine"}\n{"text": "\xe9t\xe9"}\n')
     with pytest.raises(DataError, match=r"a\.jsonl: byte 27 \(0xe9\) is not UTF-8"):
         read(tmp_path / "a.jsonl")
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "fine"}\n' + bytes(9))
+    with pytest.raises(DataError, match=r"a\.jsonl: byte 17 is zero, .*the file is damaged"):
+        read(tmp_path / "a.jsonl")
 
 
 @pytest.mark.parametrize("suffix", ["json", "jsonl", "parquet"])

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import copy
+import json
+import shlex
 import time
+import urllib.parse
+from collections.abc import Callable
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 
-from experiments.runtime.secrets import REDACTED, redact
+from experiments.runtime.secrets import REDACTED, redact, without_known_secrets
 
 HEX = "0123456789abcdef0123456789abcdef01234567"
 HF = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz01234567"
@@ -98,6 +103,26 @@ def test_the_argument_is_not_changed() -> None:
 
 def test_hydra_configs_are_read_like_dicts() -> None:
     assert redact(OmegaConf.create({"a": [{"token": "abc"}]})) == {"a": [{"token": REDACTED}]}
+
+
+@pytest.mark.parametrize("value", ['p"a\\ss w:ö&rd+12', "it's one of mine", "line one\nline two"])
+@pytest.mark.parametrize(
+    "spell", [str, repr, json.dumps, shlex.quote, urllib.parse.quote_plus, lambda value: yaml.dump([value])]
+)
+def test_the_value_of_a_variable_goes_however_it_is_quoted(
+    value: str, spell: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DB_PASSWORD", value)
+    text = f"before {spell(value)} after"
+    for clean in (redact([text])[0], without_known_secrets(text)):
+        assert clean.startswith("before ")
+        assert clean.endswith(" after")
+        assert REDACTED in clean
+        assert not [word for word in ('p"a', "rd+12", "rd%2B12", "mine", "line") if word in clean], clean
+
+
+def test_secrets_that_are_keys_go() -> None:
+    assert redact({HF: 1, "token": None}) == {REDACTED: 1, "token": None}
 
 
 def test_long_text_takes_linear_time() -> None:
