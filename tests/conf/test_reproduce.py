@@ -70,6 +70,12 @@ SOURCES: dict[str, dict[str, Any]] = {
         **{"optimizer.learning_rate": 5e-4, "optimizer.weight_decay": 0, "task.train_examples": 256},
         **{"optimizer.min_lr_ratio": 0.002, "optimizer.warmup_fraction": 0},
     },
+    # The same with configs/tasks/noisy-in-context-recall.yml and mad/data/instances.py.
+    "mad task=noisy_recall backbone=mamba": ADAMW
+    | {
+        **{"task.sequence_length": 128, "task.train_examples": 12_800, "task.show_answers": True},
+        **{"objective.every_token": True, "budget.tokens": 200 * 12_800 * 128},
+    },
     # arXiv 2312.00752, appendix E.1.
     "selective_copying_4096 backbone=mamba": {
         **{"task.sequence_length": 4096, "task.num_copied": 16, "backbone.d_model": 64},

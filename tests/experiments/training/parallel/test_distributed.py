@@ -61,6 +61,7 @@ SETTINGS = {
     "tied": ("backbone=decoder", "backbone.tie_embeddings=true"),
     "average-experts": ("backbone=moe", "optimizer.ema=0.9"),
     "learned": ("backbone=decoder", "backbone.positions.kind=learned"),
+    "muon": ("backbone=decoder", "optimizer=muon"),
 }
 """What is trained, by name."""
 RECOMPUTED = ("parallel.activation_checkpointing=block",)
