@@ -79,7 +79,7 @@ SOURCES: dict[str, dict[str, Any]] = {
     # arXiv 2312.00752, appendix E.1.
     "selective_copying_4096 backbone=mamba": {
         **{"task.sequence_length": 4096, "task.num_copied": 16, "backbone.d_model": 64},
-        **{"optimizer.learning_rate": 1e-4, "optimizer.schedule": "constant"},
+        **{"optimizer.learning_rate": 1e-4, "optimizer.schedule": "constant", "optimizer.warmup_fraction": 0},
         **{"budget.batch_size": 64, "budget.tokens": 400_000 * 64 * 4096},
     },
     "induction_256 backbone=mamba": {
