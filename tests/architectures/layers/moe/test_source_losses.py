@@ -46,7 +46,7 @@ def losses(logits_BTX: Tensor, config: ExpertsConfig) -> dict[str, float]:
 
 
 def test_olmoe_s_is_that_of_megablocks() -> None:
-    """``batched_load_balancing_loss``: 0.01 X / (L tokens K) times counts times mean scores, of all layers."""
+    """``batched_load_balancing_loss``: 0.01 X / (L tokens K) times counts times mean scores, all layers."""
     config, L = experts_of("olmoe_1b_7b")
     X, K, tokens = config.num_experts, config.experts_per_token, B * T
     theirs = ours = 0.0
