@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import tempfile
 import time
@@ -99,7 +100,7 @@ class Bare:
         logits_BTV = self.model(view.tokens_BT).logits_BTV
         loss = F.cross_entropy(logits_BTV.flatten(0, 1), view.target_BT.flatten())
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm or math.inf)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         loss.item()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from analysis.findings.verdicts import CONFIRMED, NOT_RUN, REFUTED, UNDECIDED, Finding
+from analysis.stats.verdicts.solve_test import TEST as SOLVE_RATE
 
 PREAMBLE = """\
 # Findings
@@ -20,7 +21,9 @@ and the smallest difference of interest.
 A claim is *confirmed* where the 95% interval of the difference lies above 0 and the difference is at least
 the smallest of interest, *refuted* where the whole interval lies below the smallest of interest, and
 *undecided* otherwise. Intervals are over seeds, by the tests of [the statistics page](statistics.md), and
-are not corrected for the number of claims. The small figures show the difference
+are not corrected for the number of claims. Where seeds either solve a task or do not, the difference, its
+interval and the smallest of interest are of the shares of seeds that solve it ("solve rate"), and not of the
+means. The small figures show the difference
 with its interval; the line is no difference, the shade what is below the smallest of interest. All models
 are small: what is refuted here may well hold at the sizes of its source, and the other way round.
 """
@@ -83,4 +86,5 @@ def _scores(finding: Finding) -> str:
         return found
     p = "p < 0.0001" if finding.p < 1e-4 else f"p = {finding.p:.4f}"
     tested = "" if math.isnan(finding.p) else f", {p} ({finding.test})"
-    return f"{found}; difference {difference(finding)}{tested}"
+    of = " of the shares of seeds that solve it" if finding.test == SOLVE_RATE else ""
+    return f"{found}; difference{of} {difference(finding)}{tested}"

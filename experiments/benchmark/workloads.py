@@ -10,6 +10,7 @@ Shapes: B batch, T length, S length of the source, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -119,7 +120,7 @@ class Cell:
             for extra in output.auxiliary.values():
                 loss = loss + extra / cell.batch_size
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), AdamW().clip_norm).item()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), AdamW().clip_norm or math.inf).item()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 

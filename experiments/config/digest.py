@@ -52,7 +52,7 @@ ADDED: dict[str, dict[str, Any]] = {
         **{f"{part}selection_norm_weight": True for part in ("", "mamba.")},
         **{f"{part}selection_norm_eps": None for part in ("", "mamba.")},
     },
-    "objective": {"average": "tokens", "pooling": "answer", "real_values": False},
+    "objective": {"average": "tokens", "every_token": False, "pooling": "answer", "real_values": False},
     "task": {
         "train_examples": None,
         "as_published": False,

@@ -50,8 +50,8 @@ class OptimizerConfig:
     """Peak learning rate."""
     weight_decay: float = 0.1
     """Decay of matrices; norms, biases and what a backbone exempts are not decayed."""
-    clip_norm: float = 1.0
-    """Gradients are scaled down to this norm."""
+    clip_norm: float | None = 1.0
+    """Gradients are scaled down to this norm. Null leaves them as they are."""
     schedule: str = "cosine"
     """After the warm-up: ``cosine`` or ``linear`` to the end, ``wsd`` (stable, then linear decay),
     ``one_minus_sqrt`` (stable, then a decay by 1 less a square root), ``constant``, or the dotted path of a
@@ -75,9 +75,10 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         schedule = load_schedule(self.schedule)
-        for name in ("learning_rate", "clip_norm"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}={getattr(self, name)} must be positive")
+        if self.learning_rate <= 0:
+            raise ValueError(f"learning_rate={self.learning_rate} must be positive")
+        if self.clip_norm is not None and self.clip_norm <= 0:
+            raise ValueError(f"clip_norm={self.clip_norm} must be positive, or null to clip nothing")
         if self.weight_decay < 0:
             raise ValueError(f"weight_decay={self.weight_decay} must not be negative")
         if self.ema is not None and not 0 < self.ema < 1:

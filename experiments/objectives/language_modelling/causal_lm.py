@@ -33,6 +33,9 @@ class CausalLMConfig:
 
     separate_documents: bool = False
     """Documents that share a window do not see each other, and each begins at position 0."""
+    every_token: bool = False
+    """Training scores every token of an example, as MAD's code does in recall, and not its answers alone;
+    held-out scores are of the answers."""
 
 
 class CausalLM(Objective):
@@ -50,10 +53,13 @@ class CausalLM(Objective):
         return None if capabilities.causal else "a causal backbone: one that cannot see the token it predicts"
 
     def view(self, batch: Batch, generator: torch.Generator) -> View:
-        return self.answer_view(batch)
+        return self._view(batch, batch.valid_BT if self.config.every_token else batch.answer_BT)
 
     def answer_view(self, batch: Batch) -> View:
-        view = next_token_view(batch, batch.answer_BT & batch.valid_BT, self.begin)
+        return self._view(batch, batch.answer_BT)
+
+    def _view(self, batch: Batch, scored_BT: Tensor) -> View:
+        view = next_token_view(batch, scored_BT & batch.valid_BT, self.begin)
         if not self.config.separate_documents:
             return view
         return replace(view, documents_BT=documents(view.tokens_BT, self.vocabulary))

@@ -60,8 +60,10 @@ def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
 
 
-def clip_gradients(parameters: Iterable[nn.Parameter], limit: float, norm: Tensor) -> None:
-    """Scale all gradients, whose total norm is given, down to ``limit``."""
+def clip_gradients(parameters: Iterable[nn.Parameter], limit: float | None, norm: Tensor) -> None:
+    """Scale all gradients, whose total norm is given, down to ``limit``; None leaves them as they are."""
+    if limit is None:
+        return
     for parts in _alike(parameters):
         nn.utils.clip_grads_with_norm_(parts, limit, norm)
 

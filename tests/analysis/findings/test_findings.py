@@ -102,6 +102,15 @@ def test_the_page_has_the_table_and_what_one_must_not_conclude(decided: Any) -> 
     assert page.index("## one") < page.index("## two")
 
 
+def test_the_page_says_where_a_difference_is_of_solve_rates(decided: Any) -> None:
+    """One seed of five does not solve it: the accuracies of the model jump."""
+    found = decided(claim(), (1.0, 1.0, 0.99, 1.0, 0.2), (0.1, 0.1, 0.11, 0.1, 0.1))
+    assert found.test == "Boschloo, solve rate"
+    assert found.difference == pytest.approx(0.8)  # four of five, against none
+    page = markdown([found], None)
+    assert "decoder 0.838, s4 0.102; difference of the shares of seeds that solve it +0.800 [0." in page
+
+
 def test_the_drawing_has_a_row_for_each_claim_with_scores(decided: Any) -> None:
     found = decided(claim(), CLEAR, (0.60, 0.61, 0.62, 0.60, 0.61))
     figure = findings_figure([found, Finding(name="two", claim=claim(), verdict="not run")])

@@ -18,6 +18,7 @@ from experiments.training.optimizers.muon import Muon
 from experiments.training.optimizers.nadam import NAdam
 from experiments.training.optimizers.parameter_groups import parameter_groups
 from experiments.training.optimizers.sgd import SGD
+from experiments.training.parallel.dtensors import clip_gradients, gradient_norm
 from experiments.training.schedules.wsd import decayed_steps
 from experiments.training.state_dict import gather_state, load_moments, load_weights
 
@@ -326,6 +327,16 @@ def test_moments_that_were_saved_continue_as_if_they_had_not_been(config, name):
 def test_impossible_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         AdamW(**settings)
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(1.0, [0.6, 0.8]), (10.0, [3.0, 4.0]), (None, [3.0, 4.0])])
+def test_gradients_are_scaled_down_to_a_norm_or_left_alone(limit, expected):
+    """Two parameters with gradients 3 and 4 have a total norm of 5."""
+    weights = [torch.nn.Parameter(torch.zeros(1, dtype=torch.float64)) for _ in range(2)]
+    for weight, gradient in zip(weights, (3.0, 4.0), strict=True):
+        weight.grad = torch.full((1,), gradient, dtype=torch.float64)
+    clip_gradients(weights, AdamW(clip_norm=limit).clip_norm, gradient_norm(weights))
+    assert [weight.grad.item() for weight in weights] == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_average_is_that_of_the_weights_after_each_step() -> None:

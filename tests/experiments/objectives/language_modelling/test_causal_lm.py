@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -53,6 +54,22 @@ def test_only_answers_are_scored_and_none_is_shown():
     answers = view.target_BT[batch.answer_BT].view(50, -1)
     shown_later = view.tokens_BT[:, 2 * task.config.num_pairs + 1 :]  # after the pairs
     assert not (shown_later[:, :, None] == answers[:, None]).any()
+
+
+def test_training_may_score_every_token():
+    """All but padding; held-out scores stay those of the answers."""
+    every = CausalLM(CausalLMConfig(every_token=True), TASK)
+    batch = toys.whole(torch.tensor([[3, 1, 4, 1]]))
+    batch = replace(
+        batch,
+        answer_BT=torch.tensor([[False, True, False, False]]),
+        valid_BT=torch.tensor([[True, True, True, False]]),
+    )
+    view = every.view(batch, torch.Generator())
+    assert view.weight_BT.tolist() == [[1, 1, 1, 0]]
+    assert view.count_B.tolist() == [3]
+    assert every.answer_view(batch).weight_BT.tolist() == [[0, 1, 0, 0]]
+    assert objective().view(batch, torch.Generator()).weight_BT.tolist() == [[0, 1, 0, 0]]
 
 
 def test_padding_is_not_scored():

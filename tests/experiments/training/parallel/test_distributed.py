@@ -61,6 +61,7 @@ SETTINGS = {
     "tied": ("backbone=decoder", "backbone.tie_embeddings=true"),
     "average-experts": ("backbone=moe", "optimizer.ema=0.9"),
     "learned": ("backbone=decoder", "backbone.positions.kind=learned"),
+    "muon": ("backbone=decoder", "optimizer=muon"),
 }
 """What is trained, by name."""
 RECOMPUTED = ("parallel.activation_checkpointing=block",)
@@ -75,9 +76,10 @@ QUICK = [
     ("given", CUT),
 ]
 """By two processes."""
+EXACT = [name for name in SETTINGS if name != "muon"]
 REST = [
-    *((name, DDP) for name in SETTINGS),
-    *((name, FSDP) for name in SETTINGS),
+    *((name, DDP) for name in EXACT),
+    *((name, FSDP) for name in EXACT),
     ("encoder_decoder", (*FSDP, *RECOMPUTED)),
     ("encoder", CUT),
     ("moe", SHARED),
@@ -208,6 +210,17 @@ def test_two_processes_do_what_one_does_in_all_ways(
     alone: Callable[[str], Path], all_by_two: Together, case: Case
 ) -> None:
     check_same(all_by_two(case)[title(case)], alone(case[0]))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", [("muon", DDP), ("muon", FSDP)], ids=title)
+def test_two_processes_do_what_one_does_with_muon(
+    alone: Callable[[str], Path], all_by_two: Together, case: Case
+) -> None:
+    """To the bfloat16 in which Muon makes a matrix orthogonal: of whole matrices, not of the shards."""
+    found, expected = losses(all_by_two(case)[title(case)]), losses(alone("muon"))
+    assert len(found) == STEPS
+    assert found == pytest.approx(expected, rel=5e-4)
 
 
 @pytest.mark.full
