@@ -12,6 +12,7 @@ from architectures.backbones.hybrid import RECURRENT, HybridConfig
 from architectures.backbones.transformer import TransformerConfig
 from architectures.layers.layer_pattern import compress_pattern, expand_pattern, format_pattern
 from architectures.layers.linear_attention.mixers import GatedDeltaConfig
+from architectures.layers.linear_attention.mlstm_mixer import MLSTMConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.ssm.mamba import SelectiveConfig
 from architectures.layers.ssm.mamba2 import SSDConfig
@@ -150,7 +151,7 @@ def _resolve_mixers(config: HybridConfig) -> HybridConfig:
         own = getattr(config, name)
         if name not in config.mixer_types:
             own = type(own)()
-        elif isinstance(own, SelectiveConfig | SSDConfig | GatedDeltaConfig):
+        elif isinstance(own, SelectiveConfig | SSDConfig | GatedDeltaConfig | MLSTMConfig):
             own = own.resolved(config.width)
         changes[name] = own
     return dataclasses.replace(config, layers=config.layer_types, **changes)
