@@ -112,6 +112,11 @@ class PositionsConfig:
         """Return True if a layer has positions (or the whole model has them, added to its input)."""
         return layer_type(self.layers, layer) == "positional"
 
+    @property
+    def has_table(self) -> bool:
+        """Return True where positions are rows of a table, beyond which a model cannot read."""
+        return self.kind in ("learned", "sinusoidal")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rotary:
