@@ -18,6 +18,8 @@ FRACTIONS = ("moe_layer_freq", "type_vocab_size")
 SMALL = re.compile(r"\w*(eps|epsilon|theta|rotary_emb_base)|(qk_dim|v_dim|ffn_proj)_factor")
 """Keys of positive numbers."""
 KEYS = {
+    r"encoder_heads=": "encoder_attention_heads=",
+    r"encoder_d_ff=": "encoder_ffn_dim=",
     r"num_heads=": "n_heads=|n_head=|num_attention_heads=",
     r"num_kv_heads=": "n_kv_heads=|num_key_value_heads=",
     r"attention\.window=": "sliding_window=",

@@ -102,7 +102,13 @@ def _resolve(config: TransformerConfig) -> TransformerConfig:
         head_dim, turned = a.latent.nope_dim + a.latent.rope_dim, a.latent.rope_dim
     num_layers = config.num_layers
     if isinstance(config, EncoderDecoderConfig):
-        config = dataclasses.replace(config, num_encoder_layers=config.encoder_layers)
+        side = config.encoder_side
+        config = dataclasses.replace(
+            config,
+            num_encoder_layers=config.encoder_layers,
+            encoder_heads=None if side.attention == config.attention else side.attention.num_heads,
+            encoder_d_ff=None if side.dense_width == config.dense_width else side.dense_width,
+        )
         num_layers = max(num_layers, config.encoder_layers)
     attention = dataclasses.replace(
         a,

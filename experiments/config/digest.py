@@ -46,6 +46,8 @@ ADDED: dict[str, dict[str, Any]] = {
         "experts.bias": False,
         "attention.output_gate": False,
         "num_value_heads": None,
+        "encoder_heads": None,
+        "encoder_d_ff": None,
         "gated_deltanet.num_value_heads": None,
         **_S4,
         **{f"s4.{key}": value for key, value in _S4.items()},

@@ -142,7 +142,7 @@ def special_names(folder: Path) -> dict[str, str]:
 def generation_ids(folder: Path, key: str) -> tuple[int, ...]:
     """Return the ids under a key of generation_config.json, or of config.json where there is no such file.
 
-    Negative ones, by which older files mean none, and those beyond the vocabulary are left out: no text has them.
+    Negative ones, by which older files mean none, and those beyond the vocabulary are left out.
 
     Raises:
         DataError: they are no whole numbers.

@@ -56,6 +56,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("xlstm", {"hidden_size": 21, "num_heads": 3, "ffn_round_up_to_multiple_of": 64, "use_cache": False}),
     ("qwen3_next", {"linear_key_head_dim": 3, "linear_value_head_dim": 7, "linear_num_value_heads": 6}),
     ("bart", {"d_model": 21, "encoder_attention_heads": 3, "decoder_attention_heads": 3}),
+    ("mbart", {"encoder_attention_heads": 8, "encoder_ffn_dim": 5, "decoder_ffn_dim": 44}),
     ("mbart", {"d_model": 21, "encoder_attention_heads": 7, "decoder_attention_heads": 7}),
     ("bert", {"hidden_size": 21, "num_attention_heads": 3, "intermediate_size": 7}),
     ("roberta", {"hidden_size": 21, "num_attention_heads": 7, "intermediate_size": 1}),
