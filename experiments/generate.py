@@ -40,7 +40,12 @@ from experiments.run.generation.settings import (
     SamplingOverrides,
     read_generation_settings,
 )
-from experiments.run.generation.writing import sample_generator, sample_texts, search_texts
+from experiments.run.generation.writing import (
+    sample_generator,
+    sample_texts,
+    search_texts,
+    tokens_with_positions,
+)
 from experiments.run.load_model import LoadedModel, UnmaskingOverrides, load_model, override_unmasking
 from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.errors import ConfigError
@@ -57,7 +62,8 @@ class GenerateConfig:
     run: str
     """Folder of a run or of Hugging Face."""
     max_tokens: int | None = None
-    """Most tokens generated for each prompt; null for the folder's own limit, or 200."""
+    """Most tokens generated for each prompt; null for the folder's own limit, or 200, or as many as there are
+    positions for."""
     num_samples: int = 1
     """Texts for each prompt."""
     seed: int = 0
@@ -130,13 +136,19 @@ def _request(saved: LoadedModel, config: GenerateConfig, texts: list[str], messa
     else:
         prompts = [chat_prompt(saved, folder, messages)]
     longest = max(len(prompt) for prompt in prompts)
+    limit = config.max_tokens or settings.most_tokens(longest, saved.objective.continues)
+    framed = saved.objective.complete_prompts or isinstance(saved.objective, UnmaskingObjective)
+    begun = longest if framed else longest + 1
+    room = tokens_with_positions(saved, begun if saved.objective.continues else 1)
+    if config.max_tokens is None and room is not None:
+        limit = max(min(limit, room), 1)
     return Request(
         saved=saved,
         prompts=prompts,
         shows_prompt=saved.objective.continues and messages is None,
         num_samples=config.num_samples,
         seed=config.seed,
-        max_tokens=config.max_tokens or settings.most_tokens(longest, saved.objective.continues),
+        max_tokens=limit,
         sampling=sampling,
         beam=beam,
         constraints=config.constraints.apply(settings),

@@ -11,7 +11,7 @@ Shapes: B batch, T target length, S source length, D d_model, V vocabulary.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -69,6 +69,10 @@ class EncoderDecoderConfig(TransformerConfig):
     """Activation and gate."""
     encoder_feedforwards: list[str] | None = None
     """Pattern of ``feedforwards`` in the encoder; null for the same. Neither stack has layers without one."""
+    encoder_heads: int | None = None
+    """Attention heads of the encoder; null for as many as the decoder has."""
+    encoder_d_ff: int | None = None
+    """Hidden width of dense feed-forwards of the encoder; null for that of the decoder."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,10 +85,26 @@ class EncoderDecoderConfig(TransformerConfig):
             raise ValueError("attention.latent does not go with cross-attention: leave kv_rank null")
         if self.block.parallel:
             raise ValueError("block.parallel=true does not go with cross-attention")
+        for name in ("encoder_heads", "encoder_d_ff"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name}={value} must be at least 1, or null")
+        if self.encoder_heads is not None and self.attention.kv_heads != self.attention.num_heads:
+            raise ValueError("encoder_heads needs attention.num_kv_heads=null: every head has its own keys")
+        if self.encoder_heads is not None or self.encoder_d_ff is not None:
+            assert self.encoder_side  # raises where the heads do not divide the width
 
     @property
     def encoder_layers(self) -> int:
         return self.num_encoder_layers or self.num_layers
+
+    @property
+    def encoder_side(self) -> EncoderDecoderConfig:
+        """Return the settings of the blocks of the encoder."""
+        attention = self.attention
+        if self.encoder_heads is not None:
+            attention = replace(attention, num_heads=self.encoder_heads, num_kv_heads=None)
+        d_ff = self.encoder_d_ff or self.d_ff
+        return replace(self, attention=attention, d_ff=d_ff, encoder_heads=None, encoder_d_ff=None)
 
     @property
     def encoder_feedforward_types(self) -> list[str]:
@@ -129,9 +149,10 @@ class EncoderDecoder(Backbone):
         vocab_size, max_length = config.vocab_size or vocab_size, config.max_positions or max_length
         super().__init__(config, vocab_size=vocab_size, max_length=max_length)
         self.embedding = TwoSidedEmbedding(config, vocab_size, max_length)
-        self.encoder_bias = score_bias(config, bidirectional=True)
+        self.encoder_bias = score_bias(config.encoder_side, bidirectional=True)
         self.decoder_bias = score_bias(config, bidirectional=False)
-        self.encoder = nn.ModuleList(_encoder_block(config, layer) for layer in range(config.encoder_layers))
+        side = config.encoder_side
+        self.encoder = nn.ModuleList(_encoder_block(side, layer) for layer in range(config.encoder_layers))
         self.decoder = nn.ModuleList(_decoder_block(config, layer) for layer in range(config.num_layers))
         post = config.block.placement == "post"
         self.encoder_norm = (

@@ -28,6 +28,7 @@ from architectures.layers.linear_attention.mixers import (
     GatedLinearAttention,
     GatedLinearConfig,
 )
+from architectures.layers.linear_attention.mlstm_mixer import MLSTM, MLSTMConfig
 from architectures.layers.multipliers import MultipliersConfig, scale_layers, scaled
 from architectures.layers.parallel_mixer import ParallelMixer
 from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
@@ -66,6 +67,7 @@ RECURRENT = {
     "gla": Recurrent((GatedLinearAttention,), GatedLinearAttention, lambda mixer: mixer.path),
     "deltanet": Recurrent((DeltaRule,), DeltaRule, lambda mixer: mixer.path),
     "gated_deltanet": Recurrent((GatedDeltaRule,), GatedDeltaRule, lambda mixer: mixer.path),
+    "mlstm": Recurrent((MLSTM,), MLSTM, lambda mixer: mixer.path),
 }
 """The other mixers by name, which is also the name of their settings in ``HybridConfig``."""
 
@@ -76,9 +78,9 @@ class HybridConfig(TransformerConfig):
 
     layers: list[str] = field(default_factory=lambda: ["mamba", "attention", "mamba", "mamba"])
     """Pattern of the mixers over the layers: ``attention``, ``local_attention`` (within
-    ``attention.window``), ``s4``, ``mamba``, ``mamba2``, ``gla``, ``deltanet`` or ``gated_deltanet``.
-    ``mamba*7`` stands for seven layers. Parallel mixers, such as ``attention+mamba2``, read the same
-    input; their outputs are added."""
+    ``attention.window``), ``s4``, ``mamba``, ``mamba2``, ``gla``, ``deltanet``, ``gated_deltanet`` or
+    ``mlstm``. ``mamba*7`` stands for seven layers. Parallel mixers, such as ``attention+mamba2``, read the
+    same input; their outputs are added."""
     s4: S4LayerConfig = field(default_factory=S4LayerConfig)
     """S4 layers."""
     mamba: SelectiveConfig = field(default_factory=SelectiveConfig)
@@ -91,6 +93,8 @@ class HybridConfig(TransformerConfig):
     """DeltaNet layers."""
     gated_deltanet: GatedDeltaConfig = field(default_factory=GatedDeltaConfig)
     """Gated DeltaNet layers."""
+    mlstm: MLSTMConfig = field(default_factory=MLSTMConfig)
+    """Layers of xLSTM."""
     multipliers: MultipliersConfig = field(default_factory=MultipliersConfig)
     """Constant factors of attention, Mamba-2, dense feed-forwards, embedding and logits (Falcon-H1)."""
 

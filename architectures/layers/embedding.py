@@ -31,6 +31,10 @@ class EmbeddingConfig:
             raise ValueError(f"embedding.num_segments={self.num_segments} must not be negative")
 
 
+class TooManyTokensError(ValueError):
+    """A sequence is longer than the table of positions."""
+
+
 class Embedding(nn.Module):
     """Sum of token, position and segment embeddings."""
 
@@ -79,7 +83,7 @@ class Embedding(nn.Module):
         # Positions are 0 .. T - 1 or those after what was decoded; the last is the largest.
         longest = int(positions_BT.max()) + 1 if positions_BT.device.type == "cpu" else positions_BT.shape[1]
         if longest > self.positions.shape[0]:
-            raise ValueError(f"{longest} tokens given, positions exist for {self.positions.shape[0]}")
+            raise TooManyTokensError(f"{longest} tokens given, positions exist for {self.positions.shape[0]}")
 
 
 class ValueEmbedding(nn.Module):

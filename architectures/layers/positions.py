@@ -47,11 +47,10 @@ class RotaryScaling:
     def __post_init__(self) -> None:
         if self.kind not in SCALINGS:
             raise ValueError(f"positions.scaling.kind={self.kind!r} must be one of {', '.join(SCALINGS)}")
-        if self.factor < 1 or self.original_length < 1:
-            raise ValueError(
-                f"positions.scaling.factor={self.factor} must be at least 1 and "
-                f"original_length={self.original_length} positive"
-            )
+        if self.factor < 1:
+            raise ValueError(f"positions.scaling.factor={self.factor} must be at least 1")
+        if self.original_length < 1:
+            raise ValueError(f"positions.scaling.original_length={self.original_length} must be positive")
         if not 0 < self.low_frequency < self.high_frequency or not 0 < self.beta_slow < self.beta_fast:
             raise ValueError(
                 "positions.scaling: low_frequency must be below high_frequency and beta_slow below beta_fast"
@@ -95,8 +94,10 @@ class PositionsConfig:
                 f"positions.layers={format_pattern(self.layers)}: {self.kind} positions are "
                 "not added by layer"
             )
-        if self.base <= 1 or (self.local_base is not None and self.local_base <= 1):
-            raise ValueError(f"positions.base={self.base} and local_base={self.local_base} must exceed 1")
+        if self.base <= 1:
+            raise ValueError(f"positions.base={self.base} must exceed 1")
+        if self.local_base is not None and self.local_base <= 1:
+            raise ValueError(f"positions.local_base={self.local_base} must exceed 1")
         if not 0 < self.fraction <= 1:
             raise ValueError(f"positions.fraction={self.fraction}, of the head, must lie in (0, 1]")
         if self.by_layer and self.kind != "relative":
@@ -110,6 +111,11 @@ class PositionsConfig:
     def at(self, layer: int) -> bool:
         """Return True if a layer has positions (or the whole model has them, added to its input)."""
         return layer_type(self.layers, layer) == "positional"
+
+    @property
+    def has_table(self) -> bool:
+        """Return True where positions are rows of a table, beyond which a model cannot read."""
+        return self.kind in ("learned", "sinusoidal")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -139,6 +139,15 @@ def required_value(hf: dict[str, Any], key: str) -> Any:
     return hf[key]
 
 
+def read_head_dim(hf: dict[str, Any]) -> int | None:
+    """Return the width of a head; where config.json names none, the model's divided by the heads, rounded
+    down. None where it divides."""
+    width, heads = required_value(hf, "hidden_size"), required_value(hf, "num_attention_heads")
+    if hf.get("head_dim") is not None or not heads:
+        return hf.get("head_dim")
+    return int(width // heads) if width % heads else None
+
+
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",

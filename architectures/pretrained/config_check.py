@@ -15,9 +15,11 @@ COUNTS = re.compile(
 )
 """Keys of whole numbers."""
 FRACTIONS = ("moe_layer_freq", "type_vocab_size")
-SMALL = re.compile(r"\w*(eps|epsilon|theta|rotary_emb_base)")
+SMALL = re.compile(r"\w*(eps|epsilon|theta|rotary_emb_base)|(qk_dim|v_dim|ffn_proj)_factor")
 """Keys of positive numbers."""
 KEYS = {
+    r"encoder_heads=": "encoder_attention_heads=",
+    r"encoder_d_ff=": "encoder_ffn_dim=",
     r"num_heads=": "n_heads=|n_head=|num_attention_heads=",
     r"num_kv_heads=": "n_kv_heads=|num_key_value_heads=",
     r"attention\.window=": "sliding_window=",
@@ -34,9 +36,14 @@ KEYS = {
     r"positions\.base=": "rope_theta=",
     r"positions\.num_buckets": "relative_attention_num_buckets",
     r"positions\.max_distance": "relative_attention_max_distance",
+    r"positions\.local_base=": "rope_local_base_freq=|rope_theta=",
+    r"positions\.scaling\.original_length=": "original_max_position_embeddings=",
     r"positions\.scaling": "rope_parameters",
+    r"\blow_frequency": "low_freq_factor",
+    r"\bhigh_frequency": "high_freq_factor",
     r"norm_eps=": "rms_norm_eps=",
-    r"head\.softcap=": "final_logit_softcapping=",
+    r"head\.softcap=": "output_logit_soft_cap=|final_logit_softcapping=",
+    r"gate_cap=": "gate_soft_cap=",
     r"num_layers=": "num_hidden_layers=",
     r"block\.dropout=": "dropout=",
     r"\bdt_min=": "time_step_min=",

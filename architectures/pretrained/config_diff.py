@@ -12,6 +12,7 @@ from architectures.backbones.hybrid import RECURRENT, HybridConfig
 from architectures.backbones.transformer import TransformerConfig
 from architectures.layers.layer_pattern import compress_pattern, expand_pattern, format_pattern
 from architectures.layers.linear_attention.mixers import GatedDeltaConfig
+from architectures.layers.linear_attention.mlstm_mixer import MLSTMConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.ssm.mamba import SelectiveConfig
 from architectures.layers.ssm.mamba2 import SSDConfig
@@ -101,7 +102,13 @@ def _resolve(config: TransformerConfig) -> TransformerConfig:
         head_dim, turned = a.latent.nope_dim + a.latent.rope_dim, a.latent.rope_dim
     num_layers = config.num_layers
     if isinstance(config, EncoderDecoderConfig):
-        config = dataclasses.replace(config, num_encoder_layers=config.encoder_layers)
+        side = config.encoder_side
+        config = dataclasses.replace(
+            config,
+            num_encoder_layers=config.encoder_layers,
+            encoder_heads=None if side.attention == config.attention else side.attention.num_heads,
+            encoder_d_ff=None if side.dense_width == config.dense_width else side.dense_width,
+        )
         num_layers = max(num_layers, config.encoder_layers)
     attention = dataclasses.replace(
         a,
@@ -150,7 +157,7 @@ def _resolve_mixers(config: HybridConfig) -> HybridConfig:
         own = getattr(config, name)
         if name not in config.mixer_types:
             own = type(own)()
-        elif isinstance(own, SelectiveConfig | SSDConfig | GatedDeltaConfig):
+        elif isinstance(own, SelectiveConfig | SSDConfig | GatedDeltaConfig | MLSTMConfig):
             own = own.resolved(config.width)
         changes[name] = own
     return dataclasses.replace(config, layers=config.layer_types, **changes)

@@ -23,7 +23,7 @@ from architectures.pretrained.tensor_rules import Entry, FixedRow, Repeated, Rul
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Precisions by their names in safetensors."""
-LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "decoder_layers")
+LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "decoder_layers", "num_blocks")
 MOST_NAMES = 100
 """Tensors that one message names."""
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -61,7 +61,7 @@ def load_folder(path: Path, *, dtype: torch.dtype = torch.float32) -> Backbone:
             for name in opened.keys():  # noqa: SIM118
                 _place(places, family.current_name(name), (opened, name))
         rules = family.applicable_rules(model)
-        _check(path, family, model, rules, places)
+        _check(family, model, rules, places)
         for rule in sorted(rules, key=lambda rule: isinstance(rule, Repeated)):  # what they repeat first
             if rule.theirs in places:
                 opened, name = places[rule.theirs]
@@ -108,19 +108,18 @@ def _family(path: Path) -> tuple[type[Checkpoint], dict[str, Any]]:
     try:
         hf = json.loads((path / CONFIG).read_text())
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path / CONFIG} cannot be read: {error}") from None
+        raise ValueError(f"{CONFIG} cannot be read: {error}") from None
     if not isinstance(hf, dict):
-        raise ValueError(f"{path / CONFIG} cannot be read: it holds no object")
+        raise ValueError(f"{CONFIG} cannot be read: it holds no object")
     kind = hf.get("model_type")
     known = {name: family for family in families() for name in family.model_types}
     if not isinstance(kind, str) or kind not in known:
-        raise ValueError(f"{path / CONFIG}: model_type={kind!r} is not supported. {_supported()}")
+        raise ValueError(f"{CONFIG}: model_type={kind!r} is not supported. {_supported()}")
     names = _names(path, known[kind])
     layers = next((hf[key] for key in LAYERS if isinstance(hf.get(key), int)), 0)
     if names and layers > len(names):
         raise ValueError(
-            f"{path / CONFIG}: it says {layers} layers, the folder has {len(names)} tensors: tensors are "
-            "missing"
+            f"{CONFIG}: it says {layers} layers, the folder has {len(names)} tensors: tensors are missing"
         )
     return known[kind], known[kind].complete_config(hf, names)
 
@@ -153,30 +152,29 @@ def _weight_files(path: Path) -> list[Path]:
         try:
             names = set(json.loads((path / INDEX).read_text())["weight_map"].values())
         except (ValueError, KeyError, AttributeError) as error:
-            raise ValueError(f"{path / INDEX} cannot be read: {error!r}") from None
+            raise ValueError(f"{INDEX} cannot be read: {error!r}") from None
         # A name with a folder in it would reach outside this one.
         missing = sorted(name for name in names if Path(name).name != name or not (path / name).is_file())
         if missing:
-            raise ValueError(f"{path}: shards are missing: {', '.join(missing)}")
+            raise ValueError(f"shards are missing: {', '.join(missing)}")
         return [path / name for name in sorted(names)]
     pickles = [file.name for pattern in PICKLES for file in path.glob(pattern)]
     if pickles:
         raise ValueError(
-            f"{path}: {pickles[0]} is a pickle, which can run any code and is never opened: convert it to "
+            f"{pickles[0]} is a pickle, which can run any code and is never opened: convert it to "
             "safetensors, with save_pretrained of the Hugging Face library"
         )
-    raise ValueError(f"{path} has no {WEIGHTS} and no {INDEX}")
+    raise ValueError(f"there is no {WEIGHTS} and no {INDEX}")
 
 
 def _open(file: Path) -> Any:
     try:
         return safe_open(file, framework="pt", device="cpu")
     except (OSError, SafetensorError) as error:
-        raise ValueError(f"{file} is not a safetensors file: {error}") from None
+        raise ValueError(f"{file.name} is not a safetensors file: {error}") from None
 
 
 def _check(
-    path: Path,
     family: type[Checkpoint],
     model: Backbone,
     rules: list[Rule],
@@ -205,7 +203,7 @@ def _check(
     }
     if any(wrong.values()):
         said = "; ".join(f"{what}: {_listed(names)}" for what, names in wrong.items() if names)
-        raise ValueError(f"{path}: tensors {said}")
+        raise ValueError(f"tensors {said}")
 
 
 def _listed(names: list[str]) -> str:

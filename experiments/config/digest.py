@@ -46,6 +46,8 @@ ADDED: dict[str, dict[str, Any]] = {
         "experts.bias": False,
         "attention.output_gate": False,
         "num_value_heads": None,
+        "encoder_heads": None,
+        "encoder_d_ff": None,
         "gated_deltanet.num_value_heads": None,
         **_S4,
         **{f"s4.{key}": value for key, value in _S4.items()},
@@ -66,6 +68,9 @@ ADDED: dict[str, dict[str, Any]] = {
 
 With this value they stay out of a digest, so that the digests of stored configurations do not change."""
 
+LATER_MIXERS = ("mlstm",)
+"""Mixers of a hybrid that came later: their settings stay out of a digest where no layer is of this type."""
+
 
 def result_settings(resolved: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a configuration that decide a run's result.
@@ -78,6 +83,9 @@ def result_settings(resolved: dict[str, Any]) -> dict[str, Any]:
     kept["device"] = {"precision": kept["device"]["precision"]}
     kept["budget"] = {k: v for k, v in kept["budget"].items() if k != "micro_batch_size"}
     kept["trainer"] = {k: v for k, v in kept["trainer"].items() if k in RESULT_TRAINER}
+    types = " ".join(kept["backbone"].get("layers", []))
+    absent = [name for name in LATER_MIXERS if name not in types]
+    kept["backbone"] = {k: v for k, v in kept["backbone"].items() if k not in absent}
     for section, plain in ADDED.items():
         kept[section] = _without_plain(kept[section], plain)
     return _without_modules(kept)

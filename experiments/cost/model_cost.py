@@ -209,7 +209,7 @@ def by_part(model: Backbone) -> dict[str, dict[str, int]]:
 
 def position_limit(config: BackboneConfig) -> int | None:
     """Rows of the position table, where a model has one of a given size; else None."""
-    if isinstance(config, TransformerConfig) and config.positions.kind in ("learned", "sinusoidal"):
+    if isinstance(config, TransformerConfig) and config.positions.has_table:
         return config.max_positions
     return None
 

@@ -18,6 +18,8 @@ from experiments.runtime.errors import RunError
 from tests import ROOT
 from tests.architectures.pretrained.folders import DECODERS, ENCODER_DECODERS, make_folder, write_json
 from tests.architectures.pretrained.test_damaged_folders import DAMAGE, make_whole
+from tests.experiments.evaluation.downstream.folder_scores import FAMILIES as SCORED
+from tests.experiments.evaluation.downstream.folder_scores import scores
 from tests.experiments.folder_texts import chats, ours, quoted, theirs
 
 PAGE = ROOT / "docs" / "models" / "hugging_face.md"
@@ -102,6 +104,7 @@ COLUMNS: dict[str, Callable[[Path], bool | None]] = {
     "text as stop": stop_text,
     "3 beams": beams,
 }
+SCORES = ["family", "task", "metric", "archbench", "harness"]
 FAMILIES = [*DECODERS, *ENCODER_DECODERS]
 
 
@@ -129,6 +132,15 @@ def damage_row(name: str, whole: Path, folder: Path) -> list[str]:
     raise AssertionError(f"{name} is not refused")
 
 
+def score_rows(name: str, folder: Path) -> list[list[str]]:
+    """Return the scores of a family: task, metric, ours and those of the harness's own model."""
+    found = scores(make_folder(name, folder))
+    return [
+        [name, task, metric, f"{ours:.6f}", f"{theirs:.6f}"]
+        for (task, metric), (ours, theirs) in found.items()
+    ]
+
+
 def table(header: list[str], rows: list[list[str]]) -> str:
     """Return a table in Markdown."""
     lines = [header, ["---"] * len(header), *rows]
@@ -136,15 +148,17 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def main() -> None:
-    """Write both tables into the page."""
+    """Write the tables into the page."""
     with tempfile.TemporaryDirectory() as name:
         room = Path(name)
         parity = [parity_row(family, room / family) for family in FAMILIES]
         whole = make_whole(room / "whole")
+        scored = [row for family in SCORED for row in score_rows(family, room / f"{family} scored")]
         damages = [damage_row(damage, whole, room / damage.replace(" ", "-")) for damage in DAMAGE]
     write_tables(
         [
             table(["family", *COLUMNS], parity),
+            table(SCORES, scored),
             table(["damage", "code", "seconds", "message"], damages),
         ]
     )

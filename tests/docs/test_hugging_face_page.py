@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from architectures.pretrained.checkpoint import families
+from tests import ROOT
 from tests.architectures.pretrained.test_damaged_folders import DAMAGE, make_whole
 from tests.docs.folder_tables import ABSENT, COLUMNS, EQUAL, FAMILIES, PAGE, damage_row, parity_row
 from tests.experiments import commands
@@ -22,6 +24,11 @@ def test_every_family_and_every_damage_has_a_row() -> None:
         assert set(ROWS[family][1:]) <= {EQUAL, ABSENT}, family
     for damage in DAMAGE:
         assert ROWS[damage][1] == "2", damage
+
+
+def test_the_readme_counts_the_families() -> None:
+    count = len({name for family in families() for name in family.model_types})
+    assert f"Checkpoints of {count} Hugging Face families" in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("family", fast_only(["llama", "t5", "mamba"], []))

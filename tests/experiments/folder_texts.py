@@ -14,6 +14,9 @@ from experiments.generate import generate
 from tests.architectures.pretrained.folders import EAGER
 from tests.experiments import commands
 
+READS_PADDING = ("xlstm",)
+"""Kinds of models whose class in their library takes no mask, and reads padding as tokens."""
+
 
 def ours(folder: Path, *words: str) -> list[str]:
     """The texts that ``archbench generate`` prints."""
@@ -25,9 +28,11 @@ def ours(folder: Path, *words: str) -> list[str]:
 
 @torch.no_grad()
 def theirs(folder: Path, prompts: list[str], *, skip: bool = False, **settings: Any) -> list[str]:
-    """The texts that their library generates; ``skip`` leaves the prompt out."""
-    tokenizer = hf.AutoTokenizer.from_pretrained(folder)
-    seq2seq = hf.AutoConfig.from_pretrained(folder).is_encoder_decoder
+    """The texts that their library generates in one batch, if it can; ``skip`` leaves the prompt out."""
+    config = hf.AutoConfig.from_pretrained(folder)
+    if config.model_type in READS_PADDING and len(prompts) > 1:
+        return [theirs(folder, [prompt], skip=skip, **settings)[0] for prompt in prompts]
+    tokenizer, seq2seq = hf.AutoTokenizer.from_pretrained(folder), config.is_encoder_decoder
     kind = hf.AutoModelForSeq2SeqLM if seq2seq else hf.AutoModelForCausalLM
     model = kind.from_pretrained(folder, **EAGER).eval()
     inputs = tokenizer(prompts, padding=True, return_tensors="pt", return_token_type_ids=False)

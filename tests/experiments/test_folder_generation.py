@@ -1,6 +1,7 @@
 """Text from Hugging Face folders: that of their own library, whatever tokenizer, settings and padding."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from experiments.runtime.errors import ConfigError, DataError
 from tests.architectures.pretrained.folders import (
     DECODERS,
     ENCODER_DECODERS,
+    ENCODERS,
     make_folder,
     write_json,
 )
@@ -156,3 +158,55 @@ def test_settings_without_counterpart_are_refused(folders: Any, tmp_path: Path) 
     write_json(folder / "generation_config.json", typical_p=0.9)
     with pytest.raises(ConfigError, match=r"generation_config.json: typical_p=0.9 is not supported"):
         ours(folder, "prompt=x")
+
+
+DAMAGED = [
+    ({"eos_token_id": "x"}, "eos_token_id='x' must be the id of a token, or a list of them"),
+    ({"eos_token_id": [[1]]}, r"eos_token_id=\[\[1\]\] must be the id of a token"),
+    ({"suppress_tokens": [1.5]}, r"suppress_tokens=\[1.5\] must be the id of a token"),
+    ({"max_new_tokens": "9"}, "max_new_tokens='9' must be a whole number from 1 to 2147483647"),
+    ({"max_new_tokens": None, "max_length": 10**30}, "max_length=1000+ must be a whole number"),
+    ({"num_beams": True}, "num_beams=True must be a whole number"),
+    ({"temperature": [1]}, r"temperature=\[1\] must be a number"),
+    ({"top_p": float("nan")}, "top_p=nan must be a number"),
+    ({"do_sample": 1}, "do_sample=1 must be true or false"),
+    ({"early_stopping": {}}, "early_stopping={} must be true, false or 'never'"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), DAMAGED)
+def test_damaged_settings_are_refused(values: Any, message: str, folders: Any, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(folders("qwen2"), tmp_path / "qwen2"))
+    write_json(folder / "generation_config.json", **values)
+    with pytest.raises((ConfigError, DataError), match=message):
+        ours(folder, "prompt=x")
+
+
+@pytest.mark.parametrize("ids", [-1, 10**9, [10**30], []])
+def test_ids_that_no_token_has_end_nothing(ids: Any, folders: Any, tmp_path: Path) -> None:
+    """Older files mean no token by -1."""
+    folder = Path(shutil.copytree(folders("qwen2"), tmp_path / "qwen2"))
+    file = folder / "generation_config.json"
+    write_json(file, eos_token_id=ids, suppress_tokens=ids, begin_suppress_tokens=ids)
+    expected = ours(folders("qwen2"), "prompt='the cat'", "max_tokens=6")
+    assert ours(folder, "prompt='the cat'", "max_tokens=6") == expected
+
+
+LIMITED = {"gpt2": 80, "bart": 80, "bert": 80, "roberta": 78}
+"""Families with tables of positions, and how many they have."""
+
+
+@pytest.mark.parametrize("name", fast_only([*LIMITED], ["gpt2"]))
+def test_a_text_ends_where_positions_end(name: str, folders: Any) -> None:
+    """Without a limit of the person's; one that does not fit is an error, and so is such a prompt."""
+    folder, limit = folders(name), LIMITED[name]
+    tokenizer = folder_tokenizer(folder)
+    tokens = tokenizer.encode("the cat") if name in ENCODERS else tokenizer.encode_prompt("the cat")
+    read = 1 if name == "bart" else len(tokens)
+    most = limit - read + (0 if name in ENCODERS else 1)
+    whole = ours(folder, "prompt='the cat'", "stop=[]")
+    assert ours(folder, "prompt='the cat'", "stop=[]", f"max_tokens={most}") == whole
+    with pytest.raises(ConfigError, match=f"max_tokens={most + 1}: .*, {most} behind the prompt: set it"):
+        ours(folder, "prompt='the cat'", f"max_tokens={most + 1}")
+    with pytest.raises(ConfigError, match=r"prompt: \d+ tokens.*: shorten it"):
+        ours(folder, f"prompt='{'a dog ran ' * 60}'", "max_tokens=2")

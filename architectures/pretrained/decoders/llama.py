@@ -17,6 +17,7 @@ from architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
     read_activation,
+    read_head_dim,
     required_value,
     write_activation,
 )
@@ -75,7 +76,7 @@ class LlamaLike(Checkpoint):
         return AttentionConfig(
             num_heads=required_value(hf, "num_attention_heads"),
             num_kv_heads=hf["num_key_value_heads"],
-            head_dim=hf["head_dim"],
+            head_dim=read_head_dim(hf),
             bias=hf["attention_bias"],
             out_bias=hf["attention_bias"],
             dropout=hf["attention_dropout"] or 0.0,

@@ -51,13 +51,14 @@ class Bart(Checkpoint):
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
         supported_value(hf, "is_encoder_decoder", True, default=True)
         num_heads, d_ff = required_value(hf, "decoder_attention_heads"), required_value(hf, "decoder_ffn_dim")
-        supported_value(hf, "encoder_attention_heads", num_heads, default=num_heads)
-        supported_value(hf, "encoder_ffn_dim", d_ff, default=d_ff)
+        encoder_heads, encoder_d_ff = hf.get("encoder_attention_heads"), hf.get("encoder_ffn_dim")
         config = EncoderDecoderConfig(
             d_model=required_value(hf, "d_model"),
             d_ff=d_ff,
             num_layers=required_value(hf, "decoder_layers"),
             num_encoder_layers=required_value(hf, "encoder_layers"),
+            encoder_heads=None if encoder_heads == num_heads else encoder_heads,
+            encoder_d_ff=None if encoder_d_ff == d_ff else encoder_d_ff,
             norm_eps=1e-5,
             tie_embeddings=hf.get("tie_word_embeddings", True),
             attention=AttentionConfig(
@@ -98,9 +99,9 @@ class Bart(Checkpoint):
             "tie_word_embeddings": c.tie_embeddings,
             "final_logits_bias": c.head.bias,
         }
-        for side in ("encoder", "decoder"):
-            config[f"{side}_attention_heads"] = c.attention.num_heads
-            config[f"{side}_ffn_dim"] = c.d_ff or c.feedforward.standard_width(c.width)
+        for side, own in (("encoder", c.encoder_side), ("decoder", c)):
+            config[f"{side}_attention_heads"] = own.attention.num_heads
+            config[f"{side}_ffn_dim"] = own.dense_width
         tokens = ("pad", "bos", "eos", "decoder_start", "forced_eos")
         return config | dict.fromkeys(f"{name}_token_id" for name in tokens)
 

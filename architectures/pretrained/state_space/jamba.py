@@ -12,7 +12,13 @@ from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
 from architectures.layers.ssm.mamba import SelectiveConfig
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
+from architectures.pretrained.checkpoint import (
+    Blueprint,
+    Checkpoint,
+    read_head_dim,
+    required_value,
+    supported_value,
+)
 from architectures.pretrained.state_space.mamba import SELECTIVE, times
 from architectures.pretrained.tensor_rules import Rule, Same, head, linear
 from architectures.pretrained.transformer_rules import ATTENTION, expert_rules
@@ -77,7 +83,7 @@ class Jamba(Checkpoint):
             attention=AttentionConfig(
                 num_heads=required_value(hf, "num_attention_heads"),
                 num_kv_heads=hf["num_key_value_heads"],
-                head_dim=hf["head_dim"],
+                head_dim=read_head_dim(hf),
                 dropout=hf["attention_dropout"],
             ),
             positions=PositionsConfig(kind="none"),

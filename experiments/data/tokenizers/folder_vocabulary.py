@@ -114,9 +114,9 @@ def find_roles(folder: Path, tokens: dict[str, int]) -> dict[str, int]:
     names = special_names(folder)
 
     def find(name: str) -> int | None:
-        listed = model.get(f"{name}_token_id")
-        given: int | None = listed[0] if isinstance(listed, list) and listed else listed  # type: ignore
-        return tokens.get(names.get(f"{name}_token") or f"⟨{name}⟩", given)
+        key = f"{name}_token_id"
+        listed = [i for i in token_ids(folder / "config.json", key, model.get(key)) if i >= 0]
+        return tokens.get(names.get(f"{name}_token") or f"⟨{name}⟩", listed[0] if listed else None)
 
     found = {
         role: next((i for name in order if (i := find(name)) is not None), None)
@@ -140,11 +140,26 @@ def special_names(folder: Path) -> dict[str, str]:
 
 
 def generation_ids(folder: Path, key: str) -> tuple[int, ...]:
-    """Return the ids under a key of generation_config.json, or of config.json where there is no such file."""
+    """Return the ids under a key of generation_config.json, or of config.json where there is no such file.
+
+    Negative ones, by which older files mean none, and those beyond the vocabulary are left out.
+
+    Raises:
+        DataError: they are no whole numbers.
+    """
     file = folder / "generation_config.json"
-    value = (read_json(file) if file.is_file() else model_settings(folder)).get(key)
-    listed = value if isinstance(value, list) else [value]
-    return tuple(int(i) for i in listed if i is not None)
+    model = model_settings(folder)
+    size = model.get("vocab_size")
+    listed = token_ids(file, key, (read_json(file) if file.is_file() else model).get(key))
+    return tuple(i for i in listed if i >= 0 and (not isinstance(size, int) or i < size))
+
+
+def token_ids(file: Path, key: str, value: Any) -> list[int]:
+    """Return one id or several as a list. Raises DataError."""
+    listed = value if isinstance(value, list) else [] if value is None else [value]
+    if not all(type(i) is int for i in listed):
+        raise DataError(f"{file}: {key}={value!r} must be the id of a token, or a list of them")
+    return listed
 
 
 def model_settings(folder: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +19,18 @@ MOST_TOKENS = 200
 FILE = "generation_config.json"
 DRAWING = ("temperature", "top_k", "top_p", "min_p")
 """Settings that matter where tokens are drawn."""
+COUNTS = {
+    "max_new_tokens": 1,
+    "max_length": 1,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "num_beams": 1,
+    "no_repeat_ngram_size": 0,
+    "top_k": 0,
+}
+"""Whole numbers, and their least values."""
+LARGEST = 2**31 - 1
+NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "length_penalty")
 EARLY_STOPPING = {True: "full", False: "heuristic", "never": "never"}
 """Their values and ours."""
 UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -75,9 +88,7 @@ def read_generation_settings(folder: Path) -> GenerationSettings:
     file = folder / FILE
     found = file if file.is_file() else folder / "config.json"
     hf = {key: value for key, value in read_json(found).items() if value is not None}
-    for key, harmless in UNSUPPORTED.items():
-        if key in hf and hf[key] not in harmless:
-            raise ConfigError(f"{found}: {key}={hf[key]!r} is not supported: take it out to generate without")
+    _check(found, hf)
     # The library draws from the 50 best tokens, unless it is told otherwise.
     drawing: dict[str, Any] = {"top_k": 50} | {key: hf[key] for key in DRAWING if key in hf}
     drawing["top_k"] = drawing["top_k"] or None
@@ -93,12 +104,31 @@ def read_generation_settings(folder: Path) -> GenerationSettings:
             beam=BeamConfig(
                 num_beams=hf.get("num_beams", 1),
                 length_penalty=float(hf.get("length_penalty", 1.0)),
-                early_stopping=EARLY_STOPPING.get(hf.get("early_stopping", False), "unknown"),
+                early_stopping=EARLY_STOPPING[hf.get("early_stopping", False)],
             ),
             constraints=_constraints(folder, hf),
         )
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise ConfigError(f"{found}: {error}") from None
+
+
+def _check(file: Path, hf: dict[str, Any]) -> None:
+    """Raise ConfigError for a value of the wrong type, or a setting that has no counterpart here."""
+    for key, least in COUNTS.items():
+        value = hf.get(key, least)
+        if type(value) is not int or not least <= value <= LARGEST:
+            raise ConfigError(f"{file}: {key}={value!r} must be a whole number from {least} to {LARGEST}")
+    for key in NUMBERS:
+        value = hf.get(key, 1.0)
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise ConfigError(f"{file}: {key}={value!r} must be a number")
+    if type(hf.get("do_sample", False)) is not bool:
+        raise ConfigError(f"{file}: do_sample={hf['do_sample']!r} must be true or false")
+    if hf.get("early_stopping", False) not in (True, False, "never"):
+        raise ConfigError(f"{file}: early_stopping={hf['early_stopping']!r} must be true, false or 'never'")
+    for key, harmless in UNSUPPORTED.items():
+        if key in hf and hf[key] not in harmless:
+            raise ConfigError(f"{file}: {key}={hf[key]!r} is not supported: take it out to generate without")
 
 
 def _constraints(folder: Path, hf: dict[str, Any]) -> Constraints:

@@ -6,12 +6,24 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from architectures.layers.embedding import TooManyTokensError
 from experiments.objectives.decoding.beam_search import beam_search
-from experiments.objectives.decoding.sampling import generate
+from experiments.objectives.decoding.sampling import PrefillState, generate
 from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.run.generation.request import Prompts, Request
-from experiments.runtime.errors import ConfigError
+from experiments.run.load_model import LoadedModel
+from experiments.runtime.errors import ConfigError, OutOfMemoryError
+from experiments.runtime.memory import is_out_of_memory
 from experiments.runtime.seeds import generation_seed
+
+
+def tokens_with_positions(saved: LoadedModel, read: int) -> int | None:
+    """Return how many tokens can be generated behind so many, by the table of positions; None without one."""
+    positions = getattr(saved.model.config, "positions", None)
+    if positions is None or not positions.has_table:
+        return None
+    # The last token that a model generates it need not read; one that is filled in has a position.
+    return saved.model.max_length - read + (0 if isinstance(saved.objective, UnmaskingObjective) else 1)
 
 
 def sample_texts(request: Request, on_token: Callable[[int, int], None] | None) -> list[str]:
@@ -26,6 +38,7 @@ def sample_texts(request: Request, on_token: Callable[[int, int], None] | None) 
                 f"{saved.description} fills in its text, so that constraints and stops of several tokens do "
                 "not apply: leave them out"
             )
+        _check_room(request, max(len(row) for row in rows))
         generated = saved.objective.sample(
             saved.model,
             rows,
@@ -37,7 +50,7 @@ def sample_texts(request: Request, on_token: Callable[[int, int], None] | None) 
     else:
         generated = generate(
             saved.model,
-            saved.objective.prefill_state(saved.model, rows, request.max_tokens),
+            _prefill_state(request, rows),
             saved.objective.vocabulary,
             max_tokens=request.max_tokens,
             generators=generators,
@@ -60,7 +73,7 @@ def search_texts(request: Request) -> list[str]:
         )
     found = beam_search(
         saved.model,
-        saved.objective.prefill_state(saved.model, request.prompts, request.max_tokens),
+        _prefill_state(request, request.prompts),
         saved.objective.vocabulary,
         request.beam,
         max_tokens=request.max_tokens,
@@ -73,6 +86,32 @@ def search_texts(request: Request) -> list[str]:
         for prompt, hypotheses in zip(request.prompts, found, strict=True)
         for hypothesis in hypotheses[: request.num_samples]
     ]
+
+
+def _prefill_state(request: Request, rows: Prompts) -> PrefillState:
+    """Return what the model continues. Raises ConfigError or OutOfMemoryError."""
+    saved, length = request.saved, request.max_tokens
+    try:
+        start = saved.objective.prefill_state(saved.model, rows, length)
+    except TooManyTokensError as error:
+        raise ConfigError(f"prompt: {error}: shorten it") from None
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise OutOfMemoryError(f"out of memory for {length} tokens: set max_tokens lower") from error
+    _check_room(request, start.unread_BT.shape[1])
+    return start
+
+
+def _check_room(request: Request, read: int) -> None:
+    """Raise ConfigError where there are not enough positions behind so many tokens."""
+    room = tokens_with_positions(request.saved, read)
+    if room is None or room >= request.max_tokens:
+        return
+    positions = f"{request.saved.description} has positions for {request.saved.model.max_length} tokens"
+    if room < 1:
+        raise ConfigError(f"prompt: {read} tokens, {positions}: shorten it")
+    raise ConfigError(f"max_tokens={request.max_tokens}: {positions}, {room} behind the prompt: set it lower")
 
 
 def sample_generator(seed: int, at: tuple[int, int]) -> torch.Generator:

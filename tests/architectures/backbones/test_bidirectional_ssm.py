@@ -21,6 +21,7 @@ from architectures.backbones.hybrid import ATTENTION, RECURRENT
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.layer_pattern import pattern_types
 from architectures.layers.linear_attention.mixers import DeltaConfig, GatedDeltaConfig, GatedLinearConfig
+from architectures.layers.linear_attention.mlstm_mixer import MLSTMConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.ssm.mamba import SelectiveConfig
 from architectures.layers.ssm.mamba2 import SSDConfig
@@ -43,6 +44,7 @@ PATTERNS = [
     (["local_attention", "gla"], "tied"),
     (["deltanet", "gated_deltanet"], "separate"),
     (["s4", "attention+deltanet"], "tied"),
+    (["mlstm", "attention+mlstm"], "tied"),
 ]
 
 
@@ -63,6 +65,7 @@ def hybrid(layers: list[str], directions: str = "tied", **changes: Any) -> Bidir
             "gla": GatedLinearConfig(decay_rank=3, scan="reference"),
             "deltanet": DeltaConfig(scan="reference"),
             "gated_deltanet": GatedDeltaConfig(scan="reference"),
+            "mlstm": MLSTMConfig(scan="reference"),
         }
         | changes
     )

@@ -25,6 +25,7 @@ from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.context import Context
 from architectures.layers.linear_attention.mixers import DeltaConfig, GatedDeltaConfig, GatedLinearConfig
+from architectures.layers.linear_attention.mlstm_mixer import MLSTMConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
 from architectures.layers.ssm.mamba import SelectiveConfig
@@ -99,6 +100,7 @@ def draw(seed: int) -> HybridConfig:
         gla=GatedLinearConfig(num_heads=2, decay_rank=3, conv_width=rng.choice([0, 3]), scan=scan),
         deltanet=DeltaConfig(num_heads=2, scan=scan),
         gated_deltanet=GatedDeltaConfig(num_heads=2, negative_eigenvalues=rng.random() < 0.5, scan=scan),
+        mlstm=MLSTMConfig(num_heads=2, gate_cap=rng.choice([None, 2.0]), scan=scan),
     )
 
 

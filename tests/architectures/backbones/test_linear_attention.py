@@ -11,7 +11,6 @@ from transformers.models.qwen3_next.configuration_qwen3_next import Qwen3NextCon
 from architectures.backbone import Backbone
 from architectures.backbones.linear_attention import GLA, DeltaNet, GatedDeltaNet
 from architectures.layers.context import Context
-from architectures.layers.linear_attention.base import LinearMixer
 from architectures.layers.linear_attention.mixers import (
     DeltaConfig,
     DeltaRule,
@@ -20,6 +19,8 @@ from architectures.layers.linear_attention.mixers import (
     GatedLinearAttention,
     GatedLinearConfig,
 )
+from architectures.layers.linear_attention.mlstm_mixer import MLSTM, MLSTMConfig
+from architectures.layers.ssm.recurrent import RecurrentMixer
 from tests.architectures.conformance import enliven
 
 FAMILIES = [GLA, DeltaNet, GatedDeltaNet]
@@ -39,10 +40,12 @@ MIXERS = {
         GatedDeltaRule,
         lambda **more: GatedDeltaConfig(num_value_heads=6, **more),
     ),
+    "mlstm": (MLSTM, MLSTMConfig),
+    "mlstm, no cap": (MLSTM, lambda **more: MLSTMConfig(gate_cap=None, normaliser_eps=0.1, **more)),
 }
 
 
-def mixer(name: str, **settings: Any) -> LinearMixer:
+def mixer(name: str, **settings: Any) -> RecurrentMixer:
     """A lively mixer of width 24 in float64."""
     torch.manual_seed(0)
     cls, config = MIXERS[name]

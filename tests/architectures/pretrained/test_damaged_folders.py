@@ -113,7 +113,7 @@ DAMAGE: dict[str, tuple[Change, str]] = {
     "quantized": (config(quantization_config={"bits": 4}), "quantization_config is not supported: write"),
     "not causal": (config(is_causal=False), "is_causal=False is not supported"),
     "larger vocabulary": (config(vocab_size=12), r"of another shape than config.json says: .*\(11, 16\)"),
-    "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "has no model.safetensors"),
+    "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "there is no model.safetensors"),
     "empty weights": (lambda folder: (folder / WEIGHTS).write_bytes(b""), "not a safetensors file"),
     "weights cut off": (cut, "is not a safetensors file"),
     "tensor missing": (tensors(lambda t: t.__delitem__("model.norm.weight")), "missing: model.norm.weight"),

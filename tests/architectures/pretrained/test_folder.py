@@ -173,7 +173,7 @@ def test_settings_without_counterpart_are_named(values: dict[str, Any], message:
         load_folder(folder)
 
 
-@pytest.mark.parametrize("kind", ["xlstm", "rwkv", "rwkv7"])
+@pytest.mark.parametrize("kind", ["rwkv", "rwkv7", "xlstm_large"])
 def test_a_family_that_is_not_supported_gets_the_supported_names_in_groups(kind: str, folder: Path) -> None:
     edit_config(folder, model_type=kind, architectures=[f"{kind}ForCausalLM"])
     with pytest.raises(ValueError, match=f"model_type='{kind}' is not supported. Supported are ") as error:

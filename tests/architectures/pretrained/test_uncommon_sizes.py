@@ -23,6 +23,8 @@ WIDE = {"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 21, "
 HEADS = (ONE_KEY | {"head_dim": 8}, NARROW | {"head_dim": 2})
 OFTEN = ("mistral", "qwen2", "qwen3", "olmo2", "mixtral", "qwen3_moe", "gpt_oss", "olmo3", "smollm3", "phi3")
 ATTENTION = (*OFTEN, "llama", "gemma2", "gemma3", "jamba", "nemotron_h", "qwen3_next")
+UNDIVIDED = ("mistral", "qwen2", "olmo3_yarn", "phi3", "jamba", "smollm3", "mixtral")
+"""Without a width of heads: that of the model is divided by four, and rounded down."""
 SMALL = {"hidden_size": 21, "qk_nope_head_dim": 3, "qk_rope_head_dim": 2, "v_head_dim": 11}
 CASES: list[tuple[str, dict[str, Any]]] = [
     *(
@@ -33,6 +35,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, sizes) for name in RELATIVE for sizes in WIDTHS),
     *((name, sizes) for name in ATTENTION for sizes in HEADS),
     *((name, WIDE | {"head_dim": 10}) for name in (*OFTEN, "jamba", "nemotron_h", "qwen3_next")),
+    *((name, {"hidden_size": 34}) for name in UNDIVIDED),
     ("jamba", NARROW | {"hidden_size": 35, "num_attention_heads": 5, "num_key_value_heads": 5}),
     ("gpt_neox", {"hidden_size": 21, "num_attention_heads": 3, "rotary_pct": 0.3}),
     ("gpt_neox", {"hidden_size": 35, "num_attention_heads": 5, "rotary_pct": 0.6, "intermediate_size": 3}),
@@ -49,8 +52,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("bamba", WIDE | {"head_dim": 12, "mamba_n_heads": 14, "mamba_d_head": 3, "mamba_n_groups": 1}),
     ("falcon_h1", {"mamba_d_ssm": 21, "mamba_n_heads": 3, "mamba_d_head": 7, "mamba_n_groups": 1}),
     ("nemotron_h", {"mamba_num_heads": 6, "mamba_head_dim": 7, "n_groups": 3, "ssm_state_size": 5}),
+    ("xlstm", {"qk_dim_factor": 0.5, "v_dim_factor": 0.7, "num_heads": 2, "use_cache": False}),
+    ("xlstm", {"hidden_size": 21, "num_heads": 3, "ffn_round_up_to_multiple_of": 64, "use_cache": False}),
     ("qwen3_next", {"linear_key_head_dim": 3, "linear_value_head_dim": 7, "linear_num_value_heads": 6}),
     ("bart", {"d_model": 21, "encoder_attention_heads": 3, "decoder_attention_heads": 3}),
+    ("mbart", {"encoder_attention_heads": 8, "encoder_ffn_dim": 5, "decoder_ffn_dim": 44}),
     ("mbart", {"d_model": 21, "encoder_attention_heads": 7, "decoder_attention_heads": 7}),
     ("bert", {"hidden_size": 21, "num_attention_heads": 3, "intermediate_size": 7}),
     ("roberta", {"hidden_size": 21, "num_attention_heads": 7, "intermediate_size": 1}),

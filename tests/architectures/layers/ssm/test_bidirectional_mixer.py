@@ -21,6 +21,7 @@ from architectures.layers.linear_attention.mixers import (
     GatedLinearAttention,
     GatedLinearConfig,
 )
+from architectures.layers.linear_attention.mlstm_mixer import MLSTM, MLSTMConfig
 from architectures.layers.ssm.bidirectional_mixer import DIRECTIONS, Bidirectional, DirectionsConfig
 from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
 from architectures.layers.ssm.mamba2 import SSD, SSDConfig
@@ -33,6 +34,7 @@ KINDS: dict[str, tuple[type[RecurrentMixer], Any]] = {
     "gla": (GatedLinearAttention, GatedLinearConfig(num_heads=2, decay_rank=3, conv_width=3)),
     "deltanet": (DeltaRule, DeltaConfig(num_heads=2)),
     "gated_deltanet": (GatedDeltaRule, GatedDeltaConfig(num_heads=2)),
+    "mlstm": (MLSTM, MLSTMConfig(num_heads=2)),
 }
 LENGTHS, DOCUMENTS = [13, 6, 1], [[4, 8, 1], [1, 5], [1]]
 

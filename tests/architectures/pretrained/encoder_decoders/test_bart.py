@@ -14,6 +14,7 @@ from architectures.layers.embedding import EmbeddingConfig
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.positions import PositionsConfig
 from architectures.pretrained import load_folder, save_folder
+from tests.architectures.pretrained.folders import write_json
 from tests.architectures.pretrained.parity import FLOAT32, FLOAT64, open_theirs, redraw, save_theirs
 from tests.architectures.pretrained.seq2seq_parity import check_seq2seq_generate, check_seq2seq_logits
 
@@ -26,6 +27,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "decoder_layers": 3,
         "ffn_dim": 40,
         "scale_embedding": True,
+    },
+    "sides": {
+        "d_model": 24,
+        "heads": 4,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "ffn_dim": 37,
+        "encoder_attention_heads": 3,
+        "encoder_ffn_dim": 11,
     },
     "relu": {
         "d_model": 16,
@@ -40,7 +50,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 def bart(d_model: int, heads: int, ffn_dim: int, **settings: Any) -> BartForConditionalGeneration:
     for side in ("encoder", "decoder"):
-        settings |= {f"{side}_attention_heads": heads, f"{side}_ffn_dim": ffn_dim}
+        settings = {f"{side}_attention_heads": heads, f"{side}_ffn_dim": ffn_dim} | settings
     config = BartConfig(vocab_size=61, max_position_embeddings=31, d_model=d_model, **settings)
     model = BartForConditionalGeneration(config)
     model.final_logits_bias.normal_()
@@ -77,11 +87,19 @@ def test_refuses_two_token_tables(tmp_path: Path) -> None:
         load_folder(folder)
 
 
-def test_refuses_sides_of_different_width(tmp_path: Path) -> None:
-    theirs = bart(**CONFIGS["odd"])
-    theirs.config.encoder_ffn_dim = 36
-    with pytest.raises(ValueError, match="encoder_ffn_dim=36 is not supported, only 37"):
-        load_folder(save_theirs(theirs, tmp_path / "theirs"))
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("encoder_attention_heads", 0, "encoder_attention_heads=0 must be at least 1"),
+        ("encoder_attention_heads", 7, "d_model=30 must be a positive multiple of 7"),
+        ("encoder_ffn_dim", 36, r"of another shape than config.json says: model.encoder.layers.0.fc1"),
+    ],
+)
+def test_impossible_sides_are_named(key: str, value: int, message: str, tmp_path: Path) -> None:
+    folder = save_theirs(bart(**CONFIGS["odd"]), tmp_path / "theirs")
+    write_json(folder / "config.json", **{key: value})
+    with pytest.raises(ValueError, match=message):
+        load_folder(folder)
 
 
 def ours(**changes: Any) -> EncoderDecoder:
@@ -110,6 +128,7 @@ def ours(**changes: Any) -> EncoderDecoder:
             "d_ff": 41,
             "num_layers": 3,
         },
+        {"encoder_heads": 11, "encoder_d_ff": 13},
     ],
 )
 def test_writes_bart(changes: dict[str, Any], tmp_path: Path) -> None:
