@@ -44,6 +44,7 @@ from architectures.kernels.cpu.decode.dispatch import (
     decoding_path,
     select_decode_steps,
 )
+from architectures.kernels.pointwise import path
 from architectures.layers.attention.multi_head import CrossAttention
 from architectures.layers.block import Auxiliary, Block, add_losses, feedforwards
 from architectures.layers.context import Context
@@ -269,8 +270,8 @@ class EncoderDecoder(Backbone):
         )
 
     def kernels(self) -> dict[str, str]:
-        cuda = next(self.parameters()).is_cuda
-        attention = self._decoder()[0].cross.kernel(masked=False, cuda=cuda)
+        one = next(self.parameters())
+        attention = self._decoder()[0].cross.kernel(masked=False, cuda=one.is_cuda, native=path(one) == "cpp")
         decoding = decoding_path(self._decoder(), self.decoder_bias)
         return {"attention": attention, "decoding": decoding} | shared_kernels(self)
 

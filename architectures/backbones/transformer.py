@@ -175,12 +175,13 @@ class Transformer(Stack):
 
     def kernels(self) -> dict[str, str]:
         """Return the kernel of each kind of attention layer, on the device of the parameters."""
-        cuda = next(self.parameters()).is_cuda
+        one = next(self.parameters())
+        device = {"cuda": one.is_cuda, "native": path(one) == "cpp"}
         paths = super().kernels()
         for mixer in self.modules():
             if isinstance(mixer, Attention | LatentAttention):
                 kind = "attention" if mixer.window is None else "local attention"
-                paths[kind] = mixer.kernel(masked=mixer.window is not None, cuda=cuda)
+                paths[kind] = mixer.kernel(masked=mixer.window is not None, **device)
         return paths | shared_kernels(self)
 
 

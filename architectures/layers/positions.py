@@ -248,7 +248,8 @@ class RelativePositionBias(nn.Module):
     def forward(self, query_BT: Tensor, key_BS: Tensor) -> Tensor:
         """Bias (B, H, T, S) to add to the attention scores."""
         bucket_BTS = self.bucket(key_BS[:, None, :] - query_BT[:, :, None])
-        return self.table(bucket_BTS).permute(0, 3, 1, 2)
+        # All layers read it, and all kernels want the keys of a query side by side.
+        return self.table(bucket_BTS).permute(0, 3, 1, 2).contiguous()
 
     def bucket(self, relative: Tensor) -> Tensor:
         """Bucket numbers of relative positions (key minus query)."""

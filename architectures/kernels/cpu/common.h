@@ -53,6 +53,13 @@ static inline float total(Vector lanes) {
     return sum;
 }
 
+// Calls run(place, lanes) for every vector of [first, end); the count of lanes is a constant for all but the last.
+template <class Run> [[gnu::always_inline]] static inline void vectors(int64_t first, int64_t end, const Run &run) {
+    int64_t i = first;
+    for (; i + LANES <= end; i += LANES) run(i, LANES);
+    if (i < end) run(i, end - i);
+}
+
 // e^x within 2 units in the last place: x = n ln 2 + r, a polynomial in r, and 2^n by its bits. A result below
 // the smallest normal number is 0, NaN stays NaN. Written out, so that no -ffast-math is needed to vectorise it.
 [[gnu::always_inline]] static inline Vector exponential(Vector x) {

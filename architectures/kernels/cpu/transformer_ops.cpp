@@ -25,13 +25,6 @@ template <class Run> void with_type(int64_t half, const Run &run) {
 
 int64_t rows_of_task(int64_t width) { return std::max<int64_t>(1, NUMBERS / std::max<int64_t>(1, width)); }
 
-// Calls run(place, lanes) for every vector of [first, end); the count of lanes is a constant for all but the last.
-template <class Run> [[gnu::always_inline]] inline void vectors(int64_t first, int64_t end, const Run &run) {
-    int64_t i = first;
-    for (; i + LANES <= end; i += LANES) run(i, LANES);
-    if (i < end) run(i, end - i);
-}
-
 int64_t tasks_of(int64_t rows, int64_t span) { return (rows + span - 1) / span; }
 
 [[gnu::always_inline]] inline Vector sigmoid(Vector x) { return 1.0f / (1.0f + exponential(-x)); }

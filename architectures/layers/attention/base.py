@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from architectures.kernels.pointwise import path
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.attention.functional import Scores, attend, attention_mask
 from architectures.layers.attention.kv_cache import EMPTY, Cache, ContiguousCache, Int8Cache, RingCache
@@ -36,15 +37,21 @@ class SoftmaxAttention(Mixer):
         self.own_bias: nn.Module | None = None
         """The bias of scores by position that this layer alone has."""
 
-    def kernel(self, *, masked: bool, cuda: bool) -> str:
-        """Return the implementation that runs, which is recorded with a run."""
+    def kernel(self, *, masked: bool, cuda: bool, native: bool = False) -> str:
+        """Return the implementation that runs, which is recorded with a run.
+
+        ``native``: the C++ kernels take such tensors. Of two that may run by the sizes of a batch, it is the
+        first: ``cpp`` is the C++ kernel where it is faster, else PyTorch's.
+        """
         c = self.config
         if c.kernel != "auto":
             return c.kernel
-        flex = cuda and not c.sinks and not (c.dropout and self.training)
-        if c.softcap is not None:
-            return "flex" if flex else "reference"
-        return "flex" if flex and masked else "sdpa"
+        special = not c.sinks and not (c.dropout and self.training)
+        if cuda and special and (masked or c.softcap is not None):
+            return "flex"
+        if native and special:
+            return "cpp"
+        return "sdpa" if c.softcap is None else "reference"
 
     def scale(self) -> float:
         """Return the factor of q k^T."""
@@ -102,7 +109,9 @@ class SoftmaxAttention(Mixer):
             dropout=c.dropout if self.training else 0.0,
         )
         # The mask of a single query is small, and a block mask would be made anew for each.
-        kernel = self.kernel(masked=mask is not None and q_BHTE.shape[2] > 1, cuda=q_BHTE.is_cuda)
+        many = q_BHTE.shape[2] > 1
+        native = many and path(q_BHTE, k_BGSE, v_BGSF) == "cpp"
+        kernel = self.kernel(masked=mask is not None and many, cuda=q_BHTE.is_cuda, native=native)
         return attend(
             q_BHTE,
             k_BGSE,

@@ -70,7 +70,7 @@ class AttentionConfig:
     kernel: str = "auto"
     """``reference`` (plain), ``sdpa`` (PyTorch's fused attention), ``flex`` (FlexAttention, compiled on a
     GPU), or ``auto``: sdpa, but flex on a GPU for windows and documents, and for soft caps there; on a CPU
-    single tokens by C++ kernels, where they know the layer."""
+    C++ kernels, for single tokens where they know the layer, for whole sequences where they are faster."""
     cache: str = "contiguous"
     """The cache of keys and values in decoding: ``contiguous`` (local layers: a ring), ``paged``,
     ``int8``."""

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from architectures.kernels.attention import blockwise
 from architectures.kernels.pointwise import path
 
 KERNELS = ("auto", "reference", "sdpa", "flex")
@@ -68,7 +69,8 @@ def attend(
     """The weighted sums of the values, (B, H, T, F).
 
     Args:
-        kernel: ``reference``, ``sdpa`` (PyTorch's, or plain products where it has none) or ``flex``.
+        kernel: ``reference``, ``sdpa`` (PyTorch's, or plain products where it has none), ``flex``, or ``cpp``
+            (the C++ kernel where it is faster, else one of the first two).
         causal: the plain causal mask over a whole sequence; then ``mask`` and ``bias`` are None.
         mask: True where a query may look, broadcastable to (B, H, T, S). A query that may look
             nowhere gets zeros.
@@ -77,6 +79,13 @@ def attend(
     """
     if kernel == "flex":
         return _flex(q_BHTE, k_BGSE, v_BGSF, scores, causal, mask, bias)
+    if kernel == "cpp":
+        streams = (q_BHTE, k_BGSE, v_BGSF)
+        scale, cap = scores.scale, scores.softcap
+        y_BHTF = blockwise(*streams, scale=scale, softcap=cap, causal=causal, mask=mask, bias=bias)
+        if y_BHTF is not None:
+            return y_BHTF
+        kernel = "sdpa" if scores.softcap is None else "reference"
     if kernel == "reference":
         if causal:
             mask = torch.ones(q_BHTE.shape[2], k_BGSE.shape[2], dtype=torch.bool, device=q_BHTE.device).tril()

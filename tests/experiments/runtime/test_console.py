@@ -79,7 +79,8 @@ def test_a_run_prints_its_steps(tmp_path, capsys: pytest.CaptureFixture[str]) ->
     assert "19,936 parameters without embedding and head" in lines[0]
     assert "non_embedding -0.32% of 20,000" in lines[0]
     way = "torch" if build.problem() else "cpp"
-    assert lines[1].endswith(f"kernels: decoding: {way}, attention: sdpa, pointwise: {way}")
+    attention = "sdpa" if build.problem() else "cpp"
+    assert lines[1].endswith(f"kernels: decoding: {way}, attention: {attention}, pointwise: {way}")
     pattern = (
         r"step (\d+)/31 \(\d+%\) \| loss [\d.]+ \| lr [\d.e+-]+ \| grad [\d.]+ \| "
         r"[\d.]+[kMG]? tokens/s \| data [\d.]+% \| ETA \d+:\d\d$"

@@ -1,0 +1,170 @@
+"""Times attention over whole sequences on a CPU: the C++ kernel beside PyTorch's, forward and backward.
+
+python benchmarks/attention.py --output benchmarks/results/attention.md
+
+Both compute the same attention in turns in one process, in an order that alternates; the first turns are not
+counted. Printed is how many times as fast the kernel is, as the ratio of medians, for training (forward and
+backward) and for a forward pass without gradients. In brackets: the rule of
+``architectures.kernels.attention`` leaves this case to PyTorch. PyTorch's is what a layer takes under
+``device.kernels=torch``: its fused attention, plain products for a bias that is trained, the definition for
+a soft cap. Memory is what autograd keeps for the backward pass, beside the operands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
+from torch import Tensor
+
+from architectures.kernels.attention import blockwise
+from architectures.kernels.cpu.attention_ops import cpp_attention, seen_keys
+from architectures.layers.attention.functional import Scores, attend, attention_mask
+
+WARM = 2
+"""Turns of each that come first and are not counted."""
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+KINDS = ("causal", "none", "window", "documents", "padding", "T5 bias", "soft cap")
+
+
+def settings_of(kind: str, B: int, H: int, T: int) -> dict[str, Any]:
+    """The mask, bias and soft cap of a kind. A window is T / 4, documents are four, padding a quarter."""
+    places_1T = torch.arange(T)[None]
+    causal = attention_mask(places_1T, places_1T, causal=True, window=None)
+    document_T = torch.arange(T) * 4 // T
+    same_TT = document_T[:, None] == document_T
+    lengths_B1 = T // 2 + (torch.arange(B)[:, None] * T // (2 * max(1, B - 1)))
+    return {
+        "causal": {"causal": True},
+        "none": {},
+        "window": {"mask": attention_mask(places_1T, places_1T, causal=True, window=T // 4)},
+        "documents": {"mask": causal & same_TT},
+        "padding": {"mask": (places_1T < lengths_B1)[:, None, None]},
+        "T5 bias": {"mask": causal, "bias": torch.randn(1, H, T, T, requires_grad=True)},
+        "soft cap": {"mask": causal, "softcap": 20.0},
+    }[kind]
+
+
+def kernels(streams: list[Tensor], settings: dict[str, Any]) -> dict[str, Callable[[], Tensor]]:
+    """The two ways to compute it."""
+    scale, cap = streams[0].shape[3] ** -0.5, settings.get("softcap")
+    rest = {name: value for name, value in settings.items() if name not in ("mask", "softcap")}
+    mask = settings.get("mask")
+
+    def ours() -> Tensor:
+        seen = None if mask is None else seen_keys(mask, streams[0].shape[2])
+        return cpp_attention(*streams, scale=scale, softcap=cap, seen=seen, **rest)
+
+    def theirs() -> Tensor:
+        kernel = "sdpa" if cap is None else "reference"
+        return attend(*streams, Scores(scale=scale, softcap=cap), kernel=kernel, mask=mask, **rest)
+
+    return {"ours": ours, "theirs": theirs}
+
+
+def in_turns(runs: dict[str, Callable[[], object]], turns: int) -> dict[str, float]:
+    """The median seconds of each."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(turns + WARM):
+        for name in list(runs)[:: 1 if turn % 2 else -1]:
+            begin = time.perf_counter()
+            runs[name]()
+            seconds[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(found[WARM:]) for name, found in seconds.items()}
+
+
+def kept_bytes(run: Callable[[], Tensor], operands: list[Tensor]) -> int:
+    """Bytes that autograd keeps for the backward pass, without the operands'."""
+    known, kept = {x.untyped_storage().data_ptr() for x in operands}, {}
+
+    def keep(x: Tensor) -> Tensor:
+        storage = x.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        result = run()
+    del result
+    return sum(size for at, size in kept.items() if at not in known)
+
+
+def measure(kind: str, precision: str, T: int, args: argparse.Namespace) -> dict[str, Any]:
+    """One case: speed-ups, whether the rule takes the kernel, and the memory of both."""
+    B, H, E, dtype = max(1, args.tokens // T), args.heads, args.head_dim, PRECISIONS[precision]
+    streams = [torch.randn(B, T, H, E, dtype=dtype).transpose(1, 2).requires_grad_() for _ in range(3)]
+    slope = torch.randn(B, T, H, E, dtype=dtype).transpose(1, 2)
+    settings = settings_of(kind, B, H, T)
+    operands = [*streams, *(x for x in (settings.get("bias"),) if x is not None)]
+    ways = kernels(streams, settings)
+
+    def train(way: Callable[[], Tensor]) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(way(), operands, slope)
+
+    trained = in_turns({name: train(way) for name, way in ways.items()}, args.turns)
+    takes = [blockwise(*streams, scale=1.0, **settings) is not None]
+    memory = {name: kept_bytes(way, operands) for name, way in ways.items()}
+    with torch.no_grad():
+        forward = in_turns(dict(ways), args.turns)
+        takes.append(blockwise(*streams, scale=1.0, **settings) is not None)
+    return {
+        "mask": kind, "precision": precision, "length": T, "batch_size": B, "heads": H, "head_dim": E,
+        "training": trained["theirs"] / trained["ours"], "training_seconds": trained,
+        "forward": forward["theirs"] / forward["ours"], "forward_seconds": forward,
+        "takes_training": takes[0], "takes_forward": takes[1], "kept_bytes": memory,
+    }  # fmt: skip
+
+
+def line(found: dict[str, Any]) -> list[str]:
+    ratios = [
+        f"{found[name]:.2f}" if found[f"takes_{name}"] else f"({found[name]:.2f})"
+        for name in ("training", "forward")
+    ]
+    memory = [f"{found['kept_bytes'][name] / 2**20:.1f}" for name in ("ours", "theirs")]
+    own = f"{1000 * found['training_seconds']['ours']:.2f}"
+    return [found["mask"], found["precision"], str(found["length"]), *ratios, own, *memory]
+
+
+def main() -> None:
+    args = parse()
+    settle(args.threads)
+    page = Page(args.output, args.json)
+    page.say(machine_line() + ".")
+    page.say(
+        f"Attention of {args.heads} heads of {args.head_dim} over {args.tokens} tokens in sequences of T: "
+        "how many times as fast as PyTorch's the C++ kernel is, in brackets where a model takes PyTorch's; "
+        "milliseconds of the kernel's forward and backward pass; MiB kept for the backward pass."
+    )
+    found = []
+    for precision in args.precision:
+        for kind in args.masks:
+            for length in args.lengths:
+                found.append(measure(kind, precision, length, args))
+                page.note("attention", found)
+                print(*line(found[-1]), flush=True)
+    columns = ("mask", "precision", "T", "training", "forward", "ms", "MiB", "MiB, PyTorch")
+    page.say(as_markdown(columns, [line(each) for each in found]))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--masks", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
+    parser.add_argument("--lengths", type=int, nargs="+", default=[128, 256, 512, 1024])
+    parser.add_argument("--tokens", type=int, default=2048, help="of a batch")
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--head-dim", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=7, help="that count")
+    add_outputs(parser)
+    return read_arguments(parser)
+
+
+if __name__ == "__main__":
+    main()

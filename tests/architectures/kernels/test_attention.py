@@ -1,0 +1,163 @@
+"""When attention over whole sequences runs in C++, and that a model is the same with it and without."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from architectures.backbones.decoder import Decoder, DecoderConfig
+from architectures.backbones.encoder import Encoder, EncoderConfig
+from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from architectures.kernels import pointwise
+from architectures.kernels.attention import LONGEST, blockwise
+from architectures.kernels.cpu import build
+from architectures.kernels.cpu.attention_ops import _Attention
+from architectures.layers.attention.config import AttentionConfig
+from architectures.layers.positions import PositionsConfig
+
+pytestmark = pytest.mark.skipif(bool(build.problem()), reason=build.problem())
+HALF = torch.bfloat16
+
+
+@pytest.fixture(autouse=True)
+def chosen():
+    torch.manual_seed(0)
+    yield
+    pointwise.choose("auto")
+
+
+def taken(B=2, H=2, T=128, S=None, E=16, dtype=torch.float32, trained=True, **settings) -> bool:
+    q, k, v = (torch.randn(B, H, n, E, dtype=dtype, requires_grad=trained) for n in (T, S or T, S or T))
+    y = blockwise(q, k, v, scale=1.0, **settings)
+    assert y is None or y.dtype == dtype
+    return y is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"causal": True}, True),
+        ({"causal": True, "trained": False}, True),
+        ({"causal": True, "T": 127}, False),
+        ({"causal": True, "T": LONGEST + 1, "H": 1}, False),
+        ({"causal": True, "B": 1, "H": 1}, False),  # nothing for the second thread
+        ({}, False),
+        ({"softcap": 2.0}, True),
+        ({"softcap": 2.0, "T": 32}, False),
+        ({"dtype": HALF}, True),
+        ({"dtype": HALF, "T": 31}, False),
+        ({"dtype": HALF, "trained": False, "causal": True}, False),
+        ({"dtype": HALF, "T": 256, "E": 64}, False),
+        ({"dtype": HALF, "T": 256, "E": 64, "causal": True}, True),
+        ({"dtype": HALF, "T": 1024, "E": 64, "causal": True}, False),
+        ({"dtype": torch.float64, "causal": True}, False),
+        ({"mask": torch.ones(1, 1, 128, 128, dtype=torch.bool)}, False),
+        ({"mask": torch.ones(1, 1, 1, 512, dtype=torch.bool), "T": 512}, True),
+        ({"mask": torch.ones(1, 1, 128, 128, dtype=torch.bool).tril()}, True),
+        ({"mask": torch.ones(1, 2, 128, 128, dtype=torch.bool).tril()}, False),  # one for each head
+        ({"bias": torch.randn(1, 2, 128, 128)}, False),
+        ({"bias": torch.randn(1, 2, 128, 128, requires_grad=True)}, True),
+        ({"bias": torch.randn(1, 1, 128, 128, requires_grad=True)}, False),
+    ],
+)
+def test_it_runs_where_it_was_measured_to_be_faster(settings, expected):
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        assert taken(**settings) == expected
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_the_switch_of_the_kernels_holds_for_it():
+    pointwise.choose("torch")
+    assert not taken(causal=True)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Counts the calls of the kernel."""
+    found, run = [], _Attention.apply
+    monkeypatch.setattr(_Attention, "apply", lambda *operands: found.append(1) or run(*operands))
+    return found
+
+
+SMALL = {"d_model": 32, "num_layers": 2}
+ROPE = PositionsConfig(kind="rope")
+ATTENTION = AttentionConfig(num_heads=4, num_kv_heads=2)
+LOCAL = dataclasses.replace(ATTENTION, layers=["local", "global"], window=40)
+
+
+def decoder(**parts) -> Decoder:
+    torch.manual_seed(1)
+    return Decoder(DecoderConfig(**SMALL, **parts), vocab_size=19, max_length=150)
+
+
+MODELS = {
+    "causal": lambda: decoder(attention=ATTENTION),
+    "window": lambda: decoder(attention=LOCAL),
+    "soft cap": lambda: decoder(attention=dataclasses.replace(ATTENTION, softcap=5.0)),
+    "alibi": lambda: decoder(positions=PositionsConfig(kind="alibi")),
+    "relative": lambda: decoder(positions=PositionsConfig(kind="relative")),
+}
+
+
+def losses(model, tokens_BT, **inputs) -> list[torch.Tensor]:
+    logits_BTV = model(tokens_BT, **inputs).logits_BTV
+    nats = logits_BTV.float().log_softmax(-1).gather(2, tokens_BT[..., None]).mean()
+    return [nats.detach(), *torch.autograd.grad(nats, list(model.parameters()), allow_unused=True)]
+
+
+def same_on_both_paths(model, calls, tokens_BT, **inputs) -> None:
+    found = {}
+    for choice in ("torch", "auto"):
+        pointwise.choose(choice)
+        assert not calls
+        found[choice] = losses(model, tokens_BT, **inputs)
+    assert calls
+    calls.clear()
+    for one, other in zip(found["auto"], found["torch"], strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_decoder_is_the_same_on_both_paths(name, calls):
+    tokens_BT = torch.randint(19, (3, 150))
+    same_on_both_paths(MODELS[name](), calls, tokens_BT)
+    same_on_both_paths(MODELS[name](), calls, tokens_BT, documents_BT=torch.arange(150).expand(3, -1) // 40)
+
+
+def test_an_encoder_is_the_same_with_padding_that_hides_much(calls):
+    model = Encoder(EncoderConfig(**SMALL), vocab_size=19, max_length=150)
+    valid_BT = torch.arange(150) < torch.tensor([[20], [150], [60]])
+    same_on_both_paths(model, calls, torch.randint(19, (3, 150)), valid_BT=valid_BT)
+
+
+def test_an_encoder_decoder_is_the_same(calls):
+    config = EncoderDecoderConfig(d_model=32, num_layers=2, positions=PositionsConfig(kind="relative"))
+    model = EncoderDecoder(config, vocab_size=19, max_length=150)
+    tokens_BT = torch.randint(19, (3, 150))
+    same_on_both_paths(model, calls, tokens_BT, source_BS=tokens_BT)
+
+
+def test_autocast_computes_in_its_precision(calls):
+    model, tokens_BT = decoder(attention=ATTENTION), torch.randint(19, (3, 150))
+    with torch.autocast("cpu", HALF):
+        found = losses(model, tokens_BT)
+        assert calls
+        pointwise.choose("torch")
+        expected = losses(model, tokens_BT)
+    for one, other in zip(found, expected, strict=True):
+        assert (one - other).abs().max() <= 0.05 * max(0.05, other.abs().max().item())
+
+
+def test_a_model_says_which_it_takes():
+    model = decoder(attention=LOCAL)
+    assert model.kernels()["attention"] == model.kernels()["local attention"] == "cpp"
+    assert decoder(attention=dataclasses.replace(ATTENTION, kernel="sdpa")).kernels()["attention"] == "sdpa"
+    assert decoder(attention=dataclasses.replace(ATTENTION, sinks=True)).kernels()["attention"] == "sdpa"
+    assert model.double().kernels()["attention"] == "sdpa"
+    pointwise.choose("torch")
+    assert decoder(attention=ATTENTION).kernels()["attention"] == "sdpa"
