@@ -104,7 +104,8 @@ def submit(words: Sequence[str]) -> None:
         cluster = read_cluster(Path(config.cluster))
         os.environ["ARCHBENCH_CLUSTER"] = config.cluster  # which sbatch hands to the jobs
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
-    logs = Path("runs/prepare").absolute() / stamp
+    runs = next((word.partition("=")[2] for word in others if word.startswith("runs=")), "runs")
+    logs = Path(runs).absolute() / "prepare" / stamp
     jobs = commands(cluster, config, others, logs)
     if config.submit:
         logs.mkdir(parents=True)

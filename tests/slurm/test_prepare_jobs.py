@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,20 +56,36 @@ def test_a_dry_run_submits_nothing(tmp_path: Path) -> None:
     assert "Nothing was submitted" in printed
 
 
+SLOW = """
+import time
+from experiments.data.preparation import part
+
+honest = part.Worker.write
+def slow(worker, wanted):
+    if wanted.index >= 3:
+        time.sleep(6)
+    return honest(worker, wanted)
+part.Worker.write = slow
+"""
+"""A sitecustomize: all but the first part of each of three tasks take some seconds."""
+
+
 @pytest.mark.slurm
 def test_tasks_of_an_array_write_what_one_process_does(
     low: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    size = os.environ.get("ARCHBENCH_MADE_MEGABYTES", "24")
     made = tmp_path / "made"
     subprocess.run(
-        [sys.executable, "benchmarks/made_corpus.py", str(made), "--megabytes", size, "--shards", "3"],
+        [sys.executable, "benchmarks/made_corpus.py", str(made), "--megabytes", "24", "--shards", "3"],
         cwd=ROOT,
         check=True,
     )
-    words = ("task=fineweb_edu", f"task.dataset={made}")
+    words = ("task=fineweb_edu", f"task.dataset={made}", f"runs={tmp_path / 'runs'}")
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow" / "sitecustomize.py").write_text(SLOW)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'slow'}:{ROOT}")
     cache, alone = tmp_path / "array", tmp_path / "alone"
     printed = jobs.module(
         "slurm.prepare", *words, f"task.cache_dir={cache}", f"cluster={low}", "tasks=3", "submit=true"
