@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
 PARALLEL := --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install compare track test test-full test-slurm test-browser durations bench lint docs clean
+.PHONY: help install compare track test test-full test-slurm test-gpu test-browser durations bench lint docs clean
 
 help:
 	@echo "make compare      train all six families on a CPU, print the table, write the report"
@@ -18,6 +18,7 @@ help:
 	@echo "make test         run the fast tests: a choice of the cases of every test"
 	@echo "make test-full    run all the other cases; SHARD=2/4 runs the second of four parts"
 	@echo "make test-slurm   run jobs on a SLURM started on this machine; needs root, see docs/how-to/slurm.md"
+	@echo "make test-gpu     run the tests that need a CUDA device, see docs/performance/gpu.md"
 	@echo "make test-browser open the report in Chromium, where it is installed"
 	@echo "make durations    run both and record how long each test takes; nothing else running"
 	@echo "make bench        measure what has a goal beside other libraries: twenty minutes, nothing else running"
@@ -50,6 +51,9 @@ test-full: $(INSTALLED)
 
 test-slurm: $(INSTALLED)
 	@$(PYTEST) --tier all -m slurm -rs tests/slurm
+
+test-gpu: $(INSTALLED)
+	@$(PYTEST) --tier all -m gpu -rs tests/gpu
 
 test-browser: $(INSTALLED)
 	@$(PYTEST) --tier all -m browser -rs tests/analysis

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The whole set of GPU measurements: at most 24 minutes, one JSON file. docs/performance/gpu.md says what is in it.
+# The whole set of GPU measurements: at most 20 minutes, one JSON file. docs/performance/gpu.md says what is in it.
 #
 #   benchmarks/gpu.sh                              on the first CUDA device
 #   benchmarks/gpu.sh --device cpu --tiny          in miniature on a CPU, in under a minute: the script works

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from gpu_decode import decode_cells
-from gpu_scan import scan_cells
+from gpu_scan import scan_cells, warm_cells
 from gpu_train import mfu_cells, moe_cells
 
 from experiments.benchmark import timing
@@ -43,6 +43,7 @@ def rate_cells(device: torch.device, tiny: bool) -> Iterable[Cell]:
 
 PARTS = {
     "rates": rate_cells,
+    "warm": warm_cells,
     "mfu": mfu_cells,
     "moe": moe_cells,
     "scan": scan_cells,

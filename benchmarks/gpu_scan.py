@@ -7,13 +7,14 @@ against the plain loop (``scan=reference``) in float32 on a short sequence; a pa
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from architectures.kernels.backend import PACKAGES, installed
+from architectures.kernels.backend import PACKAGES, import_problem
 from architectures.layers.context import Context
 from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
 from architectures.layers.ssm.mamba2 import SSD, SSDConfig
@@ -28,22 +29,53 @@ LIMIT = 1e-3
 def scan_cells(device: torch.device, tiny: bool) -> Iterator[Any]:
     """Both layers at two lengths on each path."""
     for kind in LAYERS:
-        for length in (32,) if tiny else (1024, 4096):
+        for length in lengths(tiny):
             for path in PATHS:
                 about = {"layer": kind, "length": length, "path": path}
                 yield about, lambda a=(kind, path, length): measure(*a, device, tiny)
 
 
-def measure(kind: str, path: str, length: int, device: torch.device, tiny: bool) -> dict[str, Any]:
-    """How far a path is from the plain loop, and its seconds for forward and backward in bfloat16."""
-    if path == "mamba_ssm" and not installed():
-        return {"note": f"{PACKAGES[0]} or {PACKAGES[1]} not installed"}
+def warm_cells(device: torch.device, tiny: bool) -> Iterator[Any]:
+    """One forward and backward of each layer by mamba-ssm, so that its kernels are compiled and kept on disk.
+
+    Those of Mamba-2 are tried in some two hundred configurations: alone that can take minutes.
+    """
+    for kind in LAYERS:
+        yield {"layer": kind, "path": "mamba_ssm"}, lambda kind=kind: warm(kind, device, tiny)
+
+
+def warm(kind: str, device: torch.device, tiny: bool) -> dict[str, Any]:
+    """Seconds of the first steps of a layer."""
+    if (note := unable("mamba_ssm", device)) is not None:
+        return {"note": note}
+    began = time.perf_counter()
+    differs(kind, "mamba_ssm", *sizes(tiny)[::2], device)
+    for length in lengths(tiny):
+        stepper(kind, "mamba_ssm", length, device, tiny)()
+    return {"seconds_once": time.perf_counter() - began}
+
+
+def unable(path: str, device: torch.device) -> str | None:
+    """Why a path cannot run here; None where it can."""
+    if path == "mamba_ssm" and (problem := import_problem()):
+        return f"{PACKAGES[0]} or {PACKAGES[1]} cannot be imported: {problem}"
     if path == "mamba_ssm" and device.type != "cuda":
-        return {"note": f"{PACKAGES[0]} is for cuda"}
-    d_model, batch = (32, 2) if tiny else (1024, 8)
-    difference = differs(kind, path, d_model, device, 24 if tiny else 192)
-    if difference > LIMIT:
-        raise ValueError(f"differs from the plain loop by {difference:.1e}, allowed {LIMIT:.0e}")
+        return f"{PACKAGES[0]} is for cuda"
+    return None
+
+
+def lengths(tiny: bool) -> tuple[int, ...]:
+    return (32,) if tiny else (1024, 4096)
+
+
+def sizes(tiny: bool) -> tuple[int, int, int]:
+    """Width, batch, and the length at which paths are compared."""
+    return (32, 2, 24) if tiny else (1024, 8, 192)
+
+
+def stepper(kind: str, path: str, length: int, device: torch.device, tiny: bool) -> Callable[[], None]:
+    """What runs a layer forward and backward in bfloat16."""
+    d_model, batch, _ = sizes(tiny)
     layer = make(kind, path, d_model, device)
     x_BTD = torch.randn(batch, length, d_model, device=device, requires_grad=True)
 
@@ -52,13 +84,25 @@ def measure(kind: str, path: str, length: int, device: torch.device, tiny: bool)
             y_BTD = layer(x_BTD, whole(x_BTD))
         y_BTD.float().sum().backward()
 
+    return step
+
+
+def measure(kind: str, path: str, length: int, device: torch.device, tiny: bool) -> dict[str, Any]:
+    """How far a path is from the plain loop, and its seconds for forward and backward in bfloat16."""
+    if (note := unable(path, device)) is not None:
+        return {"note": note}
+    d_model, _, short = sizes(tiny)
+    difference = differs(kind, path, d_model, short, device)
+    if difference > LIMIT:
+        raise ValueError(f"differs from the plain loop by {difference:.1e}, allowed {LIMIT:.0e}")
+    step = stepper(kind, path, length, device, tiny)
     watch = Stopwatch(device)
     watch.until_stable(step, 0.0 if tiny else 2.0)
     times = watch.repeat(step, 2 if tiny else 5, 0.0 if tiny else 1.0)
     return {"seconds": statistics.median(times), "repeats": len(times), "difference": difference}
 
 
-def differs(kind: str, path: str, d_model: int, device: torch.device, length: int) -> float:
+def differs(kind: str, path: str, d_model: int, length: int, device: torch.device) -> float:
     """The largest difference of outputs and of input gradients, as a share of the largest value."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     plain = make(kind, "reference", d_model, device)

@@ -1,11 +1,11 @@
-"""Runs every GPU measurement, each part in a process of its own, and gathers them in one JSON file.
+"""Runs every GPU measurement, each part in a process of its own; makes one JSON file and a page of tables.
 
 benchmarks/gpu.sh --output benchmarks/results/gpu.json
 benchmarks/gpu.sh --parts mfu decode
 benchmarks/gpu.sh --device cpu --tiny
 
 A part that fails, or takes longer than it may, leaves its error beside the rows it had; the others go on.
-The file is written anew, in one piece, after each part.
+Both are written anew, each in one piece, after each part. The page stands beside the JSON file, as .md.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import torch
 from gpu_cards import bandwidth_shares, card_named, flops_shares
 from machine import as_markdown, commit
 
-PARTS = {"rates": 90, "mfu": 600, "moe": 120, "scan": 210, "decode": 300}
-"""Seconds that each part may take: 22 minutes together."""
-GRACE = 15
+PARTS = {"rates": 60, "warm": 240, "mfu": 420, "moe": 90, "scan": 120, "decode": 180}
+"""Seconds that each part may take: 18.5 minutes together."""
+GRACE = 10
 """Seconds that a part has, beyond those it plans with, before it is killed."""
 FOLDER = Path(__file__).resolve().parent
 
@@ -128,10 +128,24 @@ def driver() -> str | None:
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
-    """In one piece: whoever reads the file sees it before or after."""
-    beside = path.with_name(path.name + ".new")
-    beside.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    beside.replace(path)
+    """JSON and page, each in one piece: whoever reads a file sees it before or after."""
+    for target, text in ((path, json.dumps(found, indent=1) + "\n"), (path.with_suffix(".md"), page(found))):
+        beside = target.with_name(target.name + ".new")
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(target)
+
+
+def page(found: dict[str, Any]) -> str:
+    """What was found, as Markdown."""
+    about = found["machine"]
+    lines = [f"# {about['device']}", ""]
+    if found["tiny"]:
+        lines += ["**In miniature: these numbers mean nothing.**", ""]
+    named = ("host", "driver", "cuda", "torch", "python", "date", "commit")
+    lines += [", ".join(f"{name} {about[name]}" for name in named if about[name]) + ".", ""]
+    for name, part in found["parts"].items():
+        lines += [f"## {name}", "", table(name, part), ""]
+    return "\n".join(lines)
 
 
 def parse() -> argparse.Namespace:
@@ -142,10 +156,17 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default=default, help="cpu is always tiny")
     parser.add_argument("--tiny", action="store_true", help="models of a few thousand parameters")
     parser.add_argument("--parts", nargs="+", choices=tuple(PARTS), default=list(PARTS))
-    parser.add_argument("--output", type=Path, default=Path("gpu.json"), help="JSON file; default gpu.json")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("gpu.json"),
+        help="JSON file, the page beside it; default gpu.json",
+    )
     args = parser.parse_args()
     if args.device not in ("cuda", "cpu"):
         parser.error(f"ARCHBENCH_GPU_DEVICE={args.device}: options: cuda, cpu")
+    if args.output.suffix != ".json":
+        parser.error(f"--output {args.output}: must end in .json; the page gets the same name and .md")
     if not args.output.parent.is_dir():
         parser.error(f"--output {args.output}: there is no folder {args.output.parent}; make it first")
     args.tiny = args.tiny or args.device == "cpu"

@@ -145,7 +145,8 @@ def _caches(folder: Path, report: Report) -> set[Path]:
 
 
 def _check_cache(cache: Path, report: Report) -> None:
-    from experiments.data.token_file import META, read_meta, verify  # imports torch
+    from experiments.data.token_file import read_meta, verify  # imports torch
+    from experiments.data.token_writer import META
 
     for folder in sorted({path.parent for path in [*cache.glob(f"*/{META}"), *cache.glob("*/*.bin")]}):
         if folder.name.startswith("."):

@@ -18,6 +18,7 @@ from experiments.runtime.streams import guard_streams
 
 COMMANDS = {
     "Train and use models": {
+        "prepare": ("experiments.prepare", "tokenise and store the data of runs, by many processes"),
         "train": ("experiments.train", "train a run, or every missing run of a sweep or study"),
         "plan": (
             "experiments.plan",
@@ -68,6 +69,7 @@ COMMANDS = {
         "doctor": ("experiments.doctor", "print what this machine and installation can do"),
     },
     "SLURM": {
+        "submit-prepare": ("slurm.prepare", "submit the preparation of a large dataset to a SLURM cluster"),
         "submit": ("slurm.submit", "submit the missing runs of a study to a SLURM cluster"),
         "status": ("slurm.status", "print the state of each submitted run"),
     },

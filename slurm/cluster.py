@@ -11,6 +11,8 @@ from omegaconf import OmegaConf
 from experiments.config.structured import typed
 from experiments.runtime.errors import ConfigError
 
+CLUSTER = "slurm/cluster.env"
+"""The file that is read where no other is named."""
 PREFIX = "CLUSTER_"
 
 

@@ -59,7 +59,7 @@ def commands(
     jobs = {
         "prepare": [
             *base, f"--job-name={name}-prepare", f"--output={folder}/prepare.out",
-            "slurm/module.sbatch", "experiments.plan", *words,
+            "slurm/module.sbatch", "experiments.prepare", *words,
         ],
     }  # fmt: skip
     groups = by_allocation([run for run in runs if run.task is not None])

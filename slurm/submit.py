@@ -32,12 +32,10 @@ from experiments.runtime.run_status import FINAL, RunStatus
 from experiments.runtime.secrets import redact
 from experiments.runtime.streams import guard_streams
 from slurm.allocation import TimeLimits, allocation
-from slurm.cluster import ClusterConfig, read_cluster
+from slurm.cluster import CLUSTER, ClusterConfig, read_cluster
 from slurm.jobs import by_allocation, commands, submit_jobs
 from slurm.queue import Task, queued_tasks
 from slurm.submission import StudyRun, new_folder, submissions, write_submission
-
-CLUSTER = "slurm/cluster.env"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 from typing import Any
 
 import torch
@@ -17,11 +16,19 @@ from architectures.kernels.cpu import build
 
 SCAN_PATHS = ("auto", "mamba_ssm", "cpp", "torch", "reference")
 PACKAGES = ("mamba_ssm", "causal_conv1d")
+KERNELS = {
+    "mamba_ssm.ops.selective_scan_interface": "selective_scan_fn",
+    "mamba_ssm.ops.triton.ssd_combined": "mamba_chunk_scan_combined",
+    "causal_conv1d": "causal_conv1d_fn",
+}
+"""The functions that are called, by module."""
 CONVOLUTION_WIDTHS = range(2, 5)
 """Taps that causal-conv1d has kernels for."""
+SCAN_STATES = 256
+"""Numbers of a channel's state that mamba-ssm's selective scan has room for."""
 CONVOLUTION_CHANNELS = 8
 """Its channels-last layout takes multiples of this."""
-INSTALL = "pip install --no-build-isolation mamba-ssm causal-conv1d"
+INSTALL = "pip install --no-build-isolation 'mamba-ssm>=2.3.0,<2.3.2' 'causal-conv1d>=1.5'"
 
 
 def check_path(path: str, known: tuple[str, ...] = SCAN_PATHS) -> None:
@@ -34,8 +41,8 @@ def check_installed(path: str) -> None:
     """Raise ValueError for kernels that this machine does not have."""
     if path == "mamba_ssm" and not installed():
         raise ValueError(
-            f"scan=mamba_ssm needs the CUDA kernels of mamba-ssm and causal-conv1d, which are not installed: "
-            f"{INSTALL}, or set scan=auto"
+            f"scan=mamba_ssm needs the CUDA kernels of mamba-ssm and causal-conv1d, which cannot be imported "
+            f"({import_problem()}): {INSTALL}, or set scan=auto"
         )
     if path == "cpp" and build.problem():
         raise ValueError(
@@ -45,9 +52,23 @@ def check_installed(path: str) -> None:
 
 
 @functools.cache
+def import_problem() -> str:
+    """Return why the kernels of mamba-ssm and causal-conv1d cannot be called; empty where they can.
+
+    They are really imported: an installed package may not fit the PyTorch, the CUDA or the transformers
+    beside it, and then fails with almost any error.
+    """
+    for module, name in KERNELS.items():
+        try:
+            _function(module, name)
+        except Exception as error:
+            return f"{module}.{name}: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return ""
+
+
 def installed() -> bool:
-    """Return True where mamba-ssm and causal-conv1d are installed."""
-    return all(importlib.util.find_spec(package) is not None for package in PACKAGES)
+    """Return True where the kernels of mamba-ssm and causal-conv1d can be called."""
+    return not import_problem()
 
 
 def resolve_path(path: str, operand: Tensor, unable: str = "") -> str:
@@ -86,9 +107,8 @@ def mamba_ssm_selective_scan(
 ) -> tuple[Tensor, Tensor]:
     """Run ``selective_scan`` from the zero state by the kernel of Mamba; the last state has no gradient."""
     u, delta, B, C = (x.transpose(1, 2).contiguous() for x in (u_BTC, delta_BTC, B_BTN, C_BTN))
-    y_BCT, last_BCN = _function("mamba_ssm.ops.selective_scan_interface", "selective_scan_fn")(
-        u, delta, A_CN, B, C, return_last_state=True
-    )
+    module = "mamba_ssm.ops.selective_scan_interface"
+    y_BCT, last_BCN = _function(module, KERNELS[module])(u, delta, A_CN, B, C, return_last_state=True)
     return y_BCT.transpose(1, 2), last_BCN
 
 
@@ -103,7 +123,8 @@ def mamba_ssm_ssd(
     chunk: int,
 ) -> tuple[Tensor, Tensor]:
     """Run ``ssd`` by the kernel of Mamba-2."""
-    return _function("mamba_ssm.ops.triton.ssd_combined", "mamba_chunk_scan_combined")(
+    module = "mamba_ssm.ops.triton.ssd_combined"
+    return _function(module, KERNELS[module])(  # type: ignore[no-any-return]
         x_BTHP,
         delta_BTH,
         A_H,
@@ -130,7 +151,7 @@ def causal_conv1d(
     if x_BTC.shape[2] % CONVOLUTION_CHANNELS:
         assert documents_BT is None
         x_BCT = x_BCT.contiguous()
-    y_BCT = _function("causal_conv1d", "causal_conv1d_fn")(
+    y_BCT = _function("causal_conv1d", KERNELS["causal_conv1d"])(
         x_BCT, weight_CK, bias_C, seq_idx=documents_BT, activation="silu"
     )
     return y_BCT.transpose(1, 2)

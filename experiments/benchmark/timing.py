@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,8 @@ TOLERANCE = 0.02
 """Times stand still when the two medians differ by less than this share."""
 CPU_SIZES, CUDA_SIZES = (1024, 2048), (4096, 8192)
 """Sides of the square matrices whose product is timed."""
+CUDA_WARMUP_SECONDS, CUDA_LAUNCHES = 1.0, 20
+"""A GPU's clocks rise under load: so long products run before the launches that are timed together."""
 LEAST_BYTES, PASSED_BYTES = 2**20, 2**28
 """Memory is passed over in pieces of this size at least, until about so many bytes have moved."""
 
@@ -66,9 +69,25 @@ def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
     for size in CUDA_SIZES if device.type == "cuda" else CPU_SIZES:
         a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
         out = torch.empty_like(a)
-        times = watch.repeat(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), least=5)  # type: ignore[misc]
-        best = max(best, 2 * size**3 / min(times))
+        multiply = functools.partial(torch.mm, a, b, out=out)
+        if device.type == "cuda":
+            seconds = _in_a_row(watch, multiply)
+        else:
+            seconds = min(watch.repeat(multiply, least=5))
+        best = max(best, 2 * size**3 / seconds)
     return best
+
+
+def _in_a_row(watch: Stopwatch, call: Callable[[], object]) -> float:
+    """Return the seconds of one of many launches in a row on a GPU whose clocks are up, by its own events."""
+    watch.repeat(call, least=1, seconds=CUDA_WARMUP_SECONDS)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()  # type: ignore[no-untyped-call]
+    for _ in range(CUDA_LAUNCHES):
+        call()
+    end.record()  # type: ignore[no-untyped-call]
+    end.synchronize()  # type: ignore[no-untyped-call]
+    return begin.elapsed_time(end) / 1000 / CUDA_LAUNCHES  # type: ignore[no-any-return, no-untyped-call]
 
 
 def memory_rate(device: torch.device, num_bytes: int) -> float:

@@ -43,11 +43,32 @@ def hub_rows(
 ) -> Iterator[tuple[str, str, object]]:
     """The first ``limit`` rows of a split (all, if None), in the dataset's order: name, place and row.
 
-    Datasets that run their own code are refused, never trusted. Streaming
-    reads the same rows in the same order without storing the dataset. Classes
+    Streaming reads the same rows in the same order without storing the dataset. Classes
     that the dataset numbers are given by their names, and as None where hidden.
     """
-    place = f"dataset '{dataset}'" + (f", config '{config}'" if config else "") + f", split '{split}'"
+    place = place_of(dataset, config, split)
+    rows = open_hub(dataset, config=config, revision=revision, split=split, streaming=streaming)
+    features = rows.features or {}
+    for i, row in enumerate(islice(rows, limit)):
+        named = {key: _named(value, features.get(key)) for key, value in row.items()}
+        yield f"{split}#{i}", f"{place}, row {i}", named
+
+
+def place_of(dataset: str, config: str | None, split: str) -> str:
+    """Return a split of a dataset as messages name it."""
+    return f"dataset '{dataset}'" + (f", config '{config}'" if config else "") + f", split '{split}'"
+
+
+def open_hub(dataset: str, *, config: str | None, revision: str | None, split: str, streaming: bool) -> Any:
+    """Return a split as the ``datasets`` package has it: a Dataset, or an IterableDataset where streaming.
+
+    Datasets that run their own code are refused, never trusted.
+
+    Raises:
+        DataError: there is no such dataset, configuration or split, or it cannot be read.
+        CheckpointError: it cannot be stored.
+    """
+    place = place_of(dataset, config, split)
     import datasets  # takes most of a second, and only this source needs it
 
     if not Path(dataset).is_dir():
@@ -61,7 +82,7 @@ def hub_rows(
                 f"{place}: no such split; there are: {', '.join(available)}. Set task.train_split, "
                 "task.validation_split or task.test_split; null carves the last two from train"
             )
-        rows = datasets.load_dataset(name, config, revision=revision, split=split, streaming=streaming)
+        return datasets.load_dataset(name, config, revision=revision, split=split, streaming=streaming)
     except DataError:
         raise
     except OSError as error:
@@ -77,10 +98,15 @@ def hub_rows(
         ) from error
     except (datasets.exceptions.DatasetNotFoundError, ValueError) as error:
         raise _not_found(place, error) from error
-    features = rows.features or {}
-    for i, row in enumerate(islice(rows, limit)):
-        named = {key: _named(value, features.get(key)) for key, value in row.items()}
-        yield f"{split}#{i}", f"{place}, row {i}", named
+
+
+def data_files(dataset: str, *, config: str | None, revision: str | None, split: str) -> list[str]:
+    """Return the addresses of a split's files, each with the dataset's commit where they are on the hub."""
+    import datasets
+
+    name = str(Path(dataset).absolute()) if Path(dataset).is_dir() else dataset
+    found = datasets.load_dataset_builder(name, config, revision=revision).config.data_files
+    return [str(path) for path in (found or {}).get(split, [])]
 
 
 CONNECT_SECONDS = 5.0

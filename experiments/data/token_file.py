@@ -25,25 +25,18 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
-from experiments.data.baselines import XZ_LIMIT, text_of_tokens, unigram_bits_per_byte, xz_bits_per_byte
 from experiments.data.cache_room import LOCK, check_room, remove_leftovers, text_bytes, work_folder
-from experiments.data.chunk_hashes import CHUNK, SAMPLE, ChunkHasher, damaged, file_hash, sampled
-from experiments.data.corpus import (
-    SPLITS,
-    CorpusConfig,
-    carved_by_position,
-    documents,
-    identity,
-)
+from experiments.data.chunk_hashes import CHUNK, SAMPLE, damaged, file_hash, sampled
+from experiments.data.corpus import SPLITS, CorpusConfig, documents, identity
 from experiments.data.document import Document
 from experiments.data.local_files import find_files
+from experiments.data.token_writer import META, TokenWriter, checksum, fingerprint
 from experiments.data.tokenizers.make_tokenizer import load_tokenizer, tokenizer_description, train_tokenizer
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.atomic_io import sync
 from experiments.runtime.errors import DataError
 from experiments.runtime.json_state import read_json
 
-META = "meta.json"
 _FORMAT = 1
 """Raise it when the same settings come to mean other tokens."""
 _BATCH_CHARACTERS = 4_000_000
@@ -120,7 +113,7 @@ def open_token_file(
         with work_folder(folder) as work:
             _check_room(corpus, tokenizer, work)
             _prepare(corpus, tokenizer, num_sentinels, settings, work)
-            _publish(work, folder)
+            publish(work, folder)
     opened = _load(tokenizer, num_sentinels, folder)
     remove_leftovers(folder.parent)
     return opened
@@ -155,7 +148,7 @@ def _description(tokenizer: TokenizerConfig, num_sentinels: int) -> dict[str, An
     return {**tokenizer_description(tokenizer), "num_sentinels": num_sentinels}
 
 
-def _publish(work: Path, folder: Path) -> None:
+def publish(work: Path, folder: Path) -> None:
     """Gives a complete folder its name. If another process was first, its folder stays."""
     (work / LOCK).unlink(missing_ok=True)
     work.chmod(0o755)  # mkdtemp keeps others out; a cache is shared
@@ -189,7 +182,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
     meta: Any = read_json(path, Meta, _remedy(folder), DataError)
     if meta is None:
         raise DataError(f"{path}: is missing; {_remedy(folder)}")
-    if meta.get("checksum", _checksum(meta)) != _checksum(meta):
+    if meta.get("checksum", checksum(meta)) != checksum(meta):
         raise DataError(f"{path}: has changed since it was written; {_remedy(folder)}")
     return dict(meta)
 
@@ -234,7 +227,7 @@ def verify(folder: Path, meta: dict[str, Any], *, most: int | None = None) -> bo
                         f"{folder / split}.bin: {place} have changed since they were written; "
                         f"{_remedy(folder)}"
                     )
-        found = _fingerprint(folder, meta["tokenizer"], whole)
+        found = fingerprint(folder, meta["tokenizer"], whole)
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
@@ -245,19 +238,6 @@ def verify(folder: Path, meta: dict[str, Any], *, most: int | None = None) -> bo
             f"{meta['fingerprint']}); {_remedy(folder)}"
         )
     return True
-
-
-def _fingerprint(folder: Path, tokenizer: dict[str, Any], whole: dict[str, str]) -> str:
-    """Return the hash of tokens and tokenizer. Raises OSError, or ValueError where it is no text."""
-    learned = (folder / "tokenizer.json").read_text() if tokenizer["kind"] == "bpe" else ""
-    described = json.dumps([[whole[split] for split in SPLITS], tokenizer, learned], sort_keys=True)
-    return hashlib.sha256(described.encode()).hexdigest()[:16]
-
-
-def _checksum(meta: Any) -> str:
-    """Return the hash of everything else in meta.json."""
-    rest = {key: value for key, value in meta.items() if key != "checksum"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _prepare(
@@ -272,62 +252,14 @@ def _prepare(
     )
     tokenizer = train_tokenizer(config, num_sentinels, train_texts)
     tokenizer.save(folder)
-    dtype = np.dtype("<u2" if tokenizer.vocabulary.size <= 2**16 else "<u4")
-    writers = {split: _SplitWriter(folder / f"{split}.bin", dtype, tokenizer) for split in SPLITS}
-    try:
+    with TokenWriter(folder, corpus, tokenizer) as writer:
         for batch in _batches(progress.follow("writing tokens", documents(corpus))):
             encoded = tokenizer.encode_documents([document.text for _, document in batch])
-            for split, writer in writers.items():
+            for split in SPLITS:
                 own = [(ids, doc) for ids, (s, doc) in zip(encoded, batch, strict=True) if s == split]
-                writer.write([ids for ids, _ in own])
-                writer.has_text = writer.has_text or any(document.text.strip() for _, document in own)
-    finally:
-        for writer in writers.values():
-            writer.file.close()
-    for split, writer in writers.items():
-        if not writer.has_text:
-            raise DataError(_empty_message(corpus, split, {s: w.num_documents for s, w in writers.items()}))
-    meta = {
-        "fingerprint": _fingerprint(
-            folder, settings["tokenizer"], {split: writer.hasher.whole for split, writer in writers.items()}
-        ),
-        **settings,
-        "dtype": dtype.str,
-        "splits": {split: writer.counts() for split, writer in writers.items()},
-        "hashes": {
-            split: {"whole": writer.hasher.whole, "chunks": writer.hasher.chunks}
-            for split, writer in writers.items()
-        },
-        "references": _references(folder, dtype, tokenizer, writers),
-    }
-    if carved_by_position(corpus):
-        meta["cut"] = True
-    meta = {**meta, "checksum": _checksum(meta)}
-    (folder / META).write_text(json.dumps(meta, indent=2, sort_keys=True) + "\n")
-
-
-def _empty_message(corpus: CorpusConfig, split: str, num_documents: dict[str, int]) -> str:
-    found = ", ".join(f"{name} {count}" for name, count in num_documents.items())
-    remedy = {
-        "files": "give more files, or task.validation_paths and task.test_paths",
-        "hub": "name the dataset's own splits, or read more documents",
-    }.get(corpus.source, "use another Python installation, or task.source=files")
-    return f"source={corpus.source}: no text in the {split} split (documents: {found}); {remedy}"
-
-
-def _references(
-    folder: Path, dtype: np.dtype, tokenizer: TextTokenizer, writers: dict[str, _SplitWriter]
-) -> dict[str, float]:
-    train, test = (np.memmap(folder / f"{split}.bin", dtype=dtype, mode="r") for split in ("train", "test"))
-    # A token that is not special has at least one byte, so this many tokens are enough.
-    train_text = text_of_tokens(train[-XZ_LIMIT:], tokenizer.token_bytes)
-    test_text = text_of_tokens(test[:XZ_LIMIT], tokenizer.token_bytes)
-    return {
-        "unigram": unigram_bits_per_byte(
-            writers["train"].count_V, writers["test"].count_V, writers["test"].num_bytes
-        ),
-        "xz": xz_bits_per_byte(train_text, test_text),
-    }
+                has_text = any(document.text.strip() for _, document in own)
+                writer.write(split, [ids for ids, _ in own], documents=len(own), has_text=has_text)
+    writer.finish(settings)
 
 
 def _batches(pairs: Iterator[tuple[str, Document]]) -> Iterator[list[tuple[str, Document]]]:
@@ -342,46 +274,6 @@ def _batches(pairs: Iterator[tuple[str, Document]]) -> Iterator[list[tuple[str, 
             batch, characters = [], 0
     if batch:
         yield batch
-
-
-class _SplitWriter:
-    """Appends token ids to a split's file and counts what goes by."""
-
-    def __init__(self, path: Path, dtype: np.dtype, tokenizer: TextTokenizer) -> None:
-        self._path, self.file = path, path.open("wb")
-        self.hasher = ChunkHasher()
-        self.has_text = False
-        """True once there is more than white space."""
-        self.num_documents = 0
-        self.count_V = np.zeros(tokenizer.vocabulary.size, dtype=np.int64)
-        self._dtype, self._bytes_per_token = dtype, tokenizer.bytes_per_token
-
-    def write(self, documents: list[NDArray[np.integer]]) -> None:
-        if not documents:
-            return
-        found = np.concatenate(documents)
-        if (largest := int(found.max())) >= len(self.count_V):
-            raise DataError(
-                f"{self._path.stem} split, after token {int(self.count_V.sum())}: the tokenizer gives the id "
-                f"{largest}, its vocabulary has {len(self.count_V)}: mend the tokenizer's folder"
-            )
-        ids = found.astype(self._dtype)
-        data = ids.tobytes()
-        self.file.write(data)
-        self.hasher.update(data)
-        self.num_documents += len(documents)
-        self.count_V += np.bincount(ids, minlength=len(self.count_V))
-
-    @property
-    def num_bytes(self) -> int:
-        return int((self.count_V * self._bytes_per_token).sum())
-
-    def counts(self) -> dict[str, int]:
-        return {
-            "documents": self.num_documents,
-            "bytes": self.num_bytes,
-            "tokens": int(self.count_V.sum()),
-        }
 
 
 class _Progress:

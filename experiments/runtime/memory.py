@@ -25,11 +25,12 @@ LARGE = 2**25
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True for the errors of PyTorch, NumPy and Python when an allocation fails."""
+    """Return True for the errors of PyTorch, NumPy, cuBLAS and Python when an allocation fails."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(
-        words in str(error) for words in ("can't allocate memory", "std::bad_alloc")
+        words in str(error)
+        for words in ("can't allocate memory", "std::bad_alloc", "CUBLAS_STATUS_ALLOC_FAILED")
     )
 
 

@@ -87,7 +87,7 @@ def test_what_a_killed_preparation_left_is_removed_by_the_next(
         os.kill(os.getpid(), signal.SIGKILL)
 
     def work() -> None:
-        token_file._publish = die
+        token_file.publish = die
         open_token_file(corpus, TokenizerConfig(), 28, cache)
 
     assert in_a_child(work) == -signal.SIGKILL

@@ -248,6 +248,10 @@ def test_what_is_no_lack_of_memory_is_not_tried_again() -> None:
         MicroBatcher("auto", 8).run(work)
     assert calls == [8]
     assert is_out_of_memory(RuntimeError("std::bad_alloc"))
+    assert is_out_of_memory(
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+    )
+    assert not is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"))
     assert not is_out_of_memory(KeyError("can't allocate memory"))
 
 

@@ -123,7 +123,7 @@ def test_the_jobs_wait_for_each_other_and_take_what_the_cluster_file_says(tmp_pa
     assert "--constraint=a b" in jobs["runs"]
     assert "--dependency=afterany:$runs" in jobs["analysis"]
     assert not any("gpus" in word for name in ("prepare", "analysis") for word in jobs[name])
-    assert jobs["prepare"][-2:] == ["experiments.plan", "study=study"]
+    assert jobs["prepare"][-2:] == ["experiments.prepare", "study=study"]
 
 
 def test_runs_that_ask_for_different_resources_are_arrays_of_one_name(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ queries and keys, F width of values.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from architectures.kernels.pointwise import path
 from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.attention.functional import Scores, attend, attention_mask
+from architectures.layers.attention.functional import Once, Scores, attend, attention_mask, without_cudnn
 from architectures.layers.attention.kv_cache import EMPTY, Cache, ContiguousCache, Int8Cache, RingCache
 from architectures.layers.attention.paged_kv_cache import PagedCache
 from architectures.layers.block import Mixer
@@ -68,7 +69,9 @@ class SoftmaxAttention(Mixer):
         mask = None
         if not plain and not (context.plain and window is None and not self.causal):
             mask = context.once(("mask", self.causal, window), lambda: self._mask(context, window))
-        return self._attend(q_BHTE, k_BGTE, v_BGTF, causal=plain and self.causal, mask=mask, bias=bias)
+        once = functools.partial(context.once, ("blocks", self.causal, window, q_BHTE.shape[0]))
+        causal = plain and self.causal
+        return self._attend(q_BHTE, k_BGTE, v_BGTF, causal=causal, mask=mask, bias=bias, once=once)
 
     def attend_cached(self, q_BHTE: Tensor, streams: list[Tensor], cache: Cache, context: Context) -> Tensor:
         """Attention of new tokens to the cached ones and themselves; ``streams`` are keys and values."""
@@ -84,13 +87,19 @@ class SoftmaxAttention(Mixer):
         bias = self._bias(context.positions_BT, key_BS, context, ("cache", self.window, S))
         reach_BT = context.positions_BT if context.reach_BT is None else context.reach_BT
         mask = None
+        # The first tokens of all sequences, and nothing before them: the plain causal mask.
+        first = uniform and context.plain and T == S > 1 and context.reach_BT is None
+        if first and self.window is None and bias is None:
+            once = functools.partial(context.once, ("blocks", True, None, q_BHTE.shape[0]))
+            return self._attend(q_BHTE, k_BGSE, v_BGSF, causal=True, once=once)
         # One new token that may see all there is needs no mask.
         if not (uniform and T == 1 and (self.window is None or self.window >= S)):
             mask = context.once(
                 ("cache mask", self.window, S),
                 lambda: attention_mask(reach_BT, key_BS, causal=True, window=self.window, empty=EMPTY),
             )
-        return self._attend(q_BHTE, k_BGSE, v_BGSF, mask=mask, bias=bias)
+        once = functools.partial(context.once, ("cache blocks", self.window, S, q_BHTE.shape[0]))
+        return self._attend(q_BHTE, k_BGSE, v_BGSF, mask=mask, bias=bias, once=once)
 
     def _attend(
         self,
@@ -101,6 +110,7 @@ class SoftmaxAttention(Mixer):
         causal: bool = False,
         mask: Tensor | None = None,
         bias: Tensor | None = None,
+        once: Once | None = None,
     ) -> Tensor:
         c = self.config
         scores = Scores(
@@ -122,6 +132,7 @@ class SoftmaxAttention(Mixer):
             mask=mask,
             bias=bias,
             sink_H=self.sink_H,
+            once=once,
         )
 
     def _attend_unpadded(self, q_BHTE: Tensor, k_BGTE: Tensor, v_BGTF: Tensor, context: Context) -> Tensor:
@@ -129,9 +140,10 @@ class SoftmaxAttention(Mixer):
         assert context.lengths is not None
         parts = zip(*(x.split(context.lengths, dim=2) for x in (q_BHTE, k_BGTE, v_BGTF)), strict=True)
         pieces = []
-        for q, k, v in parts:
-            alone = context.once(("alone", q.shape[2]), lambda q=q: _alone(q, context.score_bias))  # type: ignore[misc]
-            pieces.append(self.attend_whole(q, k, v, alone))
+        with without_cudnn(q_BHTE):
+            for q, k, v in parts:
+                alone = context.once(("alone", q.shape[2]), lambda q=q: _alone(q, context.score_bias))  # type: ignore[misc]
+                pieces.append(self.attend_whole(q, k, v, alone))
         return torch.cat(pieces, dim=2)
 
     def _mask(self, context: Context, window: int | None) -> Tensor:

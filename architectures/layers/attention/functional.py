@@ -6,19 +6,24 @@ queries and keys, F width of values.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from architectures.kernels.attention import blockwise
 from architectures.kernels.pointwise import path
 
 KERNELS = ("auto", "reference", "sdpa", "flex")
+Once = Callable[[Callable[[], Any]], Any]
+"""Gives what a function makes, made once for all layers of a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +70,7 @@ def attend(
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     sink_H: Tensor | None = None,
+    once: Once | None = None,
 ) -> Tensor:
     """The weighted sums of the values, (B, H, T, F).
 
@@ -76,9 +82,11 @@ def attend(
             nowhere gets zeros.
         bias: added to the scores, broadcastable to (B, H, T, S).
         sink_H: a score for each head that takes part in the softmax and carries no value.
+        once: makes what depends on the mask alone, and keeps it for the other layers that have the same
+            mask; None makes it anew.
     """
     if kernel == "flex":
-        return _flex(q_BHTE, k_BGSE, v_BGSF, scores, causal, mask, bias)
+        return _flex(q_BHTE, k_BGSE, v_BGSF, scores, causal, mask, bias, once)
     if kernel == "cpp":
         streams = (q_BHTE, k_BGSE, v_BGSF)
         scale, cap = scores.scale, scores.softcap
@@ -97,16 +105,30 @@ def attend(
         if _by_products(q_BHTE, k_BGSE, scores, mask, bias):
             return _products(q_BHTE, k_BGSE, v_BGSF, scores, mask, bias)
         mask = bias if mask is None else bias.masked_fill(~mask, -math.inf)
-    return F.scaled_dot_product_attention(
-        q_BHTE,
-        k_BGSE,
-        v_BGSF,
-        attn_mask=mask,
-        dropout_p=scores.dropout,
-        is_causal=causal,
-        scale=scores.scale,
-        enable_gqa=q_BHTE.shape[1] != k_BGSE.shape[1],
-    )
+    plain = mask is None and q_BHTE.shape[2] == k_BGSE.shape[2] and q_BHTE.shape[2] > 1
+    with contextlib.nullcontext() if plain else without_cudnn(q_BHTE):
+        return F.scaled_dot_product_attention(
+            q_BHTE,
+            k_BGSE,
+            v_BGSF,
+            attn_mask=mask,
+            dropout_p=scores.dropout,
+            is_causal=causal,
+            scale=scores.scale,
+            enable_gqa=q_BHTE.shape[1] != k_BGSE.shape[1],
+        )
+
+
+def without_cudnn(like: Tensor) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which PyTorch's attention on a GPU passes over cuDNN; elsewhere one without effect.
+
+    cuDNN, which comes first on Hopper, builds a plan for every new shape, half a second each: in decoding, S
+    grows with every token, and unpadded documents are of many lengths. With a mask, its gradient of q can be
+    NaN (pytorch issue 196678).
+    """
+    if not like.is_cuda:
+        return contextlib.nullcontext()
+    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
 def reference(
@@ -195,6 +217,7 @@ def _flex(
     causal: bool,
     mask: Tensor | None,
     bias: Tensor | None,
+    once: Once | None,
 ) -> Tensor:
     """FlexAttention: bias and soft cap become part of one kernel, blocks that nobody sees are skipped."""
     if scores.dropout:
@@ -212,14 +235,20 @@ def _flex(
             score = scores.softcap * torch.tanh(score / scores.softcap)
         return score if added is None else score + added[b, h if added.shape[1] > 1 else 0, t, s]
 
-    block_mask = None
-    if causal:
-        block_mask = create_block_mask(lambda b, h, t, s: t >= s, None, None, T, S, q_BHTE.device)
-    elif mask is not None:
+    def blocks() -> Any:
+        if causal:
+            return create_block_mask(lambda b, h, t, s: t >= s, None, None, T, S, q_BHTE.device)
+        assert mask is not None
         seen = mask.expand(q_BHTE.shape[0], 1, T, S)
-        block_mask = create_block_mask(
+        return create_block_mask(
             lambda b, h, t, s: seen[b, 0, t, s], q_BHTE.shape[0], None, T, S, q_BHTE.device
         )
+
+    block_mask = None
+    if causal or mask is not None:
+        # It passes over all pairs of positions: once for all layers. A compiled block keeps nothing.
+        kept = once is not None and not torch.compiler.is_compiling()
+        block_mask = once(blocks) if kept and once is not None else blocks()
     run = _compiled_flex() if q_BHTE.is_cuda else flex_attention
     return run(  # type: ignore[operator]
         q_BHTE,

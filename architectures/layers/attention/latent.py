@@ -76,7 +76,8 @@ class LatentAttention(SoftmaxAttention):
     def step(self, x_BTD: Tensor, state: Any, context: Context) -> Tensor:
         q_BHTE = self._queries(x_BTD, context)
         (c_B1SR, rope_B1SP), key_BS = state.append(list(self._latents(x_BTD, context)), context)
-        if self.latent.absorbed:
+        # Of several tokens, keys and values are the cheaper way, and narrow enough for every kernel.
+        if self.latent.absorbed and x_BTD.shape[1] == 1:
             y_BHTV = self._absorbed(q_BHTE, c_B1SR, rope_B1SP, key_BS, context)
         else:
             y_BHTV = self.attend_to(q_BHTE, *self._keys_values(c_B1SR, rope_B1SP), key_BS, context)

@@ -73,11 +73,12 @@ def dispatch(
         left_out = expert_NK.masked_fill(~kept_NK, num_experts)
         order_M = left_out.flatten().argsort(stable=True)[: int(kept_NK.sum())]
     counts_X = count_visits(expert_NK.flatten()[order_M], num_experts)
-    result_MD = run(x_ND[order_M // K], counts_X)
+    # Not x[index]: on a GPU its gradient sorts.
+    result_MD = run(x_ND.index_select(0, order_M // K), counts_X)
     if kept_NK is None:
         back = torch.empty_like(order_M).scatter_(0, order_M, torch.arange(N * K, device=order_M.device))
-        return (result_MD[back].unflatten(0, (-1, K)) * gate_NK[..., None]).sum(1)
-    gated_MD = result_MD * gate_NK.flatten()[order_M, None]
+        return (result_MD.index_select(0, back).unflatten(0, (-1, K)) * gate_NK[..., None]).sum(1)
+    gated_MD = result_MD * gate_NK.flatten().index_select(0, order_M)[:, None]
     return gated_MD.new_zeros(x_ND.shape).index_add(0, order_M // K, gated_MD)
 
 

@@ -18,7 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
-from architectures.kernels.backend import check_installed, check_path, convolution_unable, resolve_path
+from architectures.kernels.backend import (
+    SCAN_STATES,
+    check_installed,
+    check_path,
+    convolution_unable,
+    resolve_path,
+)
 from architectures.kernels.cpu.mamba_ops import cpp_finish
 from architectures.layers.context import Context
 from architectures.layers.ssm.causal_conv1d import CausalConvolution
@@ -173,6 +179,8 @@ class SelectiveSSM(RecurrentMixer):
         if continued and self.config.scan == "mamba_ssm":
             return "torch"
         unable = convolution_unable(self.D_C.shape[0], self.config.conv_width)
+        if self.config.d_state > SCAN_STATES:
+            unable = f"d_state={self.config.d_state} (at most {SCAN_STATES})"
         if self.config.negative_eigenvalues:
             unable = "eigenvalues below zero"
         if packed or continued:

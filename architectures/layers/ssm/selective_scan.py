@@ -16,6 +16,8 @@ from architectures.kernels.cpu.scan import cpp_selective_scan
 
 CHUNK_NUMBERS = 2**20
 """Numbers (4 MiB in float32) of a chunk's states: what fits in a cache is not fetched from memory."""
+CUDA_CHUNK_NUMBERS = 2**25
+"""The same on a GPU (128 MiB), where a short chunk is all launches of kernels, and its start is kept."""
 
 
 def selective_scan(
@@ -86,6 +88,12 @@ def _scan_reference(
     return torch.stack(outputs), h_BCN
 
 
+def _chunk_length(state: Tensor) -> int:
+    """Return the steps of a chunk whose states are of this size."""
+    numbers = CUDA_CHUNK_NUMBERS if state.is_cuda else CHUNK_NUMBERS
+    return max(1, numbers // state.numel())
+
+
 class _Scan(torch.autograd.Function):
     """The scan in chunks of time. Only the states between chunks are kept; the backward pass redoes the rest.
 
@@ -106,7 +114,7 @@ class _Scan(torch.autograd.Function):
         negative: bool,
     ) -> tuple[Tensor, Tensor]:
         u, delta, B, C = (x.contiguous() for x in (u, delta, B, C))
-        length = max(1, CHUNK_NUMBERS // initial.numel())
+        length = _chunk_length(initial)
         h, starts, outputs = initial, [], []
         for chunk in _chunks(u.shape[0], length):
             starts.append(h)

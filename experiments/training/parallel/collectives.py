@@ -35,12 +35,7 @@ def start(device: torch.device) -> None:
     if own.size == 1 or dist.is_initialized():
         return
     if device.type == "cuda":
-        if device.index is not None or own.local_rank >= torch.cuda.device_count():
-            raise ConfigError(
-                f"device={device}: process {own.local_rank} of this machine takes GPU {own.local_rank} of "
-                f"{torch.cuda.device_count()}: use device=cuda, and as many processes as GPUs"
-            )
-        torch.cuda.set_device(own.local_rank)
+        torch.cuda.set_device(_gpu(device, own.local_rank))
     # srun names no port: one that the processes of a job share and other jobs hardly have.
     os.environ.setdefault("MASTER_PORT", str(20000 + int(os.environ.get("SLURM_JOB_ID", 0)) % 20000))
     store, _, _ = next(dist.rendezvous("env://", own.rank, own.size))
@@ -48,6 +43,22 @@ def start(device: torch.device) -> None:
     # Agreements travel over gloo, so that they need no GPU.
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=_store, rank=own.rank, world_size=own.size)
+
+
+def _gpu(device: torch.device, local_rank: int) -> int:
+    """Return the index of this process's GPU among those that it sees. Raises ConfigError.
+
+    ``srun --gpus-per-task=1`` shows each process one GPU of its own, which is number 0 for all of them.
+    """
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    if device.index is None and local_rank > 0 and len(visible) == 1:
+        return 0
+    if device.index is not None or local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device={device}: process {local_rank} of this machine takes GPU {local_rank} of "
+            f"{torch.cuda.device_count()}: use device=cuda, and as many processes as GPUs"
+        )
+    return local_rank
 
 
 def stop() -> None:

@@ -4,6 +4,7 @@ arguments and layouts (mamba-ssm 2.3: selective_scan_interface.py, ssd_combined.
 Shapes: B batch, T length, C channels, N state size; H heads, P head_dim, G groups.
 """
 
+import re
 import sys
 import types
 
@@ -13,9 +14,10 @@ import torch
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.mamba2 import Mamba2, Mamba2Config
 from architectures.kernels import backend
-from architectures.kernels.backend import INSTALL, PACKAGES, convolution_unable, resolve_path
+from architectures.kernels.backend import INSTALL, KERNELS, PACKAGES, convolution_unable, resolve_path
 from architectures.kernels.cpu import build
 from architectures.layers.ssm.causal_conv1d import CausalConvolution
+from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
 from architectures.layers.ssm.selective_scan import selective_scan
 from architectures.layers.ssm.ssd import ssd
 
@@ -103,12 +105,12 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def present(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "installed", lambda: True)
+    monkeypatch.setattr(backend, "import_problem", lambda: "")
 
 
 @pytest.fixture
 def absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "installed", lambda: False)
+    monkeypatch.setattr(backend, "import_problem", lambda: "mamba_ssm: ModuleNotFoundError")
 
 
 @pytest.mark.usefixtures("kernels")
@@ -188,20 +190,60 @@ def test_mamba_ssm_is_taken_where_it_can_be():
 @pytest.mark.parametrize("name", MODELS)
 def test_kernels_asked_for_and_absent_are_an_error_with_the_remedy(name):
     assert resolve_path("auto", OnCuda()) == "torch"
-    with pytest.raises(ValueError, match=f"not installed: {INSTALL}, or set scan=auto"):
+    with pytest.raises(ValueError, match=f"cannot be imported .*: {re.escape(INSTALL)}, or set scan=auto"):
         MODELS[name](scan="mamba_ssm")
 
 
-@pytest.mark.parametrize("missing", PACKAGES)
-def test_both_packages_make_the_mamba_ssm_path(missing, monkeypatch):
-    there = types.SimpleNamespace(find_spec=lambda package: None if package == missing else package)
-    monkeypatch.setattr(backend.importlib, "util", there)
-    backend.installed.cache_clear()
-    assert not backend.installed()
-    monkeypatch.setattr(there, "find_spec", lambda package: package)
-    backend.installed.cache_clear()
+@pytest.fixture
+def stand_ins(tmp_path, monkeypatch):
+    """Installed packages with functions of the right names, which nothing has imported yet."""
+    for module, name in KERNELS.items():
+        path = tmp_path.joinpath(*module.split("."))
+        path.mkdir(parents=True)
+        (path / "__init__.py").write_text(f"def {name}(): pass\n")
+        for part in range(len(module.split("."))):
+            monkeypatch.delitem(sys.modules, ".".join(module.split(".")[: part + 1]), raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    backend.import_problem.cache_clear()
+    yield tmp_path
+    backend.import_problem.cache_clear()
+    for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
+        del sys.modules[name]
+
+
+def test_packages_that_can_be_imported_make_the_mamba_ssm_path(stand_ins):
     assert backend.installed()
-    backend.installed.cache_clear()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("from transformers.generation import GreedySearchDecoderOnlyOutput", "ImportError: cannot import"),
+        ("raise OSError('libcudart.so.12: cannot open shared object file')", r"OSError: libcudart\.so\.12"),
+        ("", "AttributeError: module"),
+    ],
+)
+def test_an_installed_package_that_cannot_be_called_is_none(stand_ins, package, code, reason):
+    for module in KERNELS:
+        if module.startswith(package):
+            stand_ins.joinpath(*module.split("."), "__init__.py").write_text(code)
+    assert not backend.installed()
+    operand = torch.zeros(1)
+    assert resolve_path("auto", operand) in ("cpp", "torch")
+    with pytest.raises(ValueError, match=f"cannot be imported .{package}.*{reason}.*set scan=auto"):
+        resolve_path("mamba_ssm", operand)
+
+
+def test_a_state_that_the_kernel_of_mamba_has_no_room_for_is_left_to_others(present):
+    for d_state, able in ((256, True), (257, False)):
+        layer = SelectiveSSM(16, SelectiveConfig(d_state=d_state, scan="mamba_ssm"))
+        on_gpu = types.SimpleNamespace(dtype=torch.float32, is_cuda=True, device=torch.device("cuda"))
+        if able:
+            assert layer.path(on_gpu, packed=False, continued=False) == "mamba_ssm"
+        else:
+            with pytest.raises(ValueError, match=r"d_state=257 \(at most 256\)"):
+                layer.path(on_gpu, packed=False, continued=False)
 
 
 @pytest.mark.usefixtures("present")

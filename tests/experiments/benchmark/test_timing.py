@@ -88,3 +88,32 @@ def test_the_rate_of_memory_is_that_of_the_fastest_pass(
     monkeypatch.setattr(torch, "mv", multiply)
     assert memory_rate(torch.device("cpu"), 2**23) == 2**24 / 1.0
     assert set(sizes) == {(2048, 1024)}
+
+
+def test_a_gpu_is_timed_by_its_events_once_its_clocks_are_up(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no GPU here: its events are stand-ins that read the clock of the test."""
+    calls: list[float] = []
+
+    class Event:
+        def __init__(self, enable_timing: bool) -> None:
+            self.at = -1.0
+
+        def record(self) -> None:
+            self.at = clock[0]
+
+        def synchronize(self) -> None:
+            pass
+
+        def elapsed_time(self, end: Event) -> float:
+            return 1000 * (end.at - self.at)
+
+    def launch() -> None:
+        calls.append(clock[0])
+        clock[0] += 0.25 if clock[0] < 0.5 else 0.01  # slow until the clocks are up
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    seconds = timing._in_a_row(Stopwatch(torch.device("cpu")), launch)
+    assert seconds == pytest.approx(0.01)
+    assert len([at for at in calls if at >= 1.0]) >= timing.CUDA_LAUNCHES

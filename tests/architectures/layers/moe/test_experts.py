@@ -250,3 +250,23 @@ def test_without_a_limit_nothing_counts_as_dropped():
         if settings:
             assert record.load_X.tolist() == [0.25] * 4
             assert record.load_entropy == pytest.approx(torch.tensor(4.0).log().item())
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+def test_no_gradient_of_dispatch_sorts(left_out):
+    """That of x[index] does on a GPU; that of index_select adds."""
+    x_ND, gate_NK = torch.randn(6, 4, requires_grad=True), torch.rand(6, 2, requires_grad=True)
+    expert_NK = torch.tensor([[0, 1], [1, 2], [2, 0], [1, 0], [0, 2], [2, 1]])
+    kept_NK = expert_NK != 1 if left_out else None
+    y_ND = dispatch(x_ND, expert_NK, gate_NK, kept_NK, num_experts=3, run=lambda x_MD, counts_X: 2 * x_MD)
+    share_N1 = (gate_NK if kept_NK is None else gate_NK * kept_NK).sum(1, keepdim=True)
+    torch.testing.assert_close(y_ND, 2 * share_N1 * x_ND)
+    seen, left = set(), [y_ND.grad_fn]
+    while left:
+        node = left.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            left += [before for before, _ in node.next_functions]
+    names = {node.name() for node in seen}
+    assert "IndexSelectBackward0" in names
+    assert not names & {"IndexBackward0", "IndexPutBackward0"}

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from architectures.layers.ssm import selective_scan as scan
 from architectures.layers.ssm.selective_scan import selective_scan, selective_scan_flops
@@ -157,3 +158,12 @@ def test_it_is_the_plain_code_of_the_authors(monkeypatch):
     )
     torch.testing.assert_close(y.mT, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(last, end, atol=1e-5, rtol=1e-5)
+
+
+def test_chunks_are_long_on_a_gpu():
+    """A model of 48 layers and 1,536 channels on 1,024 tokens: two steps a chunk took a million launches."""
+    with FakeTensorMode():
+        states = {device: torch.empty(16, 1536, 16, device=device) for device in ("cpu", "cuda")}
+        lengths = {device: scan._chunk_length(state) for device, state in states.items()}
+    assert lengths == {"cpu": 2, "cuda": 85}
+    assert scan._chunk_length(torch.empty(2**11, 2**10)) == 1

@@ -1,0 +1,218 @@
+"""One part of a dataset as tokens: ``NAME.tokens``, ``NAME.rows`` with the length of each row, ``NAME.json``.
+
+The last is written last: with it, the part is complete. Rows are kept apart, since only after all parts
+before it is the number of a row in the whole dataset known, and its number decides its split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import TypedDict
+
+from experiments.data.document import text_of_row
+from experiments.data.hub import place_of
+from experiments.data.preparation.plan import Part, Preparation
+from experiments.data.token_writer import token_dtype
+from experiments.data.tokenizers.tokenizer import TextTokenizer
+from experiments.runtime.atomic_io import write_json
+from experiments.runtime.errors import CheckpointError, DataError, RunError, is_full
+from experiments.runtime.json_state import read_json
+
+ROW = np.dtype([("tokens", "<i8"), ("blank", "?")])
+"""A row of the dataset: its tokens, end tokens included, -1 where its text is empty and left out; and whether
+its text is nothing but white space."""
+_BATCH = 1000
+"""Rows that are tokenised at once."""
+
+
+class PartRecord(TypedDict):
+    """NAME.json."""
+
+    rows: int
+    tokens: int
+    dtype: str
+    """Of its tokens."""
+    text_bytes: int
+    seconds: float
+    host: str
+    hashes: dict[str, str]
+    """SHA-256 of the other two files, by suffix."""
+
+
+class Worker:
+    """Makes the parts that one process has to make."""
+
+    def __init__(self, preparation: Preparation) -> None:
+        """Load the tokenizer; the dataset is opened with the first part of each split."""
+        self._preparation = preparation
+        self._tokenizer: TextTokenizer = preparation.load_tokenizer()
+        self._opened: dict[str, Any] = {}
+
+    def write(self, part: Part) -> PartRecord:
+        """Make a part and return its record.
+
+        Raises:
+            DataError: the dataset cannot be read, or a row has no text.
+            CheckpointError: the disk is full.
+        """
+        try:
+            return self._write(part)
+        except OSError as error:
+            raise storage_error(self._preparation.folder, error) from error
+
+    def _write(self, part: Part) -> PartRecord:
+        begun, folder = time.monotonic(), self._preparation.folder
+        paths = {
+            suffix: folder / f".{part.name}.{platform.node()}.{os.getpid()}.{suffix}" for suffix in FILES
+        }
+        try:
+            counts = self._tokenise(part, paths)
+            hashes = {suffix: _hash(path) for suffix, path in paths.items()}
+            for suffix, path in paths.items():
+                path.replace(folder / f"{part.name}.{suffix}")
+        finally:
+            for path in paths.values():
+                path.unlink(missing_ok=True)
+        record = PartRecord(
+            rows=counts[0],
+            tokens=counts[1],
+            dtype=token_dtype(self._tokenizer).str,
+            text_bytes=counts[2],
+            seconds=round(time.monotonic() - begun, 3),
+            host=platform.node(),
+            hashes=hashes,
+        )
+        write_json(_record_path(folder, part), record)
+        return record
+
+    def _tokenise(self, part: Part, paths: dict[str, Path]) -> tuple[int, int, int]:
+        """Write tokens and rows of a part; return the numbers of rows, tokens, and bytes of text."""
+        num_rows = num_tokens = num_bytes = 0
+        dtype = token_dtype(self._tokenizer)
+        with paths["tokens"].open("wb") as tokens_file, paths["rows"].open("wb") as rows_file:
+            for texts in _batches(self._texts(part)):
+                encoded = iter(self._tokenizer.encode_documents([text for text in texts if text]))
+                rows = np.zeros(len(texts), dtype=ROW)
+                for place, text in enumerate(texts):
+                    if not text:
+                        rows[place] = (-1, True)
+                        continue
+                    ids = next(encoded)
+                    _check(ids, self._tokenizer.vocabulary.size, part)
+                    tokens_file.write(ids.astype(dtype).tobytes())
+                    rows[place] = (len(ids), not text.strip())
+                    num_bytes += len(text.encode())
+                rows_file.write(rows.tobytes())
+                num_rows += len(rows)
+                num_tokens += int(rows["tokens"].clip(min=0).sum())
+            for file in (tokens_file, rows_file):
+                file.flush()
+                os.fsync(file.fileno())
+        return num_rows, num_tokens, num_bytes
+
+    def _texts(self, part: Part) -> Iterator[str]:
+        """Yield the texts of a part, a row each, as many as ``max_documents`` could take of them."""
+        corpus = self._preparation.corpus
+        if part.split not in self._opened:
+            self._opened[part.split] = self._preparation.open_split(part.split)
+        assert corpus.dataset is not None
+        where = place_of(corpus.dataset, corpus.dataset_config, getattr(corpus, f"{part.split}_split"))
+        shard = self._opened[part.split].shard(num_shards=part.of, index=part.index, contiguous=True)
+        try:
+            for place, row in enumerate(islice(_column(shard, corpus.column), corpus.max_documents)):
+                yield text_of_row(
+                    row, corpus.column, f"{where}, part {part.index} of {part.of}, row {place} of it"
+                )
+        except RunError:
+            raise
+        except Exception as error:  # of whatever reads this kind of file
+            raise DataError(f"{where}, part {part.index} of {part.of}: cannot be read ({error})") from error
+
+
+FILES = ("tokens", "rows")
+
+
+def storage_error(folder: Path, error: OSError) -> RunError:
+    """Return what a person is told where the files of a preparation cannot be written or read."""
+    if is_full(error):
+        return CheckpointError(
+            f"{folder}: cannot be written ({error}); the parts that are done stay: make room, and run the "
+            "same command again"
+        )
+    return DataError(f"{folder}: cannot be written or read ({error})")
+
+
+def _column(shard: Any, column: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a shard with no more columns than are needed."""
+    for table in shard.with_format("arrow").iter(batch_size=_BATCH):
+        names = table.column_names
+        kept = [name for name in (column, column.partition(".")[0]) if name in names]
+        yield from table.select(kept[:1] or names).to_pylist()
+
+
+def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
+    while batch := list(islice(texts, _BATCH)):
+        yield batch
+
+
+def _check(ids: NDArray[np.integer], size: int, part: Part) -> None:
+    """Refuse an id that the vocabulary lacks: stored in few bytes, it would become another."""
+    if len(ids) and (largest := int(ids.max())) >= size:
+        raise DataError(
+            f"part {part.name}: the tokenizer gives the id {largest}, its vocabulary has {size}: mend the "
+            "tokenizer's folder"
+        )
+
+
+def record_of(folder: Path, part: Part) -> PartRecord | None:
+    """Return the record of a part; None where it is not complete, or damaged: it is then made again."""
+    try:
+        record = read_json(_record_path(folder, part), PartRecord)
+        if record is None:
+            return None
+        sizes = {suffix: (folder / f"{part.name}.{suffix}").stat().st_size for suffix in FILES}
+    except (RunError, OSError):
+        return None
+    expected = {
+        "rows": record["rows"] * ROW.itemsize,
+        "tokens": record["tokens"] * np.dtype(record["dtype"]).itemsize,
+    }
+    return record if sizes == expected else None
+
+
+def read_part(folder: Path, part: Part, record: PartRecord) -> tuple[NDArray[np.integer], NDArray[Any]]:
+    """Return the tokens and the rows of a part.
+
+    Raises:
+        DataError: they are not as they were written. The part is then discarded.
+    """
+    found = {suffix: (folder / f"{part.name}.{suffix}").read_bytes() for suffix in FILES}
+    for suffix, data in found.items():
+        if hashlib.sha256(data).hexdigest() != record["hashes"][suffix]:
+            with suppress(OSError):
+                _record_path(folder, part).unlink()
+            raise DataError(
+                f"{folder / part.name}.{suffix}: has changed since it was written, and was discarded: "
+                "run again to make it anew"
+            )
+    return np.frombuffer(found["tokens"], np.dtype(record["dtype"])), np.frombuffer(found["rows"], ROW)
+
+
+def _record_path(folder: Path, part: Part) -> Path:
+    return folder / f"{part.name}.json"
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,196 @@
+"""How a dataset is prepared in parts, so that many processes can, and a killed one loses only its part.
+
+``CACHE/.KEY.parts/`` holds ``plan.json``, the tokenizer where one is learned, and the parts that are done. A
+part is a run of shards of the dataset in its order (``IterableDataset.shard``): a row group of Parquet is a
+shard, elsewhere a file. So the order of the documents does not depend on who reads them. Each part is
+deterministic: two processes that write the same one do no harm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from experiments.data.corpus import SPLITS, CorpusConfig, carved_splits, documents
+from experiments.data.hub import data_files, open_hub
+from experiments.data.token_file import planned_folder
+from experiments.data.tokenizers.make_tokenizer import load_tokenizer, train_tokenizer
+from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
+from experiments.runtime.atomic_io import plain, sync, write_json
+from experiments.runtime.errors import DataError
+from experiments.runtime.json_state import read_json
+
+NAME = "plan.json"
+MOST_PARTS = 4096
+"""Parts of a split at most. More lose less when a process is killed, and are more files."""
+
+
+class SplitPlan(TypedDict):
+    """How a split of the dataset is divided."""
+
+    shards: int
+    """Of the dataset, as ``datasets`` counts them."""
+    parts: int
+    files: list[str]
+    """The addresses of its files, with the commit of the dataset where they are on the hub."""
+
+
+class PlanRecord(TypedDict):
+    """plan.json."""
+
+    settings: dict[str, Any]
+    splits: dict[str, SplitPlan]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of a split of the dataset."""
+
+    split: str
+    """The dataset's own split, as a key of ``SPLITS``: train, validation or test."""
+    index: int
+    of: int
+    """Parts of the split."""
+
+    @property
+    def name(self) -> str:
+        """Return its name, that of its files."""
+        return f"{self.split}-{self.index:05}-of-{self.of:05}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """A preparation that has begun: everything that a process needs to work on its parts."""
+
+    corpus: CorpusConfig
+    tokenizer: TokenizerConfig
+    num_sentinels: int
+    folder: Path
+    """Of the plan and of the parts."""
+    destination: Path
+    """The prepared folder that comes out."""
+    record: PlanRecord
+
+    def parts(self) -> Iterator[Part]:
+        """Yield all parts in the order of the documents."""
+        for split in SPLITS:
+            if split in self.record["splits"]:
+                count = self.record["splits"][split]["parts"]  # type: ignore[index]
+                yield from (Part(split=split, index=i, of=count) for i in range(count))
+
+    def load_tokenizer(self) -> TextTokenizer:
+        """Return the tokenizer, as it was learned."""
+        return load_tokenizer(self.tokenizer, self.num_sentinels, self.folder)
+
+    def open_split(self, split: str) -> Any:
+        """Return a split of the dataset by the finest shards it has: an IterableDataset.
+
+        Raises:
+            DataError: it cannot be read, or is not as it was when the preparation began.
+        """
+        found, planned = _streamed(self.corpus, split), self.record["splits"][split]
+        if (files := _files(self.corpus, split)) != planned["files"] or found.num_shards != planned["shards"]:
+            changed = sorted({*files} ^ {*planned["files"]})
+            raise DataError(
+                f"dataset '{self.corpus.dataset}', split '{split}': is not as it was when {self.folder} was "
+                f"begun ({len(planned['files'])} files in {planned['shards']} shards, now {len(files)} in "
+                f"{found.num_shards}{'; ' + changed[0] if changed else ''}): set task.revision to one "
+                f"commit, remove {self.folder}, and run again"
+            )
+        return found
+
+
+def begin(
+    corpus: CorpusConfig, tokenizer: TokenizerConfig, num_sentinels: int, cache_dir: str | Path
+) -> Preparation:
+    """Return the preparation of a dataset, begun anew or as it was left.
+
+    To begin looks at the dataset's files and learns the tokenizer, where one is learned (``kind=bpe``), in
+    one process.
+
+    Raises:
+        DataError: the dataset cannot be read.
+    """
+    assert corpus.source == "hub"
+    destination, settings = planned_folder(corpus, tokenizer, num_sentinels, cache_dir)
+    folder = destination.with_name(f".{destination.name}.parts")
+    settings = json.loads(json.dumps(plain(settings)))
+    if not (folder / NAME).exists():
+        _begin(corpus, tokenizer, num_sentinels, settings, folder)
+    remedy = f"remove {folder}, and run again"
+    record = read_json(folder / NAME, PlanRecord, remedy, DataError)
+    if record is None or record["settings"] != settings:
+        raise DataError(f"{folder / NAME}: is of other settings: {remedy}")
+    return Preparation(
+        corpus=corpus,
+        tokenizer=tokenizer,
+        num_sentinels=num_sentinels,
+        folder=folder,
+        destination=destination,
+        record=record,
+    )
+
+
+def _begin(
+    corpus: CorpusConfig,
+    tokenizer: TokenizerConfig,
+    num_sentinels: int,
+    settings: dict[str, Any],
+    folder: Path,
+) -> None:
+    """Write the plan. Of processes that do so at once, the first one's stays; all are alike."""
+    carved = carved_splits(corpus)
+    splits = {}
+    for split in SPLITS:
+        if split not in carved:
+            shards = _streamed(corpus, split).num_shards
+            splits[split] = SplitPlan(
+                shards=shards, parts=min(shards, MOST_PARTS), files=_files(corpus, split)
+            )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{folder.name[1:-6]}-", dir=folder.parent))
+    try:
+        texts = (document.text for split, document in documents(corpus) if split == "train")
+        train_tokenizer(tokenizer, num_sentinels, texts).save(work)
+        write_json(work / NAME, {"settings": settings, "splits": splits})
+        work.chmod(0o755)  # mkdtemp keeps others out; a cache is shared
+        sync(work)
+        try:
+            work.rename(folder)
+        except OSError:
+            if not (folder / NAME).exists():
+                raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _streamed(corpus: CorpusConfig, split: str) -> Any:
+    assert corpus.dataset is not None
+    rows = open_hub(
+        corpus.dataset,
+        config=corpus.dataset_config,
+        revision=corpus.revision,
+        split=getattr(corpus, f"{split}_split"),
+        streaming=True,
+    )
+    return rows.reshard()  # by row group, where the files are Parquet
+
+
+def _files(corpus: CorpusConfig, split: str) -> list[str]:
+    """Return the addresses of a split's files; of a local folder below that folder."""
+    assert corpus.dataset is not None
+    found = data_files(
+        corpus.dataset,
+        config=corpus.dataset_config,
+        revision=corpus.revision,
+        split=getattr(corpus, f"{split}_split"),
+    )
+    return [os.path.relpath(path, corpus.dataset) if os.path.isabs(path) else path for path in found]

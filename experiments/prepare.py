@@ -1,0 +1,173 @@
+"""Prepare the data of a run, or of every run of a study, before any of them is trained.
+
+    archbench prepare task=fineweb_edu processes=16
+    archbench prepare study=recipe/1_3b
+
+A dataset of the hub, or a local folder in its layout, is tokenised by several processes. A process that is
+killed loses the part it was at: the same command continues. The token files are the same, to the byte, for
+any number of processes. Other data is prepared as the first run would do it.
+
+Besides the words of ``archbench train`` there are these:
+
+    processes=8    processes that tokenise; by default one for each CPU of the job or of the machine
+    stage=plan     only look at the dataset, and learn the tokenizer where one is learned
+    stage=parts    only tokenise; the command without it puts the parts together
+    share=0/4      with stage=parts: the first of four shares; share=slurm is the one of this array task
+
+On a cluster, ``python -m slurm.prepare`` submits these as jobs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from experiments.config.hydra_app import start
+from experiments.config.sections import read_sections
+from experiments.config.structured import typed
+from experiments.runtime.console import clock
+from experiments.runtime.errors import ConfigError, RunError, nearest
+from experiments.runtime.preemption import stops_at_once
+from experiments.runtime.secrets import redact
+
+if TYPE_CHECKING:
+    from experiments.run.settings import Settings
+    from experiments.tasks.text.text import TextConfig
+
+STAGES = ("all", "plan", "parts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareConfig:
+    """Options of ``archbench prepare``."""
+
+    processes: int | None = None
+    """Processes that tokenise; None for one for each CPU."""
+    stage: str = "all"
+    """``plan``, ``parts``, or ``all``: both, and the parts put together."""
+    share: str | None = None
+    """``K/N``: the K-th of N shares, from 0; ``slurm``: that of this array task; None for everything."""
+
+    def __post_init__(self) -> None:
+        if self.processes is not None and self.processes < 1:
+            raise ValueError(f"processes={self.processes} must be at least 1")
+        if self.stage not in STAGES:
+            raise ValueError(f"stage={self.stage} is unknown{nearest(self.stage, STAGES)}")
+        if self.share is not None and self.stage != "parts":
+            raise ValueError(f"share={self.share} is of stage=parts: add that, or leave share out")
+        self.index_of()
+
+    def index_of(self) -> tuple[int, int]:
+        """Return the number of the share, and how many there are."""
+        if self.share is None:
+            return 0, 1
+        if self.share == "slurm":
+            first = int(os.environ.get("SLURM_ARRAY_TASK_MIN", 0))
+            index = int(os.environ.get("SLURM_ARRAY_TASK_ID", 0)) - first
+            return index, int(os.environ.get("SLURM_ARRAY_TASK_COUNT", 1))
+        found = re.fullmatch(r"(\d+)/(\d+)", self.share)
+        if found is None or not int(found[1]) < int(found[2]):
+            raise ValueError(f"share={self.share} must be like 0/4 to 3/4, or slurm")
+        return int(found[1]), int(found[2])
+
+    @property
+    def num_processes(self) -> int:
+        """Return the processes, by default one for each CPU of a SLURM task, or that this process may use."""
+        given = os.environ.get("SLURM_CPUS_PER_TASK", "")
+        return self.processes or (int(given) if given.isdigit() else len(os.sched_getaffinity(0)))
+
+
+def split_words(words: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
+    """Return the options of this command, and the words for training. Raises ConfigError."""
+    own = {field.name for field in dataclasses.fields(PrepareConfig)}
+    mine = [word for word in words if word.partition("=")[0] in own]
+    values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(mine))
+    return typed(PrepareConfig, values, ""), [word for word in words if word not in mine]
+
+
+class _Prepared:
+    """Prepares the data of one run configuration after the other, each data once."""
+
+    def __init__(self, config: PrepareConfig) -> None:
+        self.config = config
+        self._seen: set[str] = set()
+
+    def prepare(self, cfg: DictConfig) -> None:
+        """Prepare the data of a run configuration. Raises RunError."""
+        sections = read_sections(cfg)
+        from experiments.run.settings import read_settings  # imports torch, which --help need not wait for
+
+        settings = read_settings(sections, untuned=True)
+        for task in (settings.task, *settings.extra_evaluations.values()):
+            if repr(task) not in self._seen:
+                self._seen.add(repr(task))
+                with stops_at_once():
+                    self._prepare(settings, task)
+
+    def _prepare(self, settings: Settings, task: Any) -> None:
+        from experiments.run.plan import build_task
+        from experiments.tasks.text.text import TextConfig
+
+        if isinstance(task, TextConfig) and task.source == "hub":
+            from experiments.data.preparation.part import storage_error
+
+            try:
+                self._in_parts(settings.names.task, task)
+            except OSError as error:
+                raise storage_error(Path(task.cache_dir), error) from error
+        if self.config.stage == "all":
+            built = build_task(settings.task_class, task, settings.names.task)
+            sizes = ", ".join(
+                f"{split} {built.num_examples(split)}" for split in ("train", "validation", "test")
+            )
+            print(f"{settings.names.task}: ready; examples: {sizes.replace('None', 'generated')}", flush=True)
+
+    def _in_parts(self, name: str, task: TextConfig) -> None:
+        from experiments.data.preparation.merge import merge
+        from experiments.data.preparation.plan import begin
+        from experiments.data.preparation.processes import make_parts
+        from experiments.data.token_file import planned_folder
+
+        given = (task, task.tokenizer, task.num_sentinels, task.cache_dir)
+        destination, _ = planned_folder(*given)
+        if destination.is_dir():
+            print(f"{name}: is prepared already, in {destination}", flush=True)
+            return
+        preparation = begin(*given)
+        total = sum(1 for _ in preparation.parts())
+        print(f"{name}: {total} parts in {preparation.folder}", flush=True)
+        if self.config.stage == "plan":
+            return
+        made = make_parts(preparation, self.config.num_processes, self.config.index_of())
+        print(f"{name}: {made}, by {self.config.num_processes} processes", flush=True)
+        if self.config.stage == "all":
+            merge(preparation)
+            print(f"{name}: prepared in {clock(made.seconds)} in {destination}", flush=True)
+
+
+def main() -> None:
+    """Prepare what the words ask for."""
+    words = sys.argv[1:]
+    if any(word in ("--help", "-h") for word in words):
+        print(__doc__, end="")
+        return
+    try:
+        config, others = split_words(words)
+    except RunError as error:
+        sys.stderr.write(redact(f"error: {error}\n"))
+        sys.exit(ConfigError.exit_code)
+    # In this process, whatever launcher the study asks for: the data of its cells comes one after the other.
+    sys.argv[1:] = [*others, "hydra/launcher=basic"]
+    start(_Prepared(config).prepare)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Whole runs on a GPU: sharded over one GPU, resumed after a signal, and the main comparison in small."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests import ROOT
+from tests.experiments import commands
+
+pytestmark = pytest.mark.gpu
+
+
+def words(device: torch.device, runs: Path, *more: str) -> list[str]:
+    given = [word for word in commands.TINY if not word.startswith("device")]
+    return [*given, f"device={device.type}", *commands.RECALL, f"runs={runs}", *more]
+
+
+def trained(device: torch.device, runs: Path, *more: str, launcher: tuple[str, ...] = ()) -> dict:
+    """The result of a run in a process of its own."""
+    command = [sys.executable, *(launcher or ("-m",)), "experiments.train", *words(device, runs, *more)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = runs.glob("*/*/s0/result.json")
+    return json.loads(found.read_text())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_fsdp2_on_one_gpu_trains_what_no_sharding_trains(
+    precision: str, device: torch.device, tmp_path: Path
+) -> None:
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1", "-m")
+    more = ("backbone=decoder", f"device.precision={precision}")
+    plain = trained(device, tmp_path / "plain", *more)
+    sharded = trained(device, tmp_path / "sharded", *more, "parallel=fsdp", launcher=launcher)
+    limit = 1e-3 if precision == "fp32" else 0.05
+    assert sharded["status"] == plain["status"] == "complete"
+    assert sharded["score"] == pytest.approx(plain["score"], rel=limit, abs=limit)
+
+
+@pytest.mark.parametrize("backbone", ["decoder", "mamba", "moe"])
+def test_a_run_that_is_stopped_goes_on_to_the_same_result(
+    backbone: str, device: torch.device, tmp_path: Path
+) -> None:
+    """To rounding: sums on a GPU may be taken in another order each time."""
+    more = (f"backbone={backbone}", "budget.tokens=65536", "trainer.checkpoint_every=20")
+    whole = trained(device, tmp_path / "whole", *more)
+    runs = tmp_path / "stopped"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "experiments.train", *words(device, runs, *more)], cwd=ROOT
+    )
+    end = time.monotonic() + 300
+    while process.poll() is None and not list(runs.glob("*/*/s0/checkpoints/step-*")):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(120) in (75, 0)
+    resumed = trained(device, runs, *more)
+    assert resumed["training"]["steps"] == whole["training"]["steps"]
+    assert resumed["score"] == pytest.approx(whole["score"], abs=0.05)
+
+
+def test_the_main_comparison_runs(device: torch.device, tmp_path: Path) -> None:
+    """The three commands of ``make compare``, with little training."""
+    small = [
+        "study=compare", "seed=0", f"device={device.type}", f"runs={tmp_path}", "budget.tokens=20480",
+        "trainer.validation_examples=8", "trainer.test_examples=16", "hydra/launcher=basic",
+    ]  # fmt: skip
+    for module in ("experiments.plan", "experiments.train"):
+        command = [sys.executable, "-m", module, *small]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    command = [sys.executable, "-m", "analysis.compare", "study=compare", f"runs={tmp_path}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    results = [json.loads(path.read_text()) for path in tmp_path.glob("compare/*/s0/result.json")]
+    assert results
+    assert {result["status"] for result in results} == {"complete"}
