@@ -37,11 +37,11 @@ from hydra.core.hydra_config import HydraConfig
 from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
 from omegaconf import OmegaConf
 
-from architectures.backbone import Backbone
 from experiments.config.folder import CONF
 from experiments.config.schema import TrainerConfig
 from experiments.config.sections import read_sections
 from experiments.objectives.objective import View
+from experiments.run.build import build, build_model
 from experiments.run.plan import Plan, plan
 from experiments.run.record import run_identity
 from experiments.run.settings import Settings, read_settings
@@ -85,7 +85,7 @@ class Bare:
     """A training loop without a harness."""
 
     def __init__(self, settings: Settings, planned: Plan) -> None:
-        self.model = build(settings, planned)
+        self.model = build_model(settings, planned)
         self.optimizer = settings.optimizer.build(self.model)
         self.config = settings.optimizer
         size, generator = settings.budget.batch_size, torch.Generator()
@@ -124,13 +124,11 @@ class Harness:
         console = Console(settings.cell)
         self.trainer = Trainer(
             settings,
-            model=build(settings, planned),
-            objective=planned.objective,
+            strategy=build(settings, planned, ParallelDims()).strategy,
             task=planned.task,
             folder=folder,
             tracker=tracker,
             console=console,
-            dims=ParallelDims(),
             flops_per_token=planned.cost["flops_per_token"],
             interruptions=held.enter_context(Interruptions(settings.trainer.preemption_margin_seconds)),
             lock=held.enter_context(RunLock(folder.root)),
@@ -142,11 +140,6 @@ class Harness:
 
     def step(self) -> None:
         self.trainer.train_iteration(self.watchdog, self.progress)
-
-
-def build(settings: Settings, planned: Plan) -> Backbone:
-    torch.manual_seed(0)
-    return planned.sizes.build(settings.backbone_class, planned.matched.config)
 
 
 def compose(*words: str) -> Settings:

@@ -17,8 +17,9 @@ from experiments.evaluation.divergence import divergence
 from experiments.objectives.objective import Objective
 from experiments.run import resume_compatibility
 from experiments.run.bounds import check_run
+from experiments.run.build import build
 from experiments.run.closing import closing_lines
-from experiments.run.plan import build_model, plan
+from experiments.run.plan import plan
 from experiments.run.record import (
     begin_record,
     describe_training_set,
@@ -138,10 +139,10 @@ def _execute(
         }
     try:
         reset_peak_memory()
-        model = build_model(settings, planned)
-        kernels = model.kernels() | _engine(settings, dims)
+        built = build(settings, planned, dims)
+        kernels = built.kernels | _engine(settings, dims)
         record |= collectives.run_on_rank_zero(
-            lambda: begin_record(settings, planned, model, kernels, folder, console)
+            lambda: begin_record(settings, planned, built.spec, kernels, folder, console)
         )
     except (RuntimeError, MemoryError) as error:
         if is_out_of_memory(error):
@@ -179,13 +180,11 @@ def _execute(
     ) as interruptions:
         trainer = Trainer(
             settings,
-            model=model,
-            objective=planned.objective,
+            strategy=built.strategy,
             task=planned.task,
             folder=folder,
             tracker=tracker,
             console=console,
-            dims=dims,
             flops_per_token=planned.cost["flops_per_token"],
             interruptions=interruptions,
             lock=lock,

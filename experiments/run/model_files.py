@@ -30,7 +30,7 @@ from experiments.runtime.json_state import mismatch, read_json
 from experiments.tasks.task import Task
 from experiments.tracking.run_files import checksum, is_intact
 from experiments.training.checkpoint import newest
-from experiments.training.state_dict import model_tensors
+from experiments.training.state_dict import unique_tensors
 
 RECORD = "model.json"
 """File beside the checkpoints of a run, with all that is needed to build the module again."""
@@ -212,7 +212,7 @@ def load_state(tensors: dict[str, Tensor], model: Backbone, source: Path, *, new
 
     own = model.state_dict()
     wrong = [n for n, t in tensors.items() if n in own and own[n].shape != t.shape]
-    tied = set(own) - set(model_tensors(model))
+    tied = set(own) - set(unique_tensors(model))
     missing = sorted(n for n in set(own) - set(tensors) - tied if not spared(n))
     extra = sorted(n for n in set(tensors) - set(own) if not spared(n))
     shapes = [f"{n} {tuple(tensors[n].shape)}, not {tuple(own[n].shape)}" for n in wrong if not spared(n)]

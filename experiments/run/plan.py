@@ -8,16 +8,12 @@ from typing import Any
 
 import torch
 
-from architectures.backbone import Backbone
 from experiments.objectives.objective import Objective
 from experiments.run.bounds import PRICED_EXAMPLES, check_task
-from experiments.run.model_files import load_state, read_tensors
 from experiments.run.settings import Settings
 from experiments.run.setup import run_setup
 from experiments.run.size_solver import Matched, Sizes, match, training_flops_per_token
-from experiments.runtime.device import torch_device
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError, RunError, is_full
-from experiments.runtime.seeds import initialization_seed
 from experiments.tasks.task import Task
 from experiments.training import mup
 
@@ -161,15 +157,3 @@ def _extra_evaluations(settings: Settings, task: Task) -> dict[str, Objective]:
             )
         found[name] = settings.objective_class(settings.objective, other)
     return found
-
-
-def build_model(settings: Settings, planned: Plan) -> Backbone:
-    """Return the model with its initial weights, on its device."""
-    torch.manual_seed(initialization_seed(settings.seed))
-    model = planned.sizes.build(settings.backbone_class, planned.matched.config)
-    if (width := settings.optimizer.mup_base_width) is not None:
-        base = planned.sizes.on_meta(settings.backbone_class, mup.at_width(settings.backbone, width))
-        mup.parametrise(model, base)
-    if (initial := settings.init_from) is not None:
-        load_state(read_tensors(initial.path), model, initial.path, new_readout=True)
-    return model.to(torch_device(settings.device.name))

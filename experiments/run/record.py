@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from architectures.backbone import Backbone
 from experiments.run import resume_compatibility
 from experiments.run.model_files import ModelSpec
 from experiments.run.plan import Plan
@@ -36,7 +35,7 @@ def run_identity(settings: Settings) -> dict[str, Any]:
 def begin_record(
     settings: Settings,
     planned: Plan,
-    model: Backbone,
+    spec: ModelSpec,
     kernels: dict[str, str],
     folder: RunFolder,
     console: Console,
@@ -62,7 +61,7 @@ def begin_record(
         )
         added["resume"] = resume_compatibility.compare_provenance(folder.root, now, console.log)
         folder.open(settings.resolved, {**now, "resume": added["resume"]})
-        ModelSpec.of(model, settings.names.backbone, planned.task.tokenizer).write(folder.root)
+        spec.write(folder.root)
         if planned.task.tokenizer is not None:
             planned.task.tokenizer.save(folder.root)
     except OSError as error:

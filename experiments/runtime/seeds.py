@@ -35,7 +35,7 @@ def torch_seed(*parts: int | str) -> int:
 
 
 def initialization_seed(seed: int) -> int:
-    """Return the seed of the model's initial weights; ``run.plan.build_model`` sets it."""
+    """Return the seed of the model's initial weights; ``run.build`` sets it."""
     return torch_seed(seed, "initialisation")
 
 

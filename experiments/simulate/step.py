@@ -143,6 +143,7 @@ class Step:
 
 def _words(settings: Settings) -> dict[str, Any]:
     return {
+        "device": torch.device("cpu"),
         "activation_checkpointing": settings.parallel.activation_checkpointing,
         "compile_blocks": False,
         "precision": settings.device.precision,

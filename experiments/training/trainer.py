@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from architectures.backbone import Backbone
 from experiments.config.sections import Sections
-from experiments.objectives.objective import Objective, View
+from experiments.objectives.objective import View
 from experiments.runtime.console import Console
 from experiments.runtime.errors import CheckpointError, DataError, DivergedError, Preempted
 from experiments.runtime.memory import MicroBatcher
@@ -39,7 +38,6 @@ from experiments.training.loss_anomalies import not_finite, write_report
 from experiments.training.lr_schedule import set_learning_rate
 from experiments.training.parallel import collectives
 from experiments.training.parallel.block_wrapping import compile_seconds
-from experiments.training.parallel.device_mesh import ParallelDims
 from experiments.training.parallel.dtensors import clip_gradients, gradient_norm, not_finite_gradients
 from experiments.training.parallel.strategy import Strategy
 from experiments.training.schedules.wsd import decayed_steps
@@ -56,13 +54,11 @@ class Trainer:
         self,
         sections: Sections,
         *,
-        model: Backbone,
-        objective: Objective,
+        strategy: Strategy,
         task: Task,
         folder: RunFolder,
         tracker: Tracker,
         console: Console,
-        dims: ParallelDims,
         flops_per_token: float,
         interruptions: Interruptions,
         lock: RunLock,
@@ -70,21 +66,14 @@ class Trainer:
         self.config, self.seed = sections.trainer, sections.seed
         self.optimizer_config = sections.optimizer
         self.resolved = sections.resolved
-        self.model, self.objective, self.task = model, objective, task
+        self.strategy, self.task = strategy, task
+        self.model, self.objective = strategy.model, strategy.objective
         self.folder, self.tracker, self.console = folder, tracker, console
         self.interruptions, self.lock = interruptions, lock
         self.flops_per_token = flops_per_token
-        self.device = next(model.parameters()).device
-        self.strategy = Strategy(
-            dims,
-            model,
-            objective,
-            activation_checkpointing=sections.parallel.activation_checkpointing,
-            compile_blocks=sections.trainer.compile == "blocks",
-            precision=sections.device.precision,
-        )
-        self.parameters = list(model.parameters())
-        self.optimizer = sections.optimizer.build(model)
+        self.device = next(self.model.parameters()).device
+        self.parameters = list(self.model.parameters())
+        self.optimizer = sections.optimizer.build(self.model)
         self.state = TrainState()
         self.batch_size = sections.budget.batch_size
         self.tokens_per_step = self.batch_size * task.sequence_length
@@ -93,13 +82,13 @@ class Trainer:
         self.batches = BatchPrefetcher(task, self.seed, self.batch_size, self.total_steps)
         single = collectives.world_size() == 1
         self.micro_batcher = MicroBatcher(
-            sections.budget.micro_batch_size, self.batch_size // dims.data, alone=single
+            sections.budget.micro_batch_size, self.batch_size // strategy.dims.data, alone=single
         )
         self.saver = CheckpointSaver(folder.checkpoints, sections.trainer.keep_checkpoints, console.log)
         self.evaluator = Evaluator(
-            model,
-            objective,
-            strategy=self.strategy,
+            self.model,
+            self.objective,
+            strategy=strategy,
             optimizer=self.optimizer,
             micro_batcher=self.micro_batcher,
             precision=sections.device.precision,

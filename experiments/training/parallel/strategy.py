@@ -8,7 +8,7 @@ computed again one at a time.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,13 +39,18 @@ class Strategy:
         model: Backbone,
         objective: Objective,
         *,
+        device: torch.device,
         activation_checkpointing: str,
         compile_blocks: bool,
         precision: str,
+        fill: Callable[[], None] | None = None,
     ) -> None:
         """Wrap the model for the processes of ``dims``.
 
         Args:
+            model: may be without memory, on the meta device.
+            device: where it is trained.
+            fill: gives such a model its initial weights, once it is divided; None leaves it as it is.
             activation_checkpointing: ``parallel.activation_checkpointing``.
             compile_blocks: compile each block with ``torch.compile``.
             precision: ``device.precision``.
@@ -53,7 +58,7 @@ class Strategy:
         Raises:
             ConfigError: the model cannot be divided among the processes in this way.
         """
-        self.dims, self.model = dims, model
+        self.dims, self.model, self.objective = dims, model, objective
         self.blocks = [part for part in model.modules() if isinstance(part, Block)]
         kept = {name: _attributes(parameter) for name, parameter in model.named_parameters()}
         self._parallelize_layers()
@@ -61,24 +66,26 @@ class Strategy:
             for block in self.blocks:
                 recompute(block)
         if compile_blocks:
-            self._compile()
+            self._compile(device)
         self.loss: nn.Module = Loss(model, objective, precision)
         if dims.strategy == "fsdp":
             self._fsdp()
-        elif dims.strategy == "ddp":
+        if fill is not None:
+            fill()
+        if dims.strategy == "ddp":
             self._ddp()
         for name, parameter in model.named_parameters():
             for attribute, value in kept[name].items():
                 setattr(parameter, attribute, value)
 
-    def _compile(self) -> None:
+    def _compile(self, device: torch.device) -> None:
         """Compile the blocks: after activation checkpointing and before FSDP, as PyTorch advises."""
         for name, parts in (("tensor", self.dims.tensor), ("expert", self.dims.expert)):
             if parts > 1:
                 raise ConfigError(
                     f"trainer.compile=blocks does not go with parallel.{name}={parts}: leave one"
                 )
-        check_compiler(next(self.model.parameters()).device)
+        check_compiler(device)
         for block in self.blocks:
             compile_block(block)
 

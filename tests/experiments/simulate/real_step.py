@@ -11,12 +11,12 @@ from pathlib import Path
 
 import torch
 
-from experiments.run.plan import build_model, plan
+from experiments.run.build import build
+from experiments.run.plan import plan
 from experiments.simulate.step import Step
 from experiments.simulate.traffic import Traffic
 from experiments.training.parallel import collectives
 from experiments.training.parallel.device_mesh import make_parallel_dims
-from experiments.training.parallel.strategy import Strategy
 from tests.experiments import commands
 
 
@@ -25,13 +25,9 @@ def main() -> None:
     collectives.start(torch.device("cpu"))
     settings = commands.settings(*sys.argv[2:])
     planned = plan(settings)
-    model = build_model(settings, planned)
     dims = make_parallel_dims(settings.parallel, "cpu", settings.budget)
-    strategy = Strategy(
-        dims, model, planned.objective, activation_checkpointing="none", compile_blocks=False,
-        precision=settings.device.precision,
-    )  # fmt: skip
-    step = Step(settings, planned, model, strategy)
+    strategy = build(settings, planned, dims).strategy
+    step = Step(settings, planned, strategy.model, strategy)
     step.make_optimizer()
     step.run()
     with Traffic() as traffic:

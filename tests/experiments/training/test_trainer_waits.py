@@ -11,7 +11,8 @@ import torch
 
 from architectures.layers.embedding import Embedding
 from experiments.objectives.objective import View
-from experiments.run.plan import build_model, plan
+from experiments.run.build import build
+from experiments.run.plan import plan
 from experiments.training.parallel.device_mesh import ParallelDims
 from experiments.training.trainer import Trainer
 from tests.experiments import commands
@@ -23,13 +24,11 @@ def trainer_of(folder: Path, *words: str) -> Trainer:
     planned = plan(settings)
     return Trainer(
         settings,
-        model=build_model(settings, planned).train(),
-        objective=planned.objective,
+        strategy=build(settings, planned, ParallelDims()).strategy,
         task=planned.task,
         folder=Mock(checkpoints=folder),
         tracker=Mock(),
         console=Mock(),
-        dims=ParallelDims(),
         flops_per_token=1.0,
         interruptions=Mock(),
         lock=Mock(),

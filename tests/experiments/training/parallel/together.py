@@ -43,10 +43,16 @@ def train_together(size: int, cases: Cases, desk: Path) -> dict[str, Path]:
     """
     desk.mkdir(parents=True, exist_ok=True)
     (desk / "cases.json").write_text(json.dumps(cases))
+    run_together(size, "tests.experiments.training.parallel.together", str(desk))
+    return {name: Path(folder) for name, folder in json.loads((desk / "folders.json").read_text()).items()}
+
+
+def run_together(size: int, module: str, *words: str, seconds: float = 3600) -> list[str]:
+    """What ``python -m module words`` prints in each of several processes. Fails if any fails."""
     port = free_port()
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.experiments.training.parallel.together", str(desk)],
+            [sys.executable, "-m", module, *words],
             env=environment(rank, size, port),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -55,9 +61,9 @@ def train_together(size: int, cases: Cases, desk: Path) -> dict[str, Path]:
         )
         for rank in range(size)
     ]
-    printed = [process.communicate(timeout=3600)[0] for process in processes]
+    printed = [process.communicate(timeout=seconds)[0] for process in processes]
     assert all(process.returncode == 0 for process in processes), "\n\n".join(printed)
-    return {name: Path(folder) for name, folder in json.loads((desk / "folders.json").read_text()).items()}
+    return printed
 
 
 def start_together(size: int, *words: str, **more: str) -> list[subprocess.Popen[str]]:
