@@ -16,8 +16,9 @@ from pathlib import Path
 
 import torch
 from machine import as_markdown, machine_line, settle
-from overhead import build, compose
+from overhead import compose
 
+from experiments.run.build import build_model
 from experiments.run.plan import plan
 from experiments.training.loss import Loss
 from experiments.training.lr_schedule import set_learning_rate
@@ -48,7 +49,7 @@ def train(family: str, steps: int) -> list[float]:
         "device=cpu",
     )
     planned = plan(settings)
-    model = build(settings, planned)
+    model = build_model(settings, planned)
     optimizer = settings.optimizer.build(model)
     loss_of = Loss(model, planned.objective, settings.device.precision)
     found = []
