@@ -20,7 +20,7 @@ from tests.architectures.pretrained.folders import DECODERS, ENCODER_DECODERS, m
 from tests.architectures.pretrained.test_damaged_folders import DAMAGE, make_whole
 from tests.experiments.evaluation.downstream.folder_scores import FAMILIES as SCORED
 from tests.experiments.evaluation.downstream.folder_scores import scores
-from tests.experiments.folder_texts import chats, ours, quoted, theirs
+from tests.experiments.folder_texts import ALONE, chats, ours, quoted, theirs
 
 PAGE = ROOT / "docs" / "models" / "hugging_face.md"
 PROMPTS = ["the cat", "a dog ran to the house", "<|im_start|>user the  added"]
@@ -87,8 +87,10 @@ def stop_text(folder: Path) -> bool | None:
     return found == theirs(folder, PROMPTS[:1], stop_strings=[piece])
 
 
-def beams(folder: Path) -> bool:
-    """Beam search with settings of its own."""
+def beams(folder: Path) -> bool | None:
+    """Beam search with settings of its own; None where their library refuses it."""
+    if hf.AutoConfig.from_pretrained(folder).model_type in ALONE:
+        return None
     words = ("beam.num_beams=3", "beam.length_penalty=0.5", "beam.early_stopping=full", "max_tokens=12")
     return ours(folder, quoted(PROMPTS[:2]), *words) == theirs(
         folder, PROMPTS[:2], **{**BEAMS, "max_new_tokens": 12}

@@ -14,8 +14,9 @@ from experiments.generate import generate
 from tests.architectures.pretrained.folders import EAGER
 from tests.experiments import commands
 
-READS_PADDING = ("xlstm",)
-"""Kinds of models whose class in their library takes no mask, and reads padding as tokens."""
+ALONE = ("xlstm",)
+"""Kinds of models whose class in their library takes no mask, so that it reads padding as tokens, and has a
+cache that beam search cannot reorder, and refuses it."""
 
 
 def ours(folder: Path, *words: str) -> list[str]:
@@ -30,7 +31,7 @@ def ours(folder: Path, *words: str) -> list[str]:
 def theirs(folder: Path, prompts: list[str], *, skip: bool = False, **settings: Any) -> list[str]:
     """The texts that their library generates in one batch, if it can; ``skip`` leaves the prompt out."""
     config = hf.AutoConfig.from_pretrained(folder)
-    if config.model_type in READS_PADDING and len(prompts) > 1:
+    if config.model_type in ALONE and len(prompts) > 1:
         return [theirs(folder, [prompt], skip=skip, **settings)[0] for prompt in prompts]
     tokenizer, seq2seq = hf.AutoTokenizer.from_pretrained(folder), config.is_encoder_decoder
     kind = hf.AutoModelForSeq2SeqLM if seq2seq else hf.AutoModelForCausalLM

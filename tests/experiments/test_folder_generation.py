@@ -128,6 +128,11 @@ def test_a_conversation_is_rendered_by_the_chat_template(
     assert ours(folder, words, "max_tokens=12") == [expected]
     with pytest.raises(ConfigError, match="must have a role and a content"):
         ours(folder, "messages=[{role: user}]")
+    with pytest.raises(ConfigError, match="messages: 'hello' must be a list"):
+        ours(folder, "messages=hello")
+    template.write_text("{{ 1 + 'a' }}")
+    with pytest.raises(ConfigError, match=r"the chat template of .* refuses them: unsupported operand"):
+        ours(folder, words)
     write_json(folder / "tokenizer_config.json", chat_template=None)
     template.unlink(missing_ok=True)
     with pytest.raises(DataError, match=r"it has no chat template \(chat_template.jinja\): give prompt=TEXT"):

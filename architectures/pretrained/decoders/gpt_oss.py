@@ -15,7 +15,7 @@ from architectures.layers.positions import PositionsConfig
 from architectures.pretrained.checkpoint import Blueprint, required_value, supported_value
 from architectures.pretrained.decoders.llama import COMMON, decoder_config
 from architectures.pretrained.decoders.moe import Mixture
-from architectures.pretrained.rope_config import read_rope
+from architectures.pretrained.rope_config import read_rope, rope_parameters
 from architectures.pretrained.sliding_window import attention_types, read_layer_types, write_layer_types
 from architectures.pretrained.tensor_rules import Alternating, Rule, Same, Transposed, linear
 from architectures.pretrained.transformer_rules import ATTENTION
@@ -76,6 +76,9 @@ class GptOss(Mixture):
     def read_positions(cls, hf: dict[str, Any]) -> PositionsConfig:
         if not hf.get("rope_parameters") and not hf.get("rope_scaling"):
             hf = hf | {"rope_parameters": YARN}
+        rope = rope_parameters(hf)
+        if rope.get("rope_type", "default") != "default":  # theirs broadcasts angles of a part of a head
+            supported_value(rope, "partial_rotary_factor", None, 1.0)
         return read_rope(hf, max_length=hf["max_position_embeddings"], base=150000.0)
 
     @classmethod

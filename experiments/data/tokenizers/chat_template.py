@@ -20,6 +20,9 @@ from experiments.runtime.errors import ConfigError, DataError
 
 TEMPLATE, SETTINGS = "chat_template.jinja", "tokenizer_config.json"
 
+MISTAKES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
+"""What the expressions of a template may raise."""
+
 
 def render_messages(folder: Path, messages: Sequence[Any]) -> str:
     """Return the text of a conversation whose next turn is the model's, by the template of a folder.
@@ -30,6 +33,8 @@ def render_messages(folder: Path, messages: Sequence[Any]) -> str:
         ConfigError: the messages are no list of roles and contents, or the template refuses them.
         DataError: the folder has no chat template, or it cannot be read.
     """
+    if not isinstance(messages, list | tuple):
+        raise ConfigError(f"messages: {messages!r} must be a list: [{{role: user, content: Hi}}]")
     for message in messages:
         if not isinstance(message, dict) or not {"role", "content"} <= set(message):
             raise ConfigError(
@@ -37,10 +42,11 @@ def render_messages(folder: Path, messages: Sequence[Any]) -> str:
             )
     names = special_names(folder)
     extra = read_json(folder / SETTINGS).get("additional_special_tokens")
+    template = read_template(folder)
     try:
         return (
             _environment()
-            .from_string(read_template(folder))
+            .from_string(template)
             .render(
                 messages=[dict(message) for message in messages],
                 add_generation_prompt=True,
@@ -50,7 +56,7 @@ def render_messages(folder: Path, messages: Sequence[Any]) -> str:
                 **({"additional_special_tokens": extra} if extra else {}),
             )
         )
-    except TemplateError as error:
+    except (TemplateError, *MISTAKES) as error:
         raise ConfigError(f"messages: the chat template of {folder} refuses them: {error}") from None
 
 

@@ -276,6 +276,11 @@ def test_what_no_family_expresses_is_named(config: MoEConfig, message: str) -> N
         ("deepseek v2", {"norm_topk_prob": True}, "norm_topk_prob=True is not supported"),
         ("deepseek v3", {"scoring_func": "softmax"}, "scoring_func='softmax' is not supported"),
         ("gpt-oss", {"swiglu_alpha": 1.0}, r"swiglu_alpha=1\.0 is not supported, only 1\.702"),
+        (
+            "gpt-oss",
+            {"rope_parameters": YARN | {"partial_rotary_factor": 0.5}},
+            r"partial_rotary_factor=0\.5 is not supported, only None or 1\.0",
+        ),
         ("gpt-oss", {"sliding_window": None}, "sliding_window is missing"),
         (
             "gpt-oss",
