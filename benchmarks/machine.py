@@ -31,12 +31,20 @@ def machine_line() -> str:
     )
 
 
+INSTRUCTIONS = {"avx512f": "AVX-512", "avx512_bf16": "bfloat16", "amx_bf16": "AMX"}
+"""What tells processors of one name apart, which a virtual machine often gives to several."""
+
+
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
+    except OSError:
         return platform.processor() or platform.machine()
+    found = dict(line.split(":", 1) for line in lines if ":" in line)
+    known = {name.strip(): value.split() for name, value in found.items()}
+    name = " ".join(known.get("model name", [])) or platform.machine()
+    has = [word for flag, word in INSTRUCTIONS.items() if flag in known.get("flags", [])]
+    return f"{name} ({' '.join(has)})" if has else name
 
 
 def commit() -> str:

@@ -6,9 +6,11 @@ give the same logits, which is checked before anything is timed.
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +21,9 @@ from torch import Tensor, nn
 
 from architectures.backbone import Backbone
 from architectures.kernels.pointwise import cross_entropy
+from architectures.layers.block import Block
 from architectures.pretrained import load_folder
+from experiments.training.parallel.block_wrapping import compile_block
 
 TOLERANCE = 1e-4
 """Largest difference of two logits that are meant to be equal, over the largest logit."""
@@ -49,6 +53,8 @@ class Peer:
     module: nn.Module
     logits: Callable[..., Tensor]
     """Tokens (B, T) to logits (B, T, V); (1, N, V) where it can leave out what is not in ``scored_BT``."""
+    before: Callable[[], object] = int
+    """What is set before each step."""
     sparse: bool = False
     """Whether it can."""
     loss: Callable[[Tensor, Tensor], Tensor] = torch_loss
@@ -57,6 +63,8 @@ class Peer:
     """Whether it computes in bfloat16 under autocast; else a part of it stays in float32."""
     once: bool = False
     """Too slow for more than one round."""
+    compiled: bool = False
+    """Whether it runs under ``torch.compile``, whose work is in the first steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +80,13 @@ class Pair:
         return self.ours.module
 
 
-def make_pair(family: str, shape: Shape, *, extra: bool = True, silent: int = 0) -> Pair:
+def make_pair(
+    family: str, shape: Shape, *, extra: bool = True, silent: int = 0, compiled: bool = False
+) -> Pair:
     """Our model and its peers, those of ``EXTRA`` among them if wanted.
 
-    The logits of ``silent`` tokens, the last ones, are 0 for any input.
+    The logits of ``silent`` tokens, the last ones, are 0 for any input. ``compiled``: each peer also whole
+    under ``torch.compile``, and ours with compiled blocks as ``trainer.compile=blocks`` trains it.
 
     Raises:
         ValueError: our model does not give the logits of the one it was read from.
@@ -89,17 +100,42 @@ def make_pair(family: str, shape: Shape, *, extra: bool = True, silent: int = 0)
         module.save_pretrained(folder)  # type: ignore[operator]
         model = load_folder(Path(folder))
 
-    def run(tokens_BT: Tensor, scored_BT: Tensor | None = None) -> Tensor:
-        return run_ours(model, tokens_BT, scored_BT)
-
-    ours = Peer(name="ours", module=model, logits=run, loss=own_loss, sparse=True)
-    theirs = list(of_transformers(family, module, shape))
+    ours = our_peer("ours", model)
+    theirs = list(of_transformers(family, module))
     check_equal(family, ours, theirs[0], shape)
     if extra and family in EXTRA:
         package, make = EXTRA[family]
         if find_spec(package) is not None:
             theirs += make(shape)
+    if compiled:
+        blocks = copy.deepcopy(model)
+        for block in blocks.modules():
+            if isinstance(block, Block):
+                compile_block(block)
+        theirs += [compile_peer(peer) for peer in theirs if not peer.once]
+        theirs.append(replace(our_peer(OURS_COMPILED, blocks), compiled=True))
     return Pair(ours=ours, theirs=theirs)
+
+
+OURS_COMPILED = "ours, compiled blocks"
+"""Our own model beside itself: no peer to be faster than."""
+
+
+def our_peer(name: str, model: Backbone) -> Peer:
+    def run(tokens_BT: Tensor, scored_BT: Tensor | None = None) -> Tensor:
+        return run_ours(model, tokens_BT, scored_BT)
+
+    return Peer(name=name, module=model, logits=run, loss=own_loss, sparse=True)
+
+
+def compile_peer(peer: Peer) -> Peer:
+    """The same weights in one graph, or as few as the compiler makes of it."""
+    return replace(
+        peer,
+        name=f"{peer.name}, compiled",
+        logits=torch.compile(peer.logits),
+        compiled=True,
+    )
 
 
 def run_ours(model: Backbone, tokens_BT: Tensor, scored_BT: Tensor | None = None) -> Tensor:
@@ -108,7 +144,7 @@ def run_ours(model: Backbone, tokens_BT: Tensor, scored_BT: Tensor | None = None
     return model(tokens_BT, source_BS=source_BS, scored_BT=scored_BT).logits_BTV
 
 
-def of_transformers(family: str, module: nn.Module, shape: Shape) -> Iterator[Peer]:
+def of_transformers(family: str, module: nn.Module) -> Iterator[Peer]:
     """The model of transformers; one of experts in two of the three ways that it can run them in.
 
     The third, ``batched_mm``, copies the weights of an expert for each token: on a CPU a step took ninety
@@ -132,12 +168,9 @@ def of_transformers(family: str, module: nn.Module, shape: Shape) -> Iterator[Pe
         yield Peer(name="transformers", module=module, logits=run, once=family == "mamba")
         return
     for way in ("grouped_mm", "eager"):
-
-        def run_so(x: Tensor, way: str = way) -> Tensor:
-            module.set_experts_implementation(way)  # type: ignore[operator]
-            return run(x)
-
-        yield Peer(name=f"transformers, {way}", module=module, logits=run_so, mixed=way == "eager")
+        choose = partial(module.set_experts_implementation, way)  # type: ignore[arg-type]
+        mixed = way == "eager"
+        yield Peer(name=f"transformers, {way}", module=module, logits=run, before=choose, mixed=mixed)
 
 
 def x_transformers(shape: Shape) -> list[Peer]:

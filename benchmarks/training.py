@@ -10,7 +10,9 @@ the harness's for ours, and PyTorch's for the others. Nobody has dropout. All mo
 process and take turns step by step, in an order that rotates, so that a machine that slows down slows all;
 the first two rounds are not counted. Printed are the medians, and how many times as fast ours is as each
 peer, with the quartiles of that ratio over the rounds; and the share that our model's FLOPs have of the rate
-of a matrix product in the same precision, measured between the rounds.
+of a matrix product in the same precision, measured between the rounds. With ``--compiled`` peers also run
+under ``torch.compile``, and ours with compiled blocks; what their first step took longer than the others is
+printed apart.
 """
 
 from __future__ import annotations
@@ -44,8 +46,11 @@ class Trained:
         self.module = peer.module.train()
         self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=1e-4, fused=True)
         self.seconds: list[float] = []
+        self.first = 0.0
+        """Seconds of the first step, in which a compiled model is compiled."""
 
     def step(self, tokens_BT: Tensor, target_BT: Tensor, bf16: bool) -> None:
+        self.peer.before()
         begin = time.perf_counter()
         self.loss(tokens_BT, target_BT, bf16).backward()
         torch.nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
@@ -63,9 +68,12 @@ class Trained:
         return self.peer.loss(logits_BTV.flatten(0, 1), target_N)
 
 
-def measure(family: str, shape: Shape, batch: int, bf16: bool, rounds: int) -> dict[str, Any]:
+def measure(
+    family: str, shape: Shape, batch: int, bf16: bool, rounds: int, *, compiled: bool = False
+) -> dict[str, Any]:
     """One row: the medians of all, ratios, and the share of the rate of a matrix product."""
-    pair = make_pair(family, shape)
+    torch.compiler.reset()
+    pair = make_pair(family, shape, compiled=compiled)
     kept = [peer for peer in pair.theirs if not peer.once or shape.length <= SLOW]
     models = [Trained(peer) for peer in (pair.ours, *kept)]
     tokens_BT, target_BT = (torch.randint(shape.vocab_size, (batch, shape.length)) for _ in range(2))
@@ -81,6 +89,7 @@ def measure(family: str, shape: Shape, batch: int, bf16: bool, rounds: int) -> d
         rates.append(matmul_rate(CPU, torch.bfloat16 if bf16 else torch.float32))
     for model in models:
         if not model.peer.once:
+            model.first = model.seconds[0]
             del model.seconds[:WARM]
     flops = step_flops(pair, batch, shape.length, float((target_BT != UNSCORED).float().mean()))
     return row(pair, models, max(rates), flops)
@@ -110,6 +119,8 @@ def row(pair: Pair, models: list[Trained], rate: float, flops: float) -> dict[st
             "rounds": len(other.seconds),
             "mixed": other.peer.mixed,
         }
+        if other.peer.compiled:
+            peers[other.peer.name]["compile_seconds"] = other.first - statistics.median(other.seconds)
     first, _, third = quartiles(ours.seconds)
     return {
         "seconds": median,
@@ -133,6 +144,7 @@ def line(found: dict[str, Any]) -> list[str]:
     low, high = (1000 * x for x in found["seconds_quartiles"])
     ratios = [
         f"{peer['ratio']:.2f} ({peer['ratio_quartiles'][0]:.2f} to {peer['ratio_quartiles'][1]:.2f}) {name}"
+        + (f" in {peer['compile_seconds']:.0f} s" if "compile_seconds" in peer else "")
         for name, peer in found["peers"].items()
     ]
     names = ("family", "d_model", "length", "vocab_size", "precision")
@@ -152,7 +164,8 @@ def main() -> None:
     found = []
     for family, shape, precision in cells(args):
         batch = max(1, args.tokens // shape.length)
-        measured = measure(family, shape, batch, precision == "bf16", args.rounds)
+        half = precision == "bf16"
+        measured = measure(family, shape, batch, half, args.rounds, compiled=args.compiled)
         known = {"family": family, **vars(shape), "batch_size": batch, "precision": precision}
         found.append({**known, "threads": args.threads, **measured})
         page.note("training", found)
@@ -174,6 +187,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=2048, help="of a step")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=7, help="that count")
+    parser.add_argument("--compiled", action="store_true", help="peers under torch.compile too")
     add_outputs(parser)
     return read_arguments(parser)
 

@@ -248,9 +248,58 @@ def test_both_write_the_same_tokens_and_a_goal_counts_what_reaches_it(tmp_path: 
 
     goals = list(decoding_goals({"generation": found}))
     assert len(goals) == (3 if share is None else 4)
-    half = Goal(what="x", limit=3.0, cells={"a": 2.0, "b": 4.0})
-    assert half.row() == ["x", "at least 3.00", "3.00 (2.00 to 4.00)", "in part, 1 of 2"]
-    assert Goal(what="x", limit=0.02, most=True, percent=True, cells={"a": 0.01}).row()[2:] == ["1.0%", "met"]
+    half = Goal(what="x", limit=3.0, cells={"a": 2.0, "b": 4.0}, part="generation")
+    assert half.row("a") == ["x", "at least 3.00", "3.00 (2.00 to 4.00)", "in part, 1 of 2", "a"]
+    share = Goal(what="x", limit=0.02, most=True, percent=True, cells={"a": 0.01}, part="harness")
+    assert share.row("b")[2:] == ["1.0%", "met", "b"]
+
+
+def test_compiled_peers_count_for_the_fastest_and_our_compiled_blocks_do_not() -> None:
+    from goals import attention_goals, blocks_over_plain, compiled_goals, fastest_peer
+
+    peers = {
+        "transformers": {"ratio": 1.3, "mixed": True},
+        "transformers, compiled": {"ratio": 1.1, "mixed": True},
+        "transformers, grouped_mm": {"ratio": 0.7, "mixed": False},
+        "ours, compiled blocks": {"ratio": 0.8, "mixed": True},
+    }
+    row = {"family": "moe", "d_model": 64, "length": 32, "vocab_size": 9, "peers": peers}
+    assert fastest_peer({**row, "precision": "bf16"}) == 1.1
+    assert fastest_peer({**row, "precision": "fp32"}) == 0.7
+    assert blocks_over_plain(row) == pytest.approx(1.25)
+    goals = list(compiled_goals({"compiled": {"training": [{**row, "precision": "bf16"}]}}))
+    assert [(goal.limit, goal.met) for goal in goals] == [(1.1, 1), (1.0, 1)]
+    measured = {"mask": "causal", "length": 256, "precision": "bf16", "training": 1.6}
+    rows = [{**measured, "takes_training": takes} for takes in (True, False)]
+    assert [goal.cells for goal in attention_goals({"attention": {"attention": rows}})] == [
+        {"causal, T 256": 1.6}
+    ]
+
+
+def test_attention_is_measured_beside_pytorch_and_says_where_a_model_takes_it(tmp_path: Path) -> None:
+    numbers = tmp_path / "numbers.json"
+    done = subprocess.run(
+        [
+            sys.executable, str(FOLDER / "attention.py"), "--threads", "1", "--json", str(numbers),
+            "--lengths", "16", "128", "--tokens", "256", "--heads", "2", "--head-dim", "16", "--turns", "1",
+        ],
+        cwd=ROOT, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(numbers.read_text())["attention"]
+    assert len(rows) == 7 * 2 * 2
+    for row in rows:
+        assert row["training"] > 0 < row["forward"]
+        # What the kernel keeps: the output and a number for each query, and of a mask a byte for each score.
+        size = 4 if row["precision"] == "fp32" else 2
+        heads, tokens = row["heads"], row["batch_size"] * row["length"]
+        least = tokens * heads * (row["head_dim"] * size + 4)
+        assert least <= row["kept_bytes"]["ours"] <= least + tokens * row["length"] + 4096
+    by_case = {(row["mask"], row["precision"], row["length"]): row for row in rows}
+    assert by_case["causal", "fp32", 128]["takes_training"]
+    assert not by_case["causal", "fp32", 16]["takes_training"]
+    assert not by_case["none", "fp32", 128]["takes_training"]
+    assert not by_case["causal", "bf16", 128]["takes_forward"]
 
 
 def test_losses_are_held_against_those_of_before() -> None:
