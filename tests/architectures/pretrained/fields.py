@@ -160,7 +160,7 @@ def try_field(folder: Path, base: dict[str, Any], key: str, name: str, before: T
         if expected is not None:
             outcome.tried = True
             if compare(folder, f"{key}={value}", base, kind, expected, outcome):
-                outcome.followed |= bool((expected - before).abs().max() > 1e-4 * before.abs().max())
+                outcome.followed |= not torch.allclose(expected, before, rtol=1e-5, atol=1e-6)
     for settings in [{key: value} for value in values] + FITTING.get(key, []):
         if outcome.followed or outcome.redrawn or (outcome.tried and not outcome.refused):
             break
