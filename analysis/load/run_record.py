@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic_core import from_json
 
 from analysis.load.run_config import UnreadableError, flat_config
 from experiments.config.legacy import upgrade
@@ -68,18 +71,42 @@ def read_run(folder: Path) -> RunRecord:
     # A step that a resumed run went through twice counts as it was the last time.
     last = {_place(line): line for line in lines if line.get("kind") in CURVES}
     curve = [line for _, line in sorted(last.items(), key=lambda item: item[0])]
-    keys = dict.fromkeys(key for line in curve for key in line if key != "kind")
     return RunRecord(
         row=_run_row(folder, curve, corrupt),
         kinds=[line["kind"] for line in curve],
-        points={key: _numbers([line.get(key) for line in curve]) for key in keys},
+        points=_points(curve),
     )
+
+
+def _points(curve: list[dict[str, Any]]) -> dict[str, npt.NDArray[np.float64]]:
+    """Return the numbers of each key but ``kind``; lines of the same keys are converted together."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for place, line in enumerate(curve):
+        groups.setdefault(tuple(line), []).append(place)
+    rows = {key: row for row, key in enumerate(dict.fromkeys(chain(*groups))) if key != "kind"}
+    table = np.full((len(rows) + 1, len(curve)), np.nan)
+    for layout, places in groups.items():
+        keys = [key for key in layout if key != "kind"]
+        values = [list(map(itemgetter(key), map(curve.__getitem__, places))) for key in keys]
+        table[np.ix_([rows[key] for key in keys], places)] = _number_table(values, len(places))
+    return {key: table[row] for key, row in rows.items()}
+
+
+def _number_table(values: list[list[Any]], width: int) -> npt.NDArray[np.float64]:
+    try:
+        return np.array(values, dtype=np.float64).reshape(len(values), width)
+    except (TypeError, ValueError):  # neither numbers nor None nor text such as "nan"
+        numbers = [[_number(value) for value in row] for row in values]
+        return np.array(numbers, dtype=np.float64).reshape(len(values), width)
 
 
 def _place(line: dict[str, Any]) -> tuple[str, float]:
     """Kind and step of a point; one without a step comes last."""
-    step = _number(line.get("step"))
-    return line["kind"], math.inf if math.isnan(step) else step
+    step = line.get("step")
+    if type(step) is not int:
+        step = _number(step)
+        step = math.inf if math.isnan(step) else step
+    return line["kind"], step
 
 
 def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[str, Any]:
@@ -90,7 +117,8 @@ def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[st
         study_keys = flat_config(folder, ("study", "optimizer"))
     except UnreadableError as error:
         result, provenance, study_keys = {"status": "unreadable", "message": str(error)}, {}, {}
-    damaged = damaged_files(result, {name: _bytes(folder / name) for name in HASHED})
+    hashed = result.get("files") or {}
+    damaged = damaged_files(result, {name: _bytes(folder / name) for name in HASHED if name in hashed})
     cell, digest = folder.parent.name.rsplit("-", 1)
     data, git = provenance.get("data") or {}, provenance.get("git") or {}
     row: dict[str, Any] = {
@@ -229,12 +257,22 @@ def _bytes(path: Path) -> bytes | None:
 
 
 def _lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The JSON objects of a JSONL file, and how many lines were none: a killed run ends mid-line."""
+    """The JSON objects of a JSONL file, and how many lines were none: a killed run ends mid-line.
+
+    Where all lines look whole, they are read as one list, which is several times as fast.
+    """
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return [], 0
     lines = [line for line in lines if line.strip()]
+    if all(line[0] == "{" and line[-1] == "}" for line in lines):
+        try:
+            found = from_json(f"[{','.join(lines)}]")
+        except ValueError:
+            found = []
+        if len(found) == len(lines) and all(type(row) is dict for row in found):
+            return found, 0
     rows = [row for line in lines if isinstance(row := _object(line), dict)]
     return rows, len(lines) - len(rows)
 
@@ -244,13 +282,6 @@ def _object(line: str) -> Any:
         return json.loads(line)
     except (ValueError, RecursionError):
         return None
-
-
-def _numbers(values: list[Any]) -> npt.NDArray[np.float64]:
-    try:
-        return np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):  # neither numbers nor None nor text such as "nan"
-        return np.array([_number(value) for value in values])
 
 
 def _number(value: Any) -> float:
