@@ -105,7 +105,10 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--megabytes", type=float, default=2000.0)
     parser.add_argument("--shards", type=int, default=14)
+    parser.add_argument("--row-group", type=int, default=ROW_GROUP)
     options = parser.parse_args()
-    documents = write_corpus(options.folder, megabytes=options.megabytes, shards=options.shards)
+    documents = write_corpus(
+        options.folder, megabytes=options.megabytes, shards=options.shards, row_group=options.row_group
+    )
     size = sum(path.stat().st_size for path in options.folder.rglob("*.parquet"))
     print(f"{documents:,} documents, {size / 1e6:,.0f} MB of Parquet in {options.folder}")

@@ -11,13 +11,16 @@ it kills its workers 30 seconds after a signal and hides their exit code.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from experiments.runtime.errors import CheckpointError, ConfigError, Preempted, RunError
@@ -27,6 +30,7 @@ from slurm.submission import read_submission
 
 EXIT_TIMEOUT = 90
 """Seconds that processes of a run may take to exit after the first one: rank 0 writes the result."""
+MPS = "nvidia-cuda-mps-control"
 PORTS = (15000, 10000)
 """First rendezvous port and number of ports, below the range of ephemeral ports."""
 
@@ -46,6 +50,29 @@ def step(words: Sequence[str], environment: Mapping[str, str], packed: bool) -> 
     if processes == 1:
         return [*command, "--ntasks=1", *train]
     return [*command, f"--ntasks={processes}", "bash", "-c", EXPORT_RANK, "rank", *train]
+
+
+@contextlib.contextmanager
+def shared_gpu(environment: dict[str, str]) -> Iterator[dict[str, str]]:
+    """Give the environment of runs whose kernels share the GPUs of this job at once, by NVIDIA's MPS.
+
+    Without MPS, where there is none or its server does not start, the processes take turns on a GPU.
+    """
+    if not environment.get("CUDA_VISIBLE_DEVICES") or shutil.which(MPS, path=environment.get("PATH")) is None:
+        yield environment
+        return
+    with tempfile.TemporaryDirectory(prefix="archbench-mps-") as folder:
+        shared = environment | {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        started = subprocess.run([MPS, "-d"], env=shared, input="", capture_output=True, text=True)
+        if started.returncode != 0:
+            log(f"runs take turns on the GPU: {MPS} failed ({started.stderr.strip() or started.returncode})")
+            yield environment
+            return
+        log("runs share the GPU by MPS")
+        try:
+            yield shared
+        finally:
+            subprocess.run([MPS], env=shared, input="quit\n", capture_output=True, text=True)
 
 
 class Job:
@@ -68,12 +95,13 @@ class Job:
         if packed := len(self.runs) > 1:
             share = max(1, int(environment.get("SLURM_CPUS_PER_TASK", 1)) // len(self.runs))
             environment.setdefault("OMP_NUM_THREADS", str(share))
-        for words in self.runs:
-            if not self.received_signals:
-                self.steps.append(subprocess.Popen(step(words, environment, packed), env=environment))
-        if signal.SIGUSR1 in self.received_signals:
-            self._forward(signal.SIGUSR1, None)  # again, for a step that was just being started
-        codes = [128 - code if code < 0 else code for code in (each.wait() for each in self.steps)]
+        with shared_gpu(environment) if packed else contextlib.nullcontext(environment) as environment:
+            for words in self.runs:
+                if not self.received_signals:
+                    self.steps.append(subprocess.Popen(step(words, environment, packed), env=environment))
+            if signal.SIGUSR1 in self.received_signals:
+                self._forward(signal.SIGUSR1, None)  # again, for a step that was just being started
+            codes = [128 - code if code < 0 else code for code in (each.wait() for each in self.steps)]
         return codes + [Preempted.exit_code] * (len(self.runs) - len(codes))  # never begun
 
     def _forward(self, number: int, frame: object) -> None:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from architectures.kernels.backend import import_problem
 from architectures.layers.attention.functional import Scores, attend
 from architectures.layers.context import Context
-from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.experts import Experts
 from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
@@ -121,7 +120,9 @@ def test_fused_experts_are_the_loop_over_experts(way: str, device: torch.device)
     def make(dispatch: str) -> Experts:
         torch.manual_seed(0)
         config = ExpertsConfig(num_experts=8, experts_per_token=2, dispatch=dispatch)
-        return Experts(64, 128, FeedForwardConfig(), config).to(device)
+        layer = Experts(64, 128, config)
+        layer.initialise(1)
+        return layer.to(device)
 
     loop, fused = make("loop"), make(way)
     fused.load_state_dict(copy.deepcopy(loop.state_dict()))

@@ -10,7 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from architectures.backbone import Backbone
 from architectures.backbones.stack import Stack
@@ -115,6 +119,37 @@ def test_compiled_blocks_are_the_blocks(family: str, device: torch.device) -> No
         if other.grad is not None:
             scale = other.grad.abs().max().clamp_min(1e-3)
             assert ((own.grad - other.grad).abs().max() / scale).item() < 1e-2, name
+
+
+@pytest.fixture
+def process_group(device: torch.device) -> Iterator[None]:
+    """Of this process alone; a run by one process makes none."""
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", ["decoder", "mamba2", "moe"])
+def test_blocks_sharded_by_fsdp2_on_one_gpu_are_the_blocks(
+    name: str, device: torch.device, process_group: None
+) -> None:
+    plain = copy.deepcopy(lively(name)).float().to(device)
+    sharded = copy.deepcopy(plain)
+    mesh = init_device_mesh(device.type, (1,))
+    assert isinstance(sharded, Stack)
+    for block in sharded._blocks():
+        fully_shard(block, mesh=mesh)
+    fully_shard(sharded, mesh=mesh)
+    inputs = moved(random_inputs(plain, 2, LENGTH), device)
+    losses = [loss_of(model, inputs, torch.float32) for model in (plain, sharded)]
+    for loss in losses:
+        loss.backward()
+    torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-4)
+    for (key, own), other in zip(sharded.named_parameters(), plain.parameters(), strict=True):
+        if other.grad is not None:
+            assert isinstance(own.grad, DTensor), key
+            assert share(own.grad.full_tensor(), other.grad.cpu()) < 1e-4 or other.grad.norm() < 1e-3, key
 
 
 @pytest.mark.parametrize("name", ["decoder", "mamba", "mamba2", "gated_deltanet", "moe"])

@@ -78,7 +78,17 @@ def test_tasks_of_an_array_write_what_one_process_does(
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     made = tmp_path / "made"
     subprocess.run(
-        [sys.executable, "benchmarks/made_corpus.py", str(made), "--megabytes", "24", "--shards", "3"],
+        [
+            sys.executable,
+            "benchmarks/made_corpus.py",
+            str(made),
+            "--megabytes",
+            "6",
+            "--shards",
+            "3",
+            "--row-group",
+            "200",
+        ],
         cwd=ROOT,
         check=True,
     )
@@ -114,6 +124,7 @@ def test_tasks_of_an_array_write_what_one_process_does(
     assert " 0 of them now" not in said, "the killed task left nothing to be made"
     assert "ready; examples" in said
 
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     jobs.module("experiments.prepare", *words, f"task.cache_dir={alone}", "processes=1")
     files = [{path.name: path.read_bytes() for path in folder.glob("*/*")} for folder in (cache, alone)]
     assert set(files[0]) == {"train.bin", "validation.bin", "test.bin", "meta.json"}

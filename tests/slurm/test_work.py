@@ -54,6 +54,46 @@ def commands(folder: Path, **scripts: str) -> str:
     return str(folder)
 
 
+MPS = 'echo "$@ $(cat) $CUDA_MPS_PIPE_DIRECTORY" >> CALLS'
+"""A stand-in for NVIDIA's control command, which notes its words, its input, and the folder of its pipes."""
+
+
+def test_packed_runs_share_a_gpu_by_mps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = tmp_path / "calls"
+    path = commands(tmp_path, **{work.MPS: MPS.replace("CALLS", str(calls))}) + ":/usr/bin:/bin"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("PATH", path)
+    given = {"PATH": path, "CUDA_VISIBLE_DEVICES": "0"}
+    with work.shared_gpu(given) as environment:
+        folder = environment["CUDA_MPS_PIPE_DIRECTORY"]
+        assert Path(folder).is_dir()
+        assert environment == given | {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        assert calls.read_text().split() == ["-d", folder]
+    assert calls.read_text().split() == ["-d", folder, "quit", folder]
+    assert not Path(folder).exists()
+    assert capsys.readouterr().out == "[job 7] runs share the GPU by MPS\n"
+
+
+@pytest.mark.parametrize("case", ["no gpu", "no mps", "it fails"])
+def test_without_mps_runs_take_turns(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    if case != "no mps":
+        commands(tmp_path, **{work.MPS: "echo no permission >&2; exit 1"})
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    given = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CUDA_VISIBLE_DEVICES": "" if case == "no gpu" else "0"}
+    with work.shared_gpu(given) as environment:
+        assert environment == given
+    said = capsys.readouterr().out
+    if case == "it fails":
+        assert said == f"[job 7] runs take turns on the GPU: {work.MPS} failed (no permission)\n"
+    else:
+        assert said == ""
+
+
 def test_without_slurms_commands_the_person_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,7 @@
 """One real step of one of several processes: ``python -m tests.experiments.simulate.real_step FILE WORDS``.
 
-The process of rank 0 writes the bytes that it exchanged into FILE.
+The process of rank 0 writes into FILE the bytes that it exchanged, and the most that its tensors took, as
+PyTorch's allocator reported it to the profiler.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ import sys
 from pathlib import Path
 
 import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.profiler import ProfilerActivity, profile
 
+from architectures.kernels.cpu import build as kernels
 from experiments.run.build import build
 from experiments.run.plan import plan
 from experiments.simulate.step import Step
@@ -21,8 +26,14 @@ from tests.experiments import commands
 
 
 def main() -> None:
-    """Take two steps, and count the second."""
+    """Take three steps: the first makes the moments, the second is counted, the third is weighed."""
     collectives.start(torch.device("cpu"))
+    with kernels.switched_off("a simulation has no compiled kernels"):
+        steps()
+    collectives.stop()
+
+
+def steps() -> None:
     settings = commands.settings(*sys.argv[2:])
     planned = plan(settings)
     dims = make_parallel_dims(settings.parallel, "cpu", settings.budget)
@@ -32,9 +43,31 @@ def main() -> None:
     step.run()
     with Traffic() as traffic:
         step.run()
+    held = kept_bytes(step)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step.run()
     if collectives.is_rank_zero():
-        Path(sys.argv[1]).write_text(json.dumps(traffic.bytes))
-    collectives.stop()
+        found = {"traffic": traffic.bytes, "peak": held + risen_bytes(profiler)}
+        Path(sys.argv[1]).write_text(json.dumps(found))
+
+
+def kept_bytes(step: Step) -> int:
+    """The bytes of this process's weights, buffers and moments, which stand between two steps."""
+    states = [value for state in step.optimizer.state.values() for value in state.values()]
+    tensors = [*step.model.parameters(), *step.model.buffers(), *(s for s in states if isinstance(s, Tensor))]
+    return sum((x.to_local() if isinstance(x, DTensor) else x).nbytes for x in tensors)
+
+
+def risen_bytes(profiler: profile) -> int:
+    """The most by which what is allocated rose over what it was at the beginning."""
+    assert profiler.profiler is not None
+    assert profiler.profiler.kineto_results is not None
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    now = highest = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        now += event.nbytes()
+        highest = max(highest, now)
+    return highest
 
 
 if __name__ == "__main__":
