@@ -21,6 +21,10 @@ class ParallelConfig:
     """``ddp``: every process has the whole model and a part of the batch. ``fsdp``: it also keeps a part only
     of the weights, gradients and moments, and gathers a block when it needs it. ``none`` is ddp where there
     are several processes."""
+    replicate: int = 1
+    """Under fsdp, groups of processes that each hold a whole model in parts (HSDP): weights are gathered
+    within a group, and gradients added up between groups. With a group for each node no weights cross the
+    network."""
     tensor: int = 1
     """Degree of tensor parallelism: processes among which attention and feed-forward layers are divided."""
     expert: int = 1
@@ -40,7 +44,7 @@ class ParallelConfig:
             raise ValueError(f"strategy={self.strategy!r}{nearest(self.strategy, STRATEGIES)}")
         if (value := self.activation_checkpointing) not in PLACES:
             raise ValueError(f"activation_checkpointing={value!r}{nearest(value, PLACES)}")
-        for name in ("tensor", "expert"):
+        for name in ("replicate", "tensor", "expert"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
         for name in ("nodes", "gpus_per_node"):
@@ -48,6 +52,11 @@ class ParallelConfig:
                 raise ValueError(f"{name}={number} must be at least 1, or null")
         if self.tensor > 1 and self.expert > 1:
             raise ValueError(f"tensor={self.tensor} and expert={self.expert} do not go together: leave one 1")
+        if self.replicate > 1 and self.strategy != "fsdp":
+            raise ValueError(
+                f"replicate={self.replicate} goes with strategy=fsdp, not {self.strategy}: under ddp every "
+                "process has a whole model already"
+            )
         if self.tensor > 1 and self.strategy == "ddp":
             raise ValueError(f"tensor={self.tensor} goes with strategy=fsdp, not ddp")
 

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from architectures.backbone import Backbone
+from experiments.evaluation.lockstep import in_step
 from experiments.evaluation.slices import TokenSlices
 from experiments.objectives.objective import Objective, Score
 from experiments.runtime.errors import DataError
@@ -47,17 +48,37 @@ class EvaluationShard:
     of: int = 1
     reports: bool = True
     """False where another process has the same part, and reports it."""
+    lockstep: bool = False
+    """True where the weights are divided, so that all processes must run the model together."""
 
-    def map_examples(self, score: Callable[[int, int], list[Score]], first: int, end: int) -> list[Score]:
-        """The scores of sequences ``first .. end``; ``score`` finds those of a range of them.
+    def map_examples(
+        self, model: nn.Module, score: Callable[[int, int], list[Score]], first: int, end: int
+    ) -> list[Score]:
+        """The scores of sequences ``first .. end``; ``score`` finds those of a range of them by the model.
 
         Numbers are added up among the processes, each being 0 everywhere but in one, so they are exact.
         Records can be anything and are not sent: every process then scores all sequences.
         """
         if self.of == 1 or first == end:
             return score(first, end)
+        if not self.lockstep:
+            return self._merged(score, first, end, score(*self._part(first, end)))
+        with in_step(model):  # all begin with one sequence, which shows whether there are records
+            begun = score(first, first + 1)
+            apart = not any(s.records for s in begun)
+            own = score(*self._part(first + 1, end)) if apart else score(first + 1, end)
+        return [*begun, *(self._merged(score, first + 1, end, own) if apart else own)]
+
+    def _part(self, first: int, end: int) -> tuple[int, int]:
+        """Return the range of the sequences ``first .. end`` that this process scores."""
         begin, stop = (first + (end - first) * part // self.of for part in (self.index, self.index + 1))
-        own = score(begin, stop)
+        return begin, stop
+
+    def _merged(
+        self, score: Callable[[int, int], list[Score]], first: int, end: int, own: list[Score]
+    ) -> list[Score]:
+        """Return the scores of the sequences ``first .. end``, of which this process has its part."""
+        begin, stop = self._part(first, end)
         has = torch.tensor(
             [any(s.records for s in own), *(max((_width(s, f) for s in own), default=0) for f in FIELDS)]
         ).int()
@@ -132,9 +153,9 @@ def measure(
         return found
 
     with inference(model, device, precision):
-        scores = shard.map_examples(score, 0, total)
+        scores = shard.map_examples(model, score, 0, total)
         if examples is None and available is None:
-            scores += shard.map_examples(score, total, _enough_examples(scores, total))
+            scores += shard.map_examples(model, score, total, _enough_examples(scores, total))
     records = [record for score in scores for record in score.records]
     pooled = scores[0].accuracy_B is not None or scores[0].nats_B is not None
     found = [summarise(scores, objective, split, available)] if pooled else []

@@ -160,6 +160,8 @@ class Objective(ABC):
     """True where prompts come with all their special tokens, written by the tokenizer of a folder."""
     gives_time: ClassVar[bool] = False
     """True where views say how much of them is masked, for backbones with a time embedding."""
+    draws: ClassVar[bool] = True
+    """False where a training view draws nothing: that of some examples is then a part of that of all."""
     targets: ClassVar[str] = "tokens"
     """The kind of targets it learns to predict; must be the task's ``targets``."""
 

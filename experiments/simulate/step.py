@@ -81,10 +81,11 @@ def simulate(settings: Settings, plan: Plan, processes: int) -> Simulation:
         model = plan.sizes.on_meta(settings.backbone_class, plan.matched.config)
         step = Step(settings, plan, model, Strategy(dims, model, plan.objective, **_words(settings)))
         route_evenly(model)
-        own_experts = _expert_bytes(model) if dims.experts is not None else 0
+        undivided = _expert_bytes(model) if dims.experts is not None else 0
         try:
             with FakeTensorMode(allow_non_fake_inputs=True):
                 model.to_empty(device="cpu")
+                undivided += sum(parameter.nbytes for parameter in step.strategy.whole_parameters)
                 step.make_optimizer()
                 step.run()  # makes the moments, which the tracker would take for activations
                 tracker = FSDPMemTracker(model, step.optimizer)
@@ -98,7 +99,7 @@ def simulate(settings: Settings, plan: Plan, processes: int) -> Simulation:
             ) from None
         (peak,) = tracker.get_tracker_snapshot("peak").values()
         memory = _by_part(peak)
-        memory["weights"] += own_experts
+        memory["weights"] += undivided
         return Simulation(
             processes=processes,
             layout=dims.describe(),

@@ -14,7 +14,7 @@ import hashlib
 import json
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from experiments.runtime.atomic_io import sync
 from experiments.runtime.errors import CheckpointError
 from experiments.runtime.memory import is_out_of_memory
 from experiments.training.parallel.collectives import all_reduce_any, run_on_rank_zero
+from experiments.training.parallel.gathered_file import GatheredFile
 from experiments.training.state_dict import load_moments, load_weights
 
 FORMAT = 1
@@ -37,7 +38,7 @@ FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 def write(
     folder: Path,
     step: int,
-    tensors: dict[str, dict[str, Tensor]],
+    tensors: Mapping[str, dict[str, Tensor] | GatheredFile],
     state: dict[str, Any],
     keep: int,
     log: Callable[[str], object] = print,
@@ -45,7 +46,8 @@ def write(
     """Commit a checkpoint, verify it, and then remove all but the newest ``keep``. One process calls it.
 
     Args:
-        tensors: by file and name, as ``state_dict.gather`` returns them.
+        tensors: by file and name, as ``state_dict.gather_state`` returns them, or files that gather their
+            tensors as they are written, as ``state_dict.divided_state`` does.
         state: what else is needed to continue; it must be representable in JSON.
         keep: number of checkpoints left, the new one included.
         log: receives a line about old checkpoints that could not be removed, which do no harm.
@@ -61,7 +63,10 @@ def write(
         _remove_leftovers(folder)
         temporary.mkdir()
         for name, content in tensors.items():
-            save_file(content, temporary / name)
+            if isinstance(content, GatheredFile):
+                content.write(temporary / name)
+            else:
+                save_file(content, temporary / name)
         (temporary / "state.json").write_text(json.dumps({"format": FORMAT, "step": step, **state}))
         files = {
             path.name: {"bytes": path.stat().st_size, "sha256": _hash(path)} for path in temporary.iterdir()

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from experiments.runtime.errors import CheckpointError
 from experiments.training import checkpoint
-from experiments.training.parallel.collectives import run_on_rank_zero
-from experiments.training.state_dict import gather_state, unique_tensors
+from experiments.training.parallel.collectives import is_rank_zero, run_on_rank_zero, world_size
+from experiments.training.state_dict import divided_state, gather_state, unique_tensors
 
 MOST_FAILURES = 3
 """Saves in a row that may fail before a run gives up."""
@@ -43,30 +43,50 @@ class CheckpointSaver:
         Raises:
             CheckpointError: the last save has failed, or the third in a row. Older checkpoints are intact.
         """
-        tensors = gather_state(model, optimizer)
-        run_on_rank_zero(lambda: self._write(step, tensors, state, last))
+        failed = self._try(step, model, optimizer, state)
+        if failed:
+            run_on_rank_zero(lambda: checkpoint.free_space(self.folder, min(self.keep, 2)))
+            failed = self._try(step, model, optimizer, state)
+        run_on_rank_zero(lambda: self._count(failed, last))
 
-    def _write(
-        self, step: int, tensors: dict[str, dict[str, Tensor]], state: dict[str, Any], last: bool
-    ) -> None:
-        """Write the checkpoint, in the process of rank 0."""
-        arguments = (self.folder, step, tensors, state, self.keep, self.log)
-        try:
-            checkpoint.write(*arguments)
-        except CheckpointError:
-            checkpoint.free_space(self.folder, min(self.keep, 2))
+    def _try(
+        self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
+    ) -> str | None:
+        """Write the checkpoint, in the process of rank 0; return, in all, why it could not be written.
+
+        Several processes gather its tensors one at a time, so that none holds more than one whole tensor.
+        They go on to the last where the first cannot write, and fail together.
+        """
+        divided = divided_state(model, optimizer) if world_size() > 1 else {}
+        tensors = divided or gather_state(model, optimizer)
+        failure: Exception | None = None
+        if is_rank_zero():
             try:
-                checkpoint.write(*arguments)
-            except CheckpointError as error:
-                self.failures += 1
-                if last or self.failures >= MOST_FAILURES:
-                    times = f" ({self.failures} times in a row)" if self.failures > 1 else ""
-                    raise CheckpointError(
-                        f"{error}{times}; older checkpoints are intact: make room and run it again"
-                    ) from error
-                self.log(f"warning: {error}; training goes on ({self.failures} of {MOST_FAILURES} in a row)")
-                return
-        self.failures = 0
+                checkpoint.write(self.folder, step, tensors, state, self.keep, self.log)
+            except Exception as error:
+                failure = error
+        for file in divided.values():
+            file.finish()
+
+        def judge() -> str | None:
+            if failure is None or isinstance(failure, CheckpointError):
+                return None if failure is None else str(failure)
+            raise failure
+
+        return run_on_rank_zero(judge)
+
+    def _count(self, failed: str | None, last: bool) -> None:
+        """Count saves that fail in a row; the last one raises, and so does the third."""
+        if failed is None:
+            self.failures = 0
+            return
+        self.failures += 1
+        if last or self.failures >= MOST_FAILURES:
+            times = f" ({self.failures} times in a row)" if self.failures > 1 else ""
+            raise CheckpointError(
+                f"{failed}{times}; older checkpoints are intact: make room and run it again"
+            )
+        self.log(f"warning: {failed}; training goes on ({self.failures} of {MOST_FAILURES} in a row)")
 
 
 def checkpoint_bytes(model: nn.Module, averages: bool) -> int:

@@ -56,12 +56,12 @@ class Evaluator:
                 by_slice=split == "test" and objective is self.objective,
             )
 
-        with averaged(self.optimizer), self.strategy.gathered():
+        with averaged(self.optimizer), self.strategy.evaluating():
             return self.micro_batcher.run(work)
 
     def record_routing(self, folder: RunFolder, step: int) -> dict[str, float | list[float]]:
         """Record which experts a few fixed examples choose. Return numbers of each layer of experts."""
-        with averaged(self.optimizer), self.strategy.gathered():
+        with averaged(self.optimizer), self.strategy.evaluating():
             return self.micro_batcher.run(
                 lambda rows: self.router_probe.record(folder, step, batch_size=rows, precision=self.precision)
             )

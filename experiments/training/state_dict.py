@@ -8,11 +8,21 @@ import torch
 from torch import Tensor, nn
 
 from experiments.training.parallel.dtensors import distribute_like, full_tensor
+from experiments.training.parallel.gathered_file import GatheredFile
 
 
 def gather_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
     """Return the tensors of a checkpoint by file and name, whole on rank 0. All processes must call it."""
-    return {"model.safetensors": model_tensors(model), "optimizer.safetensors": _moments(optimizer)}
+    moments = {name: full_tensor(value) for name, value in _moments(optimizer).items()}
+    return {"model.safetensors": model_tensors(model), "optimizer.safetensors": moments}
+
+
+def divided_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, GatheredFile]:
+    """Return the files of a checkpoint, their tensors as this process holds them."""
+    return {
+        "model.safetensors": GatheredFile(unique_tensors(model)),
+        "optimizer.safetensors": GatheredFile(_moments(optimizer)),
+    }
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -53,8 +63,9 @@ def _numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, Tensor]]:
 
 
 def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the moments by parameter number and name, as this process holds them."""
     return {
-        f"{number}.{key}": full_tensor(value)
+        f"{number}.{key}": value
         for number, parameter in _numbered(optimizer)
         for key, value in optimizer.state.get(parameter, {}).items()
     }

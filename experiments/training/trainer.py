@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from architectures.backbone import to_device
 from experiments.config.sections import Sections
 from experiments.objectives.objective import View
 from experiments.runtime.console import Console
@@ -79,7 +80,10 @@ class Trainer:
         self.tokens_per_step = self.batch_size * task.sequence_length
         self.total_steps = max(1, sections.budget.tokens // self.tokens_per_step)
         self.decayed_steps = decayed_steps(self.total_steps, sections.optimizer)
-        self.batches = BatchPrefetcher(task, self.seed, self.batch_size, self.total_steps)
+        self.shared_rows = self.objective.draws or strategy.dims.data == 1
+        """Every process makes the whole batch, as what is drawn for a row depends on the rows before it."""
+        part = {} if self.shared_rows else {"part": strategy.dims.data_rank, "parts": strategy.dims.data}
+        self.batches = BatchPrefetcher(task, self.seed, self.batch_size, self.total_steps, **part)
         single = collectives.world_size() == 1
         self.micro_batcher = MicroBatcher(
             sections.budget.micro_batch_size, self.batch_size // strategy.dims.data, alone=single
@@ -176,11 +180,12 @@ class Trainer:
         """Take one optimizer step: examples, masks, gradients over micro-batches, clipping, update."""
         state = self.state
         started, compiled = time.perf_counter(), compile_seconds()
-        view = self._batch_view().to(self.device)
+        view, count = self._batch_view()
+        view, count = view.to(self.device), to_device(count, self.device)
         data_seconds = time.perf_counter() - started
 
         rate = set_learning_rate(self.optimizer, state.step, self.total_steps, self.optimizer_config)
-        total = self.micro_batcher.run(lambda size: self._gradients(view, size))
+        total = self.micro_batcher.run(lambda size: self._gradients(view, count, size))
         total_norm = gradient_norm(self.parameters)
         # The only place in a step where the host waits for a GPU: an update with NaN must not happen.
         own, norm = torch.stack([total, total_norm.double()]).tolist()
@@ -210,16 +215,22 @@ class Trainer:
             self.console.log(f"step {state.step}: torch.compile took {compiling:.1f} s, counted apart")
         return {"learning_rate": rate, "grad_norm": norm}
 
-    def _batch_view(self) -> View:
-        """Return the batch of the next step as the objective shows it to the model."""
+    def _batch_view(self) -> tuple[View, Tensor]:
+        """Return this process's rows of the next batch as the objective shows them to the model, and the
+        count of the whole batch, by which the loss is divided."""
         step = self.state.step
         generator = torch.Generator().manual_seed(objective_noise_seed(self.seed, step))
         view = self.objective.with_scored_positions(self.objective.view(self.batches.batch(step), generator))
-        if not view.count_B.any():
+        count = view.count_B.sum()
+        if self.shared_rows:
+            view = self.strategy.rows(view)
+        else:
+            count = count.new_tensor(self.strategy.total(count.item()))
+        if not count.any():
             raise DataError(f"nothing is scored in the batch of step {step + 1}")
-        return view
+        return view, count
 
-    def _gradients(self, view: View, size: int) -> Tensor:
+    def _gradients(self, view: View, count: Tensor, size: int) -> Tensor:
         """Accumulate the gradients of the batch's mean loss, ``size`` sequences at a time.
 
         It can be repeated: gradients and dropout start anew. Returns the part of the loss that this process
@@ -231,9 +242,8 @@ class Trainer:
             torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 0.3 ms: it formats the stack
         else:
             torch.manual_seed(seed)
-        rows, count = len(view.tokens_BT), view.count_B.sum()
-        view = self.strategy.rows(view)
         own = len(view.tokens_BT)
+        rows = own * self.strategy.dims.data
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for start in range(0, own, size):
             with self.strategy.accumulating(last=start + size >= own):

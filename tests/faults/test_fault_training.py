@@ -36,9 +36,9 @@ def disturb(monkeypatch: pytest.MonkeyPatch, factor: Callable[[int], float]) -> 
         total, count = honest(self, output, view)
         return (total * now["factor"], count)
 
-    def step(self: Trainer, view: Any, size: int) -> Any:
+    def step(self: Trainer, view: Any, count: Any, size: int) -> Any:
         now["factor"] = factor(self.state.step + 1)
-        return gradients(self, view, size)
+        return gradients(self, view, count, size)
 
     monkeypatch.setattr(CausalLM, "loss", loss)
     monkeypatch.setattr(Trainer, "_gradients", step)
@@ -174,9 +174,9 @@ def run_out_above(monkeypatch: pytest.MonkeyPatch, rows: int, when: Callable[[Tr
             raise torch.OutOfMemoryError(f"no room for {view.tokens_BT.shape[0]}")
         return honest(self, output, view)
 
-    def step(self: Trainer, view: Any, size: int) -> Any:
+    def step(self: Trainer, view: Any, count: Any, size: int) -> Any:
         place["trainer"] = self
-        return gradients(self, view, size)
+        return gradients(self, view, count, size)
 
     monkeypatch.setattr(CausalLM, "loss", loss)
     monkeypatch.setattr(Trainer, "_gradients", step)

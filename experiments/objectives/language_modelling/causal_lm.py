@@ -46,6 +46,7 @@ class CausalLM(Objective):
 
     Config = CausalLMConfig
     config: CausalLMConfig
+    draws = False
     likelihood = Likelihood(kind="exact", estimator="chain rule", samples=1)
 
     @classmethod

@@ -24,6 +24,7 @@ from experiments.run.estimate.even_routing import route_evenly
 from experiments.run.plan import Plan
 from experiments.run.settings import Settings
 from experiments.training.loss import Loss
+from experiments.training.parallel.precision_parts import wide_parameters
 
 OUTSIDE = -1
 """Number of what is kept outside all blocks: of embedding, last norm, head and loss."""
@@ -50,16 +51,19 @@ class Kept:
         return Kept(**{n: a + (rows - 1) * (b - a) for n, a, b in zip(names, one, two, strict=True)})
 
 
-def kept_activations(settings: Settings, planned: Plan, rows: int) -> Kept | None:
+def kept_activations(settings: Settings, planned: Plan, rows: int, *, rounded: bool = False) -> Kept | None:
     """Return what ``rows`` sequences keep in training; None where that depends on data.
 
     It does where experts have a capacity. Others are counted as if each received equally many tokens.
+
+    Args:
+        rounded: weights of products are gathered in bfloat16, so that autocast makes no copy of them.
     """
     from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
     try:
-        one = _measured(settings, planned, 1)
-        return one if rows == 1 else one.scaled(_measured(settings, planned, 2), rows)
+        one = _measured(settings, planned, 1, rounded)
+        return one if rows == 1 else one.scaled(_measured(settings, planned, 2, rounded), rows)
     except (DataDependentOutputException, DynamicOutputShapeException):
         return None
 
@@ -117,7 +121,7 @@ class _Ledger:
         )
 
 
-def _measured(settings: Settings, planned: Plan, rows: int) -> Kept:
+def _measured(settings: Settings, planned: Plan, rows: int, rounded: bool) -> Kept:
     """Return what a micro-batch keeps."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -130,6 +134,8 @@ def _measured(settings: Settings, planned: Plan, rows: int) -> Kept:
         FakeTensorMode(allow_non_fake_inputs=True),
     ):
         model.to_empty(device="cpu").train()
+        if rounded:
+            _round_weights(model)
         own = {t.untyped_storage()._cdata for t in (*model.parameters(), *model.buffers())}
         ledger = _Ledger(vocab_size=planned.sizes.vocab_size, weights=own)
         with (
@@ -138,6 +144,16 @@ def _measured(settings: Settings, planned: Plan, rows: int) -> Kept:
         ):
             loss(view, torch.tensor(1.0), rows)
         return ledger.kept()
+
+
+def _round_weights(model: Backbone) -> None:
+    """Turn the weights that fsdp gathers in bfloat16 into it."""
+    blocks = [part for part in model.modules() if isinstance(part, Block)]
+    wide = {id(model.get_parameter(name)) for name in wide_parameters(model, blocks)}
+    for part in (part for block in blocks for part in block.modules()):
+        for name, parameter in part.named_parameters(recurse=False):
+            if id(parameter) not in wide:
+                setattr(part, name, torch.nn.Parameter(parameter.to(torch.bfloat16)))
 
 
 @contextlib.contextmanager

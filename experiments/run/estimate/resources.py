@@ -125,17 +125,18 @@ def _step_memory(
     """Return the parts; ``moments`` are the bytes of all, of which each process has its share."""
     total = sum(parameter.numel() for parameter in model.parameters())
     sharded = processes > 1 and (settings.parallel.strategy == "fsdp" or settings.parallel.tensor > 1)
-    parts = processes if sharded else 1
+    parts = max(1, processes // settings.parallel.replicate) if sharded else 1
     block, rest = _block_parameters(model, total)
     data = max(1, processes // settings.parallel.tensor)
     batch, asked = max(1, settings.budget.batch_size // data), settings.budget.micro_batch_size
     micro = min(batch, 1 if asked == AUTO else int(asked or batch))
-    kept = kept_activations(settings, planned, micro)
+    rounded = sharded and settings.device.precision == "bf16"
+    kept = kept_activations(settings, planned, micro, rounded=rounded)
     # Buckets of ddp hold all gradients once more; fsdp has those of one block whole.
     copied = 0 if processes == 1 else block if sharded else total
     return StepMemory(
         weights=FLOAT * total // parts,
-        gathered=FLOAT * (2 * block + rest) if sharded else 0,
+        gathered=2 * (2 if rounded else FLOAT) * block + FLOAT * rest if sharded else 0,
         gradients=FLOAT * total // parts,
         moments=moments // parts,
         activations=None if kept is None else kept.blocks,

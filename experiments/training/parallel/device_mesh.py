@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from experiments.config.parallel import ParallelConfig
@@ -23,6 +24,8 @@ class ParallelDims:
     """Processes, or groups of tensor-parallel processes, among which a batch is divided."""
     data_rank: int = 0
     """Position of this process among them."""
+    replicate: int = 1
+    """Groups of processes, each of which holds a whole model in parts."""
     tensor: int = 1
     """Processes among which each layer is divided."""
     tensor_rank: int = 0
@@ -30,9 +33,17 @@ class ParallelDims:
     expert: int = 1
     """Processes among which the experts of a layer are divided."""
     mesh: DeviceMesh | None = None
-    """Mesh with the dimensions ``data`` and ``tensor``; None for a single process."""
+    """Mesh with the dimensions ``data`` and ``tensor``, or ``replicate``, ``shard`` and ``tensor``; None for
+    a single process."""
+    data_group: dist.ProcessGroup | None = None
+    """The processes among which a batch is divided, of this process's place in ``tensor``; None for one."""
     experts: DeviceMesh | None = None
     """Mesh with the dimensions ``replica`` and ``expert``; None without expert parallelism."""
+
+    def sharding_mesh(self) -> DeviceMesh:
+        """Return the mesh of fsdp: parameters are divided on its last dimension, and equal on the first."""
+        assert self.mesh is not None
+        return self.mesh["data"] if self.replicate == 1 else self.mesh["replicate", "shard"]
 
     def evaluation_shard(self) -> EvaluationShard:
         """Return this process's part of an evaluation.
@@ -43,19 +54,21 @@ class ParallelDims:
             index=self.data_rank // self.expert,
             of=self.data // self.expert,
             reports=self.tensor_rank == 0 and self.data_rank % self.expert == 0,
+            lockstep=self.strategy == "fsdp",
         )
 
     def describe(self) -> str:
         """Return the layout in a few words, for the record of a run."""
+        sizes = (("replicate", self.replicate), ("tensor", self.tensor), ("expert", self.expert))
         parts = [f"{self.data * self.tensor} processes", self.strategy]
-        parts += [f"{name} {n}" for name, n in (("tensor", self.tensor), ("expert", self.expert)) if n > 1]
+        parts += [f"{name} {n}" for name, n in sizes if n > 1]
         return ", ".join(parts)
 
 
 def make_parallel_dims(config: ParallelConfig, device: str, budget: BudgetConfig) -> ParallelDims:
     """Lay out all processes as ``parallel`` asks. Raises ConfigError if the batch cannot be divided."""
     size = collectives.world_size()
-    for name in ("tensor", "expert"):
+    for name in ("replicate", "tensor", "expert"):
         parts = getattr(config, name)
         if size % parts:
             raise ConfigError(
@@ -63,6 +76,11 @@ def make_parallel_dims(config: ParallelConfig, device: str, budget: BudgetConfig
                 f"{parts} processes, as in torchrun --nproc-per-node {parts} -m experiments.train"
             )
     data = size // config.tensor
+    if data % config.replicate:
+        raise ConfigError(
+            f"parallel.replicate={config.replicate} with parallel.tensor={config.tensor}: {size} processes "
+            f"cannot be divided by both; start a multiple of {config.replicate * config.tensor}"
+        )
     if budget.batch_size % data:
         raise ConfigError(
             f"budget.batch_size={budget.batch_size} cannot be divided among {data} processes: make it a "
@@ -75,7 +93,7 @@ def make_parallel_dims(config: ParallelConfig, device: str, budget: BudgetConfig
             f"budget.micro_batch_size={AUTO} with {size} processes, which must keep step: give a number, "
             f"such as {max(1, budget.batch_size // data // 2)}"
         )
-    mesh = init_device_mesh(device, (data, config.tensor), mesh_dim_names=("data", "tensor"))
+    mesh, data_group = _mesh(device, data, config)
     experts = None
     if config.expert > 1:
         shape = (data // config.expert, config.expert)
@@ -84,10 +102,22 @@ def make_parallel_dims(config: ParallelConfig, device: str, budget: BudgetConfig
     return ParallelDims(
         strategy=strategy,
         data=data,
-        data_rank=mesh.get_local_rank("data"),
+        data_rank=dist.get_rank(data_group),
+        data_group=data_group,
+        replicate=config.replicate,
         tensor=config.tensor,
         tensor_rank=mesh.get_local_rank("tensor"),
         expert=config.expert,
         mesh=mesh,
         experts=experts,
     )
+
+
+def _mesh(device: str, data: int, config: ParallelConfig) -> tuple[DeviceMesh, dist.ProcessGroup]:
+    """Return the mesh of all processes, and the group among which a batch is divided."""
+    if config.replicate == 1:
+        mesh = init_device_mesh(device, (data, config.tensor), mesh_dim_names=("data", "tensor"))
+        return mesh, mesh["data"].get_group()
+    shape = (config.replicate, data // config.replicate, config.tensor)
+    mesh = init_device_mesh(device, shape, mesh_dim_names=("replicate", "shard", "tensor"))
+    return mesh, mesh["replicate", "shard"]._flatten("data").get_group()

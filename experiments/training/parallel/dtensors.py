@@ -51,6 +51,14 @@ def distribute_like(tensor: Tensor, other: Tensor) -> Tensor:
     return tensor
 
 
+def add_up(tensors: list[Tensor], group: dist.ProcessGroup | None) -> None:
+    """Add tensors of one type up over a group of processes, in place and in one message."""
+    flat = torch.cat([tensor.flatten() for tensor in tensors])
+    dist.all_reduce(flat, group=group)
+    for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(total.view_as(tensor))
+
+
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     """Return the norm of all gradients together, over all processes."""
     norms = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -24,7 +25,8 @@ from experiments.runtime.errors import ConfigError
 from experiments.training.loss import Loss
 from experiments.training.parallel.block_wrapping import check_compiler, compile_block, recompute
 from experiments.training.parallel.device_mesh import ParallelDims
-from experiments.training.parallel.dtensors import is_dtensor
+from experiments.training.parallel.dtensors import add_up, is_dtensor
+from experiments.training.parallel.precision_parts import wide_parameters
 
 ATTRIBUTES = ("no_weight_decay", "learning_rate_cap", "learning_rate_factor")
 """Attributes that a parameter has for the optimizer, and would lose when it is divided."""
@@ -59,7 +61,9 @@ class Strategy:
             ConfigError: the model cannot be divided among the processes in this way.
         """
         self.dims, self.model, self.objective = dims, model, objective
+        self.low_precision = precision == "bf16"
         self.blocks = [part for part in model.modules() if isinstance(part, Block)]
+        self._whole_names: list[str] = []
         kept = {name: _attributes(parameter) for name, parameter in model.named_parameters()}
         self._parallelize_layers()
         if activation_checkpointing == "block":
@@ -110,22 +114,46 @@ class Strategy:
         return {name: p for name, p in self.model.named_parameters() if is_dtensor(p.data)}
 
     def _fsdp(self) -> None:
-        from torch.distributed.fsdp import FSDPModule, fully_shard
+        """Divide the blocks, and what is in none.
 
-        assert self.dims.mesh is not None
-        own = set(self._expert_parameters().values())
+        In bfloat16 the weights of products are gathered in it: autocast would round them to the same numbers.
+        What else a block has is needed in float32 (norms, time steps, decays, routers) and not divided.
+        FSDP reduces all gradients of a block in one precision.
+        """
+        from torch.distributed.fsdp import (
+            FSDPModule,
+            MixedPrecisionPolicy,
+            fully_shard,
+            register_fsdp_forward_method,
+        )
+
+        parameters = dict(self.model.named_parameters())
+        if self.low_precision:
+            self._whole_names = wide_parameters(self.model, self.blocks)
+        ignored = set(self._expert_parameters().values()) | {parameters[name] for name in self._whole_names}
+        rounded = MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
+        )
         for part in [*self.blocks, self.model]:
-            fully_shard(part, mesh=self.dims.mesh["data"], ignored_params=own)
+            low = self.low_precision and part is not self.model
+            fully_shard(
+                part,
+                mesh=self.dims.sharding_mesh(),
+                mp_policy=rounded if low else MixedPrecisionPolicy(),
+                ignored_params=ignored,
+            )
             assert isinstance(part, FSDPModule)
             # Gradients are summed: the loss is divided by the whole batch's count already.
             part.set_gradient_divide_factor(1.0)
             part.set_force_sum_reduction_for_comms(True)  # gloo knows no other way
+            register_fsdp_forward_method(part, "step")
+        register_fsdp_forward_method(self.model, "start")
 
     def _ddp(self) -> None:
-        assert self.dims.mesh is not None
+        assert self.dims.data_group is not None
         ignored = [f"model.{name}" for name in self._expert_parameters()]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.loss, ignored)
-        group = self.dims.mesh["data"].get_group()
+        group = self.dims.data_group
         with warnings.catch_warnings():
             # The name that is to replace broadcast_buffers is not known to every PyTorch we run on.
             warnings.simplefilter("ignore", FutureWarning)
@@ -149,8 +177,17 @@ class Strategy:
         else:
             yield
 
+    @cached_property
+    def whole_parameters(self) -> list[nn.Parameter]:
+        """The parameters that fsdp leaves whole in every process. Ask once the model has its weights."""
+        return [self.model.get_parameter(name) for name in self._whole_names]
+
     def finish_gradients(self) -> None:
-        """Reduce what the backward pass did not: gradients of experts that several processes hold."""
+        """Reduce what the backward pass did not: gradients of experts that several processes hold, and of
+        parameters that fsdp leaves whole."""
+        whole = [p.grad for p in self.whole_parameters if p.grad is not None]
+        if whole:
+            add_up([g.to_local() if is_dtensor(g) else g for g in whole], self.dims.data_group)
         for parameter in self._expert_parameters().values():
             if is_dtensor(parameter) and is_dtensor(gradient := parameter.grad):
                 parameter.grad = gradient.redistribute(placements=parameter.placements)
@@ -164,23 +201,44 @@ class Strategy:
         return found.item() / self.dims.tensor
 
     @contextmanager
-    def gathered(self) -> Iterator[None]:
-        """Within it every process holds all weights, and may use the model or not."""
+    def evaluating(self) -> Iterator[None]:
+        """Within it the model may be evaluated and may generate; weights are gathered block by block."""
         if self.dims.strategy != "fsdp":
             yield
             return
         from torch.distributed.fsdp import FSDPModule
 
-        parts = [part for part in self.model.modules() if isinstance(part, FSDPModule)]
-        for part in parts:
-            part.set_reshard_after_forward(False, recurse=False)
-            part.unshard()
+        assert isinstance(self.model, FSDPModule)
+        reading = [(block, part, name) for block in self.blocks for part, name in _read_apart(block)]
+        for block, part, name in reading:
+            setattr(part, name, _gathering(block, getattr(part, name)))
         try:
             yield
         finally:
-            for part in parts:
-                part.reshard()
-                part.set_reshard_after_forward(part is not self.model, recurse=False)
+            for _, part, name in reading:
+                delattr(part, name)
+            self.model.reshard()  # what is in no block stays gathered after a pass
+
+
+def _read_apart(block: Block) -> list[tuple[nn.Module, str]]:
+    """Return the methods that read weights of a block outside its ``forward`` and ``step``."""
+    cross = getattr(block, "cross", None)
+    return [(block.mixer, "start"), *([] if cross is None else [(cross, "read")])]
+
+
+def _gathering(block: nn.Module, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a part of a block that gathers the weights of the block where they are divided."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not any(is_dtensor(parameter.data) for parameter in block.parameters()):
+            return method(*args, **kwargs)
+        block.unshard()  # type: ignore[operator]
+        try:
+            return method(*args, **kwargs)
+        finally:
+            block.reshard()  # type: ignore[operator]
+
+    return call
 
 
 def _attributes(parameter: nn.Parameter) -> dict[str, Any]:

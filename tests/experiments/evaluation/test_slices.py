@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from architectures.backbones.block_diffusion import BlockDiffusion as BlockDiffusionBackbone
 from architectures.backbones.block_diffusion import BlockDiffusionConfig as BlockDiffusionBackboneConfig
@@ -229,7 +229,9 @@ def test_processes_that_share_an_evaluation_add_their_slices(
         return [replace(found, by_token=None, slices_BK=slices.sums(batch, found.by_token))]
 
     (alone,) = score(0, 9)
-    (one,), (other,) = (EvaluationShard(index=i, of=2).map_examples(score, 0, 9) for i in (0, 1))
+    (one,), (other,) = (
+        EvaluationShard(index=i, of=2).map_examples(nn.Identity(), score, 0, 9) for i in (0, 1)
+    )
     for whole, *parts in zip(*map(fields_of, (alone, one, other)), strict=True):
         assert parts[0].shape == whole.shape
         torch.testing.assert_close(parts[0] + parts[1], whole, rtol=1e-6, atol=0)

@@ -10,6 +10,7 @@ import experiments.config.schema  # noqa: F401  # registers the sections that th
 from experiments.config.folder import CONF
 from experiments.config.structured import component
 from experiments.tasks.task import Batch, Task
+from experiments.training import batches
 from experiments.training.batches import BLOCK_STEPS, BatchPrefetcher
 
 GENERATED = (
@@ -73,3 +74,17 @@ def test_large_batches_are_made_one_by_one() -> None:
     ahead = BatchPrefetcher(task, 0, rows, 10)  # type: ignore[arg-type]
     assert len(ahead.batch(0).tokens_BT) == rows
     assert task.asked == [(0, rows)]
+
+
+@pytest.mark.parametrize("steps", [1, BLOCK_STEPS])
+def test_parts_are_rows_of_the_whole(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that asks for its part of a large batch has nothing else made."""
+    task = Counting(make("recall"))
+    if steps == 1:
+        monkeypatch.setattr(batches, "BLOCK_TOKENS", 4 * task.sequence_length)
+    parts = [BatchPrefetcher(task, 3, 4, 40, part=part, parts=2) for part in (0, 1)]  # type: ignore[arg-type]
+    for step in (0, 1, 39):
+        whole = task.task.batch("train", 3, 4 * step, 4)
+        for part, ahead in enumerate(parts):
+            assert same(ahead.batch(step), whole.rows(2 * part, 2 * part + 2))
+    assert ((2, 2) in task.asked) == (steps == 1)

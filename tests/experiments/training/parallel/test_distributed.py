@@ -89,7 +89,18 @@ REST = [
 COMPILED = [("decoder", (*words, "trainer.compile=blocks")) for words in (DDP, FSDP)]
 FULL = [*QUICK, *(case for case in REST if case not in QUICK)]
 """By two, and by four."""
-FOUR = [*FULL, ("moe", (*DDP, "parallel.expert=4")), ("given", (*FSDP, "parallel.tensor=4"))]
+REPLICATED = (*FSDP, "parallel.replicate=2")
+FOUR = [
+    *FULL,
+    ("moe", (*DDP, "parallel.expert=4")),
+    ("given", (*FSDP, "parallel.tensor=4")),
+    ("average", REPLICATED),
+    ("moe", (*REPLICATED, "parallel.expert=2")),
+    ("given", (*REPLICATED, "parallel.tensor=2")),
+]
+ROUNDED = ("device.precision=bf16",)
+STACKS = ("decoder", "moe", "mamba", "s4", "deltanet", "falcon_h1")
+"""Families of one stack, whose sums are taken in one order by one process and by several."""
 
 
 def title(case: Case) -> str:
@@ -229,6 +240,27 @@ def test_compiled_blocks_do_what_one_process_does_without(
 ) -> None:
     for folder in several(2, COMPILED, tmp_path).values():
         check_same(folder, alone("decoder"))
+
+
+@pytest.mark.full
+def test_rounded_weights_are_those_of_autocast(tmp_path: Path) -> None:
+    """Gathered in bfloat16 by two processes, against autocast in one that computes the same rows at once.
+
+    The first losses are equal but for sums in another order; what rounds differently later does not add up.
+    """
+    families = (*STACKS, "encoder_decoder")
+    cases = [(family, (*FSDP, *ROUNDED)) for family in families]
+    found = several(2, cases, tmp_path / "two")
+    for family, case in zip(families, cases, strict=True):
+        folder = found[title(case)]
+        words = (*words_of(family), *ROUNDED, "budget.micro_batch_size=2")
+        expected = losses(commands.train(*words, f"runs={tmp_path / 'one'}"))
+        assert losses(folder) == pytest.approx(expected, rel=5e-3), family
+        if family in STACKS:
+            assert losses(folder)[:2] == pytest.approx(expected[:2], rel=TOLERANCE), family
+        plain = losses(commands.train(*words_of(family), f"runs={tmp_path / 'float32'}"))
+        assert losses(folder) == pytest.approx(plain, rel=0.02), family
+        assert losses(folder) != pytest.approx(plain, rel=TOLERANCE), family
 
 
 @pytest.mark.full
@@ -379,7 +411,7 @@ SURVIVABLE = """
 import os
 import torch
 from architectures.backbones.decoder import Decoder
-from experiments.training import checkpoint
+from experiments.training.parallel import gathered_file
 
 class Survivable(Decoder):
     calls = 0
@@ -390,19 +422,20 @@ class Survivable(Decoder):
             output.logits_BTV = output.logits_BTV * torch.nan
         return output
 
-save_file, failures = checkpoint.save_file, []
-def fail_twice(*args):
-    if len(failures) < 2:
-        failures.append(os.environ["RANK"])
+content, calls = gathered_file.content, []
+def fail_twice(whole):
+    calls.append(os.environ["RANK"])
+    if len(calls) in (3, 4):
         raise OSError("the disk is full")
-    return save_file(*args)
-checkpoint.save_file = fail_twice
+    return content(whole)
+gathered_file.content = fail_twice
 """
 
 
 @pytest.mark.full
 def test_a_step_left_out_and_a_save_that_fails_are_survived_together(tmp_path: Path) -> None:
-    """The loss is no number in the second process, and the first cannot save at step 5, nor again."""
+    """The loss is no number in the second process, and the first cannot write the third tensor of the
+    checkpoint of step 5, nor the first when it tries again."""
     (tmp_path / "survivable.py").write_text(SURVIVABLE)
     words = (*words_of("decoder"), "backbone._target_=survivable.Survivable", f"runs={tmp_path / 'runs'}")
     more = {"PYTHONPATH": f"{tmp_path}:{commands.ROOT}"}
@@ -416,6 +449,51 @@ def test_a_step_left_out_and_a_save_that_fails_are_survived_together(tmp_path: P
     bad = json.loads((folder / "failures" / "step-00000003.json").read_text())["gradients_not_finite"]
     assert any("embedding" in name for name in bad)
     assert [path.name[-2:] for path in sorted((folder / "checkpoints").iterdir())] == ["10", "15", "20"]
+
+
+DYING = """
+import os
+from architectures.backbones.decoder import Decoder
+from experiments.training.parallel import gathered_file
+
+class Dying(Decoder):
+    pass
+
+full_tensor, calls = gathered_file.full_tensor, []
+def die(tensor):
+    calls.append(1)
+    if os.environ["RANK"] == os.environ.get("DIES") and len(calls) == int(os.environ["AT"]):
+        os._exit(9)
+    return full_tensor(tensor)
+gathered_file.full_tensor = die
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("rank", "at"), [(0, 1), (0, 60), (1, 10), (1, 84)])
+def test_a_process_that_dies_while_all_save_loses_nothing_that_was_saved(
+    alone: Callable[[str], Path], tmp_path: Path, rank: int, at: int
+) -> None:
+    """It ends without a word at some tensor of the second checkpoint, of weights or of moments."""
+    (tmp_path / "dying.py").write_text(DYING)
+    words = (
+        *words_of("decoder"),
+        "parallel=fsdp",
+        "backbone._target_=dying.Dying",
+        f"runs={tmp_path / 'runs'}",
+    )
+    more = {"PYTHONPATH": f"{tmp_path}:{commands.ROOT}"}
+    saved = len(tensors(alone("decoder"), "model")) + len(tensors(alone("decoder"), "optimizer"))
+    assert saved == 84
+    found = ended(start_together(2, *words, **more, DIES=str(rank), AT=str(saved + at)), 300)
+    codes = [code for code, _, _ in found]
+    assert codes[rank] == 9, found
+    assert codes[1 - rank] not in (0, 9), found
+    (checkpoints,) = (tmp_path / "runs").glob("*/*/*/checkpoints")
+    assert [path.name for path in checkpoints.glob("step-*")] == ["step-00000005"]
+    assert [code for code, _, _ in ended(start_together(2, *words, **more), 300)] == [0, 0]
+    check_same(checkpoints.parent, alone("decoder"))
+    assert not list(checkpoints.glob(".tmp-*"))
 
 
 @pytest.mark.full
@@ -434,10 +512,11 @@ def test_a_run_that_is_being_written_is_refused_by_all_once(tmp_path: Path) -> N
         (("budget.batch_size=3",), "budget.batch_size=3 cannot be divided among 2 processes"),
         (("backbone=mamba", "parallel=tensor"), "SelectiveSSM cannot be cut"),
         (("parallel=fsdp", "parallel.tensor=3"), "2 processes cannot be divided"),
+        (("parallel=tensor", "parallel.replicate=2"), "cannot be divided by both; start a multiple of 4"),
         (("parallel.expert=2",), "no experts to share out"),
         (("budget.micro_batch_size=auto",), "must keep step"),
     ],
-    ids=["batch", "layer", "processes", "experts", "auto"],
+    ids=["batch", "layer", "processes", "both", "experts", "auto"],
 )
 def test_what_cannot_be_divided_is_refused_once(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     found = ended(start_together(2, *WORDS, *commands.RECALL, *words, f"runs={tmp_path}"), 300)
@@ -482,6 +561,8 @@ def test_a_run_is_the_same_run_however_many_train_it() -> None:
         ({"activation_checkpointing": "blok"}, "did you mean 'block'"),
         ({"tensor": 2, "expert": 2}, "do not go together"),
         ({"strategy": "ddp", "tensor": 2}, "strategy=fsdp"),
+        ({"strategy": "ddp", "replicate": 2}, "replicate=2 goes with strategy=fsdp, not ddp"),
+        ({"replicate": 2}, "replicate=2 goes with strategy=fsdp, not none"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(values: dict[str, Any], said: str) -> None:

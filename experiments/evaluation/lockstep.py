@@ -1,0 +1,48 @@
+"""Processes whose forward passes need one another, each with examples of its own.
+
+Where the weights of a model are divided among processes, a forward pass gathers them block by block, so that
+all processes must make it together. Some have more batches than others, or need more passes for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+@contextmanager
+def in_step(model: nn.Module) -> Iterator[None]:
+    """Within it processes may run the model different numbers of times.
+
+    Before each pass they ask each other who makes one. A process that has left the block repeats its last
+    pass, for the sake of the others, until none makes one.
+
+    All processes must enter it, run the model at least once, and in no other way than by calling it.
+    """
+    last: list[tuple[Any, Any]] = []
+
+    def announce(module: nn.Module, args: Any, kwargs: Any) -> None:
+        last[:] = [(args, kwargs)]
+        _any_works(True)
+
+    # Before the hooks that gather weights, so that all processes do both in the same order.
+    hook = model.register_forward_pre_hook(announce, prepend=True, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
+    while _any_works(False):
+        args, kwargs = last[0]
+        model(*args, **kwargs)
+
+
+def _any_works(own: bool) -> bool:
+    """Return True if any process is about to run the model. All must ask."""
+    flag = torch.tensor(int(own))
+    dist.all_reduce(flag, dist.ReduceOp.MAX)
+    return bool(flag)

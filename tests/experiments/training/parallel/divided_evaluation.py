@@ -1,0 +1,72 @@
+"""What each process of ``test_divided_evaluation`` does: ``python -m ... FILE CASES``.
+
+Each case is a list of words, joined by commas. The file gets, for each case, what a model divided by fsdp and
+a whole one with the same weights score and write.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from architectures.backbone import Backbone
+from experiments.evaluation.measure import ALONE, EvaluationShard, measure
+from experiments.objectives.decoding.sampling import SamplingConfig
+from experiments.objectives.objective import Objective
+from experiments.run.build import build, build_model
+from experiments.run.plan import plan
+from experiments.runtime.precision import inference
+from experiments.training.parallel import collectives
+from experiments.training.parallel.device_mesh import make_parallel_dims
+from experiments.training.parallel.dtensors import is_dtensor
+from tests.experiments import commands
+
+PROMPTS = ([3, 5, 4], [6, 3])
+
+
+def found(model: Backbone, objective: Objective, shard: EvaluationShard, *, writes: bool) -> dict[str, Any]:
+    """Scores of nine examples, three at a time; what follows two prompts."""
+    metrics = measure(
+        model, objective, objective.task, "test", examples=9, batch_size=3, precision="fp32", shard=shard
+    )
+    texts: list[list[int]] = []
+    if writes:
+        generators = [torch.Generator().manual_seed(seed) for seed in range(len(PROMPTS))]
+        with inference(model, torch.device("cpu"), "fp32"):
+            texts = objective.sample(
+                model, PROMPTS, max_tokens=12, generators=generators, sampling=SamplingConfig()
+            )
+    return {
+        "metrics": {metric.name: [metric.value, metric.standard_error] for metric in metrics},
+        "texts": texts,
+    }
+
+
+def check(*words: str) -> dict[str, Any]:
+    settings = commands.settings(*words)
+    planned = plan(settings)
+    dims = make_parallel_dims(settings.parallel, "cpu", settings.budget)
+    strategy = build(settings, planned, dims).strategy
+    model, objective = strategy.model, planned.objective
+    writes = model.capabilities.decodes or model.capabilities.blockwise
+    with strategy.evaluating():
+        divided = found(model, objective, dims.evaluation_shard(), writes=writes)
+    gathered = [name for name, x in model.named_parameters() if not is_dtensor(x.data)]
+    whole = found(build_model(settings, planned), objective, ALONE, writes=writes)
+    return {"divided": divided, "whole": whole, "left gathered": gathered}
+
+
+def main() -> None:
+    collectives.start(torch.device("cpu"))
+    results = {case: check(*case.split(",")) for case in sys.argv[2:]}
+    if collectives.is_rank_zero():
+        Path(sys.argv[1]).write_text(json.dumps(results))
+    collectives.stop()
+
+
+if __name__ == "__main__":
+    main()
