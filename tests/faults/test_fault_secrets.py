@@ -119,12 +119,9 @@ def test_f39_two_hundred_canaries_are_in_no_file_and_no_stream(
     assert {"diverged", "refused"} <= {result["status"] for result in results}
     ended = next(path.parent for path in runs.glob("canaries/*/s0/model.json"))
     call("plan", *words)
-    call("plan", *words, "--list")
     call("train", *words, "--cfg", "job", "--resolve")
-    for command in ("compare", "check", "sync", "status", "report", "rates", "scaling", "fetch"):
-        call("cli", command, f"study={tokens[0]}", code=2)
-        call("cli", command, f"study={variables['OPENAI_KEY']}", code=2)
-    call("cli", tokens[0], code=2)
+    call("cli", "compare", f"study={tokens[0]}", code=2)
+    call("cli", "check", f"study={variables['OPENAI_KEY']}", code=2)
     call("cli", "compare", *study)
     call("cli", "check", *study, code=None)
     call("cli", "doctor", code=None)
