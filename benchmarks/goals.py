@@ -44,9 +44,6 @@ PARTS: dict[str, tuple[str, ...]] = {
         "training.py", "--families", "gpt2", "moe", "mamba2", "--lengths", "512", *BOTH,
         "--tokens", "1024", "--rounds", "3",
     ),
-    "compiled": (
-        "training.py", "--compiled", "--families", *FAMILIES, "--layers", "2", *BOTH, "--rounds", "5",
-    ),
     "attention": ("attention.py", "--lengths", "256", "512"),
     "mamba": ("training.py", "--families", "mamba", "--layers", "1", "--rounds", "5"),
     "generation": ("decoding.py",),
@@ -55,6 +52,9 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
     "harness": ("overhead.py", "--scales", "micro", "--batch", "4", "--rounds", "4", "--threads", "1"),
     "diffusion": ("diffusion.py", "--threads", "1"),
+    "compiled": (
+        "training.py", "--compiled", "--families", *FAMILIES, "--layers", "2", *BOTH, "--rounds", "5",
+    ),
 }  # fmt: skip
 """What is run for each part."""
 

@@ -196,7 +196,7 @@ template <class Number> void forward_head(const Call &call, int64_t sequence, in
             const Block block = block_at(call, sequence, head, number);
             const int64_t columns = block.columns();
             read_rows(q + block.query * s.q[2], s.q[2], block.rows, block.rows, s.width, query);
-            product(block.rows, columns, size.across, query, {size.across, 1}, keys + block.base * size.across, PANEL,
+            product(block.rows, columns, s.width, query, {size.across, 1}, keys + block.base * size.across, PANEL,
                     PANEL, size.across * PANEL, strip, size.strip, false);
             for (int64_t row = 0; row < block.rows; row++)
                 logs[(sequence * s.heads + head) * s.queries + block.query + row] =
@@ -266,9 +266,9 @@ void backward_head(const Call &call, const Gradients &g, int64_t sequence, int64
                       block.rows, block.rows, s.value_width, d_out);
             read_rows((const Number *)g.out + ((sequence * s.queries + block.query) * s.heads + head) * s.value_width,
                       wide, block.rows, block.rows, s.value_width, out);
-            product(block.rows, columns, size.across, query, {size.across, 1}, keys + block.base * size.across, PANEL,
+            product(block.rows, columns, s.width, query, {size.across, 1}, keys + block.base * size.across, PANEL,
                     PANEL, size.across * PANEL, strip, size.strip, false);
-            product(block.rows, columns, size.value_across, d_out, {size.value_across, 1},
+            product(block.rows, columns, s.value_width, d_out, {size.value_across, 1},
                     turned + block.base * size.value_across, PANEL, PANEL, size.value_across * PANEL, slopes,
                     size.strip, false);
             for (int64_t row = 0; row < block.rows; row++) {
