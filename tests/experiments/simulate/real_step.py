@@ -69,7 +69,7 @@ def risen_bytes(profiler: profile) -> int:
     events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
     now = highest = 0
     for event in sorted(events, key=lambda e: e.start_ns()):
-        now += event.nbytes()
+        now += event.nbytes()  # type: ignore[attr-defined]
         highest = max(highest, now)
     return highest
 
