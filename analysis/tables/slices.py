@@ -51,7 +51,7 @@ def slice_grids(table: pd.DataFrame) -> Iterator[Grid]:
         head = ["by", "slice", "bytes", f"{baseline}, bits per token", *others]
         body = []
         for (by, name), own in rows.groupby(["by", "slice"], sort=False):
-            cells = own.set_index("arm")
+            cells = own.set_index("arm", drop=False)  # an arm without a gain asks which it is
             gains = [_cells(cells.loc[arm])[1] if arm in cells.index else "-" for arm in others]
             score = f"{cells.loc[baseline, 'score']:.3f}" if baseline in cells.index else "-"
             body.append([str(by), str(name), f"{own['share'].iloc[0]:.1%}", score, *gains])
