@@ -470,11 +470,11 @@ gathered_file.full_tensor = die
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("rank", "at"), [(0, 1), (0, 60), (1, 10), (1, 84)])
 def test_a_process_that_dies_while_all_save_loses_nothing_that_was_saved(
-    alone: Callable[[str], Path], tmp_path: Path, rank: int, at: int
+    alone: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """It ends without a word at some tensor of the second checkpoint, of weights or of moments."""
+    """It ends without a word as it is to write the first tensor of the second checkpoint."""
+    rank, at = 0, 1
     (tmp_path / "dying.py").write_text(DYING)
     words = (
         *words_of("decoder"),
