@@ -30,6 +30,8 @@ def call(*command: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     except FileNotFoundError:
         raise RunError(f"{command[0]} is not on the path: is this a machine of the cluster?") from None
+    except OSError as error:  # not executable, or no room for another process
+        raise RunError(f"{command[0]} could not be started: {error.strerror}") from None
     except subprocess.TimeoutExpired:
         raise RunError(f"{command[0]} did not answer within {TIMEOUT:.0f} s; try again later") from None
     if done.returncode != 0:

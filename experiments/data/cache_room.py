@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from experiments.runtime.console import count
 from experiments.runtime.errors import CheckpointError
 
 LOCK = ".preparing"
@@ -27,7 +28,7 @@ def check_room(folder: Path, needed: int, what: str) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise CheckpointError(
-            f"{folder}: {what} takes about {needed / 2**30:,.2f} GiB, and {free / 2**30:,.2f} GiB are free: "
+            f"{folder}: {what} takes about {count(needed)}B, and {count(free)}B are free: "
             "make room, or choose another disk with task.cache_dir="
         )
 

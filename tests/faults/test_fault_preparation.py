@@ -46,7 +46,7 @@ def test_a_parquet_file_that_unfolds_is_refused_before_it_is_unpacked(
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(cache_room.shutil, "disk_usage", lambda _: usage._replace(free=150 * 2**20))
     corpus = CorpusConfig(source="files", paths=[str(path)])
-    with pytest.raises(CheckpointError, match=r"takes about 0.20 GiB, and 0.15 GiB are free.*cache_dir="):
+    with pytest.raises(CheckpointError, match=r"takes about 210MB, and 157MB are free.*cache_dir="):
         open_token_file(corpus, TokenizerConfig(), 28, tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
     record("F44", "Parquet of kilobytes that unfolds to more than the disk", 1, "exit 6 with both figures")
