@@ -101,6 +101,7 @@ def evaluate(cfg: DictConfig) -> None:
         examples=config.examples,
         batch_size=config.batch_size,
         precision=config.device.precision,
+        by_slice=True,
     )
     rates = text_rates(metrics[0], saved.task, config.batch_size)
     positions, recalled = _positions(saved, config), _recall(saved, config)

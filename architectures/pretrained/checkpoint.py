@@ -35,6 +35,10 @@ class Blueprint:
         return self.backbone_class(self.config, vocab_size=self.vocab_size, max_length=self.max_length)
 
 
+class OtherLayersError(ValueError):
+    """A model has kinds of layers that a family does not have: no change of a setting makes it one."""
+
+
 class Checkpoint(ABC):
     """One family of Hugging Face checkpoints."""
 

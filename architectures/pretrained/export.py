@@ -15,10 +15,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from architectures.backbone import Backbone
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, families
+from architectures.pretrained.checkpoint import Blueprint, Checkpoint, OtherLayersError, families
 from architectures.pretrained.config_diff import differences
 from architectures.pretrained.folder import CONFIG, INDEX, WEIGHTS
 from architectures.pretrained.tensor_rules import Copied, Repeated, Rule
+
+FAR = 1000
+"""Distance of a family whose layers are of other kinds: more than settings that any other lacks."""
 
 
 def save_folder(
@@ -93,6 +96,7 @@ def export_config(
                 return family, hf
         except ValueError as error:
             lost = [str(error)]
+            distance = FAR if isinstance(error, OtherLayersError) else distance
         refusals.append((distance, f"{family.__name__}: {', '.join(lost)}"))
     nearest = "; ".join(reason for _, reason in sorted(refusals)[:3]) or "No family is made of this class"
     raise ValueError(f"no Hugging Face model is the same as this {type(model).__name__}. {nearest}")

@@ -43,7 +43,8 @@ def test_the_metric_of_a_run_is_found_again(
     assert found["fingerprint"] == commands.result(decoder)["fingerprint"]
     value, error = expected["value"], expected["standard_error"]
     assert f"test bits_per_byte {value:.4f} ± {error:.4f} bits/byte" in out
-    assert "8 items; exact likelihood, chain rule" in out
+    extent = "8 of 3,151 items, windows of 64 tokens of which each scores 32; standard error over 7 documents"
+    assert f"({extent}; exact likelihood, chain rule)" in out
     batch = commands.task(*commands.SHORT_TEXT).batch("test", 0, 0, 8)
     nats_per_token = value * math.log(2) * batch.bytes_BT.sum().item() / batch.tokens_BT.numel()
     assert found["perplexity_per_token"] == pytest.approx(math.exp(nats_per_token), rel=1e-5)

@@ -20,6 +20,7 @@ from architectures.layers.ssm.mamba2 import SSDConfig
 from architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
+    OtherLayersError,
     read_activation,
     required_value,
     supported_value,
@@ -213,6 +214,6 @@ def _write_layers(config: HybridConfig) -> list[str]:
     written = []
     for mixer, feedforward in zip(config.layer_types, config.feedforward_types, strict=True):
         if mixer not in MIXERS.values():
-            raise ValueError(f"layers of {mixer}, only {', '.join(MIXERS.values())}")
+            raise OtherLayersError(f"layers of {mixer}, only {', '.join(MIXERS.values())}")
         written += [theirs[kind] for kind in (mixer, feedforward) if kind != "none"]
     return written

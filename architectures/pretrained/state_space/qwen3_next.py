@@ -16,7 +16,13 @@ from architectures.layers.block import BlockConfig
 from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.linear_attention.mixers import GatedDeltaConfig
 from architectures.layers.moe.config import ExpertsConfig
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
+from architectures.pretrained.checkpoint import (
+    Blueprint,
+    Checkpoint,
+    OtherLayersError,
+    required_value,
+    supported_value,
+)
 from architectures.pretrained.decoders.qwen_moe import count_shared_experts, read_sparse_layers
 from architectures.pretrained.rope_config import read_rope, rope_parameters, write_rope
 from architectures.pretrained.state_space.jamba import common_keys, hybrid_blueprint, hybrid_config
@@ -140,7 +146,7 @@ class Qwen3Next(Checkpoint):
         theirs = {ours: name for name, ours in MIXERS.items()}
         unknown = sorted(c.mixer_types - theirs.keys())
         if unknown:
-            raise ValueError(f"layers of {', '.join(unknown)}, only {', '.join(theirs)}")
+            raise OtherLayersError(f"layers of {', '.join(unknown)}, only {', '.join(theirs)}")
         assert delta.num_value_heads is not None
         hf["rope_parameters"] = write_rope(c.positions, hf["head_dim"]) | {
             "partial_rotary_factor": c.positions.fraction

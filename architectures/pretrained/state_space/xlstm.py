@@ -9,7 +9,13 @@ from architectures.backbone import Backbone
 from architectures.backbones.hybrid import Hybrid, HybridConfig
 from architectures.backbones.transformer import HeadConfig
 from architectures.layers.linear_attention.mlstm_mixer import MLSTMConfig
-from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
+from architectures.pretrained.checkpoint import (
+    Blueprint,
+    Checkpoint,
+    OtherLayersError,
+    required_value,
+    supported_value,
+)
 from architectures.pretrained.state_space.jamba import hybrid_config
 from architectures.pretrained.state_space.mamba import USUAL_LENGTH
 from architectures.pretrained.tensor_rules import Rule, Same, layered
@@ -88,7 +94,7 @@ class XLSTM(Checkpoint):
     def write_config(cls, model: Backbone) -> dict[str, Any]:
         c = hybrid_config(model)
         if c.mixer_types != {"mlstm"}:
-            raise ValueError(f"layers of {', '.join(sorted(c.mixer_types))}, only mlstm")
+            raise OtherLayersError(f"layers of {', '.join(sorted(c.mixer_types))}, only mlstm")
         mixer = c.mlstm.resolved(c.width)
         for name, cap in (("mlstm.gate_cap", mixer.gate_cap), ("head.softcap", c.head.softcap)):
             if cap is None:

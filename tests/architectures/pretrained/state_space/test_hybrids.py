@@ -173,8 +173,10 @@ def oracle(name: str) -> Any:
 @pytest.mark.parametrize("name", CASES)
 def test_reads_and_generates_as_theirs(name: str, tmp_path: Path) -> None:
     theirs = oracle(name)
-    # Norms behind the scan magnify rounding: 1.1e-5 for Jamba, 1.5e-5 for Bamba with groups.
-    tolerance = 2 * FLOAT32 if name in ("jamba", "bamba groups") else FLOAT32
+    # Norms behind the scan magnify rounding: 1.1e-5 for Jamba, 1.5e-5 for Bamba with groups. For Qwen3-Next
+    # ours is 2.5e-6 from float64 and theirs 1.8e-5.
+    larger = {"jamba": 2, "bamba groups": 2, "qwen3-next usual layers": 3}
+    tolerance = larger.get(name, 1) * FLOAT32
     ours = check_read(theirs, tmp_path, torch.float32, LENGTH, tolerance)
     check_generate(ours, theirs, length=7, new=16)
 
