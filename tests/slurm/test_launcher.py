@@ -15,7 +15,8 @@ pytestmark = pytest.mark.slurm
 
 def test_a_sweep_is_collected_though_a_job_was_requeued(slurm: None, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    words = (*jobs.CELL, "study.name=sweep", f"runs={runs}")
+    # Long enough that the job has not ended when it is signalled, on a fast machine too.
+    words = (*jobs.CELL, "budget.tokens=204800", "study.name=sweep", f"runs={runs}")
     launcher = (
         "hydra/launcher=slurm", "hydra.launcher.partition=low", "hydra.launcher.timeout_min=20",
         "hydra.launcher.cpus_per_task=1", "hydra.launcher.mem_gb=1",
