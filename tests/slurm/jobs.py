@@ -88,16 +88,23 @@ def sacct(job: str) -> str:
     return answer
 
 
-def kill(words: Sequence[str], number: int) -> None:
-    """Sends a signal to the process, and no other, that trains the run of these words."""
+def trainer(words: Sequence[str]) -> int | None:
+    """Return the id of the process, and no other, that trains the run of these words, or None before it starts."""
     command = [sys.executable, "-m", "experiments.train", *words]
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if path.read_text().split("\0")[:-1] == command:
                 found.append(int(path.parent.name))
-    assert len(found) == 1, (command, found)
-    os.kill(found[0], number)
+    assert len(found) <= 1, (command, found)
+    return found[0] if found else None
+
+
+def kill(words: Sequence[str], number: int) -> None:
+    """Send a signal to the process that trains the run of these words."""
+    process = trainer(words)
+    assert process is not None, words
+    os.kill(process, number)
 
 
 def step(folder: Path) -> int:

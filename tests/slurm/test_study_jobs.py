@@ -50,6 +50,19 @@ class Story:
     def folder(self, task: int) -> Path:
         return Path(self.submitted[task].folder)
 
+    def hold(self, *tasks: int) -> None:
+        """Stop the processes of these runs once they train, so that none ends before it is disturbed."""
+        waiting = set(tasks)
+
+        def held() -> bool:
+            for task in list(waiting):
+                if jobs.step(self.folder(task)) >= 20:
+                    jobs.kill(self.submitted[task].words, signal.SIGSTOP)
+                    waiting.remove(task)
+            return not waiting
+
+        jobs.wait_for("the runs to train", held)
+
 
 def files(folder: Path) -> dict[Path, str]:
     return {
@@ -74,17 +87,17 @@ def story(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Story:
     seen.see("submitted")
     seen.printed["again"] = jobs.module(*submit, "submit=true")
 
-    jobs.wait_for(
-        "all runs to be on their way", lambda: all(jobs.step(seen.folder(i)) >= 20 for i in range(6))
-    )
+    seen.hold(0, 1, 5)
     tasks = {index: task for (_, index), task in queued_tasks([first.name]).items()}
     jobs.kill(seen.submitted[0].words, signal.SIGKILL)  # as the kernel does when it is out of memory
+    jobs.kill(seen.submitted[1].words, signal.SIGCONT)
     jobs.run("scancel", tasks[1].job)
     jobs.wait_until_gone(f"--job={tasks[0].job},{tasks[1].job}")
     node = tasks[5].nodes_or_reason
     exclusive = jobs.sbatch(
         "--partition=main", "--exclusive", f"--nodelist={node}", "--output=/dev/null", "--wrap=true"
     )
+    jobs.kill(seen.submitted[5].words, signal.SIGCONT)
     jobs.wait_until_gone(f"--job={exclusive}")
     seen.see("disturbed")
     jobs.wait_until_gone(f"--name={first.name},{first.name}-analysis")
