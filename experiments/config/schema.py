@@ -115,6 +115,11 @@ class DeviceConfig:
     """GiB of memory of that GPU; null where it is not stated."""
     mfu: float = 0.4
     """Share of ``peak_flops`` that the plan counts with (model FLOPs utilisation)."""
+    node_bandwidth: float | None = None
+    """Bytes per second that this GPU sends to others of its node, in one direction; null where it is not
+    stated. ``archbench simulate`` then shows no seconds."""
+    network_bandwidth: float | None = None
+    """Bytes per second that this GPU sends to other nodes, in one direction; null where it is not stated."""
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -123,7 +128,7 @@ class DeviceConfig:
             raise ValueError(f"kernels={self.kernels!r}{nearest(self.kernels, KERNELS)}")
         if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
             raise ValueError(f"threads={self.threads} must lie in 1 to {MOST_THREADS}, or be null")
-        for name in ("peak_flops", "memory_gib"):
+        for name in ("peak_flops", "memory_gib", "node_bandwidth", "network_bandwidth"):
             if (number := getattr(self, name)) is not None and number <= 0:
                 raise ValueError(f"{name}={number} must be positive, or null")
         if not 0 < self.mfu <= 1:

@@ -53,6 +53,9 @@ def main() -> None:
     console.print(_table("memory", ["peak", *_rows[0]["memory"]], 2**20))
     print("Bytes that a process exchanges in a step, in MB:")
     console.print(_table("traffic", sorted({kind for row in _rows for kind in row["traffic"]}), 1e6))
+    if all(None not in row["seconds"].values() for row in _rows):
+        print("Milliseconds of a step, at best, of computing and of exchanging by the device's links:")
+        console.print(_table("seconds", ["computing", "exchanging"], 1e-3))
     if path:
         write_json(Path(path), _rows)
 
@@ -91,8 +94,19 @@ def _collect(cfg: DictConfig) -> None:
     planned = plan(settings)
     for count in _processes:
         found = simulate(settings, planned, count)
-        row = {"cell": settings.cell, "parameters": planned.cost["parameters"]["total"], **vars(found)}
-        _rows.append(row | {"peak": found.peak})
+        _rows.append(
+            {
+                "cell": settings.cell,
+                "parameters": planned.cost["parameters"]["total"],
+                "processes": count,
+                "layout": found.layout,
+                "micro_batches": found.micro_batches,
+                "peak": found.peak,
+                "memory": found.memory,
+                "traffic": found.traffic,
+                "seconds": {"computing": found.computing_seconds, "exchanging": found.exchanging_seconds},
+            }
+        )
 
 
 def _table(what: str, columns: Sequence[str], unit: float) -> rich.table.Table:

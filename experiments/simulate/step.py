@@ -1,7 +1,7 @@
 """One training step under a layout of processes, on real tensors or on tensors without memory.
 
-The model, its parallel strategy, objective and optimizer are those of training. What differs from it: one
-micro-batch is computed, since each has the same shapes.
+The model, its parallel strategy, objective and optimizer are those of training. What differs from it: of
+several micro-batches two are computed, the first and the last, since those between equal the first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from experiments.run.estimate.even_routing import route_evenly
 from experiments.run.plan import Plan
 from experiments.run.settings import Settings
 from experiments.runtime.errors import ConfigError
-from experiments.simulate.traffic import Traffic
+from experiments.simulate.links import Links
+from experiments.simulate.traffic import Exchange, Traffic, by_collective
 from experiments.training.parallel.device_mesh import make_parallel_dims
 from experiments.training.parallel.dtensors import clip_gradients, gradient_norm
 from experiments.training.parallel.strategy import Strategy
@@ -50,8 +51,17 @@ class Simulation:
     """Forward and backward passes of a step."""
     memory: dict[str, int]
     """Bytes by part at the peak of the step: a key for each of ``PARTS``."""
-    traffic: dict[str, int]
-    """Bytes of a step by collective, on each process."""
+    exchanged: dict[Exchange, int]
+    """Bytes of a step on each process, by collective and the processes that take part."""
+    computing_seconds: float | None
+    """Seconds of computing in a step at the stated share of the GPU's peak; None where that is not stated."""
+    exchanging_seconds: float | None
+    """Seconds of exchanging in a step by the stated links; None where they are not stated."""
+
+    @property
+    def traffic(self) -> dict[str, int]:
+        """Bytes of a step by collective."""
+        return dict(by_collective(self.exchanged))
 
     @property
     def peak(self) -> int:
@@ -89,8 +99,13 @@ def simulate(settings: Settings, plan: Plan, processes: int) -> Simulation:
                 step.make_optimizer()
                 step.run()  # makes the moments, which the tracker would take for activations
                 tracker = FSDPMemTracker(model, step.optimizer)
-                with tracker, Traffic() as traffic:
-                    step.run()
+                each, last = Traffic(), Traffic()
+                with tracker:
+                    if step.micro_batches > 1:
+                        with each:
+                            step.backward(last=False)
+                    with last:
+                        step.run()
         except DataDependentOutputException:
             raise ConfigError(
                 f"backbone={settings.names.backbone}: what a step computes depends on its data, such as the "
@@ -100,12 +115,16 @@ def simulate(settings: Settings, plan: Plan, processes: int) -> Simulation:
         (peak,) = tracker.get_tracker_snapshot("peak").values()
         memory = _by_part(peak)
         memory["weights"] += undivided
+        exchanged = _sum_of_step(each, last, step.micro_batches)
+        links = Links.of(settings.device, settings.parallel.gpus_per_node)
         return Simulation(
             processes=processes,
             layout=dims.describe(),
             micro_batches=step.micro_batches,
             memory=memory,
-            traffic={kind: size * step.micro_batches for kind, size in traffic.bytes.items()},
+            exchanged=exchanged,
+            computing_seconds=_computing_seconds(settings, plan, processes),
+            exchanging_seconds=None if links is None else links.seconds(exchanged),
         )
 
 
@@ -129,17 +148,41 @@ class Step:
         """Make the optimizer, once the model has its weights."""
         self.optimizer = self.settings.optimizer.build(self.model)
 
+    def backward(self, *, last: bool) -> Tensor:
+        """Add the gradients of a micro-batch up, and return its loss."""
+        with self.strategy.accumulating(last=last):
+            loss = self.strategy.loss(self.view, torch.tensor(1.0), len(self.view.tokens_BT))
+            loss.backward()
+        return loss.detach()
+
     def run(self) -> Tensor:
-        """Take a step on one micro-batch, and return its loss."""
-        loss = self.strategy.loss(self.view, torch.tensor(1.0), len(self.view.tokens_BT))
-        loss.backward()
+        """Take a step after its last micro-batch, and return the loss of that."""
+        loss = self.backward(last=True)
         self.strategy.finish_gradients()
         parameters = list(self.model.parameters())
         clip_gradients(parameters, self.settings.optimizer.clip_norm, gradient_norm(parameters))
         self.optimizer.step()
         self.model.after_step()
         self.optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
+        return loss
+
+
+def _computing_seconds(settings: Settings, plan: Plan, processes: int) -> float | None:
+    """Return what the process's share of a step's FLOPs takes; blocks computed again cost a forward pass."""
+    device = settings.device
+    if device.peak_flops is None:
+        return None
+    again = 4 / 3 if settings.parallel.activation_checkpointing == "block" else 1.0
+    planned = plan.cost["planned"]
+    return again * planned["flops"] / planned["steps"] / processes / (device.mfu * device.peak_flops)
+
+
+def _sum_of_step(each: Traffic, last: Traffic, micro_batches: int) -> dict[Exchange, int]:
+    """Return the bytes of a step: those of its last micro-batch and update, and of each one before."""
+    found = dict(last.exchanged)
+    for exchange, size in each.exchanged.items():
+        found[exchange] = found.get(exchange, 0) + size * (micro_batches - 1)
+    return found
 
 
 def _words(settings: Settings) -> dict[str, Any]:

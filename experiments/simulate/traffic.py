@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed._tools.fake_collectives import CollectiveOp
 from torch.utils._python_dispatch import TorchDispatchMode
 
 NAMESPACES = ("c10d", "_c10d_functional")
@@ -20,6 +23,15 @@ COLLECTIVES = {
 """Kinds of collectives, and parts of the names of their operators."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """A kind of collective, and the processes that take part in it."""
+
+    kind: str
+    """A key of ``COLLECTIVES``."""
+    ranks: tuple[int, ...]
+
+
 class Traffic(TorchDispatchMode):
     """Counts the bytes of every collective that is called within it.
 
@@ -29,8 +41,13 @@ class Traffic(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bytes: Counter[str] = Counter()
-        self.calls: Counter[str] = Counter()
+        self.exchanged: Counter[Exchange] = Counter()
+        """Bytes by collective and processes."""
+
+    @property
+    def bytes(self) -> Counter[str]:
+        """Bytes by collective."""
+        return by_collective(self.exchanged)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
@@ -38,9 +55,18 @@ class Traffic(TorchDispatchMode):
             given = sum(tensor.nbytes for tensor in _tensors(args[:1]))
             other = sum(tensor.nbytes for tensor in _tensors(args[1:2]))
             made = sum(tensor.nbytes for tensor in _tensors([found]))
-            self.bytes[kind] += max(given, other, made)
-            self.calls[kind] += 1
+            group = CollectiveOp.get_process_group(func, args)
+            ranks = tuple(dist.get_process_group_ranks(group))
+            self.exchanged[Exchange(kind=kind, ranks=ranks)] += max(given, other, made)
         return found
+
+
+def by_collective(exchanged: Mapping[Exchange, int]) -> Counter[str]:
+    """Return the bytes of each kind of collective, whatever the processes."""
+    found: Counter[str] = Counter()
+    for exchange, size in exchanged.items():
+        found[exchange.kind] += size
+    return found
 
 
 def _kind(name: str) -> str | None:

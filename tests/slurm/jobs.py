@@ -89,7 +89,7 @@ def sacct(job: str) -> str:
 
 
 def trainer(words: Sequence[str]) -> int | None:
-    """Return the id of the process, and no other, that trains the run of these words, or None before it starts."""
+    """Return the id of the one process that trains the run of these words; None before it starts."""
     command = [sys.executable, "-m", "experiments.train", *words]
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):

@@ -7,11 +7,12 @@ computed again one at a time.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -28,8 +29,13 @@ from experiments.training.parallel.device_mesh import ParallelDims
 from experiments.training.parallel.dtensors import add_up, is_dtensor
 from experiments.training.parallel.precision_parts import wide_parameters
 
+if TYPE_CHECKING:
+    from torch.distributed.tensor import Shard
+
 ATTRIBUTES = ("no_weight_decay", "learning_rate_cap", "learning_rate_factor")
 """Attributes that a parameter has for the optimizer, and would lose when it is divided."""
+LARGE = 2**20
+"""Numbers of a parameter from which it must not be padded to a row for each process."""
 
 
 class Strategy:
@@ -130,6 +136,7 @@ class Strategy:
         parameters = dict(self.model.named_parameters())
         if self.low_precision:
             self._whole_names = wide_parameters(self.model, self.blocks)
+        names = {parameter: name for name, parameter in parameters.items()}
         ignored = set(self._expert_parameters().values()) | {parameters[name] for name in self._whole_names}
         rounded = MixedPrecisionPolicy(
             param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
@@ -139,6 +146,7 @@ class Strategy:
             fully_shard(
                 part,
                 mesh=self.dims.sharding_mesh(),
+                shard_placement_fn=lambda parameter: self._division(names[parameter], parameter),
                 mp_policy=rounded if low else MixedPrecisionPolicy(),
                 ignored_params=ignored,
             )
@@ -148,6 +156,27 @@ class Strategy:
             part.set_force_sum_reduction_for_comms(True)  # gloo knows no other way
             register_fsdp_forward_method(part, "step")
         register_fsdp_forward_method(self.model, "start")
+
+    def _division(self, name: str, parameter: nn.Parameter) -> Shard | None:
+        """Return the dimension on which FSDP divides a parameter; None for the first.
+
+        A stack of 8 experts among 64 processes would be padded to 64 experts, and all of them sent: another
+        dimension is divided, one that leaves no rest. Raises ConfigError where a large parameter has none.
+        """
+        from torch.distributed.tensor import Shard
+
+        parts = self.dims.sharding_mesh().shape[-1]
+        if is_dtensor(parameter.data) or len(parameter) >= parts:
+            return None
+        found = next((Shard(dim) for dim, size in enumerate(parameter.shape) if size % parts == 0), None)
+        if found is None and parameter.numel() >= LARGE:
+            even = max(math.gcd(parts, size) for size in parameter.shape)
+            raise ConfigError(
+                f"parallel=fsdp: {parts} processes cannot divide {name} {tuple(parameter.shape)} without "
+                f"padding it to {parts} rows; with parallel.replicate={self.dims.replicate * parts // even} "
+                f"groups of {even} divide it"
+            )
+        return found
 
     def _ddp(self) -> None:
         assert self.dims.data_group is not None
@@ -170,12 +199,21 @@ class Strategy:
 
     @contextmanager
     def accumulating(self, last: bool) -> Iterator[None]:
-        """Around a micro-batch: DDP adds gradients up with the last one only, FSDP with each: less memory."""
+        """Around a micro-batch: what need not be exchanged before the last one of a step is not.
+
+        DDP adds gradients up with the last one only. FSDP divides them with each, for less memory, and adds
+        its parts up between replicas with the last.
+        """
         if isinstance(self.loss, DistributedDataParallel) and not last:
             with self.loss.no_sync():
                 yield
-        else:
-            yield
+            return
+        if self.dims.replicate > 1:
+            from torch.distributed.fsdp import FSDPModule
+
+            assert isinstance(self.model, FSDPModule)
+            self.model.set_requires_all_reduce(last)
+        yield
 
     @cached_property
     def whole_parameters(self) -> list[nn.Parameter]:

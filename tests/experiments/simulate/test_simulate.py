@@ -12,6 +12,8 @@ import pytest
 from experiments.run.plan import plan
 from experiments.runtime.errors import ConfigError
 from experiments.simulate.step import PARTS, Simulation, simulate
+from experiments.simulate.traffic import Exchange
+from experiments.training.parallel import strategy
 from tests.experiments import commands
 from tests.experiments.training.parallel.together import environment, free_port
 
@@ -56,6 +58,14 @@ def test_micro_batches_save_activations_and_cost_traffic() -> None:
     assert parts.traffic["reduce-scatter"] == 4 * whole.traffic["reduce-scatter"]
 
 
+def test_replicas_add_gradients_up_once_a_step() -> None:
+    words = (*WORDS, "parallel=fsdp", "parallel.replicate=2", "budget.batch_size=16")
+    whole, parts = (simulated(4, *words, f"budget.micro_batch_size={size}") for size in (4, 1))
+    between = [found.exchanged[Exchange(kind="all-reduce", ranks=(0, 2))] for found in (whole, parts)]
+    assert between[0] == between[1] > 0
+    assert parts.traffic["reduce-scatter"] == 4 * whole.traffic["reduce-scatter"]
+
+
 def test_recomputed_blocks_keep_less() -> None:
     kept, recomputed = (
         simulated(2, *SHARDED, f"parallel.activation_checkpointing={where}") for where in ("none", "block")
@@ -72,6 +82,29 @@ def test_experts_are_simulated_as_if_each_had_equally_many_tokens() -> None:
     dense, routed = (simulated(2, *SHARDED, f"backbone={name}") for name in ("decoder", "moe"))
     assert routed.memory["activations"] > dense.memory["activations"] / 2
     assert "all-to-all" not in routed.traffic
+
+
+FEW = ("backbone=moe", "backbone.experts.num_experts=2", "backbone.experts.experts_per_token=1")
+
+
+def test_a_stack_of_few_experts_is_not_padded_to_an_expert_for_each_process() -> None:
+    width = "backbone.d_model=64"
+    words = (*SHARDED, *FEW, "scale.targets=null", width, "budget.batch_size=16")
+    two, sixteen = (simulated(processes, *words) for processes in (2, 16))
+    assert sixteen.traffic["all-gather"] == pytest.approx(two.traffic["all-gather"], rel=0.05)
+    assert sixteen.memory["weights"] == pytest.approx(two.memory["weights"] / 8, rel=0.1)
+
+
+def test_what_would_be_padded_many_times_over_is_refused_with_the_groups_that_divide_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(strategy, "LARGE", 1000)
+    words = (*SHARDED, *FEW, "scale.targets=null", "backbone.d_model=48", "budget.batch_size=64")
+    with pytest.raises(
+        ConfigError, match=r"64 processes cannot divide .* without padding it to 64 rows; with"
+    ):
+        simulated(64, *words)
+    assert simulated(64, *words, "parallel.replicate=4").traffic["all-gather"] > 0
 
 
 def test_tokens_travel_to_experts_of_other_processes_and_back() -> None:
@@ -121,6 +154,24 @@ def test_the_command_prints_memory_and_traffic() -> None:
     assert ended.returncode == 0, ended.stderr
     assert "Memory of one process at the peak" in ended.stdout
     assert "reduce-scatter" in ended.stdout
+
+
+def test_the_command_prints_milliseconds_for_a_gpu_whose_links_are_stated(tmp_path: Path) -> None:
+    words = (*(word for word in SHARDED if word != "device=cpu"), "device=h100", "parallel.gpus_per_node=2")
+    ended = commands.run("simulate", "--processes", "4", "--json", str(tmp_path / "rows"), *words)
+    assert ended.returncode == 0, ended.stderr
+    assert "Milliseconds of a step, at best" in ended.stdout
+    (row,) = json.loads((tmp_path / "rows").read_text())
+    planned = plan(commands.settings(*words)).cost["planned"]
+    flops = planned["flops"] / planned["steps"] / 4
+    assert row["seconds"]["computing"] == pytest.approx(flops / (0.4 * 989e12))
+    # Four processes on two nodes: a node's two adapters send 100 GB a second.
+    assert row["seconds"]["exchanging"] == pytest.approx(
+        sum(size * (2 if kind == "all-reduce" else 1) for kind, size in row["traffic"].items())
+        * 3
+        / 4
+        / 100e9
+    )
 
 
 def test_one_process_is_no_simulation() -> None:

@@ -40,7 +40,13 @@ TOLERANCE = 1e-6
 SETTINGS = {
     **{family: (f"backbone={family}",) for family in commands.BACKBONES},
     "bias": ("backbone=moe_deepseek",),
-    "micro-batches": ("backbone=decoder", "budget.micro_batch_size=1"),
+    "few-experts": ("backbone=moe", "backbone.experts.num_experts=2", "backbone.experts.experts_per_token=1"),
+    "micro-batches": (
+        "backbone=decoder",
+        f"budget.tokens={STEPS * 8 * 32}",
+        "budget.batch_size=8",
+        "budget.micro_batch_size=1",
+    ),
     "average": ("backbone=decoder", "optimizer.ema=0.9"),
     "readout": (
         "backbone=encoder",
@@ -95,6 +101,8 @@ FOUR = [
     ("moe", (*DDP, "parallel.expert=4")),
     ("given", (*FSDP, "parallel.tensor=4")),
     ("average", REPLICATED),
+    ("few-experts", FSDP),
+    ("micro-batches", REPLICATED),
     ("moe", (*REPLICATED, "parallel.expert=2")),
     ("given", (*REPLICATED, "parallel.tensor=2")),
 ]
