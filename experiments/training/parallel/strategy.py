@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from architectures.backbone import Backbone
 from architectures.layers.block import Block
+from architectures.layers.moe.experts import Experts
 from experiments.objectives.objective import Objective, View
 from experiments.runtime.errors import ConfigError
 from experiments.training.loss import Loss
@@ -90,14 +91,13 @@ class Strategy:
 
     def _compile(self, device: torch.device) -> None:
         """Compile the blocks: after activation checkpointing and before FSDP, as PyTorch advises."""
-        for name, parts in (("tensor", self.dims.tensor), ("expert", self.dims.expert)):
-            if parts > 1:
-                raise ConfigError(
-                    f"trainer.compile=blocks does not go with parallel.{name}={parts}: leave one"
-                )
         check_compiler(device)
         for block in self.blocks:
             compile_block(block)
+        if self.dims.experts is not None:
+            for layer in self.model.modules():
+                if isinstance(layer, Experts):  # which tokens travel, and how many, depends on data
+                    layer._routed = torch.compiler.disable(layer._routed)  # type: ignore[method-assign]
 
     def _parallelize_layers(self) -> None:
         """Divide layers by tensor parallelism and experts by expert parallelism."""

@@ -92,7 +92,10 @@ REST = [
     ("moe", (*FSDP, "parallel.expert=2")),
     ("average-experts", SHARED),
 ]
-COMPILED = [("decoder", (*words, "trainer.compile=blocks")) for words in (DDP, FSDP)]
+COMPILED = [
+    (name, (*words, "trainer.compile=blocks"))
+    for name, words in (("decoder", DDP), ("decoder", FSDP), ("given", CUT), ("moe", SHARED))
+]
 FULL = [*QUICK, *(case for case in REST if case not in QUICK)]
 """By two, and by four."""
 REPLICATED = (*FSDP, "parallel.replicate=2")
@@ -246,8 +249,9 @@ def test_two_processes_do_what_one_does_with_muon(
 def test_compiled_blocks_do_what_one_process_does_without(
     alone: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    for folder in several(2, COMPILED, tmp_path).values():
-        check_same(folder, alone("decoder"))
+    folders = several(2, COMPILED, tmp_path)
+    for case in COMPILED:
+        check_same(folders[title(case)], alone(case[0]))
 
 
 @pytest.mark.full
