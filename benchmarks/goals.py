@@ -304,7 +304,7 @@ def main() -> None:
     page.note("goals", [{**asdict(goal), "met": goal.met, "on": machines[goal.part]} for goal in goals])
     minutes = (time.perf_counter() - begin) / 60
     compiling = compile_seconds(found) / 60 if "compiled" in args.parts else 0.0
-    print(f"{len(args.parts)} parts measured in {minutes:.0f} minutes, {compiling:.0f} of them torch.compile's.")
+    print(f"{len(args.parts)} parts measured in {minutes:.0f} minutes, {compiling:.0f} of them compiling.")
     draw(goals, args.folder / "goals.svg")
 
 
