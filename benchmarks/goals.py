@@ -37,23 +37,23 @@ FAMILIES = (*DENSE, "gpt2", "moe", "mamba2")
 BOTH = ("--precision", "fp32", "bf16")
 PARTS: dict[str, tuple[str, ...]] = {
     "dense": (
-        "training.py", "--families", *DENSE, "--d-model", "256", "512", "--lengths", "512",
+        "training.py", "--families", *DENSE, "--d-model", "512", "--lengths", "512",
         "--vocab", "256", "8192", *BOTH, "--tokens", "1024", "--rounds", "3",
     ),
     "others": (
         "training.py", "--families", "gpt2", "moe", "mamba2", "--lengths", "512", *BOTH,
         "--tokens", "1024", "--rounds", "3",
     ),
-    "attention": ("attention.py", "--lengths", "256", "512"),
-    "mamba": ("training.py", "--families", "mamba", "--layers", "1", "--rounds", "5"),
-    "generation": ("decoding.py",),
+    "attention": ("attention.py", "--lengths", "256", "512", "--turns", "5"),
+    "mamba": ("training.py", "--families", "mamba", "--layers", "1", "--rounds", "3"),
+    "generation": ("decoding.py", "--rounds", "3"),
     "growth": (
         "scan.py", "--growth", "--layers", "mamba", "mamba2", "s4", "--repeats", "3", "--threads", "1",
     ),
     "harness": ("overhead.py", "--scales", "micro", "--batch", "4", "--rounds", "4", "--threads", "1"),
     "diffusion": ("diffusion.py", "--threads", "1"),
     "compiled": (
-        "training.py", "--compiled", "--families", *FAMILIES, "--layers", "2", *BOTH, "--rounds", "5",
+        "training.py", "--compiled", "--families", *FAMILIES, "--layers", "2", *BOTH, "--rounds", "3",
     ),
 }  # fmt: skip
 """What is run for each part."""
@@ -271,6 +271,12 @@ def read_parts(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
     return found, {name: line.split(", load average")[0].rstrip(".") + "." for name, line in lines.items()}
 
 
+def compile_seconds(found: dict[str, Any]) -> float:
+    """What the first steps of compiled models took longer than their others."""
+    rows = found.get("compiled", {}).get("training", [])
+    return sum(peer.get("compile_seconds", 0.0) for row in rows for peer in row["peers"].values())
+
+
 def all_goals(found: dict[str, Any]) -> list[Goal]:
     kinds = (training_goals, compiled_goals, attention_goals, decoding_goals, other_goals)
     return [goal for kind in kinds for goal in kind(found)]
@@ -296,7 +302,9 @@ def main() -> None:
     rows = [goal.row(letters[machines[goal.part]]) for goal in goals]
     page.say(as_markdown(("what", "goal", "median (least to most)", "verdict", "on"), rows))
     page.note("goals", [{**asdict(goal), "met": goal.met, "on": machines[goal.part]} for goal in goals])
-    print(f"{len(args.parts)} parts measured in {(time.perf_counter() - begin) / 60:.0f} minutes.")
+    minutes = (time.perf_counter() - begin) / 60
+    compiling = compile_seconds(found) / 60 if "compiled" in args.parts else 0.0
+    print(f"{len(args.parts)} parts measured in {minutes:.0f} minutes, {compiling:.0f} of them compiling.")
     draw(goals, args.folder / "goals.svg")
 
 

@@ -6,23 +6,38 @@
 #include <cstring>
 #include <thread>
 #include <vector>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
 constexpr int64_t LANES = 16;
 typedef float Vector __attribute__((vector_size(4 * LANES)));
 typedef int32_t Integers __attribute__((vector_size(4 * LANES)));
 
-// `count` numbers from memory (at most LANES); the lanes beyond them are zero.
+// `count` numbers from memory (at most LANES); the lanes beyond them are zero. Where a processor can leave lanes out,
+// the last vector of a row, or the only one of a narrow row, costs no call of memcpy.
 [[gnu::always_inline]] static inline Vector load(const float *from, int64_t count) {
     Vector lanes = {};
     if (count >= LANES)
         std::memcpy(&lanes, from, sizeof(lanes));
     else
+#ifdef __AVX512F__
+        lanes = (Vector)_mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from);
+#else
         std::memcpy(&lanes, from, count * sizeof(float));
+#endif
     return lanes;
 }
 
 [[gnu::always_inline]] static inline void store(float *to, Vector lanes, int64_t count) {
-    std::memcpy(to, &lanes, (count >= LANES ? LANES : count) * sizeof(float));
+    if (count >= LANES)
+        std::memcpy(to, &lanes, sizeof(lanes));
+    else
+#ifdef __AVX512F__
+        _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), (__m512)lanes);
+#else
+        std::memcpy(to, &lanes, count * sizeof(float));
+#endif
 }
 
 // bfloat16 in memory: the upper half of a float32's bits. Computing is always in float32.
@@ -34,7 +49,11 @@ typedef Half Halves __attribute__((vector_size(2 * LANES)));
     if (count >= LANES)
         std::memcpy(&lanes, from, sizeof(lanes));
     else
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+        lanes = (Halves)_mm256_maskz_loadu_epi16((__mmask16)((1u << count) - 1), from);
+#else
         std::memcpy(&lanes, from, count * sizeof(Half));
+#endif
     return (Vector)(__builtin_convertvector(lanes, Integers) << 16);
 }
 
@@ -44,7 +63,14 @@ typedef Half Halves __attribute__((vector_size(2 * LANES)));
     Integers rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
     rounded = lanes == lanes ? rounded : 0x7FC0;
     const Halves halves = __builtin_convertvector(rounded, Halves);
-    std::memcpy(to, &halves, (count >= LANES ? LANES : count) * sizeof(Half));
+    if (count >= LANES)
+        std::memcpy(to, &halves, sizeof(halves));
+    else
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+        _mm256_mask_storeu_epi16(to, (__mmask16)((1u << count) - 1), (__m256i)halves);
+#else
+        std::memcpy(to, &halves, count * sizeof(Half));
+#endif
 }
 
 static inline float total(Vector lanes) {
@@ -86,11 +112,15 @@ template <class Run> [[gnu::always_inline]] static inline void vectors(int64_t f
 extern "C" void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
 #endif
 
+// One copy of the task's code for all who call it: two might round differently, where the compiler has the choice of
+// which product a sum takes in.
+template <class Task> [[gnu::noinline]] static void run_task(const Task &task, int64_t i) { task(i); }
+
 // Calls task(0), ..., task(count - 1), each once, on so many threads.
 template <class Task> static void parallel(int64_t count, int64_t threads, const Task &task) {
     std::atomic<int64_t> next{0};
     auto work = [&] {
-        for (int64_t i; (i = next++) < count;) task(i);
+        for (int64_t i; (i = next++) < count;) run_task(task, i);
     };
     threads = std::min(threads, count);
 #ifdef __linux__

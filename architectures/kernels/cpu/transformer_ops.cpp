@@ -310,8 +310,8 @@ void rotate(int64_t tokens, int64_t heads, int64_t width, int64_t half_width, in
                         for (int64_t i = 0; i < 2 * half_width; i += LANES)
                             store(y_head + i, load(&to[i], LANES), 2 * half_width - i);
                     }
-                    const int64_t rest = width - 2 * half_width;
-                    std::memcpy(y_head + 2 * half_width, x_head + 2 * half_width, rest * sizeof(Number));
+                    if (const int64_t rest = width - 2 * half_width)
+                        std::memcpy(y_head + 2 * half_width, x_head + 2 * half_width, rest * sizeof(Number));
                 }
             }
         });
