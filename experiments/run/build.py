@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from architectures.backbone import Backbone
-from experiments.run.model_files import ModelSpec, load_state, read_tensors
+from experiments.run.model_files import ModelSpec, load_folder_state
 from experiments.run.plan import Plan
 from experiments.run.settings import Settings
 from experiments.runtime.device import torch_device
@@ -82,7 +82,7 @@ def _initial(settings: Settings, planned: Plan) -> Backbone:
     model = planned.sizes.build(settings.backbone_class, planned.matched.config)
     _parametrise(model, settings, planned)
     if (initial := settings.init_from) is not None:
-        load_state(read_tensors(initial.path), model, initial.path, new_readout=True)
+        load_folder_state(initial.path, model, new_readout=True)
     return model
 
 
