@@ -3,9 +3,9 @@
 python -m tests.faults.sharded_kills --trials 50
 
 A trial trains a run by two processes until SIGKILL ends one of them, or both, at a point of a save or at a
-random moment of a run that always saves. Whoever is left has to end by itself. Then the run is given to 1, 2
-or 4 processes, which must find the newest checkpoint that was committed, and end with the losses of a run that
-nobody disturbed.
+random moment of a run that always saves. Whoever is left has to end by itself. Then the run is given to 1,
+2 or 4 processes, which must find the newest checkpoint that was committed, and end with the losses of a run
+that nobody disturbed.
 """
 
 from __future__ import annotations

@@ -42,15 +42,17 @@ def divided() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         return module
 
     odd = add("odd", nn.Sequential(nn.Linear(7, 5), nn.Linear(5, 1)))  # the last process has none of a bias
-    modules = {"odd": fully_shard(odd)}
+    fully_shard(odd)
+    modules = {"odd": odd}
     if collectives.world_size() == 4:
         grid = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
         cut = add("cut", nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 4)))
         parallelize_module(cut, grid["tensor"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
-        modules["cut"] = fully_shard(cut, mesh=grid["data"])
+        fully_shard(cut, mesh=grid["data"])
         copied = add("copied", nn.Linear(5, 3))
         groups = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-        modules["copied"] = fully_shard(copied, mesh=groups)
+        fully_shard(copied, mesh=groups)
+        modules |= {"cut": cut, "copied": copied}
     for name, module in modules.items():
         tensors.update({f"{name}.{key}": value for key, value in module.state_dict().items()})
     return tensors, expected
