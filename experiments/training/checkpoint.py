@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from experiments.runtime.atomic_io import sync
 from experiments.runtime.errors import CheckpointError
-from experiments.training.parallel.collectives import all_reduce_any, run_on_rank_zero
+from experiments.training.parallel.collectives import rank, run_on_all, run_on_rank_zero, world_size
 from experiments.training.stored_state import in_shards, restore
 
 WHOLE, SHARDED = 1, 2
@@ -173,35 +173,34 @@ def load_newest(
 ) -> dict[str, Any] | None:
     """Restore the newest whole checkpoint and return its state; None if there has never been one.
 
-    ``log`` receives a line if a newer one is broken. Of several processes, which must all call
-    it, the first chooses; one whose files another does not see in full length is set aside for all.
+    ``log`` receives a line if a newer one is broken. Of several processes, which must all call it, each looks
+    at all files and reads its share of them; a checkpoint that one does not find whole is set aside for all.
 
     Raises:
         CheckpointError: there are checkpoints, and every one is broken, or the newest comes from
             another version. Starting over in silence would hide the loss.
     """
     reasons: list[str] = []  # in the first process
-    while (name := run_on_rank_zero(lambda: _choose(folder, reasons))) is not None:
+    while (name := run_on_rank_zero(lambda: _newest_name(folder, reasons))) is not None:
         path = folder / name
-        if not all_reduce_any(broken(path, hashes=False) is not None):
+        found = run_on_all(partial(broken, path, share=(rank(), world_size())))
+        reason = next(filter(None, found), None)
+        if reason is None:
+            run_on_rank_zero(partial(_check_format, path))
             if reasons:
                 log(f"warning: {folder}: fell back to {name}; set aside {'; '.join(reasons)}")
             restore(path, model, optimizer)
             return dict(json.loads((path / "state.json").read_text()))
-        run_on_rank_zero(partial(_refuse, path, "another process does not find its files whole", reasons))
+        run_on_rank_zero(partial(_refuse, path, reason, reasons))
     return None
 
 
-def _choose(folder: Path, reasons: list[str]) -> str | None:
-    """The name of the newest whole checkpoint, those that are broken set aside; None if there is none."""
+def _newest_name(folder: Path, reasons: list[str]) -> str | None:
+    """The name of the newest checkpoint, of those that were not set aside; None if there has been none."""
     if not folder.exists():
         return None
-    for path in committed(folder):
-        reason = broken(path)
-        if reason is None:
-            _check_format(path)
-            return path.name
-        _refuse(path, reason, reasons)
+    if found := committed(folder):
+        return found[0].name
     earlier = [f"{path.name}: {_reason(path)}" for path in sorted(folder.glob("broken-*"))]
     if earlier:
         raise CheckpointError(
@@ -252,20 +251,27 @@ def committed(folder: Path) -> list[Path]:
     return sorted((path for path in folder.glob("step-*") if path.name[5:].isdecimal()), reverse=True)
 
 
-def broken(path: Path, *, hashes: bool = True) -> str | None:
-    """Return why a checkpoint cannot be trusted; None if every file matches the manifest."""
+def broken(path: Path, *, hashes: bool = True, share: tuple[int, int] = (0, 1)) -> str | None:
+    """Return why a checkpoint cannot be trusted; None if every file matches the manifest.
+
+    Args:
+        hashes: read the files, and not only their lengths.
+        share: which share of them, counted from 0, of how many.
+    """
+    part, parts = share
     try:
         manifest = json.loads((path / "MANIFEST.json").read_text())
         unknown = {file.relative_to(path).as_posix() for file in path.rglob("*.safetensors")} - set(manifest)
         if unknown:
             return f"{min(unknown)} is not in the manifest"
-        for name in dict.fromkeys([*manifest, "state.json"]) if in_shards(path) else FILES:
+        names = dict.fromkeys([*manifest, "state.json"]) if in_shards(path) else FILES
+        for number, name in enumerate(names):
             file, expected = path / name, manifest[name]
             if not file.exists():
                 return f"{name} is missing"
             if file.stat().st_size != expected["bytes"]:
                 return f"{name} has {file.stat().st_size} bytes instead of {expected['bytes']}"
-            if hashes and _hash(file) != expected["sha256"]:
+            if hashes and number % parts == part and _hash(file) != expected["sha256"]:
                 return f"{name} has changed since it was written"
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         return f"the manifest cannot be read ({error})"

@@ -19,7 +19,7 @@ from tests.experiments import commands
 from tests.faults import sharded_kills
 from tests.faults.children import in_a_child, in_children
 from tests.faults.models import at_step, begun, load
-from tests.faults.sharded_kills import BOTH, WORDS, Kill, losses, resumed, trial, undisturbed
+from tests.faults.sharded_kills import BOTH, WORDS, Kill, losses, note, resumed, trial, undisturbed
 from tests.faults.test_fault_storage import small_disk
 
 
@@ -41,12 +41,13 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     ids=str,
 )
 def test_f01_processes_killed_while_they_save_together(
-    tmp_path: Path, expected: list[float], kill: Kill, size: int
+    tmp_path: Path, expected: list[float], kill: Kill, size: int, record: Any
 ) -> None:
     """A few of the fifty trials of ``python -m tests.faults.sharded_kills``."""
     step = trial(kill, tmp_path, expected, size)
     committed = kill.point in ("after the rename", "when an old checkpoint has lost its manifest")
     assert step == sharded_kills.EVERY * (sharded_kills.SAVE - (not committed))
+    record(**note(1))
 
 
 def fill(disk: Path) -> Path:
@@ -136,7 +137,7 @@ def test_f06_what_fails_in_the_background_ends_the_run_with_one_error(tmp_path: 
     assert not list((folder / "checkpoints").glob(".tmp-*"))
 
 
-def test_a_lock_that_is_lost_while_the_files_are_written_ends_the_run(tmp_path: Path) -> None:
+def test_f15_a_lock_lost_while_files_are_written_ends_the_run(tmp_path: Path, record: Any) -> None:
     """The checkpoint gets no name: another process writes the run by then."""
 
     def work(rank: int) -> None:
@@ -153,10 +154,11 @@ def test_a_lock_that_is_lost_while_the_files_are_written_ends_the_run(tmp_path: 
     assert in_children(2, work, seconds=120) == [7, 7]
     (checkpoints,) = tmp_path.glob("*/*/*/checkpoints")
     assert [path.name for path in checkpoints.iterdir()] == ["step-00000002"]
+    record("F15", "lock lost while two processes write shards", 1, "exit 7, the checkpoint gets no name")
 
 
 def test_f02_f03_a_damaged_shard_is_found_and_the_checkpoint_set_aside(
-    tmp_path: Path, expected: list[float]
+    tmp_path: Path, expected: list[float], record: Any
 ) -> None:
     """Lost, cut, one bit flipped, or one that no manifest knows; the one before is taken."""
     words = (*WORDS, "trainer.checkpoint_every=2", "trainer.keep_checkpoints=9", f"runs={tmp_path}")
@@ -200,3 +202,4 @@ def test_f02_f03_a_damaged_shard_is_found_and_the_checkpoint_set_aside(
             if later.name.startswith("broken") or int(later.name[5:]) >= newest:
                 os.rename(later, tmp_path / f"{newest}-{later.name}")
         newest -= 2
+    record("F03", "shard with a bit flipped, cut, lost, or in no manifest", 4, "found, file named, fell back")

@@ -87,6 +87,11 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
+def rank() -> int:
+    """Return the number of this process among those that train this run."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
 def is_rank_zero() -> bool:
     """Return True in the process that writes files and prints."""
     return (dist.get_rank() if dist.is_initialized() else process_rank().rank) == 0
@@ -115,9 +120,9 @@ def run_on_all(function: Callable[[], T], group: dist.ProcessGroup | None = None
         return [function()]
     said, failure = _attempt(function)
     everything = [json.loads(text) for text in _gather(json.dumps(said), group)]
-    first = next((rank for rank, each in enumerate(everything) if "kind" in each), None)
+    first = next((number for number, each in enumerate(everything) if "kind" in each), None)
     if first is not None:
-        _value(everything[first], failure if first == dist.get_rank() else None)
+        _value(everything[first], failure if first == rank() else None)
     return [each["value"] for each in everything]
 
 
@@ -192,12 +197,12 @@ def first_failure(error: RunError) -> RunError:
     own = process_rank().rank
     said = json.dumps([own, type(error).__name__, str(error)])
     try:
-        rank, kind, message = json.loads(_store.compare_set(FAILURE, "", said))
+        first, kind, message = json.loads(_store.compare_set(FAILURE, "", said))
     except (
         RuntimeError
     ):  # the first process, which keeps the store, is gone: what failed here is not the cause
         return error if is_rank_zero() else type(error)(*error.args)
-    return error if rank == own else getattr(errors, kind, RunError)(message)
+    return error if first == own else getattr(errors, kind, RunError)(message)
 
 
 def reports_error(error: RunError) -> bool:
