@@ -28,7 +28,6 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     return undisturbed(tmp_path_factory.mktemp("alone"))
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("kill", "size"),
     [
@@ -40,6 +39,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     ],
     ids=str,
 )
+@pytest.mark.full
 def test_f01_processes_killed_while_they_save_together(
     tmp_path: Path, expected: list[float], kill: Kill, size: int, record: Any
 ) -> None:
@@ -80,6 +80,7 @@ def on_a_small_disk(disk: Path, work: Any) -> None:
     assert code == 0
 
 
+@pytest.mark.full
 def test_f06_a_full_disk_costs_several_processes_no_older_checkpoint(tmp_path: Path, record: Any) -> None:
     disk = tmp_path / "disk"
 
@@ -112,6 +113,7 @@ def test_f06_a_full_disk_costs_several_processes_no_older_checkpoint(tmp_path: P
     record("F06", "disk full while two processes save", 3, "older checkpoints intact, given up at the third")
 
 
+@pytest.mark.full
 def test_f06_what_fails_in_the_background_ends_the_run_with_one_error(tmp_path: Path) -> None:
     """The second process cannot write; both go on from the checkpoint before, in the end."""
 
@@ -137,6 +139,7 @@ def test_f06_what_fails_in_the_background_ends_the_run_with_one_error(tmp_path: 
     assert not list((folder / "checkpoints").glob(".tmp-*"))
 
 
+@pytest.mark.full
 def test_f15_a_lock_lost_while_files_are_written_ends_the_run(tmp_path: Path, record: Any) -> None:
     """The checkpoint gets no name: another process writes the run by then."""
 
@@ -157,6 +160,7 @@ def test_f15_a_lock_lost_while_files_are_written_ends_the_run(tmp_path: Path, re
     record("F15", "lock lost while two processes write shards", 1, "exit 7, the checkpoint gets no name")
 
 
+@pytest.mark.full
 def test_f02_f03_a_damaged_shard_is_found_and_the_checkpoint_set_aside(
     tmp_path: Path, expected: list[float], record: Any
 ) -> None:

@@ -39,6 +39,7 @@ def test_more_processes_than_gpus_and_a_numbered_device_are_refused(
         collectives._gpu(torch.device(device), local_rank)
 
 
+@pytest.mark.full
 def test_what_each_process_says_reaches_all_and_the_first_failure_too() -> None:
     def work(rank: int) -> None:
         collectives.start(torch.device("cpu"))
