@@ -72,7 +72,7 @@ class DividedStart:
 
         All processes must call it: what reads a divided tensor gathers it for a moment.
         """
-        self.model.to_empty(device="cpu")
+        _give_memory(self.model)
         parameters = dict(self.model.named_parameters())
         slots = iter(self._slots)
         known: dict[int, nn.Parameter] = {}
@@ -96,6 +96,18 @@ class DividedStart:
         for name, buffer in built.named_buffers():
             self.model.get_buffer(name).copy_(buffer)
         self.model.to(device)
+
+
+def _give_memory(model: nn.Module) -> None:
+    """Give a model on the meta device memory; modules that share a parameter, as tied tables do, go on to."""
+    shared: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        shared.setdefault(id(parameter), []).append(name)
+    model.to_empty(device="cpu")
+    for first, *others in shared.values():
+        for name in others:
+            owner, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(owner), attribute, model.get_parameter(first))
 
 
 @contextmanager
