@@ -227,7 +227,7 @@ def measure(
         for _ in range(args.rounds):
             harness.step()
             begin = now()
-            harness.trainer.save()
+            harness.trainer.save(wait=True)
             stalls.append(now() - begin)
     lines = rows(times, np.array(stalls), every)
     shares = {line[0].split(" : ")[0]: float(line[3].rstrip("%")) / 100 for line in lines}

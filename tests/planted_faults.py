@@ -79,7 +79,7 @@ FAULTS = (
     Fault(
         name="moments",
         about="a resumed run starts with empty optimizer moments",
-        file="experiments/training/checkpoint.py",
+        file="experiments/training/stored_state.py",
         old='load_moments(optimizer, load_file(path / "optimizer.safetensors"))',
         new='load_file(path / "optimizer.safetensors")',
         tests="tests/experiments/training/test_checkpoint.py tests/experiments/run/test_resume.py",

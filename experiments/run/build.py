@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from architectures.backbone import Backbone
-from experiments.run.model_files import ModelSpec, load_state, read_tensors
+from experiments.run.model_files import ModelSpec, load_folder_state
 from experiments.run.plan import Plan
 from experiments.run.settings import Settings
 from experiments.runtime.device import torch_device
@@ -40,7 +40,11 @@ def build(settings: Settings, planned: Plan, dims: ParallelDims) -> Built:
     from experiments.training.parallel.initial_shards import DividedStart
 
     device = torch_device(settings.device.name)
-    start = DividedStart(lambda: _without_memory(settings, planned), lambda: _initial(settings, planned))
+    start = DividedStart(
+        lambda: _without_memory(settings, planned),
+        lambda: _initial(settings, planned),
+        lambda model: _load_given(settings, model),
+    )
     kernels = {}
     if device.type == "cpu":
         # A whole model that nothing is written into takes no memory, and its layers say what will run.
@@ -51,7 +55,9 @@ def build(settings: Settings, planned: Plan, dims: ParallelDims) -> Built:
 
 def build_model(settings: Settings, planned: Plan) -> Backbone:
     """Return the whole model with its initial weights, on its device."""
-    return _initial(settings, planned).to(torch_device(settings.device.name))
+    model = _initial(settings, planned)
+    _load_given(settings, model)
+    return model.to(torch_device(settings.device.name))
 
 
 def _built(
@@ -77,13 +83,17 @@ def _built(
 
 
 def _initial(settings: Settings, planned: Plan) -> Backbone:
-    """Return the model with its initial weights, in CPU memory."""
+    """Return the model as its constructors initialise it, in CPU memory."""
     torch.manual_seed(initialization_seed(settings.seed))
     model = planned.sizes.build(settings.backbone_class, planned.matched.config)
     _parametrise(model, settings, planned)
-    if (initial := settings.init_from) is not None:
-        load_state(read_tensors(initial.path), model, initial.path, new_readout=True)
     return model
+
+
+def _load_given(settings: Settings, model: Backbone) -> None:
+    """Load the weights of ``init_from`` into a model, where the run has them."""
+    if (initial := settings.init_from) is not None:
+        load_folder_state(initial.path, model, new_readout=True)
 
 
 def _without_memory(settings: Settings, planned: Plan) -> Backbone:

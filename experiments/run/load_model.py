@@ -28,9 +28,8 @@ from experiments.run.model_files import (
     hugging_face,
     hugging_face_spec,
     is_run_folder,
-    load_state,
+    load_folder_state,
     read_model_spec,
-    read_tensors,
 )
 from experiments.run.plan import build_task
 from experiments.run.size_solver import Sizes
@@ -165,7 +164,7 @@ def _open_run(path: Path, task: Task | None) -> LoadedModel:
         objective = FolderContinuation(run.objective, task)
     sizes = Sizes(vocab_size=spec.vocab_size, length=spec.max_length, make_readout=objective.make_readout)
     model = sizes.build(spec.backbone_class, spec.config)
-    load_state(read_tensors(path), model, path, new_readout=False)
+    load_folder_state(path, model, new_readout=False)
     return LoadedModel(
         model=model,
         objective=objective,

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+import torch
 from torch import Tensor
 from typing_extensions import TypedDict
 
@@ -31,6 +30,13 @@ from experiments.tasks.task import Task
 from experiments.tracking.run_files import checksum, is_intact
 from experiments.training.checkpoint import newest
 from experiments.training.state_dict import unique_tensors
+from experiments.training.stored_state import (
+    in_shards,
+    read_tensors,
+    stored_tensors,
+    weight_files,
+    whole_tensors,
+)
 
 RECORD = "model.json"
 """File beside the checkpoints of a run, with all that is needed to build the module again."""
@@ -171,22 +177,10 @@ def read_model_spec(path: Path) -> ModelSpec:
     return ModelSpec(backbone_class=cls, config=config, **sizes)
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a folder's tensors, a run's from its newest whole checkpoint. Raises CheckpointError."""
-    if not is_run_folder(path):
-        return hugging_face(path).state_dict()
-    file = newest(path / "checkpoints") / "model.safetensors"
-    try:
-        return load_file(file)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{file}: {error}") from error
-
-
 def fingerprint(path: Path) -> str:
     """Return a hash of the model and its weights, 16 hexadecimal digits, independent of the folder's path."""
     if is_run_folder(path):
-        checkpoint = newest(path / "checkpoints")
-        files = [path / RECORD, checkpoint / "model.safetensors"]
+        files = [path / RECORD, *weight_files(newest(path / "checkpoints"))]
     else:
         files = [path / "config.json", *sorted(path.glob("*.safetensors"))]
     digest = hashlib.sha256()
@@ -194,6 +188,31 @@ def fingerprint(path: Path) -> str:
         with file.open("rb") as opened:
             digest.update(hashlib.file_digest(opened, "sha256").digest())
     return digest.hexdigest()[:16]
+
+
+def load_folder_state(path: Path, model: Backbone, *, new_readout: bool) -> None:
+    """Load a folder's tensors into a module, a run's from its newest whole checkpoint; all must fit.
+
+    Shards are read into the module itself, without a second copy.
+
+    Args:
+        new_readout: as in ``load_state``.
+
+    Raises:
+        CheckpointError: they cannot be read.
+        ConfigError: they do not fit.
+    """
+    if not is_run_folder(path):
+        load_state(hugging_face(path).state_dict(), model, path, new_readout=new_readout)
+        return
+    checkpoint = newest(path / "checkpoints")
+    if not in_shards(checkpoint):
+        load_state(whole_tensors(checkpoint, "model"), model, path, new_readout=new_readout)
+        return
+    fit = fitting(stored_tensors(checkpoint, "model"), model, path, new_readout=new_readout)
+    own = model.state_dict()
+    with torch._C.DisableTorchFunction():  # of a model that is being divided each part is read by itself
+        read_tensors(checkpoint, "model", {name: own[name] for name in fit})
 
 
 def load_state(tensors: dict[str, Tensor], model: Backbone, source: Path, *, new_readout: bool) -> None:
@@ -205,6 +224,15 @@ def load_state(tensors: dict[str, Tensor], model: Backbone, source: Path, *, new
 
     Raises:
         ConfigError: names tensors of another shape, missing and left over.
+    """
+    fit = fitting(tensors, model, source, new_readout=new_readout)
+    model.load_state_dict({name: tensors[name] for name in fit}, strict=False)
+
+
+def fitting(tensors: dict[str, Tensor], model: Backbone, source: Path, *, new_readout: bool) -> list[str]:
+    """Return the names of the tensors that ``load_state`` loads, by their names and shapes alone.
+
+    Raises what it raises.
     """
 
     def spared(name: str) -> bool:
@@ -220,7 +248,7 @@ def load_state(tensors: dict[str, Tensor], model: Backbone, source: Path, *, new
     if any(found.values()):
         said = "; ".join(f"{what}: {_some(names)}" for what, names in found.items() if names)
         raise ConfigError(f"{source}: its tensors do not fit the model: {said}")
-    model.load_state_dict({n: t for n, t in tensors.items() if n in own and n not in wrong}, strict=False)
+    return [name for name in tensors if name in own and name not in wrong]
 
 
 def _some(names: list[str]) -> str:

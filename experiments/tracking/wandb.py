@@ -108,7 +108,8 @@ class WandbSink(Sink):
         for name in ("config.yaml", "result.json"):
             with artifact.new_file(name) as file:
                 file.write(texts[name])
-        files = [*self.folder.glob("model.json"), *self.folder.glob("tokenizer*"), *checkpoint.iterdir()]
+        files = [*self.folder.glob("model.json"), *self.folder.glob("tokenizer*")]
+        files += [path for path in checkpoint.rglob("*") if path.is_file()]
         for path in files:
             # Immutable: W&B reads the file where it is, instead of keeping a copy of each model.
             artifact.add_file(str(path), name=str(path.relative_to(self.folder)), policy="immutable")

@@ -5,6 +5,9 @@ listed in MANIFEST.json, then renamed. Loading takes the newest one whose files
 match their hashes; a broken one is set aside under a name that says so, with
 the reason inside. A new one is verified before an old one is removed, and an
 old one loses its manifest first, so that half a checkpoint never looks whole.
+
+Format 1 holds whole tensors, written by one process (``write``). Format 2 holds
+shards, written by several (``sharded_checkpoint``). Any number reads either.
 """
 
 from __future__ import annotations
@@ -21,33 +24,35 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from experiments.runtime.atomic_io import sync
 from experiments.runtime.errors import CheckpointError
-from experiments.runtime.memory import is_out_of_memory
-from experiments.training.parallel.collectives import all_reduce_any, run_on_rank_zero
-from experiments.training.parallel.gathered_file import GatheredFile
-from experiments.training.state_dict import load_moments, load_weights
+from experiments.training.parallel.collectives import rank, run_on_all, run_on_rank_zero, world_size
+from experiments.training.stored_state import in_shards, restore
 
-FORMAT = 1
+WHOLE, SHARDED = 1, 2
+"""Formats, as ``state.json`` names them."""
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
+"""Files of a checkpoint of whole tensors."""
+
+Entry = dict[str, int | str]
+"""Length and hash of a file, in the manifest."""
 
 
 def write(
     folder: Path,
     step: int,
-    tensors: Mapping[str, dict[str, Tensor] | GatheredFile],
+    tensors: Mapping[str, dict[str, Tensor]],
     state: dict[str, Any],
     keep: int,
     log: Callable[[str], object] = print,
 ) -> None:
-    """Commit a checkpoint, verify it, and then remove all but the newest ``keep``. One process calls it.
+    """Commit a checkpoint, verify it, and then remove all but the newest ``keep``.
 
     Args:
-        tensors: by file and name, as ``state_dict.gather_state`` returns them, or files that gather their
-            tensors as they are written, as ``state_dict.divided_state`` does.
+        tensors: by kind and name, as ``state_dict.gather_state`` returns them.
         state: what else is needed to continue; it must be representable in JSON.
         keep: number of checkpoints left, the new one included.
         log: receives a line about old checkpoints that could not be removed, which do no harm.
@@ -55,45 +60,72 @@ def write(
     Raises:
         CheckpointError: nothing was written, and every older checkpoint is as it was.
     """
-    final = _place(folder, step)
-    temporary = folder / f".tmp-{step:08d}-{uuid.uuid4().hex[:8]}"
-    replaced = folder / f"broken-{final.name}-replaced"
+    final = place(folder, step)
+    temporary: Path | None = None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(folder)
-        temporary.mkdir()
-        for name, content in tensors.items():
-            if isinstance(content, GatheredFile):
-                content.write(temporary / name)
-            else:
-                save_file(content, temporary / name)
-        (temporary / "state.json").write_text(json.dumps({"format": FORMAT, "step": step, **state}))
-        files = {
-            path.name: {"bytes": path.stat().st_size, "sha256": _hash(path)} for path in temporary.iterdir()
-        }
-        (temporary / "MANIFEST.json").write_text(json.dumps(files, indent=1))
-        for path in [*temporary.iterdir(), temporary]:
-            sync(path)
-        if final.exists():
-            final.rename(replaced)
-        temporary.rename(final)
-        sync(folder)
-        shutil.rmtree(replaced, ignore_errors=True)
+        temporary = begin(folder, step)
+        for kind, content in tensors.items():
+            contiguous = {name: tensor.detach().contiguous() for name, tensor in content.items()}
+            save_file(contiguous, temporary / f"{kind}.safetensors")
+        files = {path.name: describe(path) for path in temporary.iterdir()}
+        commit(temporary, final, {"format": WHOLE, "step": step, **state}, files)
         reason = broken(final)
     except (OSError, SafetensorError) as error:
+        raise abandoned(temporary, final, error) from error
+    conclude(final, reason, keep, log)
+
+
+def place(folder: Path, step: int) -> Path:
+    """Return where the checkpoint of a step is, once it is committed."""
+    return folder / f"step-{step:08d}"
+
+
+def begin(folder: Path, step: int) -> Path:
+    """Make the hidden folder that a checkpoint is written into. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob(".tmp-*"):
+        shutil.rmtree(leftover)
+    temporary = folder / f".tmp-{step:08d}-{uuid.uuid4().hex[:8]}"
+    temporary.mkdir()
+    return temporary
+
+
+def describe(path: Path) -> Entry:
+    """Return what the manifest says of a file. Raises OSError."""
+    return {"bytes": path.stat().st_size, "sha256": _hash(path)}
+
+
+def commit(temporary: Path, final: Path, state: dict[str, Any], files: Mapping[str, Entry]) -> None:
+    """Give a checkpoint its state and its manifest, and then its name. Raises OSError."""
+    replaced = final.with_name(f"broken-{final.name}-replaced")
+    (temporary / "state.json").write_text(json.dumps(state))
+    entries = {**files, "state.json": describe(temporary / "state.json")}
+    (temporary / "MANIFEST.json").write_text(json.dumps(entries, indent=1))
+    for path in [*temporary.rglob("*"), temporary]:
+        sync(path)
+    if final.exists():
+        final.rename(replaced)
+    temporary.rename(final)
+    sync(final.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def abandoned(temporary: Path | None, final: Path, error: Exception) -> CheckpointError:
+    """Remove what was written so far, and return the error that says why."""
+    if temporary is not None:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise CheckpointError(f"{final}: the checkpoint cannot be written: {error}") from error
+    return CheckpointError(f"{final}: the checkpoint cannot be written: {error}")
+
+
+def conclude(final: Path, reason: str | None, keep: int, log: Callable[[str], object]) -> None:
+    """Remove older checkpoints, if the new one is whole. Raises CheckpointError for ``reason``."""
     if reason is not None:
         set_aside(final, reason)
         raise CheckpointError(f"{final}: what was written cannot be read back: {reason}")
     try:
-        prune(folder, keep)
+        prune(final.parent, keep)
     except OSError as error:
-        log(f"warning: {folder}: an old checkpoint cannot be removed: {error}")
-
-
-def _place(folder: Path, step: int) -> Path:
-    return folder / f"step-{step:08d}"
+        log(f"warning: {final.parent}: an old checkpoint cannot be removed: {error}")
 
 
 def prune(folder: Path, keep: int) -> None:
@@ -120,13 +152,9 @@ def free_space(folder: Path, keep: int) -> None:
     for path in folder.glob("broken-*"):
         shutil.rmtree(path, ignore_errors=True)
     with contextlib.suppress(OSError):
-        _remove_leftovers(folder)
+        for leftover in folder.glob(".tmp-*"):
+            shutil.rmtree(leftover)
         prune(folder, keep)
-
-
-def _remove_leftovers(folder: Path) -> None:
-    for leftover in folder.glob(".tmp-*"):
-        shutil.rmtree(leftover)
 
 
 def set_aside(path: Path, reason: str) -> None:
@@ -145,34 +173,34 @@ def load_newest(
 ) -> dict[str, Any] | None:
     """Restore the newest whole checkpoint and return its state; None if there has never been one.
 
-    ``log`` receives a line if a newer one is broken. Of several processes, which must all call
-    it, the first chooses; one whose files another does not see in full length is set aside for all.
+    ``log`` receives a line if a newer one is broken. Of several processes, which must all call it, each looks
+    at all files and reads its share of them; a checkpoint that one does not find whole is set aside for all.
 
     Raises:
         CheckpointError: there are checkpoints, and every one is broken, or the newest comes from
             another version. Starting over in silence would hide the loss.
     """
     reasons: list[str] = []  # in the first process
-    while (name := run_on_rank_zero(lambda: _choose(folder, reasons))) is not None:
+    while (name := run_on_rank_zero(lambda: _newest_name(folder, reasons))) is not None:
         path = folder / name
-        if not all_reduce_any(broken(path, hashes=False) is not None):
+        found = run_on_all(partial(broken, path, share=(rank(), world_size())))
+        reason = next(filter(None, found), None)
+        if reason is None:
+            run_on_rank_zero(partial(_check_format, path))
             if reasons:
                 log(f"warning: {folder}: fell back to {name}; set aside {'; '.join(reasons)}")
-            return _restore(path, model, optimizer)
-        run_on_rank_zero(partial(_refuse, path, "another process does not find its files whole", reasons))
+            restore(path, model, optimizer)
+            return dict(json.loads((path / "state.json").read_text()))
+        run_on_rank_zero(partial(_refuse, path, reason, reasons))
     return None
 
 
-def _choose(folder: Path, reasons: list[str]) -> str | None:
-    """The name of the newest whole checkpoint, those that are broken set aside; None if there is none."""
+def _newest_name(folder: Path, reasons: list[str]) -> str | None:
+    """The name of the newest checkpoint, of those that were not set aside; None if there has been none."""
     if not folder.exists():
         return None
-    for path in committed(folder):
-        reason = broken(path)
-        if reason is None:
-            _check_format(path)
-            return path.name
-        _refuse(path, reason, reasons)
+    if found := committed(folder):
+        return found[0].name
     earlier = [f"{path.name}: {_reason(path)}" for path in sorted(folder.glob("broken-*"))]
     if earlier:
         raise CheckpointError(
@@ -223,17 +251,27 @@ def committed(folder: Path) -> list[Path]:
     return sorted((path for path in folder.glob("step-*") if path.name[5:].isdecimal()), reverse=True)
 
 
-def broken(path: Path, *, hashes: bool = True) -> str | None:
-    """Return why a checkpoint cannot be trusted; None if every file matches the manifest."""
+def broken(path: Path, *, hashes: bool = True, share: tuple[int, int] = (0, 1)) -> str | None:
+    """Return why a checkpoint cannot be trusted; None if every file matches the manifest.
+
+    Args:
+        hashes: read the files, and not only their lengths.
+        share: which share of them, counted from 0, of how many.
+    """
+    part, parts = share
     try:
         manifest = json.loads((path / "MANIFEST.json").read_text())
-        for name in FILES:
+        unknown = {file.relative_to(path).as_posix() for file in path.rglob("*.safetensors")} - set(manifest)
+        if unknown:
+            return f"{min(unknown)} is not in the manifest"
+        names = dict.fromkeys([*manifest, "state.json"]) if in_shards(path) else FILES
+        for number, name in enumerate(names):
             file, expected = path / name, manifest[name]
             if not file.exists():
                 return f"{name} is missing"
             if file.stat().st_size != expected["bytes"]:
                 return f"{name} has {file.stat().st_size} bytes instead of {expected['bytes']}"
-            if hashes and _hash(file) != expected["sha256"]:
+            if hashes and number % parts == part and _hash(file) != expected["sha256"]:
                 return f"{name} has changed since it was written"
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         return f"the manifest cannot be read ({error})"
@@ -243,10 +281,10 @@ def broken(path: Path, *, hashes: bool = True) -> str | None:
 def _check_format(path: Path) -> None:
     """A whole checkpoint of another version is not broken: it is left as it is and refused."""
     format_ = json.loads((path / "state.json").read_text()).get("format")
-    if format_ != FORMAT:
+    if format_ not in (WHOLE, SHARDED):
         raise CheckpointError(
-            f"{path}: it is in format {format_}, this version reads {FORMAT}: continue with the version that "
-            "wrote it (provenance.json in the run's folder names its commit)"
+            f"{path}: it is in format {format_}, this version reads {WHOLE} and {SHARDED}: continue with the "
+            "version that wrote it (provenance.json in the run's folder names its commit)"
         )
 
 
@@ -255,19 +293,6 @@ def _reason(path: Path) -> str:
         return (path / "REASON.txt").read_text().strip()
     except OSError:
         return "broken"
-
-
-def _restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    try:
-        absent, extra = load_weights(model, load_file(path / "model.safetensors"))
-        if absent or extra:
-            raise CheckpointError(f"{path}: tensors do not fit the model; missing {absent}, extra {extra}")
-        load_moments(optimizer, load_file(path / "optimizer.safetensors"))
-    except (SafetensorError, RuntimeError) as error:
-        if is_out_of_memory(error):
-            raise
-        raise CheckpointError(f"{path}: {error}") from error
-    return json.loads((path / "state.json").read_text())
 
 
 def _hash(path: Path) -> str:

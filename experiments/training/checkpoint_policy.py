@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +14,47 @@ from torch import nn
 
 from experiments.runtime.errors import CheckpointError
 from experiments.training import checkpoint
-from experiments.training.parallel.collectives import is_rank_zero, run_on_rank_zero, world_size
-from experiments.training.state_dict import divided_state, gather_state, unique_tensors
+from experiments.training.parallel.collectives import (
+    all_reduce_any,
+    background_group,
+    run_on_rank_zero,
+    world_size,
+)
+from experiments.training.state_dict import gather_state, unique_tensors
 
 MOST_FAILURES = 3
 """Saves in a row that may fail before a run gives up."""
+PATIENCE = 60.0
+"""Seconds that a run which fails waits for the save that it has begun."""
+
+Outcome = tuple[str | None, list[str]]
+"""Why a checkpoint could not be written, None if it was; and lines for the log."""
 
 
 class CheckpointSaver:
-    """Saves the checkpoints of a run. A failure is logged, and only three in a row end the run."""
+    """Saves the checkpoints of a run. A failure is logged, and only three in a row end the run.
 
-    def __init__(self, folder: Path, keep: int, log: Callable[[str], object]) -> None:
-        self.folder, self.keep, self.log = folder, keep, log
+    One process writes them at once. Several copy what each writes, and write it while they train on.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        keep: int,
+        log: Callable[[str], object],
+        may_write: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Prepare to save; all processes must do it at the same place.
+
+        Args:
+            may_write: called in the first of several processes before a checkpoint gets its name; what it
+                raises ends the run.
+        """
+        self.folder, self.keep, self.log, self.may_write = folder, keep, log, may_write
         self.failures = 0
+        self._group = background_group()
+        self._begun: _Background | None = None
+        self._last = False
 
     def save(
         self,
@@ -37,43 +67,62 @@ class CheckpointSaver:
     ) -> None:
         """Save a checkpoint; on failure, free disk space and try once more. All processes must call it.
 
+        Several processes return when all is copied. ``poll`` and ``wait`` say how it ended, and so does the
+        next save, which waits for it.
+
         Args:
             last: nothing is trained after it, so that a failure ends the run.
 
         Raises:
             CheckpointError: the last save has failed, or the third in a row. Older checkpoints are intact.
         """
-        failed = self._try(step, model, optimizer, state)
-        if failed:
-            run_on_rank_zero(lambda: checkpoint.free_space(self.folder, min(self.keep, 2)))
-            failed = self._try(step, model, optimizer, state)
-        run_on_rank_zero(lambda: self._count(failed, last))
+        self.wait()
+        self._last = last
+        if world_size() == 1:
+            tensors = gather_state(model, optimizer)
+            whole = partial(checkpoint.write, self.folder, step, tensors, state, self.keep, self.log)
+            self._end(self._write(whole))
+            return
+        from experiments.training import sharded_checkpoint
 
-    def _try(
-        self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, state: dict[str, Any]
-    ) -> str | None:
-        """Write the checkpoint, in the process of rank 0; return, in all, why it could not be written.
+        staged = sharded_checkpoint.stage(model, optimizer)
+        several = partial(sharded_checkpoint.write, group=self._group, may_write=self.may_write)
+        self._begun = _Background(
+            partial(self._write, partial(several, self.folder, step, staged, state, self.keep))
+        )
 
-        Several processes gather its tensors one at a time, so that none holds more than one whole tensor.
-        They go on to the last where the first cannot write, and fail together.
-        """
-        divided = divided_state(model, optimizer) if world_size() > 1 else {}
-        tensors = divided or gather_state(model, optimizer)
-        failure: Exception | None = None
-        if is_rank_zero():
-            try:
-                checkpoint.write(self.folder, step, tensors, state, self.keep, self.log)
-            except Exception as error:
-                failure = error
-        for file in divided.values():
-            file.finish()
+    def poll(self) -> None:
+        """Look whether the save that was begun has ended in all processes. Raises as ``save`` does."""
+        if self._begun is not None and not all_reduce_any(not self._begun.done):
+            self.wait()
 
-        def judge() -> str | None:
-            if failure is None or isinstance(failure, CheckpointError):
-                return None if failure is None else str(failure)
-            raise failure
+    def wait(self) -> None:
+        """Wait for the save that was begun, if there is one. Raises as ``save`` does."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            self._end(begun.outcome())
 
-        return run_on_rank_zero(judge)
+    def abandon(self) -> None:
+        """Where the run fails for another reason: let the save that was begun end, as far as it can."""
+        begun, self._begun = self._begun, None
+        if begun is not None and (failed := begun.failed(PATIENCE)) is not None:
+            self.log(f"warning: {failed}")
+
+    def _write(self, write: Callable[[], list[str] | None]) -> Outcome:
+        try:
+            return None, write() or []
+        except CheckpointError:
+            run_on_rank_zero(lambda: checkpoint.free_space(self.folder, min(self.keep, 2)), self._group)
+        try:
+            return None, write() or []
+        except CheckpointError as error:
+            return str(error), []
+
+    def _end(self, outcome: Outcome) -> None:
+        failed, notes = outcome
+        for line in notes:
+            self.log(line)
+        run_on_rank_zero(lambda: self._count(failed, self._last))
 
     def _count(self, failed: str | None, last: bool) -> None:
         """Count saves that fail in a row; the last one raises, and so does the third."""
@@ -87,6 +136,42 @@ class CheckpointSaver:
                 f"{failed}{times}; older checkpoints are intact: make room and run it again"
             )
         self.log(f"warning: {failed}; training goes on ({self.failures} of {MOST_FAILURES} in a row)")
+
+
+class _Background(threading.Thread):
+    """A save in a thread of its own, which does not keep a process from ending."""
+
+    def __init__(self, work: Callable[[], Outcome]) -> None:
+        super().__init__(name="checkpoint", daemon=True)
+        self._work = work
+        self._outcome: Outcome | None = None
+        self._failure: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._outcome = self._work()
+        except BaseException as failure:  # it is raised where the run waits for it
+            self._failure = failure
+        del self._work  # and with it what was copied
+
+    @property
+    def done(self) -> bool:
+        """True once the save has ended in this process."""
+        return not self.is_alive()
+
+    def outcome(self) -> Outcome:
+        """Wait for the save and return how it ended. Raises what ended it unexpectedly."""
+        self.join()
+        if self._failure is not None:
+            raise self._failure
+        assert self._outcome is not None
+        return self._outcome
+
+    def failed(self, seconds: float) -> str | None:
+        """Wait so long for the save; return why it has failed, or None."""
+        self.join(seconds)
+        return None if self._outcome is None else self._outcome[0]
 
 
 def checkpoint_bytes(model: nn.Module, averages: bool) -> int:

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 
-from experiments.training.parallel.dtensors import distribute_like, full_tensor
-from experiments.training.parallel.gathered_file import GatheredFile
-
 
 def gather_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
-    """Return the tensors of a checkpoint by file and name, whole on rank 0. All processes must call it."""
-    moments = {name: full_tensor(value) for name, value in _moments(optimizer).items()}
-    return {"model.safetensors": model_tensors(model), "optimizer.safetensors": moments}
-
-
-def divided_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, GatheredFile]:
-    """Return the files of a checkpoint, their tensors as this process holds them."""
-    return {
-        "model.safetensors": GatheredFile(unique_tensors(model)),
-        "optimizer.safetensors": GatheredFile(_moments(optimizer)),
-    }
-
-
-def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and buffers by name, each storage once: a tied head is its embedding."""
-    return {name: full_tensor(tensor) for name, tensor in unique_tensors(model).items()}
+    """Return the tensors of a checkpoint by kind and name, as this process holds them."""
+    return {"model": unique_tensors(model), "optimizer": _moments(optimizer)}
 
 
 def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the entries of the state dict as this process holds them, tied ones once."""
+    """Return the entries of the state dict, each storage once: a tied head is its embedding."""
     seen: set[int] = set()
     tensors = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -39,18 +22,6 @@ def unique_tensors(model: nn.Module) -> dict[str, Tensor]:
             seen.add(id(tensor))
             tensors[name] = tensor
     return tensors
-
-
-def load_weights(model: nn.Module, tensors: dict[str, Tensor]) -> tuple[list[str], list[str]]:
-    """Load parameters and buffers. Return the names that were missing and those the model does not have."""
-    own = model.state_dict()
-    cut = {
-        name: distribute_like(tensor, own[name]) if name in own else tensor
-        for name, tensor in tensors.items()
-    }
-    missing, unexpected = model.load_state_dict(cut, strict=False)
-    tied = set(own) - set(unique_tensors(model))
-    return sorted(set(missing) - tied), unexpected
 
 
 def _numbered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, Tensor]]:
@@ -71,12 +42,26 @@ def _moments(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     }
 
 
-def load_moments(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+def empty_moments(optimizer: torch.optim.Optimizer, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors in which stored moments can be read: each is divided as its parameter is.
+
+    Args:
+        stored: of the same names and shapes; what they hold is not looked at.
+    """
+    parameters = dict(_numbered(optimizer))
+    moments = {}
+    for name, tensor in stored.items():
+        parameter = parameters[int(name.partition(".")[0])].detach()
+        alike = parameter.shape == tensor.shape
+        moments[name] = torch.empty_like(parameter) if alike else torch.empty_like(tensor, device="cpu")
+    return moments
+
+
+def load_moments(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Load moments by parameter number; learning rates and decays come from the configuration."""
-    positions = {number: (position, p) for position, (number, p) in enumerate(_numbered(optimizer))}
+    positions = {number: position for position, (number, _) in enumerate(_numbered(optimizer))}
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         number, key = name.split(".", 1)
-        position, parameter = positions[int(number)]
-        state.setdefault(position, {})[key] = distribute_like(tensor, parameter)
+        state.setdefault(positions[int(number)], {})[key] = tensor
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -88,7 +88,9 @@ class Trainer:
         self.micro_batcher = MicroBatcher(
             sections.budget.micro_batch_size, self.batch_size // strategy.dims.data, alone=single
         )
-        self.saver = CheckpointSaver(folder.checkpoints, sections.trainer.keep_checkpoints, console.log)
+        self.saver = CheckpointSaver(
+            folder.checkpoints, sections.trainer.keep_checkpoints, console.log, lock.check
+        )
         self.evaluator = Evaluator(
             self.model,
             self.objective,
@@ -106,6 +108,13 @@ class Trainer:
         Raises:
             DivergedError, Preempted, CheckpointError, LockedError: see ``experiments.runtime.errors``.
         """
+        try:
+            self._run()
+        except BaseException:
+            self.saver.abandon()
+            raise
+
+    def _run(self) -> None:
         check_room(
             self.folder.root, self.model, self.config.keep_checkpoints, self.optimizer_config.ema is not None
         )
@@ -132,8 +141,9 @@ class Trainer:
         if self._is_validated(step):
             self._validate()
         stop = self._stop_reason()
+        self.saver.poll()
         if step % self.config.checkpoint_every == 0 or last or stop:
-            self.save()
+            self.save(wait=last or stop is not None)
         if stop:
             raise Preempted(reason=stop)
 
@@ -271,9 +281,10 @@ class Trainer:
         try:
             self.state.anomalies.skip(f"{what} at step {step}", self.config.non_finite)
         except DivergedError:
+            self.saver.wait()
             saved = collectives.run_on_rank_zero(lambda: checkpoint.newest_step(self.folder.checkpoints))
             if saved < self.state.step:
-                self.save()  # the weights before the step, so that it can be repeated at once
+                self.save(wait=True)  # the weights before the step, so that it can be repeated at once
             raise
         self.console.log(f"warning: {what} at step {step}: left out; see {path}")
         self.state.window_skipped += 1
@@ -309,11 +320,16 @@ class Trainer:
         self.folder.log(row)
         self.tracker.log(row)
 
-    def save(self) -> None:
-        """Commit a checkpoint of the step reached. Raises CheckpointError, LockedError."""
+    def save(self, *, wait: bool) -> None:
+        """Commit a checkpoint of the step reached; several processes only begin to, unless they ``wait``.
+
+        Raises CheckpointError, LockedError.
+        """
         collectives.run_on_rank_zero(self.lock.check)
         self.folder.sync()  # no row of a saved step is lost, even where the machine dies
         last = self.state.step == self.total_steps
         state = {"train_state": asdict(self.state), "metrics": self.folder.metrics_record()}
         with averaged(self.optimizer):
             self.saver.save(self.state.step, self.model, self.optimizer, state, last=last)
+        if wait:
+            self.saver.wait()

@@ -106,7 +106,7 @@ def test_f11_asked_to_stop(
 
 BEFORE = {
     "while the run is planned": (execute, "plan", signal.SIGHUP),
-    "while the model is built": (execute, "build_model", signal.SIGTERM),
+    "while the model is built": (execute, "build", signal.SIGTERM),
     "while the record is begun": (execute, "begin_record", signal.SIGXCPU),
     "while its files are written": (atomic_io.os, "fsync", signal.SIGUSR1),
     "while the tracker is opened": (execute, "open_tracker", signal.SIGUSR2),

@@ -1,7 +1,7 @@
 """Communication among the processes that train one run together.
 
 Started by ``torchrun`` or, with MASTER_ADDR set, by ``srun``; otherwise a process
-is alone and every function here does the plain thing. What they tell each other is
+is alone and every function here does the plain thing. What they tell each other here is
 numbers and JSON, never pickle.
 """
 
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from experiments.runtime import errors
 from experiments.runtime.errors import ConfigError, RunError
@@ -26,6 +27,7 @@ FAILURE = "failure"
 """Key of the store under which the first process to fail writes its error."""
 
 _store: dist.Store | None = None
+_background: dist.ProcessGroup | None = None
 
 
 def start(device: torch.device) -> None:
@@ -63,8 +65,21 @@ def _gpu(device: torch.device, local_rank: int) -> int:
 
 def stop() -> None:
     """Leave the process group, if there is one; an exit without it prints warnings."""
+    global _background
+    _background = None
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def background_group() -> dist.ProcessGroup | None:
+    """Return a group of all processes for a thread beside the training; None where a process is alone.
+
+    Two threads of a process must not speak over one group. All processes must ask for it at the same place.
+    """
+    global _background
+    if _background is None and world_size() > 1:
+        _background = dist.new_group(backend="gloo")
+    return _background
 
 
 def world_size() -> int:
@@ -72,30 +87,59 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
+def rank() -> int:
+    """Return the number of this process among those that train this run."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
 def is_rank_zero() -> bool:
     """Return True in the process that writes files and prints."""
     return (dist.get_rank() if dist.is_initialized() else process_rank().rank) == 0
 
 
-def run_on_rank_zero(function: Callable[[], T]) -> T:
+def run_on_rank_zero(function: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
     """Call ``function`` in the process of rank 0 and return its value, which JSON must hold, in all.
 
     An exception there is raised in all processes as a RunError.
+
+    Args:
+        group: of all processes, over which they speak; None for the default one.
     """
     if world_size() == 1:
         return function()
-    said: dict[str, Any] = {}
-    failure: RunError | None = None
-    if is_rank_zero():
-        try:
-            said["value"] = function()
-        except Exception as error:
-            failure = to_run_error(error)
-            failure.__cause__ = error if failure is not error else None
-            said = {"kind": type(failure).__name__, "message": str(failure)}
-    said = json.loads(_broadcast(json.dumps(said)))
-    if failure is not None:
-        raise failure
+    said, failure = _attempt(function) if is_rank_zero() else ({}, None)
+    return _value(json.loads(_broadcast(json.dumps(said), group)), failure)
+
+
+def run_on_all(function: Callable[[], T], group: dist.ProcessGroup | None = None) -> list[T]:
+    """Call ``function`` in every process and return in each what it returned in all, by rank: JSON holds it.
+
+    Exceptions are raised in all processes as a RunError, that of the lowest rank.
+    """
+    if world_size() == 1:
+        return [function()]
+    said, failure = _attempt(function)
+    everything = [json.loads(text) for text in _gather(json.dumps(said), group)]
+    first = next((number for number, each in enumerate(everything) if "kind" in each), None)
+    if first is not None:
+        _value(everything[first], failure if first == rank() else None)
+    return [each["value"] for each in everything]
+
+
+def _attempt(function: Callable[[], T]) -> tuple[dict[str, Any], RunError | None]:
+    """Call a function; return its value, or its failure, as JSON can hold it, and the failure itself."""
+    try:
+        return {"value": function()}, None
+    except Exception as error:
+        failure = to_run_error(error)
+        failure.__cause__ = error if failure is not error else None
+        return {"kind": type(failure).__name__, "message": str(failure)}, failure
+
+
+def _value(said: dict[str, Any], own: RunError | None) -> Any:
+    """Return the value that a process has said, or raise its failure, which is ``own`` in that process."""
+    if own is not None:
+        raise own
     if "kind" in said:
         raise getattr(errors, said["kind"], RunError)(said["message"]) from None
     return said["value"]
@@ -113,14 +157,25 @@ def rank_zero_first(function: Callable[[], T]) -> T:
     return made[0] if is_rank_zero() else function()
 
 
-def _broadcast(text: str) -> str:
+def _broadcast(text: str, group: dist.ProcessGroup | None) -> str:
     """Return the text of the process of rank 0 in all processes."""
     sent = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
     length = torch.tensor(len(sent))
-    dist.broadcast(length, src=0)
+    dist.broadcast(length, src=0, group=group)
     content = sent if is_rank_zero() else torch.empty(int(length), dtype=torch.uint8)
-    dist.broadcast(content, src=0)
+    dist.broadcast(content, src=0, group=group)
     return bytes(content.tolist()).decode()
+
+
+def _gather(text: str, group: dist.ProcessGroup | None) -> list[str]:
+    """Return the texts of all processes, by rank, in each."""
+    sent = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
+    lengths = [torch.tensor(0) for _ in range(world_size())]
+    dist.all_gather(lengths, torch.tensor(len(sent)), group=group)
+    longest = max(int(length) for length in lengths)
+    found = [torch.empty(longest, dtype=torch.uint8) for _ in lengths]
+    dist.all_gather(found, nn.functional.pad(sent, (0, longest - len(sent))), group=group)
+    return [bytes(each[: int(n)].tolist()).decode() for each, n in zip(found, lengths, strict=True)]
 
 
 def all_reduce_any(flag: bool) -> bool:
@@ -142,12 +197,12 @@ def first_failure(error: RunError) -> RunError:
     own = process_rank().rank
     said = json.dumps([own, type(error).__name__, str(error)])
     try:
-        rank, kind, message = json.loads(_store.compare_set(FAILURE, "", said))
+        first, kind, message = json.loads(_store.compare_set(FAILURE, "", said))
     except (
         RuntimeError
     ):  # the first process, which keeps the store, is gone: what failed here is not the cause
         return error if is_rank_zero() else type(error)(*error.args)
-    return error if rank == own else getattr(errors, kind, RunError)(message)
+    return error if first == own else getattr(errors, kind, RunError)(message)
 
 
 def reports_error(error: RunError) -> bool:

@@ -1,8 +1,4 @@
-"""Tensors divided among processes (DTensor): gathering, distributing, gradient norms.
-
-Checkpoints hold whole tensors, so that any number of processes reads what any other
-number wrote.
-"""
+"""Tensors divided among processes (DTensor): sums and gradient norms."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from experiments.training.parallel.collectives import is_rank_zero, world_size
+from experiments.training.parallel.collectives import world_size
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -26,29 +22,6 @@ def is_dtensor(tensor: Tensor | None) -> TypeGuard[DTensor]:
     from torch.distributed.tensor import DTensor
 
     return isinstance(tensor, DTensor)
-
-
-def full_tensor(tensor: Tensor) -> Tensor:
-    """Return the whole of a tensor. Of a divided one only the process of rank 0 keeps it, in CPU memory.
-
-    All processes must ask for the same tensors in the same order.
-    """
-    tensor = tensor.detach()
-    if is_dtensor(tensor):
-        full = tensor.full_tensor()
-        return full.contiguous().cpu() if is_rank_zero() else full.new_empty(0)
-    return tensor.contiguous()
-
-
-def distribute_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """Divide ``tensor``, whole in every process, as ``other`` is; return it as it is if shapes differ."""
-    if is_dtensor(other) and tensor.shape == other.shape:
-        from torch.distributed.tensor import distribute_tensor
-
-        tensor = tensor.to(device=other.device, dtype=other.dtype)
-        # Every process has read all of it: nothing need be sent.
-        return distribute_tensor(tensor, other.device_mesh, other.placements, src_data_rank=None)
-    return tensor
 
 
 def add_up(tensors: list[Tensor], group: dist.ProcessGroup | None) -> None:

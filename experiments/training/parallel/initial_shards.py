@@ -39,14 +39,20 @@ Hook = Callable[[nn.Module, str, nn.Parameter], nn.Parameter | None]
 class DividedStart:
     """A model without memory, and how its parts get their initial values once it is divided."""
 
-    def __init__(self, build_empty: Callable[[], Backbone], build: Callable[[], Backbone]) -> None:
+    def __init__(
+        self,
+        build_empty: Callable[[], Backbone],
+        build: Callable[[], Backbone],
+        load: Callable[[Backbone], None] = lambda model: None,
+    ) -> None:
         """Build the model without memory.
 
         Args:
             build_empty: returns the model on PyTorch's meta device.
             build: returns the same model with its initial weights, in CPU memory.
+            load: loads other weights into it, which may need another model.
         """
-        self._build = build
+        self._build, self._load = build, load
         self._slots: list[str | None] = []
         """For each parameter in the order of registration its name in the model; None where it is replaced by
         another before the model is complete, as by a tied table."""
@@ -66,7 +72,7 @@ class DividedStart:
 
         All processes must call it: what reads a divided tensor gathers it for a moment.
         """
-        self.model.to_empty(device="cpu")
+        _give_memory(self.model)
         parameters = dict(self.model.named_parameters())
         slots = iter(self._slots)
         known: dict[int, nn.Parameter] = {}
@@ -82,12 +88,26 @@ class DividedStart:
                 used.copy_(parameter)
             return used
 
-        with _PartsOnly(), _at_registration(replace):
-            built = self._build()
-        assert next(slots, "end") == "end", "the two builds differ"
+        with _PartsOnly():
+            with _at_registration(replace):
+                built = self._build()
+            assert next(slots, "end") == "end", "the two builds differ"
+            self._load(built)
         for name, buffer in built.named_buffers():
             self.model.get_buffer(name).copy_(buffer)
         self.model.to(device)
+
+
+def _give_memory(model: nn.Module) -> None:
+    """Give a model on the meta device memory; modules that share a parameter, as tied tables do, go on to."""
+    shared: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        shared.setdefault(id(parameter), []).append(name)
+    model.to_empty(device="cpu")
+    for first, *others in shared.values():
+        for name in others:
+            owner, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(owner), attribute, model.get_parameter(first))
 
 
 @contextmanager

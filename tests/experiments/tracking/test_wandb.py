@@ -144,7 +144,8 @@ def test_the_final_model_is_an_artifact_where_one_is_asked_for(tmp_path: Path, s
     for step in (9, 10):
         checkpoint = tmp_path / "checkpoints" / f"step-{step:08}"
         checkpoint.mkdir(parents=True)
-        for name in ("MANIFEST.json", "model.safetensors"):
+        (checkpoint / "optimizer").mkdir()
+        for name in ("MANIFEST.json", "model.safetensors", "optimizer/shard.safetensors"):
             (checkpoint / name).write_bytes(str(step).encode())
     body = f"""
         tracker = start(artifacts=True)
@@ -164,6 +165,7 @@ def test_the_final_model_is_an_artifact_where_one_is_asked_for(tmp_path: Path, s
     assert set(held) == {
         "config.yaml", "result.json", "model.json",
         "checkpoints/step-00000010/MANIFEST.json", "checkpoints/step-00000010/model.safetensors",
+        "checkpoints/step-00000010/optimizer/shard.safetensors",
     }  # fmt: skip
     assert held["checkpoints/step-00000010/model.safetensors"] == b"10"
     assert b"canary" not in held["config.yaml"]

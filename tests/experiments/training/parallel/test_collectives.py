@@ -1,12 +1,13 @@
-"""Which GPU a process takes. There is none here: how many PyTorch sees is set."""
+"""What processes tell each other, and which GPU one takes; there is none here: PyTorch is told how many."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from experiments.runtime.errors import ConfigError
+from experiments.runtime.errors import CheckpointError, ConfigError
 from experiments.training.parallel import collectives
+from tests.faults.children import in_children
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,27 @@ def test_more_processes_than_gpus_and_a_numbered_device_are_refused(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(ConfigError, match="use device=cuda, and as many processes as GPUs"):
         collectives._gpu(torch.device(device), local_rank)
+
+
+@pytest.mark.full
+def test_what_each_process_says_reaches_all_and_the_first_failure_too() -> None:
+    def work(rank: int) -> None:
+        collectives.start(torch.device("cpu"))
+        group = collectives.background_group()
+        assert collectives.run_on_all(lambda: ["ö" * 300 * rank, rank], group) == [["", 0], ["ö" * 300, 1]]
+        assert collectives.run_on_rank_zero(lambda: rank, group) == 0
+
+        def fail() -> None:
+            if rank == 1:
+                raise CheckpointError("no room in 1")
+
+        with pytest.raises(CheckpointError, match="no room in 1"):
+            collectives.run_on_all(fail, group)
+        with pytest.raises(CheckpointError, match="no room in 0"):
+            collectives.run_on_all(lambda: raise_(CheckpointError(f"no room in {rank}")))
+
+    assert in_children(2, work) == [0, 0]
+
+
+def raise_(error: Exception) -> None:
+    raise error

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from experiments.config.parallel import ParallelConfig
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.rank import ProcessRank, process_rank
 from experiments.runtime.run_lock import RunLock
 from experiments.train import train as train_command
+from experiments.training.stored_state import whole_tensors
 from tests.experiments import commands
 from tests.experiments.training.parallel.together import Cases, start_together, train_together
 
@@ -187,7 +187,7 @@ def losses(folder: Path) -> list[float]:
 
 
 def tensors(folder: Path, file: str) -> dict[str, torch.Tensor]:
-    return load_file(commands.newest_checkpoint(folder) / f"{file}.safetensors")
+    return whole_tensors(commands.newest_checkpoint(folder), file)
 
 
 def check_same(found: Path, expected: Path) -> None:
@@ -291,11 +291,16 @@ def rewound(folder: Path, to: Path, step: int) -> Path:
     """A copy of a run as it stood after a step, in another folder of runs."""
     copy = to / folder.parents[1].name / folder.parent.name / folder.name
     shutil.copytree(folder, copy)
-    (copy / "result.json").unlink()
-    for path in (copy / "checkpoints").glob("step-*"):
+    rewind(copy, step)
+    return copy
+
+
+def rewind(folder: Path, step: int) -> None:
+    """Put a run back to how it stood after a step."""
+    (folder / "result.json").unlink()
+    for path in (folder / "checkpoints").glob("step-*"):
         if int(path.name[5:]) > step:
             shutil.rmtree(path)
-    return copy
 
 
 @pytest.mark.full
@@ -324,6 +329,31 @@ def test_a_checkpoint_of_two_goes_on_with_four(
     words = (*words_of("average"), "parallel=fsdp", f"runs={tmp_path / 'four'}")
     train_together(4, {"on": words}, tmp_path / "desk")
     check_same(begun, alone("average"))
+
+
+HOPS = {
+    "average": ((1, ()), (2, FSDP), (4, REPLICATED), (1, ())),
+    "given": ((2, CUT), (4, (*REPLICATED, "parallel.tensor=2")), (1, ()), (2, DDP)),
+    "average-experts": ((2, SHARED), (1, ()), (4, (*REPLICATED, "parallel.expert=2")), (2, FSDP)),
+}
+"""Numbers of processes, and how they divide the run, one after the other; by setting."""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", HOPS)
+def test_a_run_is_handed_from_one_division_to_the_next(
+    alone: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    """Each goes on from the middle of what the one before did, at step 5, then 10, then 15."""
+    words = (*words_of(name), f"runs={tmp_path / 'runs'}")
+    folder = commands.settings(*words).folder
+    for hop, (size, layout) in enumerate(HOPS[name]):
+        if hop:
+            rewind(folder, 5 * hop)
+        train_together(size, {"on": (*words, *layout)}, tmp_path / f"desk{hop}")
+    check_same(folder, alone(name))
+    said = (folder / "train.log").read_text()
+    assert all(f"resumed at step {step}" in said for step in (5, 10, 15))
 
 
 @pytest.mark.full
@@ -422,8 +452,8 @@ def test_one_process_that_fails_ends_all(
 SURVIVABLE = """
 import os
 import torch
+from torch.distributed.checkpoint.filesystem import FileSystem
 from architectures.backbones.decoder import Decoder
-from experiments.training.parallel import gathered_file
 
 class Survivable(Decoder):
     calls = 0
@@ -434,20 +464,20 @@ class Survivable(Decoder):
             output.logits_BTV = output.logits_BTV * torch.nan
         return output
 
-content, calls = gathered_file.content, []
-def fail_twice(whole):
-    calls.append(os.environ["RANK"])
-    if len(calls) in (3, 4):
+create_stream, calls = FileSystem.create_stream, []
+def fail_twice(self, path, mode):
+    calls.append(mode)
+    if os.environ["RANK"] == "1" and len(calls) in (2, 3):
         raise OSError("the disk is full")
-    return content(whole)
-gathered_file.content = fail_twice
+    return create_stream(self, path, mode)
+FileSystem.create_stream = fail_twice
 """
 
 
 @pytest.mark.full
 def test_a_step_left_out_and_a_save_that_fails_are_survived_together(tmp_path: Path) -> None:
-    """The loss is no number in the second process, and the first cannot write the third tensor of the
-    checkpoint of step 5, nor the first when it tries again."""
+    """The loss is no number in the second process, and it cannot write the moments of the checkpoint of
+    step 5, nor the weights when it tries again."""
     (tmp_path / "survivable.py").write_text(SURVIVABLE)
     words = (*words_of("decoder"), "backbone._target_=survivable.Survivable", f"runs={tmp_path / 'runs'}")
     more = {"PYTHONPATH": f"{tmp_path}:{commands.ROOT}"}
@@ -461,51 +491,6 @@ def test_a_step_left_out_and_a_save_that_fails_are_survived_together(tmp_path: P
     bad = json.loads((folder / "failures" / "step-00000003.json").read_text())["gradients_not_finite"]
     assert any("embedding" in name for name in bad)
     assert [path.name[-2:] for path in sorted((folder / "checkpoints").iterdir())] == ["10", "15", "20"]
-
-
-DYING = """
-import os
-from architectures.backbones.decoder import Decoder
-from experiments.training.parallel import gathered_file
-
-class Dying(Decoder):
-    pass
-
-full_tensor, calls = gathered_file.full_tensor, []
-def die(tensor):
-    calls.append(1)
-    if os.environ["RANK"] == os.environ.get("DIES") and len(calls) == int(os.environ["AT"]):
-        os._exit(9)
-    return full_tensor(tensor)
-gathered_file.full_tensor = die
-"""
-
-
-@pytest.mark.full
-def test_a_process_that_dies_while_all_save_loses_nothing_that_was_saved(
-    alone: Callable[[str], Path], tmp_path: Path
-) -> None:
-    """It ends without a word as it is to write the first tensor of the second checkpoint."""
-    rank, at = 0, 1
-    (tmp_path / "dying.py").write_text(DYING)
-    words = (
-        *words_of("decoder"),
-        "parallel=fsdp",
-        "backbone._target_=dying.Dying",
-        f"runs={tmp_path / 'runs'}",
-    )
-    more = {"PYTHONPATH": f"{tmp_path}:{commands.ROOT}"}
-    saved = len(tensors(alone("decoder"), "model")) + len(tensors(alone("decoder"), "optimizer"))
-    assert saved == 84
-    found = ended(start_together(2, *words, **more, DIES=str(rank), AT=str(saved + at)), 300)
-    codes = [code for code, _, _ in found]
-    assert codes[rank] == 9, found
-    assert codes[1 - rank] not in (0, 9), found
-    (checkpoints,) = (tmp_path / "runs").glob("*/*/*/checkpoints")
-    assert [path.name for path in checkpoints.glob("step-*")] == ["step-00000005"]
-    assert [code for code, _, _ in ended(start_together(2, *words, **more), 300)] == [0, 0]
-    check_same(checkpoints.parent, alone("decoder"))
-    assert not list(checkpoints.glob(".tmp-*"))
 
 
 @pytest.mark.full

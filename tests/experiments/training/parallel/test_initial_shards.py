@@ -22,6 +22,7 @@ LAYOUTS = {
     "moe-ddp-expert": ("backbone=moe", *DDP, "parallel.expert=2"),
     "moe-fsdp-expert": ("backbone=moe", *FSDP, "parallel.expert=2"),
     "tied": ("backbone=decoder", *FSDP, "backbone.tie_embeddings=true"),
+    "tied-ddp": ("backbone=decoder", *DDP, "backbone.tie_embeddings=true"),
     "mup": ("backbone=decoder", *FSDP, "optimizer.mup_base_width=16"),
     "dplr": ("backbone=s4_dplr", *FSDP, "backbone.C_length=32"),
     "classes": ("backbone=encoder", *FSDP, "objective=sequence_classification", "task=sentences"),
@@ -49,7 +50,7 @@ def check(size: int, file: Path, layouts: dict[str, tuple[str, ...]]) -> None:
         assert result["other attributes"] == [], name
         assert result["same names"], name
         assert result["same kernels"], name
-        assert (result["divided"] == 0) == (name == "decoder-ddp"), name
+        assert (result["divided"] == 0) == (name in ("decoder-ddp", "tied-ddp")), name
 
 
 @pytest.mark.full

@@ -1,0 +1,112 @@
+"""The tensors of a checkpoint on disk, whole or in shards, and restoring a model and its optimizer from them.
+
+A process that trains alone writes ``model.safetensors`` and ``optimizer.safetensors``. Several write the
+folders ``model`` and ``optimizer``, in which each has files of its own. Names of tensors are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from experiments.runtime.errors import CheckpointError
+from experiments.runtime.memory import is_out_of_memory
+from experiments.training.parallel.collectives import world_size
+from experiments.training.state_dict import empty_moments, load_moments, unique_tensors
+
+
+def in_shards(path: Path) -> bool:
+    """Return True for a checkpoint that several processes wrote."""
+    return (path / "model").is_dir()
+
+
+def weight_files(path: Path) -> list[Path]:
+    """Return the files of a checkpoint that hold the weights."""
+    return sorted((path / "model").glob("*.safetensors")) if in_shards(path) else [path / "model.safetensors"]
+
+
+def stored_tensors(path: Path, kind: str) -> dict[str, Tensor]:
+    """Return the tensors of a checkpoint by name, without their content: on the meta device.
+
+    Args:
+        kind: ``model`` or ``optimizer``.
+
+    Raises:
+        CheckpointError: a file cannot be read.
+    """
+    from experiments.training.parallel.sharded_files import stored
+
+    with _readable(path):
+        if in_shards(path):
+            return stored(path / kind) if (path / kind).is_dir() else {}
+        found = stored(path)
+        with safe_open(path / f"{kind}.safetensors", framework="pt") as file:
+            return {name: found[name] for name in file.keys()}  # noqa: SIM118
+
+
+def read_tensors(path: Path, kind: str, tensors: dict[str, Tensor]) -> None:
+    """Fill tensors, divided or whole, from a checkpoint; no more is read than they hold.
+
+    Raises CheckpointError.
+    """
+    from experiments.training.parallel.sharded_files import read_into
+
+    with _readable(path):
+        read_into(path / kind if in_shards(path) else path, tensors)
+
+
+def whole_tensors(path: Path, kind: str) -> dict[str, Tensor]:
+    """Return the tensors of a checkpoint, whole and in CPU memory. Raises CheckpointError."""
+    if not in_shards(path):
+        with _readable(path):
+            return load_file(path / f"{kind}.safetensors")
+    tensors = {name: torch.empty_like(t, device="cpu") for name, t in stored_tensors(path, kind).items()}
+    read_tensors(path, kind, tensors)
+    return tensors
+
+
+def restore(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Give a model and its optimizer the tensors of a checkpoint, to each process its parts.
+
+    Raises CheckpointError.
+    """
+    if world_size() == 1 and not in_shards(path):
+        with _readable(path):
+            weights = load_file(path / "model.safetensors")
+            _check_names(path, model, weights)
+            model.load_state_dict(weights, strict=False)
+            load_moments(optimizer, load_file(path / "optimizer.safetensors"))
+        return
+    names = stored_tensors(path, "model")
+    _check_names(path, model, names)
+    own = model.state_dict()
+    read_tensors(path, "model", {name: own[name] for name in names})
+    moments = empty_moments(optimizer, stored_tensors(path, "optimizer"))
+    read_tensors(path, "optimizer", moments)
+    load_moments(optimizer, moments)
+
+
+def _check_names(path: Path, model: nn.Module, stored: Collection[str]) -> None:
+    absent = sorted(unique_tensors(model).keys() - set(stored))
+    extra = sorted(set(stored) - model.state_dict().keys())
+    if absent or extra:
+        raise CheckpointError(f"{path}: tensors do not fit the model; missing {absent}, extra {extra}")
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn what reading a file and fitting its tensors raises into CheckpointError."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
+        if is_out_of_memory(error):
+            raise
+        raise CheckpointError(f"{path}: {error}") from error
