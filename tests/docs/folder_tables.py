@@ -20,6 +20,8 @@ from tests.architectures.pretrained.folders import DECODERS, ENCODER_DECODERS, m
 from tests.architectures.pretrained.test_damaged_folders import DAMAGE, make_whole
 from tests.experiments.evaluation.downstream.folder_scores import FAMILIES as SCORED
 from tests.experiments.evaluation.downstream.folder_scores import scores
+from tests.experiments.folder_round_trips import ALL as TRIPS
+from tests.experiments.folder_round_trips import trip_row
 from tests.experiments.folder_texts import ALONE, chats, ours, quoted, theirs
 
 PAGE = ROOT / "docs" / "models" / "hugging_face.md"
@@ -106,6 +108,7 @@ COLUMNS: dict[str, Callable[[Path], bool | None]] = {
     "text as stop": stop_text,
     "3 beams": beams,
 }
+TRIP = ["family", "in float32", "in bfloat16", "losses"]
 SCORES = ["family", "task", "metric", "archbench", "harness"]
 FAMILIES = [*DECODERS, *ENCODER_DECODERS]
 
@@ -154,16 +157,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         room = Path(name)
         parity = [parity_row(family, room / family) for family in FAMILIES]
+        trips = [trip_row(family, room) for family in TRIPS]
         whole = make_whole(room / "whole")
         scored = [row for family in SCORED for row in score_rows(family, room / f"{family} scored")]
         damages = [damage_row(damage, whole, room / damage.replace(" ", "-")) for damage in DAMAGE]
     write_tables(
         [
             table(["family", *COLUMNS], parity),
+            table(TRIP, trips),
             table(SCORES, scored),
             table(["damage", "code", "seconds", "message"], damages),
         ]
     )
+
+
+def read_tables() -> list[list[list[str]]]:
+    """Return the rows of the page's tables, without their headers."""
+    blocks = re.split(r"(<!-- table:begin -->\n|<!-- table:end -->)", PAGE.read_text())[2::4]
+    return [[line.strip("| ").split(" | ") for line in block.splitlines()[2:]] for block in blocks]
 
 
 def write_tables(blocks: list[str]) -> None:

@@ -7,22 +7,43 @@ import pytest
 from architectures.pretrained.checkpoint import families
 from tests import ROOT
 from tests.architectures.pretrained.test_damaged_folders import DAMAGE, make_whole
-from tests.docs.folder_tables import ABSENT, COLUMNS, EQUAL, FAMILIES, PAGE, damage_row, parity_row
+from tests.docs.folder_tables import (
+    ABSENT,
+    COLUMNS,
+    EQUAL,
+    FAMILIES,
+    damage_row,
+    parity_row,
+    read_tables,
+)
 from tests.experiments import commands
+from tests.experiments.evaluation.downstream.folder_scores import FAMILIES as SCORED
+from tests.experiments.folder_round_trips import ALL, UNREAD
 from tests.tiers import fast_only
 
-ROWS: dict[str, list[str]] = {}
-for line in PAGE.read_text().splitlines():
-    if line.startswith("| ") and (cells := line.strip("| ").split(" | ")):
-        ROWS.setdefault(cells[0], cells)  # the scores come behind the texts, by the same names
+PARITY, TRIPS, SCORES, DAMAGES = read_tables()
+ROWS = {row[0]: row for row in [*PARITY, *DAMAGES]}
 
 
 def test_every_family_and_every_damage_has_a_row() -> None:
+    assert [row[0] for row in PARITY] == FAMILIES
     for family in FAMILIES:
         assert len(ROWS[family]) == 1 + len(COLUMNS), family
         assert set(ROWS[family][1:]) <= {EQUAL, ABSENT}, family
+    assert [row[0] for row in DAMAGES] == [*DAMAGE]
     for damage in DAMAGE:
         assert ROWS[damage][1] == "2", damage
+
+
+def test_every_family_makes_the_round_trip_and_is_scored_alike() -> None:
+    assert [row[0] for row in TRIPS] == ALL
+    for name, *files, losses in TRIPS:
+        assert set(files) == {"but for unread rows" if name in UNREAD else EQUAL}, name
+        assert float(losses) < 1e-5, name
+    assert {row[0] for row in SCORES} == {*SCORED}
+    for _, _, metric, ours, theirs in SCORES:
+        rounding = 1e-6 if metric == "bits_per_byte" else 0.0
+        assert float(ours) == pytest.approx(float(theirs), rel=rounding, abs=0.0)
 
 
 def test_the_readme_counts_the_families() -> None:

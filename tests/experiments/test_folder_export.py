@@ -2,118 +2,85 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import transformers as hf
-from safetensors.torch import load_file
 
-from architectures.backbone import Backbone
-from architectures.pretrained import load_folder
+from architectures.pretrained.checkpoint import families
 from experiments.export import export
 from tests.architectures.pretrained.folders import (
     DECODERS,
-    EAGER,
     ENCODER_DECODERS,
     ENCODERS,
     make_folder,
     make_tokenizer,
     write_json,
 )
-from tests.architectures.pretrained.parity import KeepFloat64
 from tests.experiments import commands
+from tests.experiments.folder_round_trips import (
+    ALL,
+    DIFFUSION,
+    UNREAD,
+    WEIGHTS,
+    changed_files,
+    changed_tensors,
+    make_any,
+    opened,
+    tuned_losses,
+)
 from tests.tiers import fast_only
 
-ALL = [*DECODERS, *ENCODER_DECODERS, *ENCODERS]
 KEPT = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
-UNREAD = {"bart": 2, "mbart": 2, "roberta": 2, "xlm_roberta": 2}
-"""Rows of tables of positions that only padding reads, if anything; they are written as zeros."""
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def opened(folder: Path) -> Any:
-    config = hf.AutoConfig.from_pretrained(folder)
-    kind = hf.AutoModelForSeq2SeqLM if config.is_encoder_decoder else hf.AutoModelForCausalLM
-    if config.architectures[0].endswith("ForMaskedLM"):
-        kind = hf.AutoModelForMaskedLM
-    return kind.from_pretrained(folder, **EAGER).eval()
+@pytest.mark.fast
+def test_every_supported_family_makes_the_round_trip() -> None:
+    """A family that is added must be added to the folders of these tests."""
+    kinds = {kind for family in families() for kind in family.model_types}
+    assert kinds == {model_type(name) for name in ALL}
 
 
+def model_type(name: str) -> str:
+    """The kind of model of a folder."""
+    if name in DIFFUSION:
+        return {"llada": "llada", "dream": "Dream"}[name]
+    settings = getattr(hf, f"{(DECODERS | ENCODER_DECODERS | ENCODERS)[name][0]}Config")
+    return str(settings.model_type)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", fast_only(ALL, ["qwen2"]))
-def test_a_folder_is_written_as_it_was(name: str, tmp_path: Path) -> None:
-    written_as_it_was(name, "float32", tmp_path)
-
-
-@pytest.mark.parametrize("name", fast_only(ALL, ["qwen2"]))
-def test_a_folder_in_bfloat16_is_written_as_it_was(name: str, tmp_path: Path) -> None:
-    written_as_it_was(name, "bfloat16", tmp_path)
-
-
-def written_as_it_was(name: str, dtype: str, tmp_path: Path) -> None:
-    generation = {} if name in ENCODERS else {"max_new_tokens": 9}
-    folder, written = make_folder(name, tmp_path / "theirs", **generation), tmp_path / "ours"
-    if dtype == "bfloat16":
-        opened(folder).to(torch.bfloat16).save_pretrained(folder)
-    write_json(folder / "config.json", sep_token_id=7)
-    export(commands.compose(f"run={folder}", f"to={written}", root="export"))
-    for file in KEPT:
-        if (folder / file).exists():
-            assert (folder / file).read_bytes() == (written / file).read_bytes(), file
-    before, after = (load_file(f / "model.safetensors") for f in (folder, written))
-    configs = [json.loads((f / "config.json").read_text()) for f in (folder, written)]
-    assert {str(t.dtype) for t in after.values()} == {str(t.dtype) for t in before.values()}
-    ids = {key: value for key, value in configs[0].items() if key.endswith("_token_id")}
-    assert {key: configs[1].get(key) for key in ids} == ids
-    assert configs[0] == configs[1]
-    assert after.keys() == before.keys()
-    for key, tensor in before.items():
-        table = "embed_positions" in key or "position_embeddings" in key
-        first = UNREAD.get(name, 0) if table else 0
-        assert torch.equal(after[key][first:], tensor[first:]), key
-    tokens = torch.randint(8, 290, (2, 11))
-    inputs = {"input_ids": tokens} | ({"decoder_input_ids": tokens} if name in ENCODER_DECODERS else {})
-    with torch.no_grad():
-        one, two = (opened(f)(**inputs).logits.float() for f in (folder, written))
-    assert torch.equal(one, two)
-
-
-def fine_tuned(model: Any, name: str, tokens: torch.Tensor) -> list[float]:
-    """The losses of three steps of AdamW."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
-    ours, target, losses = isinstance(model, Backbone), tokens.flip(1), []
-    for _ in range(3):
-        optimizer.zero_grad()
-        source = {"source_BS" if ours else "input_ids": tokens} if name in ENCODER_DECODERS else {}
-        if ours:
-            logits = model(target, **source).logits_BTV
-        else:
-            key = "decoder_input_ids" if source else "input_ids"
-            with KeepFloat64():
-                logits = model(**{key: target}, **source).logits
-        loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), target[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+def test_a_folder_is_written_as_it_was(name: str, dtype: str, tmp_path: Path) -> None:
+    """Byte for byte, but for rows of a table that no token reads."""
+    folder, written = make_any(name, tmp_path / "theirs", DTYPES[dtype]), tmp_path / "ours"
+    changed = changed_files(folder, written)
+    assert changed == ({WEIGHTS} if name in UNREAD else set())
+    assert not changed_tensors(name, folder, written)
+    if changed:
+        tokens = torch.randint(8, 290, (2, 11))
+        inputs = {"input_ids": tokens} | ({"decoder_input_ids": tokens} if name in ENCODER_DECODERS else {})
+        with torch.no_grad():
+            one, two = (opened(f)(**inputs).logits.float() for f in (folder, written))
+        assert torch.equal(one, two)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ALL)
 def test_three_steps_of_fine_tuning_are_theirs(name: str, tmp_path: Path) -> None:
-    """In float64: the first step of AdamW divides each gradient by its size, noise as well."""
-    folder = make_folder(name, tmp_path / "theirs")
-    models = [load_folder(folder, dtype=torch.float64).eval(), opened(folder).double()]  # without dropout
-    models[1].config.use_cache = False  # that of xLSTM is written in place, which gradients do not allow
-    for key, buffer in models[1].named_buffers():
-        if key.endswith("inv_freq"):  # of float32 on both sides
-            buffer.data = buffer.data.float()
-    torch.manual_seed(0)
-    tokens = torch.randint(8, 290, (3, 12))
-    losses: list[list[float]] = [[], []]
-    for number, model in enumerate(models):
-        losses[number] = fine_tuned(model, name, tokens)
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    assert losses[0][2] != losses[0][0]
+    ours, theirs = tuned_losses(name, tmp_path / "theirs")
+    assert ours == pytest.approx(theirs, rel=1e-5)
+    assert ours[2] != ours[0]
+
+
+def test_ids_that_no_class_knows_are_kept(tmp_path: Path) -> None:
+    folder, written = make_folder("qwen2", tmp_path / "theirs"), tmp_path / "ours"
+    write_json(folder / "config.json", sep_token_id=7)
+    changed_files(folder, written)
+    before, after = (json.loads((f / "config.json").read_text()) for f in (folder, written))
+    assert after == before
+    assert after["sep_token_id"] == 7
 
 
 @pytest.mark.full

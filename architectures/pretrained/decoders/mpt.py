@@ -30,6 +30,11 @@ class MPT(Checkpoint):
         supported_value(attention, "clip_qkv", None)
         supported_value(hf, "logit_scale", None)
         supported_value(hf, "no_bias", True, default=True)
+        if required_value(hf, "max_seq_len") == 1:
+            raise ValueError(
+                "config.json: max_seq_len=1 is not supported: with it the Hugging Face library computes "
+                "without positions, whatever the length; with the length of the texts it takes ALiBi"
+            )
         width = required_value(hf, "d_model")
         config = DecoderConfig(
             d_model=width,
@@ -50,7 +55,7 @@ class MPT(Checkpoint):
             backbone_class=Decoder,
             config=config,
             vocab_size=required_value(hf, "vocab_size"),
-            max_length=required_value(hf, "max_seq_len"),
+            max_length=hf["max_seq_len"],
         )
 
     @classmethod

@@ -27,6 +27,7 @@ class Switch(T5):
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
         supported_value(hf, "router_bias", False, default=False)
+        supported_value(hf, "router_dtype", "float32", default="float32")
         activation = hf.get("dense_act_fn", "relu")
         supported_value({"dense_act_fn": activation.removeprefix("gated-")}, "dense_act_fn", activation)
         tied = hf.get("tie_word_embeddings", True)

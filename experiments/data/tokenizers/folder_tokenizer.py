@@ -28,6 +28,7 @@ from experiments.data.tokenizers.folder_vocabulary import (
     generation_ids,
     model_settings,
     special_names,
+    table_rows,
 )
 from experiments.data.tokenizers.post_processor import Template
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
@@ -61,7 +62,7 @@ class FolderTokenizer(TextTokenizer):
 
     def __init__(self, config: TokenizerConfig, folder: Path) -> None:
         self._tokenizer, self._folder, model = read_tokenizer(folder), folder, model_settings(folder)
-        size = max(self._tokenizer.get_vocab_size(), model.get("vocab_size") or 0)
+        size = max(self._tokenizer.get_vocab_size(), table_rows(model) or 0)
         added = self._tokenizer.get_added_tokens_decoder()
         tokens = {token: i for i in range(size) if (token := self._tokenizer.id_to_token(i)) is not None}
         special = {i for i, token in added.items() if token.special}

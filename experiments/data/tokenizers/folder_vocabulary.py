@@ -149,7 +149,7 @@ def generation_ids(folder: Path, key: str) -> tuple[int, ...]:
     """
     file = folder / "generation_config.json"
     model = model_settings(folder)
-    size = model.get("vocab_size")
+    size = table_rows(model)
     listed = token_ids(file, key, (read_json(file) if file.is_file() else model).get(key))
     return tuple(i for i in listed if i >= 0 and (not isinstance(size, int) or i < size))
 
@@ -160,6 +160,12 @@ def token_ids(file: Path, key: str, value: Any) -> list[int]:
     if not all(type(i) is int for i in listed):
         raise DataError(f"{file}: {key}={value!r} must be the id of a token, or a list of them")
     return listed
+
+
+def table_rows(model: dict[str, Any]) -> Any:
+    """Return the rows of the table of tokens by config.json; LLaDA pads its table, and has a key for that."""
+    padded = model.get("embedding_size") if model.get("model_type") == "llada" else None
+    return padded or model.get("vocab_size")
 
 
 def model_settings(folder: Path) -> dict[str, Any]:

@@ -7,7 +7,8 @@ import pytest
 import torch
 import transformers as hf
 
-from tests.architectures.pretrained.parity import FLOAT32, FLOAT64, check_generate, check_read
+from architectures.pretrained import load_folder
+from tests.architectures.pretrained.parity import FLOAT32, FLOAT64, check_generate, check_read, save_theirs
 
 LENGTH = 19
 SIZES = {
@@ -150,3 +151,16 @@ def test_reads_and_generates_as_theirs(name: str, tmp_path: Path) -> None:
 def test_reads_in_float64(name: str, tmp_path: Path) -> None:
     tolerance = 1e-6 if name.startswith(ROUNDED) else FLOAT64
     check_read(build(name), tmp_path, torch.float64, LENGTH, tolerance)
+
+
+def test_a_length_that_turns_positions_off_there_is_refused(tmp_path: Path) -> None:
+    """One layer of theirs then gives the last token the same logits, in whatever order the others are."""
+    theirs = hf.MptForCausalLM(hf.MptConfig(**alibi(36, 12, 1, max_seq_len=1))).eval()
+    save_theirs(theirs, tmp_path)
+    tokens_BT = torch.randint(3, 61, (1, LENGTH))
+    turned_BT = torch.cat([tokens_BT[:, :-1].flip(1), tokens_BT[:, -1:]], dim=1)
+    with torch.no_grad():
+        one, two = (theirs(input_ids=tokens).logits[:, -1] for tokens in (tokens_BT, turned_BT))
+    torch.testing.assert_close(one, two)
+    with pytest.raises(ValueError, match=r"config.json: max_seq_len=1 is not supported"):
+        load_folder(tmp_path)

@@ -96,7 +96,7 @@ def llada_name(name: str) -> str:
 def llada_folder(folder: Path, **settings: Any) -> hf.LlamaForCausalLM:
     """A folder as LLaDA's, and the Llama whose weights it has."""
     theta = {"rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
-    config = hf.LlamaConfig(**SIZES, **theta, rms_norm_eps=1e-5, **settings)
+    config = hf.LlamaConfig(**{**SIZES, **theta, "rms_norm_eps": 1e-5, **settings})
     theirs = hf.LlamaForCausalLM._from_config(config, attn_implementation="eager").double().eval()
     redraw(theirs)
     tensors = {
@@ -119,8 +119,8 @@ def llada_folder(folder: Path, **settings: Any) -> hf.LlamaForCausalLM:
         "n_layers": 3,
         "mlp_hidden_size": 37,
         "max_sequence_length": 41,
-        "vocab_size": 59,
-        "embedding_size": 61,
+        "vocab_size": config.vocab_size - 2,
+        "embedding_size": config.vocab_size,
         "weight_tying": config.tie_word_embeddings,
         "include_bias": False,
         "mask_token_id": 60,
@@ -129,8 +129,8 @@ def llada_folder(folder: Path, **settings: Any) -> hf.LlamaForCausalLM:
     return theirs
 
 
-def dream_folder(folder: Path) -> hf.Qwen2ForCausalLM:
-    config = hf.Qwen2Config(**SIZES)
+def dream_folder(folder: Path, **settings: Any) -> hf.Qwen2ForCausalLM:
+    config = hf.Qwen2Config(**{**SIZES, **settings})
     theirs = hf.Qwen2ForCausalLM._from_config(config, attn_implementation="eager").double().eval()
     redraw(theirs)
     theirs.save_pretrained(folder)
@@ -153,6 +153,11 @@ def changed(value: Any) -> Any:
 @torch.no_grad()
 def both_ways(theirs: Any, tokens_BT: torch.Tensor, valid_BT: torch.Tensor) -> torch.Tensor:
     """Their logits with every pair of real tokens allowed."""
+    return unmasked(theirs, tokens_BT, valid_BT)
+
+
+def unmasked(theirs: Any, tokens_BT: torch.Tensor, valid_BT: torch.Tensor) -> torch.Tensor:
+    """Their logits with every pair of real tokens allowed, with gradients."""
     hidden_BS = torch.zeros(valid_BT.shape, dtype=torch.float64).masked_fill(~valid_BT, -1e300)
     mask = hidden_BS[:, None, None, :].expand(-1, 1, valid_BT.shape[1], -1)
     for name, buffer in theirs.named_buffers():

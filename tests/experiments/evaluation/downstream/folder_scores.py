@@ -38,17 +38,14 @@ def both(folder: Path, seq2seq: bool) -> tuple[HarnessModel, HFLM]:
     return ours, theirs
 
 
-def scores(folder: Path, limit: int | None = None) -> dict[tuple[str, str], tuple[float, float]]:
-    """Ours and theirs by task and metric, of all tasks in docs/downstream that a model can be asked.
-
-    ``limit`` is the number of questions of a task.
-    """
+def scores(folder: Path) -> dict[tuple[str, str], tuple[float, float]]:
+    """Ours and theirs by task and metric, of all tasks in docs/downstream that a model can be asked."""
     seq2seq = bool(hf.AutoConfig.from_pretrained(folder).is_encoder_decoder)
     tasks = ["words_choice", "words_written"] + ["words_bits"] * (not seq2seq)
     include = str(ROOT / "docs" / "downstream")
-    config = DownstreamConfig(run=str(folder), include=include, tasks=tasks, shots=2, limit=limit, device=CPU)
+    config = DownstreamConfig(run=str(folder), include=include, tasks=tasks, shots=2, device=CPU)
     theirs = both(folder, seq2seq)[1]
-    results = evaluator.evaluate(theirs, load_tasks(config), limit=limit, bootstrap_iters=0)["results"]
+    results = evaluator.evaluate(theirs, load_tasks(config), bootstrap_iters=0)["results"]
     rows = evaluate(load_model(folder, torch.device("cpu")), config)
     return {
         (row.task, row.metric): (row.value, results[row.task][f"{row.metric},{row.filter}"]) for row in rows
