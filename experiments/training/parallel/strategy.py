@@ -37,6 +37,8 @@ ATTRIBUTES = ("no_weight_decay", "learning_rate_cap", "learning_rate_factor")
 """Attributes that a parameter has for the optimizer, and would lose when it is divided."""
 LARGE = 2**20
 """Numbers of a parameter from which it must not be padded to a row for each process."""
+MOST_PADDED = 4
+"""How many times its rows such a parameter may have with padding; a table of bytes is padded to twice."""
 
 
 class Strategy:
@@ -169,7 +171,7 @@ class Strategy:
         if is_dtensor(parameter.data) or len(parameter) >= parts:
             return None
         found = next((Shard(dim) for dim, size in enumerate(parameter.shape) if size % parts == 0), None)
-        if found is None and parameter.numel() >= LARGE:
+        if found is None and parameter.numel() >= LARGE and parts > MOST_PADDED * len(parameter):
             even = max(math.gcd(parts, size) for size in parameter.shape)
             raise ConfigError(
                 f"parallel=fsdp: {parts} processes cannot divide {name} {tuple(parameter.shape)} without "
