@@ -94,7 +94,7 @@ def kept_bytes(run: Callable[[], Tensor], operands: list[Tensor]) -> int:
 
 
 def measure(kind: str, precision: str, T: int, args: argparse.Namespace) -> dict[str, Any]:
-    """One case: speed-ups, whether the rule takes the kernel, and the memory of both."""
+    """Return the speed-ups of a case, whether the rule takes the kernel, and the memory of both."""
     B, H, E, dtype = max(1, args.tokens // T), args.heads, args.head_dim, PRECISIONS[precision]
     streams = [torch.randn(B, T, H, E, dtype=dtype).transpose(1, 2).requires_grad_() for _ in range(3)]
     slope = torch.randn(B, T, H, E, dtype=dtype).transpose(1, 2)

@@ -175,13 +175,13 @@ def cells(
 
 
 def fastest_peer(row: dict[str, Any]) -> float:
-    """How many times as fast ours is as the fastest model of others that does the same work."""
+    """Return the speed of ours as a multiple of the fastest model of others that does the same work."""
     same = {name: peer for name, peer in row["peers"].items() if name != OURS_COMPILED}
     return min(peer["ratio"] for peer in same.values() if peer["mixed"] or row["precision"] == "fp32")
 
 
 def blocks_over_plain(row: dict[str, Any]) -> float:
-    """How many times as fast compiled blocks are as plain ones; a ratio says how much slower than ours."""
+    """Return the speed of compiled blocks as a multiple of plain ones; a ratio is of theirs to ours."""
     return 1 / float(row["peers"][OURS_COMPILED]["ratio"])
 
 
@@ -272,7 +272,7 @@ def read_parts(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def compile_seconds(found: dict[str, Any]) -> float:
-    """What the first steps of compiled models took longer than their others."""
+    """Seconds that the first steps of compiled models took longer than their others."""
     rows = found.get("compiled", {}).get("training", [])
     return sum(peer.get("compile_seconds", 0.0) for row in rows for peer in row["peers"].values())
 

@@ -36,7 +36,7 @@ def scan_cells(device: torch.device, tiny: bool) -> Iterator[Any]:
 
 
 def warm_cells(device: torch.device, tiny: bool) -> Iterator[Any]:
-    """One forward and backward of each layer by mamba-ssm, so that its kernels are compiled and kept on disk.
+    """Run each layer of mamba-ssm forward and backward, so that its kernels are compiled and kept on disk.
 
     Those of Mamba-2 are tried in some two hundred configurations: alone that can take minutes.
     """
@@ -74,7 +74,7 @@ def sizes(tiny: bool) -> tuple[int, int, int]:
 
 
 def stepper(kind: str, path: str, length: int, device: torch.device, tiny: bool) -> Callable[[], None]:
-    """What runs a layer forward and backward in bfloat16."""
+    """Return a function that runs a layer forward and backward in bfloat16."""
     d_model, batch, _ = sizes(tiny)
     layer = make(kind, path, d_model, device)
     x_BTD = torch.randn(batch, length, d_model, device=device, requires_grad=True)
@@ -88,7 +88,7 @@ def stepper(kind: str, path: str, length: int, device: torch.device, tiny: bool)
 
 
 def measure(kind: str, path: str, length: int, device: torch.device, tiny: bool) -> dict[str, Any]:
-    """How far a path is from the plain loop, and its seconds for forward and backward in bfloat16."""
+    """Return the error of a path against the plain loop, and its seconds forward and backward in bfloat16."""
     if (note := unable(path, device)) is not None:
         return {"note": note}
     d_model, _, short = sizes(tiny)

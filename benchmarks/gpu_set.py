@@ -136,7 +136,7 @@ def write(path: Path, found: dict[str, Any]) -> None:
 
 
 def page(found: dict[str, Any]) -> str:
-    """What was found, as Markdown."""
+    """Return the findings as Markdown."""
     about = found["machine"]
     lines = [f"# {about['device']}", ""]
     if found["tiny"]:

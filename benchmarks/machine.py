@@ -32,7 +32,7 @@ def machine_line() -> str:
 
 
 INSTRUCTIONS = {"avx512f": "AVX-512", "avx512_bf16": "bfloat16", "amx_bf16": "AMX"}
-"""What tells processors of one name apart, which a virtual machine often gives to several."""
+"""Instructions that tell processors of one name apart: a virtual machine often gives it to several."""
 
 
 def _processor() -> str:

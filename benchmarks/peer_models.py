@@ -54,9 +54,9 @@ class Peer:
     logits: Callable[..., Tensor]
     """Tokens (B, T) to logits (B, T, V); (1, N, V) where it can leave out what is not in ``scored_BT``."""
     before: Callable[[], object] = int
-    """What is set before each step."""
+    """Called before each step."""
     sparse: bool = False
-    """Whether it can."""
+    """True where it can."""
     loss: Callable[[Tensor, Tensor], Tensor] = torch_loss
     """The mean cross entropy of logits (N, V), given targets (N,), over those that are not ``UNSCORED``."""
     mixed: bool = True
@@ -64,7 +64,7 @@ class Peer:
     once: bool = False
     """Too slow for more than one round."""
     compiled: bool = False
-    """Whether it runs under ``torch.compile``, whose work is in the first steps."""
+    """True where it runs under ``torch.compile``, whose work is in the first steps."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""How a step's cost grows from 8 to 512 GPUs, by family and layout (docs/performance/simulated.md).
+"""The cost of a step from 8 to 512 GPUs, by family and layout (docs/performance/simulated.md).
 
 python benchmarks/simulated_scaling.py --output benchmarks/results/simulated_scaling.md
 

@@ -16,7 +16,7 @@ from experiments.simulate.traffic import Exchange
 GPUS_PER_NODE = 8
 """GPUs of a node where ``parallel.gpus_per_node`` does not say."""
 PASSES = {"all-reduce": 2.0}
-"""How often a byte goes round; once in other collectives."""
+"""Times that a byte goes round, by kind of collective; once in the others."""
 
 
 @dataclass(frozen=True, kw_only=True)

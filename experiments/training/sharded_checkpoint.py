@@ -38,7 +38,7 @@ from experiments.training.state_dict import gather_state
 
 @dataclass(frozen=True, kw_only=True)
 class Staged:
-    """What this process writes of a checkpoint."""
+    """The part of a checkpoint that this process writes."""
 
     parts: Mapping[str, dict[str, Tensor]]
     """Copies of its parts of the tensors, by kind and name."""

@@ -95,7 +95,7 @@ SOURCES: dict[str, dict[str, Any]] = {
         **{"optimizer.betas": [0.9, 0.99], "optimizer.weight_decay": 0.1},
     },
 }
-"""What the sources set, by hand, for each study and the words of one of its cells."""
+"""Settings of the sources, by hand, for each study and the words of one of its cells."""
 
 
 @pytest.mark.parametrize("cell", SOURCES)

@@ -106,7 +106,7 @@ def test_tasks_of_an_array_write_what_one_process_does(
     logs = Path(printed.splitlines()[-1].removeprefix("Logs in ").rstrip("."))
 
     def parts(task: int) -> int:
-        """How many parts the task has made."""
+        """Return the number of parts that the task has made."""
         names = [path.name for path in cache.glob(".*.parts/train-*.json")]
         return sum(int(name.split("-")[1]) % 3 == task for name in names)
 

@@ -1,4 +1,4 @@
-"""One part of a dataset as tokens: ``NAME.tokens``, ``NAME.rows`` with the length of each row, ``NAME.json``.
+"""A part of a dataset as tokens: ``NAME.tokens``, ``NAME.rows`` with the length of each row, ``NAME.json``.
 
 The last is written last: with it, the part is complete. Rows are kept apart, since only after all parts
 before it is the number of a row in the whole dataset known, and its number decides its split.

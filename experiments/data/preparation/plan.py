@@ -1,4 +1,4 @@
-"""How a dataset is prepared in parts, so that many processes can, and a killed one loses only its part.
+"""Plan of the parts of a dataset, which many processes prepare; a killed one loses only its part.
 
 ``CACHE/.KEY.parts/`` holds ``plan.json``, the tokenizer where one is learned, and the parts that are done. A
 part is a run of shards of the dataset in its order (``IterableDataset.shard``): a row group of Parquet is a
@@ -34,7 +34,7 @@ MOST_PARTS = 4096
 
 
 class SplitPlan(TypedDict):
-    """How a split of the dataset is divided."""
+    """The division of a split of the dataset."""
 
     shards: int
     """Of the dataset, as ``datasets`` counts them."""

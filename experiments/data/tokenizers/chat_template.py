@@ -21,7 +21,7 @@ from experiments.runtime.errors import ConfigError, DataError
 TEMPLATE, SETTINGS = "chat_template.jinja", "tokenizer_config.json"
 
 MISTAKES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
-"""What the expressions of a template may raise."""
+"""Exceptions that the expressions of a template may raise."""
 
 
 def render_messages(folder: Path, messages: Sequence[Any]) -> str:

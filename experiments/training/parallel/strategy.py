@@ -38,7 +38,7 @@ ATTRIBUTES = ("no_weight_decay", "learning_rate_cap", "learning_rate_factor")
 LARGE = 2**20
 """Numbers of a parameter from which it must not be padded to a row for each process."""
 MOST_PADDED = 4
-"""How many times its rows such a parameter may have with padding; a table of bytes is padded to twice."""
+"""The most rows with padding, as a multiple of its own; a table of bytes is padded to twice."""
 
 
 class Strategy:

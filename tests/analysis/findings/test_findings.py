@@ -103,7 +103,7 @@ def test_the_page_has_the_table_and_what_one_must_not_conclude(decided: Any) -> 
 
 
 def test_the_page_says_where_a_difference_is_of_solve_rates(decided: Any) -> None:
-    """One seed of five does not solve it: the accuracies of the model jump."""
+    """Take a model of which one seed of five does not solve the task, so that its accuracies jump."""
     found = decided(claim(), (1.0, 1.0, 0.99, 1.0, 0.2), (0.1, 0.1, 0.11, 0.1, 0.1))
     assert found.test == "Boschloo, solve rate"
     assert found.difference == pytest.approx(0.8)  # four of five, against none

@@ -36,7 +36,7 @@ DECISIVE = (
 
 
 def git(*words: str) -> str:
-    """What git says at the root of the checkout; empty where it says nothing or is not there."""
+    """Return the output of git at the root of the checkout; empty where there is none."""
     try:
         done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     except FileNotFoundError:

@@ -11,28 +11,13 @@ from experiments.data.corpus import CorpusConfig, documents
 from experiments.data.token_file import open_token_file
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError
-
-README = """---
-configs:
-- config_name: default
-  data_files:
-  - split: train
-    path: data/train-*
-  - split: test
-    path: data/test-*
----
-"""
+from tests.experiments.data.hub_folder import new_folder
 
 
 @pytest.fixture
 def dataset(tmp_path, monkeypatch):
     """A dataset of 200 training rows in two shards and 20 test rows; caches stay in ``tmp_path``."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "hf"))
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    folder = tmp_path / "some-dataset"
-    (folder / "data").mkdir(parents=True)
-    (folder / "README.md").write_text(README)
+    folder = new_folder(tmp_path, monkeypatch)
 
     def write(name, numbers):
         rows = [{"body": f"row {i} of {name} é"} for i in numbers]

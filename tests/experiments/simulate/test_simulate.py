@@ -132,7 +132,7 @@ def test_a_capacity_of_experts_is_refused() -> None:
 def test_real_processes_take_the_bytes_that_were_simulated(
     backbone: str, processes: int, tmp_path: Path
 ) -> None:
-    """What is exchanged to the last byte, what is held within a tenth."""
+    """Compare the bytes exchanged to the last one, and the bytes held within a tenth."""
     words = (*SHARDED, f"backbone={backbone}")
     port = free_port()
     started = [

@@ -116,7 +116,7 @@ def test_bounds_are_of_the_first_and_the_last_key_of_a_block():
 
 
 def test_keys_that_nobody_sees_are_not_read():
-    """What would be no number, were it multiplied by a weight of zero."""
+    """Values that would be no number, were they multiplied by a weight of zero."""
     q, k, v = (torch.randn(1, 1, 300, 16) for _ in range(3))
     mask = attention_mask(torch.arange(300)[None], torch.arange(300)[None], causal=True, window=10)
     whole = cpp_attention(q, k, v, scale=SCALE, seen=seen_keys(mask, 300))

@@ -50,7 +50,7 @@ def test_is_the_definition(path: str, length: int) -> None:
 
 @pytest.mark.parametrize("path", ["torch", "reference"])
 def test_gates_out_of_the_range_of_exponentials(path: str) -> None:
-    """One value stored with exp(1000), beside nothing: it is what is recalled, whatever the key."""
+    """A value stored with exp(1000), beside nothing, is recalled whatever the key."""
     q, k, v, _, log_forget = inputs(70)
     log_input = torch.full((2, 70, 3), -torch.inf).double()
     log_input[:, 65] = 1000.0

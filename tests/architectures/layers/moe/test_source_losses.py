@@ -37,7 +37,7 @@ def logits(X: int, seed: int = 0) -> Tensor:
 
 
 def losses(logits_BTX: Tensor, config: ExpertsConfig) -> dict[str, float]:
-    """What a layer with these logits adds to the training loss."""
+    """Return the loss that a layer with these logits adds in training."""
     router = Router(logits_BTX.shape[-1], config).double()
     with torch.no_grad():
         router.weight.copy_(torch.eye(logits_BTX.shape[-1]))

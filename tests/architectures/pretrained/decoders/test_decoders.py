@@ -154,7 +154,7 @@ def test_reads_in_float64(name: str, tmp_path: Path) -> None:
 
 
 def test_a_length_that_turns_positions_off_there_is_refused(tmp_path: Path) -> None:
-    """One layer of theirs then gives the last token the same logits, in whatever order the others are."""
+    """A layer of theirs then gives the last token the same logits, in whatever order the others are."""
     theirs = hf.MptForCausalLM(hf.MptConfig(**alibi(36, 12, 1, max_seq_len=1))).eval()
     save_theirs(theirs, tmp_path)
     tokens_BT = torch.randint(3, 61, (1, LENGTH))

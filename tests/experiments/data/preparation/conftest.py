@@ -2,24 +2,13 @@
 
 from pathlib import Path
 
-import datasets
-import huggingface_hub.constants
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from experiments.data.corpus import CorpusConfig
+from tests.experiments.data.hub_folder import new_folder
 
-README = """---
-configs:
-- config_name: default
-  data_files:
-  - split: train
-    path: data/train-*
-  - split: test
-    path: data/test-*
----
-"""
 ROWS = 240
 """Of the training split; an eleventh of them is empty, another white space."""
 
@@ -32,14 +21,9 @@ def texts(name: str, count: int) -> list[str]:
 @pytest.fixture
 def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three training files of ten row groups in all, and a test split; caches stay in ``tmp_path``."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "hf"))
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    folder = tmp_path / "some-dataset"
-    (folder / "data").mkdir(parents=True)
-    (folder / "README.md").write_text(README)
+    folder = new_folder(tmp_path, monkeypatch)
     train = texts("train", ROWS)
     for number, (begin, end) in enumerate([(0, 100), (100, 110), (110, ROWS)]):
         write(folder, f"train-{number:05}-of-00003", train[begin:end], row_group=25 if number else 34)

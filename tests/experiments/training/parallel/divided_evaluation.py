@@ -1,4 +1,4 @@
-"""What each process of ``test_divided_evaluation`` does: ``python -m ... FILE CASES``.
+"""The work of each process of ``test_divided_evaluation``: ``python -m ... FILE CASES``.
 
 Each case is a list of words, joined by commas. The file gets, for each case, what a model divided by fsdp and
 a whole one with the same weights score and write.

@@ -1,4 +1,4 @@
-"""What each process of ``test_initial_shards`` does: ``python -m ... FILE CASES``.
+"""The work of each process of ``test_initial_shards``: ``python -m ... FILE CASES``.
 
 Each case is a list of words, joined by commas. The file gets, for each case, the tensors that differ from
 those of a process that builds the whole model, and the MiB that building the parts took at most.

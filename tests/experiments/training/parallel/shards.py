@@ -1,4 +1,4 @@
-"""What each process of ``test_sharded_files`` does: ``python -m ... FOLDER``.
+"""The work of each process of ``test_sharded_files``: ``python -m ... FOLDER``.
 
 It divides tensors in every way that we train with, writes them, and reads them again, divided and whole.
 """
@@ -96,7 +96,7 @@ def main() -> None:
 
 
 def refusals(folder: Path, parts: Any, numbers: Any, group: Any) -> list[str]:
-    """What is raised where a file stands in the place of the folder, and for tensors that are not stored."""
+    """Check what is raised where a file stands in the place of the folder, and for tensors not stored."""
     said = []
     (folder / "file").touch()
     for work in (

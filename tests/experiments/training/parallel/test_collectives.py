@@ -1,4 +1,4 @@
-"""What processes tell each other, and which GPU one takes; there is none here: PyTorch is told how many."""
+"""Messages between processes, and the GPU that each takes; there is none here: PyTorch is told how many."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ LAYOUTS = {
     "dplr": ("backbone=s4_dplr", *FSDP, "backbone.C_length=32"),
     "classes": ("backbone=encoder", *FSDP, "objective=sequence_classification", "task=sentences"),
 }
-"""What is built, and how it is divided."""
+"""Names of models that are built, and the words that divide them."""
 BIG = ("backbone=decoder", *FSDP, "scale.targets=null", "backbone.d_model=512", "backbone.num_layers=8")
 
 

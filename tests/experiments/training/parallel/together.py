@@ -48,7 +48,7 @@ def train_together(size: int, cases: Cases, desk: Path) -> dict[str, Path]:
 
 
 def run_together(size: int, module: str, *words: str, seconds: float = 3600) -> list[str]:
-    """What ``python -m module words`` prints in each of several processes. Fails if any fails."""
+    """Return the output of ``python -m module words`` in each of several processes. Fails if any fails."""
     port = free_port()
     processes = [
         subprocess.Popen(
