@@ -18,7 +18,7 @@ PACKAGES = "munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins slurmdbd
 
 
 @pytest.fixture(scope="session")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def local_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Two nodes with 4 CPUs, partition ``main`` preempting ``low``, and accounting."""
     if os.geteuid() != 0 or shutil.which("slurmdbd", path="/usr/sbin") is None:
         pytest.skip(f"needs root and a local SLURM: apt-get install --no-install-recommends {PACKAGES}")
@@ -31,6 +31,14 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             yield
         finally:
             subprocess.run([LOCAL_SLURM, "stop", folder], check=True)
+
+
+@pytest.fixture
+def slurm(local_slurm: None) -> Iterator[None]:
+    """The cluster for one test, whose jobs are cancelled at its end: the next one sees its own alone."""
+    yield
+    jobs.run("scancel", "--user=root")
+    jobs.wait_until_gone("--user=root")
 
 
 @pytest.fixture

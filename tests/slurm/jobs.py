@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -58,12 +59,12 @@ def sbatch(*words: str) -> str:
     return run("sbatch", "--parsable", *words).strip()
 
 
-def wait_for(what: str, ready: Callable[[], bool], seconds: float = 180) -> None:
-    """Until ``ready``; a bound that only something broken reaches."""
+def wait_for(what: str, ready: Callable[[], bool], seconds: float = 180, pause: float = 0.2) -> None:
+    """Until ``ready``, asked every ``pause`` seconds; a bound that only something broken reaches."""
     end = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < end, f"waited {seconds:.0f} s for {what}"
-        time.sleep(0.2)
+        time.sleep(pause)
 
 
 def queue(*options: str) -> str:
@@ -88,23 +89,33 @@ def sacct(job: str) -> str:
     return answer
 
 
-def trainer(words: Sequence[str]) -> int | None:
-    """Return the id of the one process that trains the run of these words; None before it starts."""
+def trainers(words: Sequence[str]) -> list[int]:
+    """Return the ids of the processes that train the run of these words, one for each rank."""
     command = [sys.executable, "-m", "experiments.train", *words]
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if path.read_text().split("\0")[:-1] == command:
                 found.append(int(path.parent.name))
-    assert len(found) <= 1, (command, found)
-    return found[0] if found else None
+    return found
 
 
 def kill(words: Sequence[str], number: int) -> None:
-    """Send a signal to the process that trains the run of these words."""
-    process = trainer(words)
-    assert process is not None, words
-    os.kill(process, number)
+    """Send a signal to the processes that train the run of these words."""
+    processes = trainers(words)
+    assert processes, words
+    for process in processes:
+        os.kill(process, number)
+
+
+def hold(words: Sequence[str], folder: Path) -> None:
+    """Stop the processes of a run once it has a checkpoint, so that it does not end before it is disturbed.
+
+    A signal sent to it from then on waits for SIGCONT.
+    """
+    wait_for(f"a checkpoint in {folder}", lambda: step(folder) > 0, pause=0.02)
+    kill(words, signal.SIGSTOP)
+    assert not (folder / "result.json").exists(), "the run ended before it could be stopped"
 
 
 def step(folder: Path) -> int:

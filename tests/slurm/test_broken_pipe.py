@@ -24,6 +24,6 @@ def test_a_reader_that_goes_away_leaves_no_half_of_a_submission(low: Path, tmp_p
     assert asked.returncode == 0
     (submission,) = submissions(runs / "piped")
     assert len(submission.runs) == 2
+    jobs.wait_until_gone(f"--name={submission.name}")
     for run in submission.runs:
-        jobs.wait_for("a result", (Path(run.folder) / "result.json").exists)
         assert jobs.result(Path(run.folder))["status"] == "complete"

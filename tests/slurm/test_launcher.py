@@ -31,8 +31,9 @@ def test_a_sweep_is_collected_though_a_job_was_requeued(slurm: None, tmp_path: P
                 "the decoder", lambda: sweep.poll() is not None or any(map(jobs.step, runs.glob(decoder)))
             )
             assert sweep.poll() is None, sweep.communicate()[0]
-            array = jobs.queue("--format=%F").split()[0]
-            jobs.run("scancel", "--signal=USR2", f"{array}_0")  # what SLURM sends before it preempts
+            (log,) = runs.glob(".submitit/**/*_0_0_log.out")
+            task = log.name.removesuffix("_0_log.out")
+            jobs.run("scancel", "--signal=USR2", task)  # what SLURM sends before it preempts
             output = sweep.communicate(timeout=180)[0]
         finally:
             sweep.kill()

@@ -50,19 +50,6 @@ class Story:
     def folder(self, task: int) -> Path:
         return Path(self.submitted[task].folder)
 
-    def hold(self, *tasks: int) -> None:
-        """Stop the processes of these runs once they train, so that none ends before it is disturbed."""
-        waiting = set(tasks)
-
-        def held() -> bool:
-            for task in list(waiting):
-                if jobs.step(self.folder(task)) >= 20:
-                    jobs.kill(self.submitted[task].words, signal.SIGSTOP)
-                    waiting.remove(task)
-            return not waiting
-
-        jobs.wait_for("the runs to train", held)
-
 
 def files(folder: Path) -> dict[Path, str]:
     return {
@@ -73,7 +60,7 @@ def files(folder: Path) -> dict[Path, str]:
 
 
 @pytest.fixture(scope="module")
-def story(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Story:
+def story(local_slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Story:
     desk = tmp_path_factory.mktemp("six")
     low = jobs.cluster_file(desk, "low")
     seen = Story(runs=desk / "runs", undisturbed=desk / "undisturbed")
@@ -87,7 +74,8 @@ def story(slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Story:
     seen.see("submitted")
     seen.printed["again"] = jobs.module(*submit, "submit=true")
 
-    seen.hold(0, 1, 5)
+    for held in (0, 1, 5):
+        jobs.hold(seen.submitted[held].words, seen.folder(held))
     tasks = {index: task for (_, index), task in queued_tasks([first.name]).items()}
     jobs.kill(seen.submitted[0].words, signal.SIGKILL)  # as the kernel does when it is out of memory
     jobs.kill(seen.submitted[1].words, signal.SIGCONT)
@@ -183,12 +171,13 @@ def test_a_study_of_runs_on_two_nodes_equals_one_process(low: Path, tmp_path: Pa
     wide = (*words, "backbone=decoder", "parallel.nodes=2", "parallel.gpus_per_node=2", f"runs={runs}")
     jobs.module("slurm.submit", "-m", *wide, f"cluster={low}", "submit=true")
     (sent,) = submissions(runs / "large")
-    jobs.wait_for("the first run", lambda: jobs.step(Path(sent.runs[0].folder)) > 0)
+    jobs.hold(sent.runs[0].words, Path(sent.runs[0].folder))
     tasks = {index: task for (_, index), task in queued_tasks([sent.name]).items()}
     asked = jobs.run("scontrol", "show", "job", tasks[0].job)
     assert "NumNodes=2" in asked
     assert "NumTasks=4" in asked
     jobs.run("scancel", "--batch", "--signal=USR1", tasks[0].job)
+    jobs.kill(sent.runs[0].words, signal.SIGCONT)
     jobs.wait_until_gone(f"--name={sent.name},{sent.name}-analysis")
     assert "resumed at step" in (sent.folder / "0.out").read_text()
     printed = jobs.module("slurm.status", "study=large", f"runs={runs}")

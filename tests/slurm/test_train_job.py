@@ -126,13 +126,15 @@ def test_processes_on_two_nodes_find_each_other(low: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_run_on_two_nodes_is_preempted_and_goes_on(low: Path, tmp_path: Path, parallel: str) -> None:
     log, runs = tmp_path / "job.out", tmp_path / "runs"
+    words = (*jobs.CELL, f"parallel={parallel}", f"runs={runs}")
     job = jobs.sbatch(
         "--partition=low", "--nodes=2", "--ntasks-per-node=1", "--mem=1000M", f"--output={log}",
-        TRAIN, *jobs.CELL, f"parallel={parallel}", f"runs={runs}",
+        TRAIN, *words,
     )  # fmt: skip
     folder = jobs.only_run(runs)
-    jobs.wait_for("a checkpoint", lambda: jobs.step(folder) > 0)
+    jobs.hold(words, folder)
     jobs.run("scancel", "--batch", "--signal=USR1", job)
+    jobs.kill(words, signal.SIGCONT)
     jobs.wait_until_gone(f"--job={job}")
     assert jobs.sacct(job) == "COMPLETED|0:0", log.read_text()
     assert "resumed at step" in log.read_text()
