@@ -37,8 +37,8 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
 
     The family, over which p-values and intervals are corrected, is every model against ``study.baseline``
     where that is a model of the type, and else all pairs. ``verdict`` is of ``model``; of all pairs, the
-    better mean is ``model``. ``difference`` is positive where ``model`` is better, and in solve rates where
-    ``test`` says so. ``separated`` is True for better and worse. The other columns are fields of
+    better mean is ``model``. ``difference`` is positive where ``model`` is better; ``test`` says where it is
+    of solve rates. ``separated`` is True for better and worse. The other columns are fields of
     ``verdicts.verdict_test.Verdict``.
 
     Models with a run that did not finish are left out (the mean of the survivors flatters them), and so are
@@ -72,9 +72,9 @@ def _of_type(runs: pd.DataFrame, margin: float) -> tuple[str, list[Verdict]]:
     """Return the family of the models of one likelihood type, and its verdicts."""
     baseline = declared_baseline(runs)
     family = ALL_PAIRS if baseline is None else BASELINE
-    counts = solve_counts(runs)
-    if counts is not None:
-        return family, solve_verdicts(counts, baseline=baseline)
+    if (counts := solve_counts(runs)) is not None:
+        reached = {str(arm): list(own["score"]) for arm, own in runs.groupby("arm")}
+        return family, solve_verdicts(counts, reached, baseline=baseline, margin=margin)
     scores = {str(arm): own.set_index("seed")["score"].to_dict() for arm, own in runs.groupby("arm")}
     shared = bool(asked(runs, "shared_seeds"))
     direction = str(runs["direction"].iloc[0])

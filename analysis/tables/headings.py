@@ -9,6 +9,7 @@ import pandas as pd
 from analysis.stats.arms import AXIS_WORDS
 from analysis.stats.comparisons import ALL_PAIRS, BASELINE
 from analysis.stats.verdicts.family import MIN_SEEDS
+from analysis.stats.verdicts.rank_test import TEST as RANKS
 from analysis.stats.verdicts.verdict_test import BETTER, EQUIVALENT, WORSE
 from analysis.stats.versus_baseline import verdict_words
 from analysis.tables.columns import interval, p_text
@@ -110,6 +111,8 @@ def how_compared(pairs: pd.DataFrame, *notes: str) -> list[str]:
     if not tests:
         return [f"Nothing is tested: a verdict takes {MIN_SEEDS} seeds of each model.", *notes]
     of_what = "differences are of solve rates; " if "solve rate" in tests else ""
+    if of_what and RANKS in tests:
+        of_what = "differences are of solve rates, or of scores where ranks tell them apart; "
     how = f"Test: {tests}; p and intervals of differences corrected for {families} of a likelihood type"
     return [f"{how}; {of_what}equivalent: within {margin:g}{'' if unit == 'share' else f' {unit}'}.", *notes]
 

@@ -191,7 +191,8 @@ def _by(row: pd.Series) -> str:
     sign = 1 if row["gain"] >= 0 else -1
     low, high = sorted((sign * row["gain_low"], sign * row["gain_high"]))
     p = "" if pd.isna(row["gain_p"]) else f" (p {p_text(row['gain_p'])})"
-    return interval(sign * row["gain"], low, high, 3) + p
+    of = " in solve rate" if "solve rate" in str(row["test"]) else ""
+    return interval(sign * row["gain"], low, high, 3) + of + p
 
 
 def _listed(rows: pd.DataFrame) -> str:

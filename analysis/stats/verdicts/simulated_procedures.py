@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special, stats
 
+from analysis.stats.verdicts import rank_test
 from analysis.stats.verdicts.max_statistic import (
     LEVEL,
     Array,
@@ -178,6 +179,25 @@ def solve_counts(score_RKN: Array, pair_P2: Pairs) -> Found:
     return np.asarray(stats.false_discovery_control(p_RP, axis=1) < LEVEL)
 
 
+def counts_or_ranks(score_RKN: Array, pair_P2: Pairs) -> Found:
+    """``solve_counts``, and of all pairs Wilcoxon's test beside it, each at half of the level."""
+    _, models, seeds = score_RKN.shape
+    if models == 2 or seeds < rank_test.MIN_SEEDS or (pair_P2[:, 1] == 0).all():
+        return solve_counts(score_RKN, pair_P2)
+    solved_RK = (score_RKN >= SOLVED).sum(axis=-1)
+    counts_RP = boschloo_table(seeds, seeds)[solved_RK[:, pair_P2[:, 0]], solved_RK[:, pair_P2[:, 1]]]
+    both = np.concatenate([score_RKN[:, pair_P2[:, 0]], score_RKN[:, pair_P2[:, 1]]], axis=-1)
+    rows = both.reshape(-1, 2 * seeds)
+    rank = stats.rankdata(rows, axis=-1)
+    # A p-value follows from the ranks that there are and from the sum of the first model's.
+    key = np.concatenate([np.sort(rank, axis=-1), rank[:, :seeds].sum(axis=-1, keepdims=True)], axis=-1)
+    _, where, back = np.unique(key, axis=0, return_index=True, return_inverse=True)
+    p = np.array([rank_test.rank_p(rows[i, :seeds].tolist(), rows[i, seeds:].tolist()) for i in where])
+    ranks_RP = p[back.ravel()].reshape(counts_RP.shape)
+    p_RP = np.minimum(1.0, 2 * np.minimum(counts_RP, ranks_RP))
+    return np.asarray(stats.false_discovery_control(p_RP, axis=1) < LEVEL)
+
+
 def unequal_larger_se_or_own(score_RKN: Array, pair_P2: Pairs) -> Found:
     """``larger_se_or_own`` where the last model lost a seed."""
     _, models, seeds = score_RKN.shape
@@ -214,4 +234,4 @@ PROCEDURES: dict[str, Procedure] = {
     "larger-SE Tukey / Dunnett": larger_se,
     "larger-SE or Welch": larger_se_or_own,
 }
-"""Candidates of the table of ``docs/statistics.md``; Boschloo's test has a row of its own."""
+"""Candidates of the table of ``docs/statistics.md``; tests of solve counts have rows of their own."""

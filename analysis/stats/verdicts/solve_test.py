@@ -6,12 +6,16 @@ correction bounds the chance of any error in the family. Of all pairs that would
 seeds, whatever they show: there Benjamini and Hochberg's (1995) procedure bounds the expected fraction of
 errors among the pairs that are called different, and in studies of equal models the chance of any. It needs
 at least 10 seeds to find a model that always solves against one of 30%.
+
+Counts are blind to what models reach that do not solve the task. Of all pairs of more than two models, those
+with five seeds or more are therefore ranked too (``rank_test``), each test at half of the level.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 
@@ -19,25 +23,71 @@ import numpy as np
 from scipy import stats
 
 from analysis.stats.shares import rate_difference_interval
+from analysis.stats.verdicts import rank_test
 from analysis.stats.verdicts.detectable import MOST_SEEDS
 from analysis.stats.verdicts.family import MIN_SEEDS
 from analysis.stats.verdicts.max_statistic import LEVEL, POWER, Array
-from analysis.stats.verdicts.verdict_test import BETTER, SEED_WORDS, UNDECIDED, WORSE, Verdict, untested
+from analysis.stats.verdicts.verdict_test import (
+    BELOW_MARGIN,
+    BETTER,
+    SEED_WORDS,
+    UNDECIDED,
+    WORSE,
+    Verdict,
+    untested,
+)
 
 RATES = 400
 """Values of the common rate at which Boschloo's test looks for the largest probability."""
 TEST = "Boschloo, solve rate"
 
 
-def solve_verdicts(counts: Mapping[str, tuple[int, int]], *, baseline: str | None = None) -> list[Verdict]:
+@dataclass(frozen=True, kw_only=True)
+class _Pair:
+    """Two models, and what the tests say of them before any correction."""
+
+    names: tuple[str, str]
+    counts: tuple[tuple[int, int], tuple[int, int]]
+    scores: tuple[Sequence[float], Sequence[float]] | None
+    """By which they are ranked; None where they are compared by counts alone."""
+
+    @property
+    def p_counts(self) -> float:
+        return boschloo(*self.counts)
+
+    @property
+    def p_ranks(self) -> float:
+        return 1.0 if self.scores is None else rank_test.rank_p(*self.scores)
+
+    @property
+    def share(self) -> float:
+        """The part of the level that each test gets."""
+        return 1.0 if self.scores is None else 0.5
+
+    @property
+    def p(self) -> float:
+        return min(1.0, min(self.p_counts, self.p_ranks) / self.share)
+
+
+def solve_verdicts(
+    counts: Mapping[str, tuple[int, int]],
+    scores: Mapping[str, Sequence[float]] | None = None,
+    *,
+    baseline: str | None = None,
+    margin: float = 0.0,
+) -> list[Verdict]:
     """Return the verdicts of a family on solve rates: against the baseline, or all pairs without one.
 
     Intervals are Newcombe's, at a level that Bonferroni corrects; of all pairs, for those that are not called
-    different (false coverage rate: Benjamini and Yekutieli 2005). Nothing is called equivalent.
+    different (false coverage rate: Benjamini and Yekutieli 2005). Where ranks tell a pair apart more clearly
+    than counts, ``test`` says so, and difference and interval are those of scores. Nothing is called
+    equivalent.
 
     Args:
         counts: for each model the seeds that solved the task, and all seeds that ended.
+        scores: for each model its scores, the higher the better.
         baseline: name of the model that the others are held against.
+        margin: difference of scores below which ranks decide nothing.
     """
     rates = {name: solved / seeds if seeds else math.nan for name, (solved, seeds) in counts.items()}
     pairs = [(model, other) for model, other in combinations(counts, 2)]
@@ -46,16 +96,15 @@ def solve_verdicts(counts: Mapping[str, tuple[int, int]], *, baseline: str | Non
     else:
         pairs = [(model, baseline) for model in counts if model != baseline]
     enough = [pair for pair in pairs if min(counts[name][1] for name in pair) >= MIN_SEEDS]
-    p_values = [boschloo(counts[model], counts[other]) for model, other in enough]
-    if baseline is None and enough:
+    ranked = scores if baseline is None and len(counts) > 2 else None
+    tested = [_pair(names, counts, ranked) for names in enough]
+    p_values = [pair.p for pair in tested]
+    if baseline is None and tested:
         p_values = stats.false_discovery_control(p_values, method="bh").tolist()
-        comparisons = len(enough) / max(1, sum(p < LEVEL for p in p_values))
+        comparisons = len(tested) / max(1, sum(p < LEVEL for p in p_values))
     else:
-        p_values, comparisons = holm(p_values), float(len(enough))
-    found = [
-        _verdict(pair, counts[pair[0]], counts[pair[1]], p, comparisons)
-        for pair, p in zip(enough, p_values, strict=True)
-    ]
+        p_values, comparisons = holm(p_values), float(len(tested))
+    found = [_verdict(pair, p, comparisons, margin) for pair, p in zip(tested, p_values, strict=True)]
     for model, other in [pair for pair in pairs if pair not in enough]:
         fewest = min(counts[model][1], counts[other][1])
         few = untested(
@@ -65,11 +114,24 @@ def solve_verdicts(counts: Mapping[str, tuple[int, int]], *, baseline: str | Non
     return found
 
 
-def _verdict(
-    pair: tuple[str, str], first: tuple[int, int], second: tuple[int, int], p: float, comparisons: float
-) -> Verdict:
+def _pair(
+    names: tuple[str, str],
+    counts: Mapping[str, tuple[int, int]],
+    scores: Mapping[str, Sequence[float]] | None,
+) -> _Pair:
+    own = None if scores is None else (scores[names[0]], scores[names[1]])
+    if own is not None:
+        few = min(map(len, own)) < rank_test.MIN_SEEDS
+        own = None if few or not np.isfinite([*own[0], *own[1]]).all() else own
+    return _Pair(names=names, counts=(counts[names[0]], counts[names[1]]), scores=own)
+
+
+def _verdict(pair: _Pair, p: float, comparisons: float, margin: float) -> Verdict:
+    if p < LEVEL and pair.p_ranks < pair.p_counts:
+        return _by_ranks(pair, p, comparisons, margin)
+    first, second = pair.counts
     rates = (first[0] / first[1], second[0] / second[1])
-    difference = rates[0] - rates[1]
+    difference, comparisons = rates[0] - rates[1], comparisons / pair.share
     low, high = rate_difference_interval(first, second, 1 - LEVEL / comparisons)
     if p >= LEVEL:  # the interval is approximate, the test is exact: they must not contradict each other
         low, high = min(low, 0.0), max(high, 0.0)
@@ -77,9 +139,27 @@ def _verdict(
     verdict = (BETTER if difference > 0 else WORSE) if p < LEVEL else UNDECIDED
     variance = rates[0] * (1 - rates[0]) / first[1] + rates[1] * (1 - rates[1]) / second[1]
     return Verdict(
-        model=pair[0], other=pair[1], difference=difference, standard_error=math.sqrt(variance),
+        model=pair.names[0], other=pair.names[1], difference=difference, standard_error=math.sqrt(variance),
         low=low, high=high, p=p, verdict=verdict, detectable=_detectable_rate(rates[1], seeds, comparisons),
         seeds_to_decide=_seeds(*sorted(rates), comparisons), reason="", seeds=seeds, test=TEST,
+    )  # fmt: skip
+
+
+def _by_ranks(pair: _Pair, p: float, comparisons: float, margin: float) -> Verdict:
+    """Return the verdict of a pair that ranks tell apart; ``model`` is the better one."""
+    assert pair.scores is not None
+    names, (first, second) = pair.names, pair.scores
+    if np.median(np.subtract.outer(first, second)) < 0:
+        names, first, second = names[::-1], second, first
+    level = LEVEL * pair.share / comparisons
+    difference, low, high = rank_test.shift_interval(first, second, level)
+    surely = difference > margin
+    return Verdict(
+        model=names[0], other=names[1], difference=difference,
+        standard_error=math.hypot(*(np.std(own, ddof=1) / math.sqrt(len(own)) for own in (first, second))),
+        low=low, high=high, p=p, verdict=BETTER if surely else UNDECIDED, detectable=math.nan,
+        seeds_to_decide=None, reason="" if surely else BELOW_MARGIN, seeds=min(len(first), len(second)),
+        test=rank_test.TEST,
     )  # fmt: skip
 
 

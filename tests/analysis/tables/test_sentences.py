@@ -70,6 +70,24 @@ def test_models_that_solve_a_task_are_named_without_a_winner(write_run: Any, tmp
     assert "Worse than decoder: s4" in sentence
 
 
+def test_a_difference_of_solve_rates_is_told_from_one_of_scores(write_run: Any, tmp_path: Path) -> None:
+    runs = {
+        "decoder": (0.99, 0.98, 0.99, 0.98, 0.97),
+        "hybrid": (0.99, 0.60, 0.98, 0.98, 0.97),
+        "mamba": (0.72, 0.79, 0.67, 0.66, 0.80),
+        "s4": (0.30, 0.31, 0.32, 0.31, 0.33),
+    }
+    for name, scores in runs.items():
+        for seed, score in enumerate(scores):
+            folder = write_run(name, seed, score, task="recall", likelihood=None)
+            (folder / "config.yaml").write_text("study:\n  solved: 0.95\n")
+    [sentence] = answers(with_differences(load_study(tmp_path / "runs", "compare")))
+    assert "s4 by 1.000 [" in sentence
+    assert "] in solve rate (p = 0." in sentence
+    assert sentence.count("in solve rate") == 2
+    assert "mamba by 1.000" in sentence
+
+
 def test_two_seeds_decide_nothing(told: Any) -> None:
     text = told(decoder=2.4, mamba=2.0, seeds=2)
     assert "Undecided against mamba: decoder (two seeds, and a verdict takes 3)." in text

@@ -13,6 +13,7 @@ from analysis.stats.verdicts.simulated_procedures import (
     PROCEDURES,
     Procedure,
     blocked_larger_se_or_own,
+    counts_or_ranks,
     holm_rejects,
     larger_se,
     larger_se_or_own,
@@ -28,11 +29,12 @@ from analysis.stats.verdicts.simulation import (
     further,
     main,
     pairs_of,
+    partial_power,
     power,
     power_beside_a_noisy_one,
     solve_power,
 )
-from analysis.stats.verdicts.solve_test import holm
+from analysis.stats.verdicts.solve_test import holm, solve_verdicts
 from analysis.stats.verdicts.verdict_test import verdicts
 
 PAGE = Path(__file__).parents[4] / "docs" / "statistics.md"
@@ -53,7 +55,7 @@ def test_few_studies_of_equal_models_find_a_difference(name: str, seeds: int) ->
 @pytest.mark.parametrize("seeds", SEEDS)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_error_of_the_family_is_at_most_6_percent(name: str, seeds: int) -> None:
-    procedure = solve_counts if name == "solved or not" else larger_se_or_own
+    procedure = counts_or_ranks if name == "solved or not" else larger_se_or_own
     assert family_wise_error(procedure, SCENARIOS[name], seeds, 3000) < limit(3000)
 
 
@@ -85,8 +87,30 @@ def test_power_is_what_the_page_says(shift: int, seeds: int, against_baseline: b
 
 
 def test_solve_counts_need_ten_seeds() -> None:
-    assert solve_power(5, 300, against_baseline=True) < 0.3
-    assert solve_power(10, 300, against_baseline=True) > 0.75
+    assert solve_power(counts_or_ranks, 5, 300, against_baseline=True) < 0.3
+    assert solve_power(counts_or_ranks, 10, 300, against_baseline=True) > 0.75
+
+
+def test_five_seeds_tell_partial_solvers_from_those_that_learn_nothing() -> None:
+    assert partial_power(counts_or_ranks, 5, 100) > 0.95
+    assert partial_power(solve_counts, 5, 100) < 0.05
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_simulated_counts_and_ranks_are_the_verdict(tied: bool) -> None:
+    rng = np.random.default_rng(0)
+    rate_K = np.array([1.0, 0.6, 0.0, 0.0, 0.0, 0.0])
+    scores = np.where(rng.random((20, 6, 5)) < rate_K[:, None], 1.0, 0.3)
+    scores[:, 2] = 0.7
+    scores += 0 if tied else 0.02 * rng.normal(size=scores.shape)
+    pairs = pairs_of(6, against_baseline=False)
+    for study, found in zip(scores, counts_or_ranks(scores, pairs), strict=True):
+        named = {str(i): own for i, own in enumerate(study.tolist())}
+        counts = {name: (sum(score >= 0.9 for score in own), 5) for name, own in named.items()}
+        decided = {
+            frozenset((v.model, v.other)) for v in solve_verdicts(counts, named) if v.verdict == "better"
+        }
+        assert decided == {frozenset(map(str, pair)) for pair in pairs[found].tolist()}
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
@@ -94,7 +118,7 @@ def test_few_of_the_pairs_called_different_are_equal(seeds: int) -> None:
     rate_K = np.array([1.0, 1.0, 0.5, 0.5, 0.5, 0.1, 0.1, 0.1])
     pairs = pairs_of(len(rate_K), against_baseline=False)
     scores = (np.random.default_rng(seeds).random((600, len(rate_K), seeds)) < rate_K[:, None]) * 1.0
-    found, equal = solve_counts(scores, pairs), rate_K[pairs[:, 0]] == rate_K[pairs[:, 1]]
+    found, equal = counts_or_ranks(scores, pairs), rate_K[pairs[:, 0]] == rate_K[pairs[:, 1]]
     wrong = (found & equal).sum(axis=1) / np.maximum(found.sum(axis=1), 1)
     assert wrong.mean() < 0.05
 
