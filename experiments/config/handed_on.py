@@ -27,6 +27,7 @@ class HandedOn:
         self._used = isinstance(launcher, BasicLauncher)
         """Launchers that start other processes would send them all that is kept; they compose anew."""
         if self._used:
+            assert launcher is not None
             assert sweeper.hydra_context is not None
             self._loader: Any = sweeper.hydra_context.config_loader
             launcher.hydra_context = HydraContext(
