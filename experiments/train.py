@@ -24,6 +24,7 @@ from experiments.config.sections import read_sections
 from experiments.run.refusal import AskedCell, refuse_uncomposed
 from experiments.run.study_summary import summary
 from experiments.runtime.errors import ConfigError, RunError
+from experiments.runtime.imports import uncollected
 from experiments.runtime.preemption import stops_at_once
 from experiments.runtime.rank import process_rank
 from experiments.tracking.run_folder import RunFolder
@@ -60,7 +61,9 @@ def _read(cfg: DictConfig) -> Settings:
             f"a sweep (-m, or a study) with {processes} processes: they train one cell together, so start "
             "torchrun for each cell"
         )
-    from experiments.run.settings import read_settings
+    with uncollected():
+        from experiments.run.execute import execute  # noqa: F401  # PyTorch and the training loop
+        from experiments.run.settings import read_settings
 
     return read_settings(sections)
 

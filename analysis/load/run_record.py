@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from dataclasses import dataclass
 from itertools import chain
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,11 @@ NUMBERS = {
 """Number columns and where they stand in result.json."""
 
 CURVES = ("train", "validation")
-"""Kinds of rows of metrics.jsonl that are points of curves; ``analysis.experts`` reads ``routing``."""
+"""Kinds of rows of metrics.jsonl that are points of curves, in order; ``analysis.experts`` reads routing."""
 
 SCORE_TEXTS = ("unit", "direction", "averaging", "likelihood", "estimator")
+
+SORTED = json.JSONEncoder(sort_keys=True)
 
 FILES = ("result.json", *HASHED)
 """Files of a run folder that this module reads."""
@@ -68,9 +70,7 @@ class RunRecord:
 def read_run(folder: Path) -> RunRecord:
     """Read a run folder. One whose files cannot be read is of status ``unreadable``, with the reason."""
     lines, corrupt = _lines(folder / "metrics.jsonl")
-    # A step that a resumed run went through twice counts as it was the last time.
-    last = {_place(line): line for line in lines if line.get("kind") in CURVES}
-    curve = [line for _, line in sorted(last.items(), key=lambda item: item[0])]
+    curve = [line for kind in CURVES for line in _ordered([x for x in lines if x.get("kind") == kind])]
     return RunRecord(
         row=_run_row(folder, curve, corrupt),
         kinds=[line["kind"] for line in curve],
@@ -83,30 +83,41 @@ def _points(curve: list[dict[str, Any]]) -> dict[str, npt.NDArray[np.float64]]:
     groups: dict[tuple[str, ...], list[int]] = {}
     for place, line in enumerate(curve):
         groups.setdefault(tuple(line), []).append(place)
-    rows = {key: row for row, key in enumerate(dict.fromkeys(chain(*groups))) if key != "kind"}
-    table = np.full((len(rows) + 1, len(curve)), np.nan)
+    points = {key: np.full(len(curve), np.nan) for key in dict.fromkeys(chain(*groups)) if key != "kind"}
     for layout, places in groups.items():
         keys = [key for key in layout if key != "kind"]
-        values = [list(map(itemgetter(key), map(curve.__getitem__, places))) for key in keys]
-        table[np.ix_([rows[key] for key in keys], places)] = _number_table(values, len(places))
-    return {key: table[row] for key, row in rows.items()}
+        columns = zip(*(curve[place].values() for place in places), strict=True)
+        values = [column for key, column in zip(layout, columns, strict=True) if key != "kind"]
+        whole = places[-1] - places[0] + 1 == len(places)
+        where = slice(places[0], places[-1] + 1) if whole else places
+        for key, numbers in zip(keys, _number_table(values, len(places)), strict=True):
+            points[key][where] = numbers
+    return points
 
 
-def _number_table(values: list[list[Any]], width: int) -> npt.NDArray[np.float64]:
+def _number_table(values: list[tuple[Any, ...]], width: int) -> npt.NDArray[np.float64]:
     try:
-        return np.array(values, dtype=np.float64).reshape(len(values), width)
-    except (TypeError, ValueError):  # neither numbers nor None nor text such as "nan"
+        return np.fromiter(chain.from_iterable(values), np.float64).reshape(len(values), width)
+    except (TypeError, ValueError):  # something else among the numbers
         numbers = [[_number(value) for value in row] for row in values]
         return np.array(numbers, dtype=np.float64).reshape(len(values), width)
 
 
-def _place(line: dict[str, Any]) -> tuple[str, float]:
-    """Kind and step of a point; one without a step comes last."""
-    step = line.get("step")
-    if type(step) is not int:
-        step = _number(step)
-        step = math.inf if math.isnan(step) else step
-    return line["kind"], step
+def _ordered(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return points of one kind by step; what a resumed run did twice counts as it was the last time."""
+    steps: list[Any] = [line.get("step") for line in lines]
+    if set(map(type, steps)) == {int} and all(map(operator.lt, steps, steps[1:])):
+        return lines  # as a run writes them that was not resumed
+    last = {_place(line.get("step")): line for line in lines}
+    return [last[place] for place in sorted(last)]
+
+
+def _place(step: Any) -> float:
+    """Place of a point in its curve; one without a step comes last."""
+    if type(step) is int:
+        return step
+    step = _number(step)
+    return math.inf if math.isnan(step) else step
 
 
 def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[str, Any]:
@@ -140,8 +151,8 @@ def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[st
         "fingerprint": result.get("fingerprint") or data.get("fingerprint"),
         "git_commit": git.get("commit"), "git_dirty": git.get("dirty"), "git_code": git.get("code"),
         "command": provenance.get("command"), "finished_at": result.get("finished_at"),
-        "versions": json.dumps(provenance.get("versions") or {}, sort_keys=True),
-        "kernels": json.dumps(provenance.get("kernels") or {}, sort_keys=True),
+        "versions": SORTED.encode(provenance.get("versions") or {}),
+        "kernels": SORTED.encode(provenance.get("kernels") or {}),
         "references": json.dumps(result.get("references") or []),
         "published": json.dumps(study_keys.get("study.published") or []),
         "baseline": study_keys.get("study.baseline"), "against": study_keys.get("study.against"),
@@ -262,17 +273,19 @@ def _lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     Where all lines look whole, they are read as one list, which is several times as fast.
     """
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        content = path.read_bytes()
     except FileNotFoundError:
         return [], 0
-    lines = [line for line in lines if line.strip()]
-    if all(line[0] == "{" and line[-1] == "}" for line in lines):
+    joined = content.removesuffix(b"\n")
+    ends = joined.count(b"\n")
+    if joined[:1] == b"{" and joined[-1:] == b"}" and joined.count(b"}\n{") == ends:
         try:
-            found = from_json(f"[{','.join(lines)}]")
+            found = from_json(b"[%b]" % joined.replace(b"\n", b","))
         except ValueError:
             found = []
-        if len(found) == len(lines) and all(type(row) is dict for row in found):
+        if len(found) == ends + 1 and all(type(row) is dict for row in found):
             return found, 0
+    lines = [line for line in content.decode(errors="replace").splitlines() if line.strip()]
     rows = [row for line in lines if isinstance(row := _object(line), dict)]
     return rows, len(lines) - len(rows)
 

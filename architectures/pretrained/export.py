@@ -16,7 +16,6 @@ from torch import Tensor
 
 from architectures.backbone import Backbone
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, OtherLayersError, families
-from architectures.pretrained.config_diff import differences
 from architectures.pretrained.folder import CONFIG, INDEX, WEIGHTS
 from architectures.pretrained.tensor_rules import Copied, Repeated, Rule
 
@@ -104,6 +103,8 @@ def export_config(
 
 def _lost(model: Backbone, blueprint: Blueprint) -> list[str]:
     """Return the settings of the model that a family loses."""
+    from architectures.pretrained.config_diff import differences  # imports most layers; reading needs few
+
     lost = differences(model.config, blueprint.config)
     for name in ("vocab_size", "max_length"):
         ours, theirs = getattr(model, name), getattr(blueprint, name)

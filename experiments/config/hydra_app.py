@@ -30,6 +30,7 @@ from omegaconf.errors import OmegaConfBaseException
 import experiments.config.schema  # noqa: F401  # registers the sections that the YAML files extend
 from experiments.config.chosen_groups import check_words
 from experiments.config.folder import CONF
+from experiments.config.handed_on import HandedOn
 from experiments.config.messages import explain, refuse_unreadable
 from experiments.runtime.errors import ConfigError, Preempted, RunError
 from experiments.runtime.preemption import UNSAVED
@@ -122,10 +123,12 @@ class _Sweep:
         # Hydra's copy of the command line. Nobody reads it, and it would keep a secret given there.
         (Path(sweeper.config.hydra.sweep.dir) / "multirun.yaml").unlink(missing_ok=True)
         loader = sweeper.hydra_context.config_loader
+        composed = HandedOn(sweeper)
         wrong: dict[int, Exception] = {}
         for place, words in enumerate(batch):
             try:
                 cfg = loader.load_sweep_config(master_config=sweeper.config, sweep_overrides=list(words))
+                composed.keep(words, cfg)
                 with open_dict(cfg):
                     check_words(cfg, cfg.pop("hydra"), list(words))
             except (HydraException, OmegaConfBaseException, ConfigError) as error:

@@ -51,8 +51,8 @@ class AskedCell:
     seed: int
     names: dict[str, str]
     """Names of the YAML files of ``GROUPS``, or of the words that ask for one that is not there."""
-    config: str | None
-    """The composed configuration, as far as it can be written."""
+    config: DictConfig | None
+    """The composed configuration."""
     in_study: bool
     """False for a single run outside of studies: its mistakes are answered on the terminal alone."""
 
@@ -66,7 +66,7 @@ class AskedCell:
             words=_deciding(hydra.overrides.task),
             seed=int(cfg.seed),
             names={group: _text(cfg, f"names.{group}") for group in GROUPS},
-            config=_yaml(cfg),
+            config=cfg,
             in_study=hydra.mode == RunMode.MULTIRUN or study != "single",
         )
 
@@ -112,9 +112,9 @@ class AskedCell:
             return
         own = self.study / f"{self.name}-{self.digest}" / f"s{self.seed}"
         run = RunFolder(own if settings is None else settings.folder)
-        config = self.config if settings is None else _as_yaml(settings.resolved)
         if _begun(run):
             return
+        config = _yaml(self.config) if settings is None else _as_yaml(settings.resolved)
         refused = error.exit_code in (2, 3)
         cell, _, digest = run.root.parent.name.rpartition("-")
         record = {
@@ -210,8 +210,10 @@ def _text(cfg: DictConfig, key: str) -> str:
         return UNKNOWN
 
 
-def _yaml(cfg: DictConfig) -> str | None:
-    """Return a configuration as YAML, resolved where all of it can be."""
+def _yaml(cfg: DictConfig | None) -> str | None:
+    """Return a configuration as YAML, resolved where all of it can be; None where it cannot be written."""
+    if cfg is None:
+        return None
     for resolve in (True, False):
         try:
             return _as_yaml(OmegaConf.to_container(cfg, resolve=resolve))

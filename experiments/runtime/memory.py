@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import functools
 import gc
 import platform
@@ -110,8 +109,8 @@ def reset_peak_memory() -> None:
 
 @functools.cache
 def _libc() -> ctypes.CDLL:
-    """The C library, which is found by running other programs."""
-    return ctypes.CDLL(ctypes.util.find_library("c"))
+    """The C library, which every process of Python has loaded."""
+    return ctypes.CDLL(None)
 
 
 def peak_memory(device: torch.device) -> int:

@@ -70,19 +70,23 @@ def redact(tree: Any, name: str = "") -> Any:
         tree: mappings and sequences of anything; they become plain dicts and lists.
         name: the dotted name that ``tree`` stands under.
     """
+    return _redact(tree, name, _secret_values())
+
+
+def _redact(tree: Any, name: str, values: re.Pattern[str]) -> Any:
+    """Do what ``redact`` does; ``values`` is the pattern of the environment's secrets."""
     if _is_secret(name, tree):
         return REDACTED
     if isinstance(tree, str):
-        return _redact_text(tree, name)
+        return _redact_text(tree, name, values)
     if isinstance(tree, Mapping):
-        return {_redact_key(key): redact(value, f"{name}.{key}") for key, value in tree.items()}
+        return {
+            _without(values, key) if isinstance(key, str) else key: _redact(value, f"{name}.{key}", values)
+            for key, value in tree.items()
+        }
     if isinstance(tree, Sequence) and not isinstance(tree, bytes):
-        return [redact(value, name) for value in tree]
+        return [_redact(value, name, values) for value in tree]
     return tree
-
-
-def _redact_key(key: Any) -> Any:
-    return without_known_secrets(key) if isinstance(key, str) else key
 
 
 def _is_secret(name: str, value: object) -> bool:
@@ -93,11 +97,11 @@ def _is_secret(name: str, value: object) -> bool:
     return bool(_TOKEN_NAME.search(name)) and isinstance(value, str)
 
 
-def _redact_text(text: str, name: str) -> str:
+def _redact_text(text: str, name: str, values: re.Pattern[str]) -> str:
     override = _OVERRIDE.fullmatch(text)
     if override and _is_secret(override[1], _number_or_text(override[2])):
         return f"{override[1]}={REDACTED}"  # to the end: the value may hold spaces and commas
-    text = _URL_USER.sub(REDACTED, _without_variables(text))
+    text = _URL_USER.sub(REDACTED, values.sub(REDACTED, text))
     text = _ASSIGNMENT.sub(_redact_assignment, text)
     text = _KNOWN_KEY.sub(REDACTED, text)
     return text if _HASH_NAME.search(name) else _HEX_KEY.sub(_redact_hex, text)
@@ -105,15 +109,18 @@ def _redact_text(text: str, name: str) -> str:
 
 def without_known_secrets(text: str) -> str:
     """Return text without the values of secret variables, and without tokens of a known shape."""
-    return _KNOWN_KEY.sub(REDACTED, _without_variables(text))
+    return _without(_secret_values(), text)
 
 
-def _without_variables(text: str) -> str:
-    """Return text without the values that this process's environment has under secret names."""
-    values = [v for k, v in os.environ.items() if _is_secret_variable(k) and len(v.strip()) >= SHORTEST]
-    if not values:
-        return text
-    return _spelled(tuple(v.strip() for v in values if not os.path.exists(v))).sub(REDACTED, text)
+def _without(values: re.Pattern[str], text: str) -> str:
+    return _KNOWN_KEY.sub(REDACTED, values.sub(REDACTED, text))
+
+
+def _secret_values() -> re.Pattern[str]:
+    """Return a pattern of the values that this process's environment has under secret names."""
+    values = [value for name, value in os.environ.items() if _is_secret_variable(name)]
+    stripped = [value.strip() for value in values if not os.path.exists(value)]
+    return _spelled(tuple(value for value in stripped if len(value) >= SHORTEST))
 
 
 @functools.lru_cache(maxsize=8)
@@ -131,6 +138,7 @@ def _spelled(values: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(patterns) or r"(?!)")
 
 
+@functools.lru_cache(maxsize=1024)
 def _is_secret_variable(name: str) -> bool:
     return name not in _NO_SECRETS and _ENVIRONMENT_NAME.search(name) is not None
 

@@ -37,7 +37,9 @@ class AdamW(OptimizerConfig):
         """Return AdamW of some of the groups of a model."""
         import torch
 
-        return torch.optim.AdamW(
+        from experiments.training.optimizers.uncompiled import uncompiled
+
+        return uncompiled(torch.optim.AdamW)(
             groups,
             lr=self.learning_rate,
             betas=(self.betas[0], self.betas[1]),

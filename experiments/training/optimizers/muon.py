@@ -41,6 +41,7 @@ class Muon(AdamW):
 
         from experiments.training.optimizers.combined import Combined, hidden_matrices
         from experiments.training.optimizers.parameter_groups import parameter_groups
+        from experiments.training.optimizers.uncompiled import uncompiled
 
         groups = parameter_groups(model, self, apart=hidden_matrices(model))
         matrices = [group for group in groups if group["apart"]]
@@ -48,7 +49,7 @@ class Muon(AdamW):
         parts: list[torch.optim.Optimizer] = []
         if matrices:
             parts.append(
-                torch.optim.Muon(
+                uncompiled(torch.optim.Muon)(
                     matrices,
                     lr=self.learning_rate,
                     momentum=self.momentum,
@@ -59,4 +60,4 @@ class Muon(AdamW):
             )
         if others:
             parts.append(self.of_groups(others))
-        return Combined(parts)
+        return uncompiled(Combined)(parts)

@@ -28,8 +28,9 @@ class NAdam(AdamW):
         import torch
 
         from experiments.training.optimizers.parameter_groups import parameter_groups
+        from experiments.training.optimizers.uncompiled import uncompiled
 
-        return torch.optim.NAdam(
+        return uncompiled(torch.optim.NAdam)(
             parameter_groups(model, self),
             lr=self.learning_rate,
             betas=(self.betas[0], self.betas[1]),

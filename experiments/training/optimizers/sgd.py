@@ -32,6 +32,9 @@ class SGD(OptimizerConfig):
         import torch
 
         from experiments.training.optimizers.parameter_groups import parameter_groups
+        from experiments.training.optimizers.uncompiled import uncompiled
 
         groups = parameter_groups(model, self)
-        return torch.optim.SGD(groups, lr=self.learning_rate, momentum=self.momentum, nesterov=self.nesterov)
+        return uncompiled(torch.optim.SGD)(
+            groups, lr=self.learning_rate, momentum=self.momentum, nesterov=self.nesterov
+        )

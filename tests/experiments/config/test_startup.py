@@ -73,3 +73,12 @@ def test_pricing_imports_no_compiler_and_nothing_of_many_processes(tmp_path: Pat
     assert "torch" in modules
     unneeded = {"torch._dynamo", "sympy", "torch.distributed.fsdp", "torch.distributed.tensor"}
     assert not modules & (unneeded | SLOW - {"torch"})
+
+
+def test_training_imports_no_compiler(tmp_path: Path) -> None:
+    ended, modules = imported(
+        "experiments.train", *commands.TINY, *commands.RECALL, "budget.tokens=64", f"runs={tmp_path}"
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "experiments.training.trainer" in modules
+    assert not modules & ({"torch._dynamo", "sympy"} | SLOW - {"torch"})

@@ -18,6 +18,7 @@ from experiments.training.optimizers.muon import Muon
 from experiments.training.optimizers.nadam import NAdam
 from experiments.training.optimizers.parameter_groups import parameter_groups
 from experiments.training.optimizers.sgd import SGD
+from experiments.training.optimizers.uncompiled import uncompiled
 from experiments.training.parallel.dtensors import clip_gradients, gradient_norm
 from experiments.training.schedules.wsd import decayed_steps
 from experiments.training.state_dict import gather_state, load_moments
@@ -327,6 +328,34 @@ def test_moments_that_were_saved_continue_as_if_they_had_not_been(config, name):
 def test_impossible_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         AdamW(**settings)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "settings"),
+    [
+        (torch.optim.AdamW, {"fused": True}),
+        (torch.optim.NAdam, {"decoupled_weight_decay": True}),
+        (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+        (torch.optim.Muon, {}),
+    ],
+)
+def test_uncompiled_optimizers_step_as_those_of_pytorch(optimizer, settings):
+    weights, gradients = torch.randn(4, 3), torch.randn(5, 4, 3)
+    ends, states = [], []
+    for kind in (optimizer, uncompiled(optimizer), optimizer):
+        weight = nn.Parameter(weights.clone())
+        steps = kind([weight], lr=0.1, weight_decay=0.1, **settings)
+        for gradient in gradients:
+            weight.grad = gradient.clone()
+            steps.step()
+            steps.zero_grad()
+            assert weight.grad is None
+        ends.append(weight.detach())
+        states.append(steps.state_dict()["state"][0])
+    assert issubclass(uncompiled(optimizer), optimizer)
+    for end, state in zip(ends, states, strict=True):
+        torch.testing.assert_close(end, ends[0], rtol=0, atol=0)
+        assert all(torch.equal(torch.as_tensor(state[key]), torch.as_tensor(states[0][key])) for key in state)
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(1.0, [0.6, 0.8]), (10.0, [3.0, 4.0]), (None, [3.0, 4.0])])

@@ -1,0 +1,103 @@
+"""How long a person waits for training to begin: from the command to the end of its first step.
+
+python benchmarks/first_step.py --starts 7 --against ../before
+
+``python -m experiments.train`` is started again and again, and ended when it has printed the first step.
+Checkouts take turns, so that a drift of the machine falls on all of them. Files are in the page cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from machine import Page, add_outputs, as_markdown, machine_line, read_arguments
+
+ROOT = Path(__file__).resolve().parent.parent
+WORDS = ("task=text", "scale=nano", "device=cpu", "device.threads=1", "trainer.log_every=1")
+
+
+def first_step(checkout: Path, backbone: str) -> float:
+    """Seconds from the command to the line of its first step."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = [*WORDS, f"backbone={backbone}", f"runs={folder}"]
+        begin, said = time.perf_counter(), ""
+        with subprocess.Popen(
+            [sys.executable, "-m", "experiments.train", *words],
+            cwd=checkout,
+            env=os.environ | {"PYTHONPATH": str(checkout)},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as run:
+            assert run.stdout is not None
+            for line in run.stdout:
+                if " step 1/" in line:
+                    seconds = time.perf_counter() - begin
+                    run.kill()
+                    return seconds
+                said += line
+    sys.exit(f"{checkout}: the run ended before its first step:\n{said[-3000:]}")
+
+
+def measure(checkouts: Sequence[Path], backbone: str, starts: int) -> dict[Path, list[float]]:
+    """Seconds of each start, by checkout. The first start of each is not counted: it fills caches."""
+    found: dict[Path, list[float]] = {checkout: [] for checkout in checkouts}
+    for turn in range(starts + 1):
+        for checkout in checkouts:
+            seconds = first_step(checkout, backbone)
+            if turn > 0:
+                found[checkout].append(seconds)
+    return found
+
+
+def main() -> None:
+    args = parse()
+    page = Page(args.output, args.json)
+    page.say(f"{machine_line()}, load average {os.getloadavg()[0]:.1f}.")
+    page.say(
+        f"Seconds from the command to the end of the first step, {args.starts} starts: {' '.join(WORDS)}."
+    )
+    checkouts = [ROOT, *args.against]
+    rows = []
+    for backbone in args.backbones:
+        found = measure(checkouts, backbone, args.starts)
+        page.note(backbone, [found[checkout] for checkout in checkouts])
+        rows += [
+            [
+                backbone,
+                "this checkout" if checkout == ROOT else checkout.name,
+                *(f"{pick(found[checkout]):.2f}" for pick in (statistics.median, min, max)),
+            ]
+            for checkout in checkouts
+        ]
+    page.say(as_markdown(("backbone", "code", "median, s", "least", "most"), rows))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--starts", type=int, default=7)
+    parser.add_argument("--backbones", nargs="+", default=["decoder"])
+    parser.add_argument("--against", nargs="+", type=Path, default=[], help="other checkouts, to take turns")
+    add_outputs(parser)
+    args = read_arguments(parser)
+    if args.starts < 1:
+        parser.error(f"--starts {args.starts}: at least 1")
+    args.against = [path.resolve() for path in args.against]
+    for path in args.against:
+        if not (path / "experiments" / "train.py").is_file():
+            parser.error(f"--against {path}: no checkout, it has no experiments/train.py")
+    return args
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""A cell of a sweep is composed once, and run with what Hydra would compose for it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from experiments.config.hydra_app import start
+
+
+@pytest.mark.parametrize("batches", [(), ("hydra.sweeper.max_batch_size=1",)])
+def test_each_cell_is_composed_once_and_as_hydra_does(
+    batches: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    composed: list[tuple[str, ...]] = []
+    run: list[tuple[str, ...]] = []
+    own = ConfigLoaderImpl.load_sweep_config
+
+    def counted(
+        loader: ConfigLoaderImpl, master_config: DictConfig, sweep_overrides: list[str]
+    ) -> DictConfig:
+        composed.append(tuple(sweep_overrides))
+        return own(loader, master_config, sweep_overrides)
+
+    def job(cfg: DictConfig) -> None:
+        words = HydraConfig.get().overrides
+        run.append(tuple(words.task))
+        loader = GlobalHydra.instance().config_loader()
+        anew = loader.load_configuration("config", [*words.hydra, *words.task], RunMode.RUN)
+        hydra = HydraConfig.get()
+        assert (hydra.runtime.choices, hydra.sweep) == (anew.hydra.runtime.choices, anew.hydra.sweep)
+        with open_dict(anew):
+            del anew["hydra"]
+        assert OmegaConf.to_yaml(cfg, resolve=True) == OmegaConf.to_yaml(anew, resolve=True)
+        assert OmegaConf.is_struct(cfg)
+
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the entry point sets it; this takes it back
+    monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counted)
+    words = ["-m", "backbone=decoder,mamba", "seed=3,4", "study=compare", f"runs={tmp_path}", *batches]
+    monkeypatch.setattr(sys, "argv", ["train", *words, "hydra/launcher=basic"])
+    GlobalHydra.instance().clear()
+    start(job)
+    assert len(run) == len(set(run)) > 3
+    assert sorted(composed) == sorted(run)
