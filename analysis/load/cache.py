@@ -1,6 +1,6 @@
 """Keep what was read of a study's run folders, so that only new and changed ones are read again.
 
-The cache is ``runs/STUDY/.frame.parquet``, one row for each run:
+The cache is ``runs/STUDY/.frame``: a checksum, then a Parquet file with one row for each run:
 
     run     the folder inside the study, ``CELL-DIGEST/sSEED``
     files   size, times and inode of each file that was read
@@ -9,7 +9,8 @@ The cache is ``runs/STUDY/.frame.parquet``, one row for each run:
     curve_* numbers of each point, lists of the same length; null where the run has no such key
 
 A run is taken from it only while its files are as they were, and while the code that read them is the same.
-A cache that cannot be read is made anew; where none can be written, everything is read each time.
+A cache that cannot be read, or has changed since it was written, is made anew; where none can be written,
+everything is read each time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import hashlib
 import io
 import json
 import os
+import struct
 import time
+import zlib
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,7 +35,9 @@ from experiments.config import legacy
 from experiments.runtime import json_state
 from experiments.tracking import run_files
 
-NAME = ".frame.parquet"
+NAME = ".frame"
+CHECKSUM = struct.Struct("<I")
+"""CRC-32 of what follows it: Parquet's own leave out the headers of pages and the description of the file."""
 CURVE = "curve_"
 SOURCES = (
     __file__, run_record.__file__, run_config.__file__, legacy.__file__, run_files.__file__,
@@ -96,7 +101,11 @@ def _kept(path: Path, files: dict[str, str], curves: bool) -> pa.Table | None:
 
     Raises what pyarrow does where the file is none of ours.
     """
-    with path.open("rb") as stream, pq.ParquetFile(stream, page_checksum_verification=True) as kept:
+    content = path.read_bytes()
+    start = CHECKSUM.size
+    if content[:start] != CHECKSUM.pack(zlib.crc32(memoryview(content)[start:])):
+        return None
+    with pq.ParquetFile(pa.BufferReader(pa.py_buffer(content).slice(start))) as kept:
         if (kept.schema_arrow.metadata or {}).get(b"code") != CODE.encode():
             return None
         known = kept.read(columns=["run", "files"]).to_pydict()
@@ -125,6 +134,7 @@ def _keep(path: Path, table: pa.Table) -> None:
     """Write the cache, where that can be done."""
     buffer = io.BytesIO()
     table = table.replace_schema_metadata({"code": CODE})
-    pq.write_table(table, buffer, write_page_checksum=True)
+    pq.write_table(table, buffer)
+    content = buffer.getvalue()
     with contextlib.suppress(OSError):
-        write(path, buffer.getvalue())
+        write(path, CHECKSUM.pack(zlib.crc32(content)) + content)

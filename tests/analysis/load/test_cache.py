@@ -6,6 +6,8 @@ import json
 import os
 import random
 import shutil
+import struct
+import zlib
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -158,9 +160,10 @@ def test_a_broken_cache_is_made_anew(old_study: Path) -> None:
         damaged.append(
             whole[:place] + bytes([whole[place] ^ (1 << chance.randrange(8))]) + whole[place + 1 :]
         )
-    other = pd.DataFrame({"run": [1, 2]})
-    other.to_parquet(old_study / "other")
-    for content in (*damaged, (old_study / "other").read_bytes()):
+    other = pd.DataFrame({"run": [1, 2]}).to_parquet()
+    assert other is not None
+    damaged += [other, struct.pack("<I", zlib.crc32(other)) + other, struct.pack("<I", 0)]
+    for content in damaged:
         cache.write_bytes(content)
         for found, expected in zip(load(old_study), frames, strict=True):
             pd.testing.assert_frame_equal(found, expected)
