@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from architectures.layers.feedforward import ACTIVATIONS, DenseFeedForward, FeedForwardConfig
 from architectures.layers.moe.config import ExpertsConfig
@@ -102,6 +103,34 @@ def test_the_grouped_product_is_the_loop(counts, dtype, tolerance, gated, bias):
     for other in results[1:]:
         for found, expected in zip(results[0], other, strict=True):
             torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_rows_in_bfloat16_are_filled_up_to_few_shapes(bias):
+    torch.manual_seed(0)
+    counts, held = [100, 0, 17, 3, 64], weights(5, 16, 8, torch.bfloat16, True, bias)
+    x = torch.randn(sum(counts), 16, dtype=torch.bfloat16, requires_grad=True)
+    inputs, shapes = [t for t in (x, *held) if isinstance(t, Tensor)], set()
+
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function.overloadpacket.__name__ in ("mm", "addmm"):
+                shapes.add(args[-2].shape[0])
+            return function(*args, **(kwargs or {}))
+
+    with Products():
+        y = run_loop(x, torch.tensor(counts), held)
+    assert y.shape == x.shape
+    assert shapes <= {0, 3, 64, 128}
+    found = torch.autograd.grad(y.sum(), inputs)
+    exact = [None if t is None or callable(t) else t.detach().float().requires_grad_() for t in held]
+    full = Weights(*(held[i] if i == 3 else own for i, own in enumerate(exact)))
+    x32 = x.detach().float().requires_grad_()
+    y32 = run_loop(x32, torch.tensor(counts), full)
+    torch.testing.assert_close(y.float(), y32, atol=0.05, rtol=0.05)
+    of = [x32, *(t for t in full if isinstance(t, Tensor))]
+    for mine, expected in zip(found, torch.autograd.grad(y32.sum(), of), strict=True):
+        torch.testing.assert_close(mine.float(), expected, atol=0.3, rtol=0.05)
 
 
 def test_the_grouped_product_follows_autocast():
