@@ -58,6 +58,8 @@ def problem(model: Backbone, state: DecodingState) -> str:
             limited = c.capacity is not None or c.choice == "expert"
             if part.path(part.up_XFD) not in WITHOUT_WAITS or limited or part.exchange is not None:
                 return "the host must know how many tokens each expert takes"
+            if part.watcher is not None:
+                return "the host records where each token is routed"
         if isinstance(part, SoftmaxAttention) and part.kernel(masked=False, cuda=True) == "flex":
             return "FlexAttention makes its block mask anew in each step"
     return ""

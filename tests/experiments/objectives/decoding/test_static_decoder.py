@@ -23,6 +23,7 @@ from architectures.backbones.s4 import S4, S4Config
 from architectures.kernels import pointwise
 from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from architectures.layers.moe.config import ExpertsConfig
+from architectures.layers.moe.experts import Experts
 from architectures.layers.positions import PositionsConfig
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding import steps as decoding_steps
@@ -185,6 +186,16 @@ def test_what_has_no_fixed_shapes_is_refused_and_generated_by_plain_steps(
         StaticDecoder(model, state, ROOM)
     monkeypatch.setattr(decoding_steps, "captures", lambda device: True)
     assert type(decoding_steps.make_steps(model, state, 2 * decoding_steps.FEWEST)) is Steps
+
+
+def test_routing_that_is_recorded_is_not_left_to_a_graph() -> None:
+    model = make("moe")
+    state = model.start(1, ROOM)
+    assert not problem(model, state)
+    for part in model.modules():
+        if isinstance(part, Experts):
+            part.watcher = lambda routing, valid_BT: None
+    assert "where each token is routed" in problem(model, state)
 
 
 def test_rows_of_different_lengths_are_refused() -> None:
