@@ -28,8 +28,7 @@ WORDS = (
     "backbone.num_layers=24", "backbone.attention.num_heads=16", "backbone.attention.num_kv_heads=16",
     "budget.batch_size=4", "budget.tokens=256", "device=cpu", "device.threads=1",
     "trainer.validation_examples=4", "trainer.test_examples=4", "trainer.checkpoint_every=1",
-    "trainer.keep_checkpoints=1",
-    "trainer.step_timeout_seconds=3000",
+    "trainer.keep_checkpoints=1", "trainer.step_timeout_seconds=3000", "optimizer.learning_rate=1e-5",
 )  # fmt: skip
 """A decoder of 302 million parameters, for a step."""
 PHASES = ("libraries", "build", "step", "evaluation", "checkpoint")

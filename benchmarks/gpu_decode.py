@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from cuda_graph_decode import StaticDecoder
 from gpu_train import SIZES, TINY, Size, maker
 from torch import Tensor
 
 from architectures.backbone import Backbone, DecodingState
 from experiments.benchmark.timing import Stopwatch
+from experiments.objectives.decoding.static_decoder import StaticDecoder
 
 FAMILIES = ("decoder", "mamba", "mamba2")
 BATCHES = (1, 8, 64)
@@ -58,7 +58,7 @@ def measure(
             def step() -> Tensor:
                 return model.step(token_B1, state)
         else:
-            fixed = StaticDecoder(model, state, room)
+            fixed = StaticDecoder(model, state, room - context)
             if device.type == "cuda":
                 fixed.capture()
             found["difference"] = differs(model, fixed, prepared(model, prompt_1T, batch, room), token_B1)

@@ -38,6 +38,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "tensor parallel in a node": (TENSOR,),
     "groups of 64": ("parallel.replicate=8",),
 }
+TABLES = ("strong", "weak", "layouts")
 COLUMNS = (
     "model",
     "size",
@@ -57,17 +58,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--counts", nargs="+", type=int, default=COUNTS)
     parser.add_argument("--families", nargs="+", default=FAMILIES)
+    parser.add_argument("--tables", nargs="+", default=TABLES, choices=TABLES)
     add_outputs(parser)
     args = read_arguments(parser)
     page = Page(args.output, args.json)
-    plans: dict[str, list[tuple[str, str, str, bool]]] = {
-        "Strong: 512 sequences a step": [(name, "1_3b", "fsdp", False) for name in args.families],
-        "Weak: 8 sequences on each GPU": [(name, "1_3b", "fsdp", True) for name in args.families],
-        "Layouts of a decoder, 8 sequences on each GPU": [
-            ("decoder", size, layout, True) for size in ("1_3b", "7b") for layout in list(LAYOUTS)[:3]
-        ],
-    }  # fmt: skip
-    for title, cases in plans.items():
+    plans: dict[str, tuple[str, list[tuple[str, str, str, bool]]]] = {
+        "strong": (
+            "Strong: 512 sequences a step",
+            [(name, "1_3b", "fsdp", False) for name in args.families],
+        ),
+        "weak": (
+            "Weak: 8 sequences on each GPU",
+            [(name, "1_3b", "fsdp", True) for name in args.families],
+        ),
+        "layouts": (
+            "Layouts of a decoder, 8 sequences on each GPU",
+            [("decoder", size, layout, True) for size in ("1_3b", "7b") for layout in list(LAYOUTS)[:3]],
+        ),
+    }
+    for title, cases in (plans[name] for name in args.tables):
         rows = [
             row
             for name, size, layout, weak in cases

@@ -1,7 +1,12 @@
-"""What a GPU would be told to do, recorded on a CPU: kernels and shapes, and what the host waits for."""
+"""What a GPU would be told to do, recorded on a CPU: kernels and shapes, and what the host waits for.
+
+``Tape`` stands in for a CUDA graph.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -85,3 +90,63 @@ class _Calls(TorchFunctionMode):
 
 def _indices(index: Any) -> list[Tensor]:
     return [each for each in index if isinstance(each, Tensor)]
+
+
+class Tape(TorchDispatchMode):
+    """Operations that are recorded and repeated on the same memory, as by a CUDA graph.
+
+    Recording changes no tensor that was there before: what was written to is restored. Repeating reads no
+    Python: a tensor that a layer puts in the place of another is not seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
+        self._before: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                self._before.setdefault(id(value), (value, value.clone()))
+        result = func(*args, **kwargs)
+        self._calls.append((func, args, kwargs, result))
+        return result
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        for tensor, before in reversed(self._before.values()):
+            tensor.copy_(before)
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        """Run all operations again, on what the tensors now hold."""
+        for func, args, kwargs, result in self._calls:
+            again = torch.utils._pytree.tree_leaves(func(*args, **kwargs))
+            for old, new in zip(torch.utils._pytree.tree_leaves(result), again, strict=True):
+                if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
+
+
+class _Stream:
+    """A stream that waits for nothing."""
+
+    def wait_stream(self, other: _Stream) -> None:
+        pass
+
+
+def capture_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on what PyTorch captures as a CUDA graph is a tape: there is no GPU to do it."""
+
+    @contextlib.contextmanager
+    def graph(tape: Tape) -> Iterator[None]:
+        with tape:
+            yield
+
+    monkeypatch.setattr(torch.cuda, "Stream", _Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", _Stream)
+    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Tape)
+    monkeypatch.setattr(torch.cuda, "graph", graph)

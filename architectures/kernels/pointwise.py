@@ -54,6 +54,11 @@ def choose(choice: str) -> None:
     _chosen = choice
 
 
+def chosen() -> str:
+    """Return what ``choose`` has set."""
+    return _chosen
+
+
 def path(*operands: Tensor) -> str:
     """Return the path that runs for such operands: ``cpp`` or ``torch``."""
     if _chosen == "torch" or torch.compiler.is_compiling() or torch.jit.is_tracing():

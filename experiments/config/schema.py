@@ -105,7 +105,8 @@ class DeviceConfig:
     """CPU threads; null leaves PyTorch's choice."""
     kernels: str = "auto"
     """Norms, activations, rotary positions and cross-entropy on a CPU: ``cpp`` (C++, one pass each),
-    ``torch`` (PyTorch's own), ``auto`` for cpp where there is a compiler."""
+    ``torch`` (PyTorch's own), ``auto`` for cpp where there is a compiler. On a GPU ``torch`` generates text
+    without a CUDA graph."""
     force: bool = False
     """True trains although memory or time, as estimated beforehand, does not suffice."""
     peak_flops: float | None = None

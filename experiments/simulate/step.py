@@ -7,7 +7,7 @@ several micro-batches two are computed, the first and the last, since those betw
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from architectures.backbone import Backbone
 from architectures.kernels.cpu import build
 from architectures.layers.moe.experts import Experts
+from architectures.layers.ssm.selective_scan import gpu_chunks
 from experiments.objectives.objective import View
 from experiments.run.estimate.even_routing import route_evenly
 from experiments.run.plan import Plan
@@ -73,7 +74,7 @@ def simulate(settings: Settings, plan: Plan, processes: int) -> Simulation:
     """Return a step of the process of rank 0, without memory for its tensors and without other processes.
 
     Compiled kernels (C++, mamba-ssm) are not entered: PyTorch's own operations, which keep more for the
-    backward pass, are.
+    backward pass, are. Where the device states a GPU's peak, Mamba's scan takes chunks as long as on a GPU.
 
     Raises:
         ConfigError: the layout is impossible, or the step depends on data, as the routing of experts does.
@@ -81,7 +82,8 @@ def simulate(settings: Settings, plan: Plan, processes: int) -> Simulation:
     from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 
-    with _pretended_group(processes), build.switched_off("tensors of a simulation have no memory"):
+    chunks = nullcontext() if settings.device.peak_flops is None else gpu_chunks()
+    with _pretended_group(processes), build.switched_off("tensors of a simulation have no memory"), chunks:
         dims = make_parallel_dims(settings.parallel, "cpu", settings.budget)
         if dims.strategy == "ddp":  # PyTorch's DDP looks at values of the weights
             raise ConfigError(

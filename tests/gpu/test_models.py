@@ -18,8 +18,11 @@ from torch.distributed.tensor import DTensor
 
 from architectures.backbone import Backbone
 from architectures.backbones.stack import Stack
+from experiments.data.tokenizers.vocabulary import Vocabulary
+from experiments.objectives.decoding import steps as decoding_steps
+from experiments.objectives.decoding.sampling import GREEDY, PrefillState, SamplingConfig, generate
+from experiments.objectives.decoding.static_decoder import StaticDecoder
 from experiments.training.parallel.block_wrapping import check_compiler, compile_block
-from tests import ROOT
 from tests.architectures.conformance import Inputs, random_inputs
 from tests.architectures.test_conformance import lively
 from tests.backbones import FAMILIES, class_of
@@ -29,6 +32,8 @@ pytestmark = pytest.mark.gpu
 LENGTH = 24
 LIMITS = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 """Largest norm of a difference, as a share of the norm. Bfloat16 has 8 bits."""
+DECODED = ("decoder", "mamba", "mamba2", "gated_deltanet", "hybrid", "encoder_decoder")
+"""Families whose steps are captured as a CUDA graph, whatever the precision."""
 ROUTED = 0.3
 """The same of models with experts in bfloat16: a token between two experts may go to the other one."""
 
@@ -152,21 +157,61 @@ def test_blocks_sharded_by_fsdp2_on_one_gpu_are_the_blocks(
             assert share(own.grad.full_tensor(), other.grad.cpu()) < 1e-4 or other.grad.norm() < 1e-3, key
 
 
-@pytest.mark.parametrize("name", ["decoder", "mamba", "mamba2", "gated_deltanet", "moe"])
-def test_a_cuda_graph_decodes_what_steps_decode(
-    name: str, cuda: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from cuda_graph_decode import StaticDecoder
-
+@pytest.mark.parametrize("name", DECODED)
+def test_a_cuda_graph_decodes_what_steps_decode(name: str, cuda: torch.device) -> None:
     model = copy.deepcopy(lively(name)).float().eval().to(cuda)
     inputs = moved(random_inputs(model, 2, LENGTH), cuda)
     with torch.no_grad():
-        plain, fixed = (model.start(2, LENGTH) for _ in range(2))
+        plain, fixed = (model.start(2, LENGTH, source_BS=inputs.source_BS) for _ in range(2))
         for state in (plain, fixed):
             model.step(inputs.tokens_BT[:, :8], state)
-        step = StaticDecoder(model, fixed, LENGTH)
+        step = StaticDecoder(model, fixed, LENGTH - 8)
         step.capture()
         for token_B1 in inputs.tokens_BT[:, 8:].split(1, dim=1):
             expected_B1V = model.step(token_B1, plain).cpu()
             assert share(step(token_B1), expected_B1V) < 1e-3
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SamplingConfig(top_p=0.9)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("dtype", LIMITS, ids=["float32", "bf16"])
+@pytest.mark.parametrize("name", DECODED)
+def test_text_is_generated_by_a_cuda_graph(
+    name: str,
+    dtype: torch.dtype,
+    sampling: SamplingConfig,
+    cuda: torch.device,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In float32 the tokens of plain steps. In bfloat16 two tokens may be as likely: it need only run."""
+    model = copy.deepcopy(lively(name)).float().eval().to(cuda)
+    vocabulary = Vocabulary(
+        num_symbols=model.vocab_size - Vocabulary(num_symbols=0, num_sentinels=0).size, num_sentinels=0
+    )
+    inputs, tokens = moved(random_inputs(model, 3, 8), cuda), LENGTH - 8
+    captured = []
+    capture = StaticDecoder.capture
+    monkeypatch.setattr(StaticDecoder, "capture", lambda self: (captured.append(self), capture(self)))
+
+    def texts(fewest: int) -> list[list[int]]:
+        monkeypatch.setattr(decoding_steps, "FEWEST", fewest)
+        start = PrefillState(
+            state=model.start(3, LENGTH, source_BS=inputs.source_BS), unread_BT=inputs.tokens_BT
+        )
+        generators = [torch.Generator().manual_seed(row) for row in range(3)]
+        with torch.no_grad(), torch.autocast(cuda.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+            return generate(
+                model,
+                start,
+                vocabulary,
+                max_tokens=tokens,
+                generators=generators,
+                sampling=sampling,
+                ended=lambda row, generated: len(generated) == 5 * (row + 1),
+            )
+
+    plain = texts(tokens)
+    assert not captured
+    found = texts(2)
+    assert len(captured) == 1
+    assert [len(text) for text in found] == [5, 10, 15]
+    assert found == plain or dtype == torch.bfloat16

@@ -6,6 +6,8 @@ comes first (T, B, C, N), so that a step is one contiguous slice.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,6 +20,8 @@ CHUNK_NUMBERS = 2**20
 """Numbers (4 MiB in float32) of a chunk's states: what fits in a cache is not fetched from memory."""
 CUDA_CHUNK_NUMBERS = 2**25
 """The same on a GPU (128 MiB), where a short chunk is all launches of kernels, and its start is kept."""
+
+_as_on_a_gpu = False
 
 
 def selective_scan(
@@ -90,8 +94,19 @@ def _scan_reference(
 
 def _chunk_length(state: Tensor) -> int:
     """Return the steps of a chunk whose states are of this size."""
-    numbers = CUDA_CHUNK_NUMBERS if state.is_cuda else CHUNK_NUMBERS
+    numbers = CUDA_CHUNK_NUMBERS if state.is_cuda or _as_on_a_gpu else CHUNK_NUMBERS
     return max(1, numbers // state.numel())
+
+
+@contextmanager
+def gpu_chunks() -> Iterator[None]:
+    """Within it chunks are as long as on a GPU: for a step on one that is played on a CPU, without memory."""
+    global _as_on_a_gpu
+    before, _as_on_a_gpu = _as_on_a_gpu, True
+    try:
+        yield
+    finally:
+        _as_on_a_gpu = before
 
 
 class _Scan(torch.autograd.Function):

@@ -18,6 +18,7 @@ from torch import Tensor
 from architectures.backbone import Backbone, DecodingState
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.objectives.decoding.constraints import Constraints
+from experiments.objectives.decoding.steps import make_steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,9 +165,11 @@ def generate(
 ) -> list[list[int]]:
     """Generate up to ``max_tokens`` tokens after each prompt, one a step.
 
-    A sequence ends with the first token of ``stop``, which is kept; it then leaves the batch.
+    A sequence ends with the first token of ``stop``, which is kept; it then leaves the batch. On a GPU the
+    steps are a CUDA graph where they can be (``steps.make_steps``).
 
     Args:
+        start: is used up.
         on_token: called with row and token as each is generated.
         constraints: what may be generated where.
         ended: called with row and generated tokens; True ends the sequence.
@@ -176,6 +179,7 @@ def generate(
     if not alive or max_tokens < 1:
         return generated
     logits_BV = prefill(model, start)
+    steps = make_steps(model, start.state, max_tokens - 1)
     forbidden_V = ~allowed_tokens(vocabulary, stop, logits_BV.device)
     penalised = sampling.repetition_penalty != 1
     seen_BV = _seen(start, logits_BV.shape[-1]) if penalised else None
@@ -205,12 +209,12 @@ def generate(
         if not going or len(generated[alive[going[0]]]) == max_tokens:
             return generated
         if len(going) < len(alive):
-            start.state.select(going)
+            steps.select(going)
             token_B, alive = token_B[going], [alive[i] for i in going]
             seen_BV = None if seen_BV is None else seen_BV[going]
         if seen_BV is not None:
             seen_BV = seen_BV.scatter(1, token_B[:, None], True)
-        logits_BV = model.step(token_B[:, None], start.state)[:, -1]
+        logits_BV = steps(token_B)
 
 
 def prompt_rows(start: PrefillState) -> list[list[int]]:

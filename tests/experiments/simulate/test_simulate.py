@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from architectures.layers.ssm import selective_scan
 from experiments.run.plan import plan
 from experiments.runtime.errors import ConfigError
 from experiments.simulate.step import PARTS, Simulation, simulate
@@ -76,6 +78,21 @@ def test_recomputed_blocks_keep_less() -> None:
 @pytest.mark.parametrize("backbone", ["mamba", "s4", "gated_deltanet"])
 def test_scans_run_without_compiled_kernels(backbone: str) -> None:
     assert simulated(2, *SHARDED, f"backbone={backbone}").memory["activations"] > 0
+
+
+def test_a_stated_gpu_scans_in_the_chunks_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = []
+    chunks = selective_scan._chunks
+    monkeypatch.setattr(selective_scan, "CHUNK_NUMBERS", 1)
+    monkeypatch.setattr(
+        selective_scan, "_chunks", lambda length, size: lengths.append(size) or chunks(length, size)
+    )
+    simulated(2, *SHARDED, "backbone=mamba")
+    assert set(lengths) == {1}
+    lengths.clear()
+    simulated(2, *SHARDED, "backbone=mamba", "device=h100")
+    assert min(lengths) >= 64
+    assert selective_scan._chunk_length(torch.zeros(2)) == 1
 
 
 def test_experts_are_simulated_as_if_each_had_equally_many_tokens() -> None:

@@ -2,7 +2,8 @@
 
 ``Backbone.step`` reads as much of a cache as is filled, so that its shapes grow with the text. Here the
 position is a number in a tensor: every slot of a cache is read, and those behind the position are masked. The
-token is the same; it costs a pass over all the room there is, and saves a GPU some hundred launches.
+token is the same up to rounding; it costs a pass over all the room there is, and saves a GPU some hundred
+launches.
 
 Nothing in the models is made for this: the caches of a decoding state are replaced by static ones.
 
@@ -20,6 +21,7 @@ from torch import Tensor
 from architectures.backbone import Backbone, DecodingState
 from architectures.backbones.encoder_decoder import EncoderDecoder
 from architectures.backbones.stack import Stack
+from architectures.layers.attention.base import SoftmaxAttention
 from architectures.layers.attention.kv_cache import (
     Cache,
     ContiguousCache,
@@ -29,9 +31,38 @@ from architectures.layers.attention.kv_cache import (
     quantise,
 )
 from architectures.layers.context import Context
+from architectures.layers.moe.experts import Experts
 
 WARMUP = 3
 """Steps before one is recorded, in which libraries choose their kernels; PyTorch advises as many."""
+WITHOUT_WAITS = ("grouped", "reference")
+"""Ways to run experts in which the host reads nothing and all shapes are known."""
+
+
+def problem(model: Backbone, state: DecodingState) -> str:
+    """Return why the next tokens cannot be decoded by operations of fixed shapes; empty where they can.
+
+    Nothing is read from the device.
+    """
+    if not isinstance(model, Stack | EncoderDecoder) or model.capabilities.blockwise:
+        return "it takes a stack of blocks or an encoder-decoder that reads one token at a time"
+    if model.training:
+        return "the model is in training"
+    if len(set(state.lengths)) != 1:
+        return "the rows have read different numbers of tokens"
+    if any(not isinstance(cache, ContiguousCache | RingCache) for cache in _caches(state.layers)):
+        return "a paged cache grows: set attention.cache=contiguous"
+    for part in model.modules():
+        if isinstance(part, Experts):
+            c = part.config
+            limited = c.capacity is not None or c.choice == "expert"
+            if part.path(part.up_XFD) not in WITHOUT_WAITS or limited or part.exchange is not None:
+                return "the host must know how many tokens each expert takes"
+            if part.watcher is not None:
+                return "the host records where each token is routed"
+        if isinstance(part, SoftmaxAttention) and part.kernel(masked=False, cuda=True) == "flex":
+            return "FlexAttention makes its block mask anew in each step"
+    return ""
 
 
 class StaticCache(Cache):
@@ -45,62 +76,57 @@ class StaticCache(Cache):
         if isinstance(cache, RingCache):
             slot_1 = position_1 % cache.window
             cache.positions_BS.index_copy_(1, slot_1, position_1.int().expand(len(cache.positions_BS), 1))
-            put(cache.streams, streams_BGTE, slot_1)
+            _put(cache.streams, streams_BGTE, slot_1)
             return cache.streams, cache.positions_BS[:1]
         slots_1S = torch.arange(cache.capacity, device=position_1.device)[None]
         if not isinstance(cache, Int8Cache):
-            put(cache.streams, streams_BGTE, position_1)
+            _put(cache.streams, streams_BGTE, position_1)
             return cache.streams, slots_1S
         dtype, count = streams_BGTE[0].dtype, len(streams_BGTE)
         wholes, scales = zip(*(quantise(stream) for stream in streams_BGTE), strict=True)
-        put(cache.streams, [*wholes, *scales], position_1)
+        _put(cache.streams, [*wholes, *scales], position_1)
         stored = zip(cache.streams[:count], cache.streams[count:], strict=True)
         return [whole.to(dtype) * scale.to(dtype) for whole, scale in stored], slots_1S
 
     def select(self, rows: list[int]) -> Cache:
-        self.cache.select(rows)
-        return self
+        raise AssertionError("the rows of a step of fixed shapes stay")
 
     def num_bytes(self) -> int:
         return self.cache.num_bytes()
 
 
-def put(streams_BGSE: list[Tensor], new_BG1E: list[Tensor], slot_1: Tensor) -> None:
-    """Write one token of every row to the slot whose number is in a tensor."""
-    for stored, new in zip(streams_BGSE, new_BG1E, strict=True):
-        stored.index_copy_(2, slot_1, new.to(stored.dtype))
-
-
-def static(value: Any) -> Any:
-    """Return the state of a layer with static caches. Raises ValueError for a cache that grows."""
-    if isinstance(value, ContiguousCache | RingCache):
-        return StaticCache(value)
-    if isinstance(value, Cache):
-        raise ValueError("a paged cache grows: set attention.cache=contiguous for steps of fixed shapes")
-    if isinstance(value, dict):
-        return {name: static(each) for name, each in value.items()}
-    return [static(each) for each in value] if isinstance(value, list) else value
-
-
 class StaticDecoder:
     """Continues a decoding state, all rows of which have read as many tokens."""
 
-    def __init__(self, model: Backbone, state: DecodingState, room: int) -> None:
-        """``room`` is what the state was started with. Raises ValueError for what has no fixed shapes."""
-        if model.capabilities.blockwise or len(set(state.lengths)) != 1:
-            raise ValueError("a step of fixed shapes takes rows of one length, one token at a time")
+    def __init__(self, model: Backbone, state: DecodingState, tokens: int) -> None:
+        """``state`` must not be used afterwards: its tensors are written to.
+
+        Args:
+            model: in evaluation.
+            state: of the model, started with room for ``tokens`` more.
+            tokens: that are decoded at most.
+
+        Raises:
+            ValueError: there are no steps of fixed shapes for them, or there is no room.
+        """
+        if reason := problem(model, state):
+            raise ValueError(f"no step of fixed shapes: {reason}")
         assert isinstance(model, Stack | EncoderDecoder)
         device = next(model.parameters()).device
-        self.model, self.room = model, room
+        self.room = state.length + tokens
+        for cache in _caches(state.layers):
+            if isinstance(cache, ContiguousCache):
+                check_room(cache.capacity, self.room)
+        self.model = model
         self.score_bias = model.score_bias if isinstance(model, Stack) else model.decoder_bias
-        self.state = DecodingState(lengths=state.lengths, layers=[static(layer) for layer in state.layers])
+        self.state = DecodingState(lengths=state.lengths, layers=[_static(layer) for layer in state.layers])
         self.position_1 = torch.tensor([state.length], device=device)
         self.token_B1 = torch.zeros(len(state.lengths), 1, dtype=torch.int64, device=device)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.logits_B1V: Tensor | None = None
 
     def __call__(self, token_B1: Tensor) -> Tensor:
-        """Logits (B, 1, V) of the next token. After ``capture`` the next call overwrites them."""
+        """Return logits (B, 1, V) of the next token. After ``capture`` the next call overwrites them."""
         check_room(self.room, self.state.length + 1)
         self.token_B1.copy_(token_B1)
         if self.graph is None:
@@ -122,11 +148,12 @@ class StaticDecoder:
     def capture(self) -> None:
         """Record a step as a CUDA graph, which ``__call__`` repeats; the state stays as it is.
 
-        Autocast must be off, or without its cache. The keys and values that a trial leaves in a slot are
-        overwritten before they are read; recurrent states are restored.
+        The keys and values that a trial leaves in a slot are overwritten before they are read; recurrent
+        states are restored. Under autocast the weights that were cast in a trial are read by the graph: it
+        must not outlive the outermost autocast context, which keeps them.
         """
         check_room(self.room, self.state.length + 1)
-        recurrent = list(tensors(self.state.layers))
+        recurrent = list(_tensors(self.state.layers))
         kept = [(each, each.clone()) for each in (self.position_1, *recurrent)]
 
         def restore() -> None:
@@ -146,10 +173,34 @@ class StaticDecoder:
         self.graph = graph
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in the state of layers, without those of caches."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict | list | tuple):
+def _put(streams_BGSE: list[Tensor], new_BG1E: list[Tensor], slot_1: Tensor) -> None:
+    """Write one token of every row to the slot whose number is in a tensor."""
+    for stored, new in zip(streams_BGSE, new_BG1E, strict=True):
+        stored.index_copy_(2, slot_1, new.to(stored.dtype))
+
+
+def _static(value: Any) -> Any:
+    """Return the state of a layer with static caches."""
+    if isinstance(value, ContiguousCache | RingCache):
+        return StaticCache(value)
+    if isinstance(value, dict):
+        return {name: _static(each) for name, each in value.items()}
+    return [_static(each) for each in value] if isinstance(value, list) else value
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """Yield what dicts, lists and tuples in the state of layers hold in the end."""
+    if isinstance(value, dict | list | tuple):
         for each in value.values() if isinstance(value, dict) else value:
-            yield from tensors(each)
+            yield from _leaves(each)
+    else:
+        yield value
+
+
+def _caches(value: Any) -> Iterator[Cache]:
+    return (each for each in _leaves(value) if isinstance(each, Cache))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in the state of layers, without those of caches."""
+    return (each for each in _leaves(value) if isinstance(each, Tensor))
