@@ -59,6 +59,11 @@ def sbatch(*words: str) -> str:
     return run("sbatch", "--parsable", *words).strip()
 
 
+def open_partition(name: str, state: str) -> None:
+    """Let jobs of a partition start (``UP``), or keep them in the queue (``DOWN``)."""
+    run("scontrol", "update", f"PartitionName={name}", f"State={state}")
+
+
 def wait_for(what: str, ready: Callable[[], bool], seconds: float = 180, pause: float = 0.2) -> None:
     """Until ``ready``, asked every ``pause`` seconds; a bound that only something broken reaches."""
     end = time.monotonic() + seconds
@@ -108,14 +113,25 @@ def kill(words: Sequence[str], number: int) -> None:
         os.kill(process, number)
 
 
-def hold(words: Sequence[str], folder: Path) -> None:
-    """Stop the processes of a run once it has a checkpoint, so that it does not end before it is disturbed.
+def hold(*runs: tuple[Sequence[str], Path]) -> None:
+    """Stop the processes of runs once they have a checkpoint, so that none ends before it is disturbed.
 
-    A signal sent to it from then on waits for SIGCONT.
+    A signal sent to them from then on waits for SIGCONT.
+
+    Args:
+        runs: the words of each, and its folder.
     """
-    wait_for(f"a checkpoint in {folder}", lambda: step(folder) > 0, pause=0.02)
-    kill(words, signal.SIGSTOP)
-    assert not (folder / "result.json").exists(), "the run ended before it could be stopped"
+    waiting = list(runs)
+
+    def held() -> bool:
+        for words, folder in list(waiting):
+            if step(folder) > 0:
+                kill(words, signal.SIGSTOP)
+                assert not (folder / "result.json").exists(), f"{folder} ended before it could be stopped"
+                waiting.remove((words, folder))
+        return not waiting
+
+    wait_for("a checkpoint of each run", held, pause=0.02)
 
 
 def step(folder: Path) -> int:

@@ -21,7 +21,7 @@ from tests.slurm import jobs
 
 pytestmark = pytest.mark.slurm
 
-STUDY = ("-m", *jobs.CELL, "study.name=six", "backbone=decoder,mamba", "seed=0,1,2")
+STUDY = ("-m", *jobs.CELL, "budget.tokens=102400", "study.name=six", "backbone=decoder,mamba", "seed=0,1,2")
 
 
 @dataclass
@@ -68,14 +68,15 @@ def story(local_slurm: None, tmp_path_factory: pytest.TempPathFactory) -> Story:
 
     seen.printed["dry"] = jobs.module(*submit)
     assert {path.name for path in seen.runs.iterdir()} <= {"multirun.yaml"}, "a dry run left something"
+    jobs.open_partition("low", "DOWN")  # until all has been asked of waiting jobs
     seen.printed["first"] = jobs.module(*submit, "submit=true")
     (first,) = submissions(seen.runs / "six")
     seen.submitted = {run.task: run for run in first.runs if run.task is not None}
     seen.see("submitted")
     seen.printed["again"] = jobs.module(*submit, "submit=true")
 
-    for held in (0, 1, 5):
-        jobs.hold(seen.submitted[held].words, seen.folder(held))
+    jobs.open_partition("low", "UP")
+    jobs.hold(*((seen.submitted[task].words, seen.folder(task)) for task in (0, 1, 5)))
     tasks = {index: task for (_, index), task in queued_tasks([first.name]).items()}
     jobs.kill(seen.submitted[0].words, signal.SIGKILL)  # as the kernel does when it is out of memory
     jobs.kill(seen.submitted[1].words, signal.SIGCONT)
@@ -171,7 +172,7 @@ def test_a_study_of_runs_on_two_nodes_equals_one_process(low: Path, tmp_path: Pa
     wide = (*words, "backbone=decoder", "parallel.nodes=2", "parallel.gpus_per_node=2", f"runs={runs}")
     jobs.module("slurm.submit", "-m", *wide, f"cluster={low}", "submit=true")
     (sent,) = submissions(runs / "large")
-    jobs.hold(sent.runs[0].words, Path(sent.runs[0].folder))
+    jobs.hold((sent.runs[0].words, Path(sent.runs[0].folder)))
     tasks = {index: task for (_, index), task in queued_tasks([sent.name]).items()}
     asked = jobs.run("scontrol", "show", "job", tasks[0].job)
     assert "NumNodes=2" in asked

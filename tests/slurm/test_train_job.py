@@ -132,7 +132,7 @@ def test_a_run_on_two_nodes_is_preempted_and_goes_on(low: Path, tmp_path: Path, 
         TRAIN, *words,
     )  # fmt: skip
     folder = jobs.only_run(runs)
-    jobs.hold(words, folder)
+    jobs.hold((words, folder))
     jobs.run("scancel", "--batch", "--signal=USR1", job)
     jobs.kill(words, signal.SIGCONT)
     jobs.wait_until_gone(f"--job={job}")
