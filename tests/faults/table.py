@@ -55,7 +55,8 @@ of the data, `F09`: `tests/experiments/run/test_resume.py`), W&B that fails and 
 `tests/experiments/tracking/test_wandb.py`, and online, in whole runs too: `test_wandb_online.py`,
 `test_wandb_training.py`, `tests/analysis/dashboard/test_online.py`), bad configurations (`F26`:
 `test_errors.py`), bad data (`F27`: `tests/experiments/data/test_bad_data.py`), several processes
-(`F11`, `F19`, `F23`: `test_distributed.py`), a real SLURM (`F11` to `F13`: `tests/slurm/`).
+(`F11`: `test_distributed.py`; `F19`, `F23`: `test_failing_together.py`), a real SLURM (`F11` to `F13`:
+`tests/slurm/`).
 Not tested: what needs a GPU (`F31`, CUDA out of memory).
 """
 

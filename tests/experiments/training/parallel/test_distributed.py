@@ -6,7 +6,6 @@ import functools
 import json
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,26 +14,19 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.config.parallel import ParallelConfig
-from experiments.runtime.errors import ConfigError
-from experiments.runtime.rank import ProcessRank, process_rank
-from experiments.runtime.run_lock import RunLock
-from experiments.train import train as train_command
 from experiments.training.stored_state import whole_tensors
 from tests.experiments import commands
-from tests.experiments.training.parallel.together import Cases, start_together, train_together
+from tests.experiments.training.parallel.together import (
+    STEPS,
+    WORDS,
+    Cases,
+    ended,
+    start_together,
+    train_together,
+)
 
 Case = tuple[str, tuple[str, ...]]
 """The name of a setting, and words on how it is divided."""
-STEPS = 20
-WORDS = (
-    *commands.TINY,
-    f"budget.tokens={STEPS * 4 * 32}",
-    "budget.batch_size=4",
-    "trainer.log_every=1",
-    "trainer.checkpoint_every=5",
-    "trainer.keep_checkpoints=9",
-)
 TOLERANCE = 1e-6
 """Of losses, relative, in float32: sums are taken in another order."""
 SETTINGS = {
@@ -374,21 +366,6 @@ def test_as_many_processes_resume_bit_for_bit(two: Together, tmp_path: Path) -> 
             assert all(torch.equal(ours[key], theirs[key]) for key in theirs), name
 
 
-def ended(processes: list[subprocess.Popen[str]], seconds: float) -> list[tuple[int, str, str]]:
-    """Exit codes and what was printed. Fails if any process is still there after that long."""
-    until = time.monotonic() + seconds
-    found = []
-    for process in processes:
-        try:
-            out, err = process.communicate(timeout=max(1, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            for each in processes:
-                each.kill()
-            raise
-        found.append((process.returncode, out, err))
-    return found
-
-
 @pytest.mark.full
 def test_a_signal_to_one_process_stops_all_at_the_same_step(
     alone: Callable[[str], Path], tmp_path: Path
@@ -406,162 +383,3 @@ def test_a_signal_to_one_process_stops_all_at_the_same_step(
     assert commands.newest_step(folder) == stopped["training"]["steps"] < STEPS
     commands.train(*words)  # by one process
     check_same(folder, alone("decoder"))
-
-
-FAULTY = """
-import os
-import torch
-from architectures.backbones.decoder import Decoder
-
-class Faulty(Decoder):
-    calls = 0
-    def forward(self, *args, **kwargs):
-        output = super().forward(*args, **kwargs)
-        self.calls += self.training
-        if os.environ["RANK"] == "1" and self.calls == 3:
-            {fault}
-        return output
-"""
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("fault", "code", "status", "said"),
-    [
-        ("raise KeyError('the plug is out')", 1, "failed", "the plug is out"),
-        ("output.logits_BTV = output.logits_BTV * torch.nan", 4, "diverged", "loss is nan at step 3"),
-    ],
-    ids=["raises", "not finite"],
-)
-def test_one_process_that_fails_ends_all(
-    tmp_path: Path, fault: str, code: int, status: str, said: str
-) -> None:
-    (tmp_path / "faulty.py").write_text(FAULTY.replace("{fault}", fault))
-    words = (*words_of("decoder"), "backbone._target_=faulty.Faulty", f"runs={tmp_path / 'runs'}")
-    paths = f"{tmp_path}:{commands.ROOT}"
-    found = ended(start_together(2, *words, PYTHONPATH=paths), 300)
-    assert [each[0] for each in found] == [code, code], found
-    assert sum(err.count("error: ") for _, _, err in found) == 1, found
-    assert said in "".join(err for _, _, err in found)
-    (path,) = (tmp_path / "runs").glob("*/*/*/result.json")
-    result = json.loads(path.read_text())
-    assert (result["status"], result["training"]["steps"]) == (status, 2)
-    assert said in result["message"]
-
-
-SURVIVABLE = """
-import os
-import torch
-from torch.distributed.checkpoint.filesystem import FileSystem
-from architectures.backbones.decoder import Decoder
-
-class Survivable(Decoder):
-    calls = 0
-    def forward(self, *args, **kwargs):
-        output = super().forward(*args, **kwargs)
-        self.calls += self.training
-        if os.environ["RANK"] == "1" and self.calls == 3:
-            output.logits_BTV = output.logits_BTV * torch.nan
-        return output
-
-create_stream, calls = FileSystem.create_stream, []
-def fail_twice(self, path, mode):
-    calls.append(mode)
-    if os.environ["RANK"] == "1" and len(calls) in (2, 3):
-        raise OSError("the disk is full")
-    return create_stream(self, path, mode)
-FileSystem.create_stream = fail_twice
-"""
-
-
-@pytest.mark.full
-def test_a_step_left_out_and_a_save_that_fails_are_survived_together(tmp_path: Path) -> None:
-    """The loss is no number in the second process, and it cannot write the moments of the checkpoint of
-    step 5, nor the weights when it tries again."""
-    (tmp_path / "survivable.py").write_text(SURVIVABLE)
-    words = (*words_of("decoder"), "backbone._target_=survivable.Survivable", f"runs={tmp_path / 'runs'}")
-    more = {"PYTHONPATH": f"{tmp_path}:{commands.ROOT}"}
-    found = ended(start_together(2, *words, "parallel=fsdp", "trainer.non_finite=skip", **more), 300)
-    assert [code for code, _, _ in found] == [0, 0], found
-    said = "".join(out for _, out, _ in found)
-    assert said.count("loss is nan at step 3: left out") == said.count("training goes on (1 of 3") == 1, said
-    (folder,) = (path.parent for path in (tmp_path / "runs").glob("*/*/*/result.json"))
-    result = json.loads((folder / "result.json").read_text())
-    assert (result["status"], result["training"]["skipped_steps"]) == ("complete", 1)
-    bad = json.loads((folder / "failures" / "step-00000003.json").read_text())["gradients_not_finite"]
-    assert any("embedding" in name for name in bad)
-    assert [path.name[-2:] for path in sorted((folder / "checkpoints").iterdir())] == ["10", "15", "20"]
-
-
-@pytest.mark.full
-def test_a_run_that_is_being_written_is_refused_by_all_once(tmp_path: Path) -> None:
-    words = (*words_of("decoder"), f"runs={tmp_path}")
-    with RunLock(commands.settings(*words).folder):
-        found = ended(start_together(2, *words), 300)
-    assert [code for code, _, _ in found] == [7, 7], found
-    assert sum(err.count("this run is being written by process") for _, _, err in found) == 1, found
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("budget.batch_size=3",), "budget.batch_size=3 cannot be divided among 2 processes"),
-        (("backbone=mamba", "parallel=tensor"), "SelectiveSSM cannot be cut"),
-        (("parallel=fsdp", "parallel.tensor=3"), "2 processes cannot be divided"),
-        (("parallel=tensor", "parallel.replicate=2"), "cannot be divided by both; start a multiple of 4"),
-        (("parallel.expert=2",), "no experts to share out"),
-        (("budget.micro_batch_size=auto",), "must keep step"),
-    ],
-    ids=["batch", "layer", "processes", "both", "experts", "auto"],
-)
-def test_what_cannot_be_divided_is_refused_once(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
-    found = ended(start_together(2, *WORDS, *commands.RECALL, *words, f"runs={tmp_path}"), 300)
-    assert [code for code, _, _ in found] == [2, 2], found
-    assert sum(err.count(said) for _, _, err in found) == 1, found
-
-
-def test_more_than_one_part_needs_more_than_one_process(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="torchrun --nproc-per-node 2"):
-        commands.train(*words_of("decoder"), "parallel=tensor", f"runs={tmp_path}")
-
-
-def test_a_sweep_is_not_for_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "0")
-    cfg = commands.compose(*WORDS, *commands.RECALL, "hydra.mode=MULTIRUN")
-    with pytest.raises(ConfigError, match="torchrun for each cell"):
-        train_command(cfg)
-
-
-def test_srun_tells_a_process_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    words = {"SLURM_PROCID": "5", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "8"}
-    for name, value in words.items():
-        monkeypatch.setenv(name, value)
-    assert process_rank() == ProcessRank()  # tasks that are runs of their own
-    monkeypatch.setenv("MASTER_ADDR", "node1")
-    assert process_rank() == ProcessRank(rank=5, local_rank=1, size=8)
-
-
-def test_a_run_is_the_same_run_however_many_train_it() -> None:
-    plain = commands.settings("backbone=decoder")
-    assert commands.settings("backbone=decoder", "parallel=fsdp").key == plain.key
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"strategy": "fsdb"}, "did you mean 'fsdp'"),
-        ({"tensor": 0}, "tensor=0"),
-        ({"activation_checkpointing": "blok"}, "did you mean 'block'"),
-        ({"tensor": 2, "expert": 2}, "do not go together"),
-        ({"strategy": "ddp", "tensor": 2}, "strategy=fsdp"),
-        ({"strategy": "ddp", "replicate": 2}, "replicate=2 goes with strategy=fsdp, not ddp"),
-        ({"replicate": 2}, "replicate=2 goes with strategy=fsdp, not none"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        ParallelConfig(**values)

@@ -15,6 +15,16 @@ from tests.experiments import commands
 from tests.experiments.commands import ROOT
 
 Cases = dict[str, tuple[str, ...]]
+STEPS = 20
+WORDS = (
+    *commands.TINY,
+    f"budget.tokens={STEPS * 4 * 32}",
+    "budget.batch_size=4",
+    "trainer.log_every=1",
+    "trainer.checkpoint_every=5",
+    "trainer.keep_checkpoints=9",
+)
+"""Of a run of so many steps."""
 
 
 def free_port() -> int:
@@ -80,6 +90,21 @@ def start_together(size: int, *words: str, **more: str) -> list[subprocess.Popen
         )
         for rank in range(size)
     ]
+
+
+def ended(processes: list[subprocess.Popen[str]], seconds: float) -> list[tuple[int, str, str]]:
+    """Exit codes and what was printed. Fails if any process is still there after that long."""
+    until = time.monotonic() + seconds
+    found = []
+    for process in processes:
+        try:
+            out, err = process.communicate(timeout=max(1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            for each in processes:
+                each.kill()
+            raise
+        found.append((process.returncode, out, err))
+    return found
 
 
 def work(desk: Path) -> None:
