@@ -1,4 +1,4 @@
-"""How long a person waits for training to begin: from the command to the end of its first step.
+"""Time the wait for training: the seconds from the command to the end of its first step.
 
 python benchmarks/first_step.py --starts 7 --against ../before
 
@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from machine import Page, add_outputs, as_markdown, machine_line, read_arguments
+from machine import Page, add_checkouts, add_outputs, as_markdown, at_least_one, machine_line, read_arguments
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS = ("task=text", "scale=nano", "device=cpu", "device.threads=1", "trainer.log_every=1")
@@ -85,18 +85,11 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--starts", type=int, default=7)
+    parser.add_argument("--starts", type=at_least_one, default=7)
     parser.add_argument("--backbones", nargs="+", default=["decoder"])
-    parser.add_argument("--against", nargs="+", type=Path, default=[], help="other checkouts, to take turns")
+    add_checkouts(parser, "experiments/train.py")
     add_outputs(parser)
-    args = read_arguments(parser)
-    if args.starts < 1:
-        parser.error(f"--starts {args.starts}: at least 1")
-    args.against = [path.resolve() for path in args.against]
-    for path in args.against:
-        if not (path / "experiments" / "train.py").is_file():
-            parser.error(f"--against {path}: no checkout, it has no experiments/train.py")
-    return args
+    return read_arguments(parser)
 
 
 if __name__ == "__main__":

@@ -97,6 +97,28 @@ class Page:
             self.numbers.write_text(json.dumps(self.noted, indent=1) + "\n", encoding="utf-8")
 
 
+def add_checkouts(parser: argparse.ArgumentParser, needed: str) -> None:
+    """The argument for other checkouts to measure beside this one; each has to have the file ``needed``."""
+
+    def checkout(text: str) -> Path:
+        path = Path(text)
+        if not (path / needed).is_file():
+            raise argparse.ArgumentTypeError(f"{path}: no checkout, it has no {needed}")
+        return path.resolve()
+
+    parser.add_argument(
+        "--against", nargs="+", type=checkout, default=[], help="other checkouts, to take turns"
+    )
+
+
+def at_least_one(text: str) -> int:
+    """The type of an argument that counts something."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}: at least 1")
+    return number
+
+
 def add_outputs(parser: argparse.ArgumentParser) -> None:
     """The arguments that every benchmark has: where its page and its numbers go."""
     parser.add_argument("--output", type=Path, help="Markdown file to write what is printed to")

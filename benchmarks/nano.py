@@ -1,4 +1,4 @@
-"""How fast the models of ``make compare`` train, beside another checkout: tokens a second and thread.
+"""Train the models of ``make compare`` beside another checkout, and print tokens a second and thread.
 
 python benchmarks/nano.py --against ../before --task text
 
@@ -66,7 +66,7 @@ class Trained:
         )
 
     def read(self) -> object:
-        """What it says next."""
+        """Return its next line, decoded."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -143,24 +143,17 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    from machine import add_outputs, read_arguments
+    from machine import add_checkouts, add_outputs, at_least_one, read_arguments
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--task", default="text", choices=TASKS)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--against", nargs="+", type=Path, default=[], help="other checkouts, to take turns")
+    parser.add_argument("--steps", type=at_least_one, default=40)
+    add_checkouts(parser, "benchmarks/overhead.py")
     add_outputs(parser)
-    args = read_arguments(parser)
-    if args.steps < 1:
-        parser.error(f"--steps {args.steps}: at least 1")
-    args.against = [path.resolve() for path in args.against]
-    for path in args.against:
-        if not (path / "benchmarks" / "overhead.py").is_file():
-            parser.error(f"--against {path}: no checkout, it has no benchmarks/overhead.py")
-    return args
+    return read_arguments(parser)
 
 
 if __name__ == "__main__":

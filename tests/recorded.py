@@ -1,4 +1,4 @@
-"""What a GPU would be told to do, recorded on a CPU: kernels and shapes, and what the host waits for.
+"""Records on a CPU the kernels and shapes that a GPU would be given, and what the host would wait for.
 
 ``Tape`` stands in for a CUDA graph.
 """

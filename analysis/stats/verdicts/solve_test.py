@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import combinations
 
 import numpy as np
@@ -51,11 +51,11 @@ class _Pair:
     scores: tuple[Sequence[float], Sequence[float]] | None
     """By which they are ranked; None where they are compared by counts alone."""
 
-    @property
+    @cached_property
     def p_counts(self) -> float:
         return boschloo(*self.counts)
 
-    @property
+    @cached_property
     def p_ranks(self) -> float:
         return 1.0 if self.scores is None else rank_test.rank_p(*self.scores)
 
@@ -148,17 +148,16 @@ def _verdict(pair: _Pair, p: float, comparisons: float, margin: float) -> Verdic
 def _by_ranks(pair: _Pair, p: float, comparisons: float, margin: float) -> Verdict:
     """Return the verdict of a pair that ranks tell apart; ``model`` is the better one."""
     assert pair.scores is not None
-    names, (first, second) = pair.names, pair.scores
-    if np.median(np.subtract.outer(first, second)) < 0:
-        names, first, second = names[::-1], second, first
-    level = LEVEL * pair.share / comparisons
-    difference, low, high = rank_test.shift_interval(first, second, level)
+    names, scores = pair.names, pair.scores
+    difference, low, high = rank_test.shift_interval(*scores, LEVEL * pair.share / comparisons)
+    if difference < 0:
+        names, difference, low, high = names[::-1], -difference, -high, -low
     surely = difference > margin
     return Verdict(
         model=names[0], other=names[1], difference=difference,
-        standard_error=math.hypot(*(np.std(own, ddof=1) / math.sqrt(len(own)) for own in (first, second))),
+        standard_error=math.hypot(*(np.std(own, ddof=1) / math.sqrt(len(own)) for own in scores)),
         low=low, high=high, p=p, verdict=BETTER if surely else UNDECIDED, detectable=math.nan,
-        seeds_to_decide=None, reason="" if surely else BELOW_MARGIN, seeds=min(len(first), len(second)),
+        seeds_to_decide=None, reason="" if surely else BELOW_MARGIN, seeds=min(map(len, scores)),
         test=rank_test.TEST,
     )  # fmt: skip
 

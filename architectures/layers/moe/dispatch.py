@@ -96,11 +96,16 @@ FEW = 16
 """Fewer rows, as in decoding, have few shapes, and would become many times as many."""
 
 
+def product_dtype(x: Tensor) -> torch.dtype:
+    """Return the precision of products with such an input: that of autocast where it is on."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
 def run_loop(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
     """Run one expert after another."""
-    device, results = x_MD.device.type, []
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_MD.dtype
-    rows = ROWS if device == "cpu" and dtype == torch.bfloat16 else 1
+    results = []
+    rows = ROWS if x_MD.device.type == "cpu" and product_dtype(x_MD) == torch.bfloat16 else 1
     for x_ID, own in zip(x_MD.split(counts_X.tolist()), weights.by_expert(), strict=True):
         count = len(x_ID)
         if count >= FEW and (more := -count % rows):
@@ -113,9 +118,7 @@ def run_loop(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
 def run_grouped(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
     """Run one product over groups of rows, each with its own matrix; the host waits for nothing."""
     ends_X = counts_X.cumsum(0).to(torch.int32)
-    device = x_MD.device.type
-    # Autocast passes over this operation.
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_MD.dtype
+    dtype = product_dtype(x_MD)  # autocast passes over this operation
     x_MD = x_MD.to(dtype)
 
     def product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

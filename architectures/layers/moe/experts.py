@@ -22,6 +22,7 @@ from architectures.layers.moe.dispatch import (
     Weights,
     dispatch,
     grouped_product,
+    product_dtype,
     run_all,
     run_grouped,
     run_loop,
@@ -122,7 +123,7 @@ class Experts(FeedForward):
     def path(self, x_BTD: Tensor) -> str:
         """Return the dispatch that runs for such an input, ``auto`` resolved."""
         device, wanted = x_BTD.device.type, self.config.dispatch
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x_BTD.dtype
+        dtype = product_dtype(x_BTD)
         d_ff, d_model = self.up_XFD.shape[1:]
         possible = grouped_product(dtype, d_model, d_ff)
         if wanted == "grouped" and not possible:

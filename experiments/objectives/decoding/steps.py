@@ -1,4 +1,4 @@
-"""How ``generate`` comes from a token to the next logits: ``Backbone.step``, or a CUDA graph of one step.
+"""The steps of ``generate``, from a token to the next logits: ``Backbone.step``, or a CUDA graph of one.
 
 Shapes: B rows at the beginning, N rows that go on, V vocabulary.
 """

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from architectures.backbone import Backbone
+from architectures.backbone import Backbone, DecodingState
 from architectures.backbones.block_diffusion import BlockDiffusion, BlockDiffusionConfig
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -67,16 +68,21 @@ def make(name: str) -> Backbone:
     return enliven(cls(config, vocab_size=VOCABULARY, max_length=ROOM).eval())
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_step_of_fixed_shapes_is_the_step_and_always_the_same_kernels(name: str) -> None:
-    model = make(name)
+def begun(model: Backbone) -> tuple[Tensor, DecodingState, StaticDecoder]:
+    """Return the tokens to come (B, T), and two ways to go on after the prompt: a state, and fixed shapes."""
     inputs = random_inputs(model, 3, PROMPT + TOKENS)
     plain, fixed = (model.start(3, ROOM, source_BS=inputs.source_BS) for _ in range(2))
     for state in (plain, fixed):
         model.step(inputs.tokens_BT[:, :PROMPT], state)
-    step = StaticDecoder(model, fixed, TOKENS)
+    return inputs.tokens_BT[:, PROMPT:], plain, StaticDecoder(model, fixed, TOKENS)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_of_fixed_shapes_is_the_step_and_always_the_same_kernels(name: str) -> None:
+    model = make(name)
+    tokens_BT, plain, step = begun(model)
     runs = []
-    for token_B1 in inputs.tokens_BT[:, PROMPT:].split(1, dim=1):
+    for token_B1 in tokens_BT.split(1, dim=1):
         expected_B1V = model.step(token_B1, plain)
         with Recorded() as recorded:
             found_B1V = step(token_B1)
@@ -104,16 +110,12 @@ def test_a_recorded_step_is_the_step_for_every_token(name: str, monkeypatch: pyt
     """So a layer writes its state where it was, and a trial leaves nothing behind."""
     capture_on_a_cpu(monkeypatch)
     model = make(name)
-    inputs = random_inputs(model, 3, PROMPT + TOKENS)
-    plain, fixed = (model.start(3, ROOM, source_BS=inputs.source_BS) for _ in range(2))
-    for state in (plain, fixed):
-        model.step(inputs.tokens_BT[:, :PROMPT], state)
-    step = StaticDecoder(model, fixed, TOKENS)
+    tokens_BT, plain, step = begun(model)
     step.capture()
     with monkeypatch.context() as patched:
         patched.setattr(model, "step_with_context", None)  # a graph calls no Python
-        found = [step(token_B1).clone() for token_B1 in inputs.tokens_BT[:, PROMPT:].split(1, dim=1)]
-    for token_B1, found_B1V in zip(inputs.tokens_BT[:, PROMPT:].split(1, dim=1), found, strict=True):
+        found = [step(token_B1).clone() for token_B1 in tokens_BT.split(1, dim=1)]
+    for token_B1, found_B1V in zip(tokens_BT.split(1, dim=1), found, strict=True):
         check_close(found_B1V, model.step(token_B1, plain), f"logits after {plain.length} tokens")
 
 
