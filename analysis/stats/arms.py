@@ -66,8 +66,9 @@ def arm_table(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _arm_row(runs: pd.DataFrame) -> dict[str, Any]:
-    good = runs[finished(runs)]
-    mixed = mixed_data(runs)
+    counts = finished(runs)
+    good = runs if counts.all() else runs[counts]
+    mixed = mixed_data(good)
     # A mean over different data would be a number of nothing.
     scores = [] if mixed else good["score"].tolist()
     estimate = mean_interval(scores)
@@ -76,7 +77,7 @@ def _arm_row(runs: pd.DataFrame) -> dict[str, Any]:
     items = _mean(good, "score_items")
     if scores and is_share(_first(good["unit"]), scores):
         low, high = share_interval(scores, items)
-    unfinished = runs[~finished(runs)]
+    unfinished = runs[~counts]
     shown = runs if good.empty else good
     return {
         "kind": "arm",
@@ -93,7 +94,7 @@ def _arm_row(runs: pd.DataFrame) -> dict[str, Any]:
         "runs": len(runs),
         "status": "complete" if unfinished.empty else ", ".join(sorted(set(unfinished["status"]))),
         "message": "; ".join([*run_notes(unfinished), *([_data_note(good)] if mixed else [])]) or None,
-        **{column: shown[column].mean() for column in NUMBERS if column in shown},
+        **shown[[column for column in NUMBERS if column in shown]].mean(),
     }
 
 

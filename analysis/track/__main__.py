@@ -133,23 +133,26 @@ def prepare(config: TrackConfig) -> Part:
 
 
 def run(part: Part) -> None:
-    """Run the parts of a track one after the other, and write what is known after each."""
+    """Run the parts of a track in turn; after each that trained something, write what is known by then."""
     track = part.track
     trained, best = 0, pd.DataFrame()
     for workload in part.workloads:
         print(f"== {track.name}: {workload}", flush=True)
+        before = trained
         trained += _stage(part, track.rates_study, workload, part.tuning_words)
         best = write_rates(track, track_frame(track, part.runs), part.runs)
         own = best[best["task"] == workload]
         if not own.empty and not part.dry_run:
             print("learning rates: " + ", ".join(_rate(arm) for _, arm in own.iterrows()))
         trained += _stage(part, track.study, workload, part.test_words)
-        if not part.dry_run and not part.tables:
+        if trained > before:
             publish(part, best)
-    if part.tables:
+    if part.dry_run:
+        return
+    if not trained:
         publish(part, best)
-    elif not trained and not part.dry_run:
-        print(f"Nothing was trained: every run asked for of the track {track.name} has ended.")
+        if not part.tables:
+            print(f"Nothing was trained: every run asked for of the track {track.name} has ended.")
 
 
 def _rate(arm: pd.Series) -> str:

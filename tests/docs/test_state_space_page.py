@@ -26,7 +26,7 @@ def rows(study: str) -> list[list[str]]:
     return [[arm["arm"], score_text(arm), size(arm["state_bytes_2k"])] for _, arm in arms.iterrows()]
 
 
-@pytest.mark.parametrize("study", ["state_tracking", "induction", "selective_copying", "recall_state"])
+@pytest.mark.parametrize("study", ["state_tracking", "induction", "recall_state"])
 def test_tables_are_those_of_the_frames(study: str) -> None:
     section = PAGE[PAGE.index(f"    python -m experiments.train study={study}") :]
     found = rows(study)
