@@ -74,4 +74,4 @@ def _range(row: pd.Series) -> str:
 
 
 def _p(row: pd.Series) -> str:
-    return "-" if math.isnan(row["p_corrected"]) else p_text(row["p_corrected"])
+    return "-" if math.isnan(row["p_corrected"]) else p_text(row["p_corrected"]).removeprefix("= ")

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.bridge import BridgeConfig, prepare
+from analysis.figures.bridge import bridge_figure
+from analysis.figures.files import figure_bytes
+from analysis.tables.bridge import bridge_markdown
 from analysis.tables.text import render_markdown, render_tables
 from tests import ROOT
 
@@ -43,9 +47,15 @@ def page_block(name: str, level: int) -> str:
     return re.sub(r"^#(#+) ", lambda found: "#" * (level - 2) + found[0], text, flags=re.MULTILINE)
 
 
+def bridge_table() -> pd.DataFrame:
+    """Return the correlations of the CPU track with the larger text, both from the kept frames."""
+    return prepare(BridgeConfig(probes="cpu", text=str(RESULTS / "bridge.parquet")))[1]
+
+
 def blocks() -> dict[Path, str]:
     """Return what stands between the marks of each page."""
     pages = {RESULTS / page: page_block(name, level) for page, (name, level) in PAGES.items()}
+    pages[RESULTS / "bridge.md"] = bridge_markdown(bridge_table())
     return {ROOT / "README.md": readme_block(), **pages}
 
 
@@ -55,9 +65,13 @@ def quoted(page: Path) -> str:
 
 
 def main() -> None:
-    """Write the blocks, and docs/results/compare.md whole."""
+    """Write the blocks, the figure of the bridge, and docs/results/compare.md whole."""
     for page, block in blocks().items():
-        page.write_text(page.read_text().replace(quoted(page), block))
+        begin, end = "<!-- table:begin -->\n", "<!-- table:end -->"
+        page.write_text(page.read_text().replace(f"{begin}{quoted(page)}{end}", f"{begin}{block}{end}"))
+    figure = bridge_figure(bridge_table())
+    assert figure is not None
+    (RESULTS / "bridge.svg").write_bytes(figure_bytes(figure, "svg"))
     (RESULTS / "compare.md").write_text(render_markdown(frame("compare")))
 
 

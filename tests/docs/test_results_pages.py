@@ -20,6 +20,13 @@ def test_quoted_tables_are_those_of_the_frame(page: str) -> None:
     assert renew_tables.quoted(RESULTS / page) == renew_tables.page_block(name, level), remedy
 
 
+def test_the_bridge_is_that_of_the_frames_of_track_and_text() -> None:
+    assert (renew_tables.frame("bridge")["status"] == "complete").all()
+    table = renew_tables.bridge_table()
+    assert table["models"].max() >= 7
+    assert renew_tables.quoted(RESULTS / "bridge.md") == renew_tables.bridge_markdown(table)
+
+
 def test_the_laws_of_the_ladder_are_those_of_its_points() -> None:
     points = pd.read_parquet(RESULTS / "ladder.parquet")
     page = (RESULTS.parent / "how-to" / "scaling.md").read_text()
