@@ -65,8 +65,8 @@ def frame_of(record: Record, config: LedgerConfig) -> pd.DataFrame | None:
     if not record.frame:
         return None
     if config.runs:
-        there = (Path(config.runs) / record.frame).is_dir()
-        return load_study(Path(config.runs), record.frame) if there else None
+        study = record.where.get("study", record.frame)
+        return load_study(Path(config.runs), study) if (Path(config.runs) / study).is_dir() else None
     path = Path(config.frames) / f"{record.frame}.parquet"
     try:
         frame = pd.read_parquet(path)

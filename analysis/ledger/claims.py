@@ -84,7 +84,7 @@ class Record:
     command: str = ""
     """What runs our study, or prints our numbers."""
     frame: str = ""
-    """``docs/results/FRAME.parquet``, named like its study; empty while it was not run."""
+    """``docs/results/FRAME.parquet``, named like its study unless ``where`` names one; empty if not run."""
     unit: str = ""
     """Of all numbers of the record."""
     direction: str = "higher"

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from analysis.stats.bridge import WHOLE
-from analysis.tables.columns import p_text
+from analysis.tables.columns import p_cell
 
 LEVEL = 0.05
 NOTE = (
@@ -74,4 +74,4 @@ def _range(row: pd.Series) -> str:
 
 
 def _p(row: pd.Series) -> str:
-    return "-" if math.isnan(row["p_corrected"]) else p_text(row["p_corrected"]).removeprefix("= ")
+    return "-" if math.isnan(row["p_corrected"]) else p_cell(row["p_corrected"])

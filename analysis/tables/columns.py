@@ -120,9 +120,15 @@ def _state(row: pd.Series) -> str:
     return "none" if row["state_bytes_2k"] == 0 else size(row["state_bytes_2k"])
 
 
+def p_cell(value: float) -> str:
+    """Return a p-value for a column of them: ``0.012`` or ``< 0.0001``."""
+    return "< 0.0001" if value < 1e-4 else f"{value:.2g}"
+
+
 def p_text(value: float) -> str:
-    """Return a p-value with its sign: ``= 0.012`` or ``< 0.0001``."""
-    return "< 0.0001" if value < 1e-4 else f"= {value:.2g}"
+    """Return a p-value with its sign, for a sentence: ``= 0.012`` or ``< 0.0001``."""
+    cell = p_cell(value)
+    return cell if cell.startswith("<") else f"= {cell}"
 
 
 def _plain(key: str) -> Text:
@@ -144,7 +150,7 @@ COSTS = [
 FURTHER = [
     Column(head="likelihood", text=_plain("likelihood"), left=True),
     Column(head="rank", text=_plain("rank")),
-    Column(head="p", text=_number("gain_p", lambda v: p_text(v).removeprefix("= "))),
+    Column(head="p", text=_number("gain_p", p_cell)),
     Column(head="detectable", text=_number("detectable", lambda v: f"{v:.4f}")),
     Column(head="seeds to decide", text=_number("seeds_to_decide", lambda v: f"{v:.0f}")),
     Column(head="error over items", text=_number("item_se", lambda v: f"{v:.4f}")),

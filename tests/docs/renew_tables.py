@@ -7,6 +7,7 @@ pages compare them with the same functions.
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from tests import ROOT
 RESULTS = ROOT / "docs" / "results"
 PAGES = {"experts.md": ("experts", 2)}
 """Pages in docs/results with a block of tables: the frame, and the level of its headings."""
+BEGIN, END = "<!-- table:begin -->\n", "<!-- table:end -->"
+"""What stands around the block of a page."""
 
 
 def frame(name: str) -> pd.DataFrame:
@@ -47,6 +50,7 @@ def page_block(name: str, level: int) -> str:
     return re.sub(r"^#(#+) ", lambda found: "#" * (level - 2) + found[0], text, flags=re.MULTILINE)
 
 
+@functools.cache
 def bridge_table() -> pd.DataFrame:
     """Return the correlations of the CPU track with the larger text, both from the kept frames."""
     return prepare(BridgeConfig(probes="cpu", text=str(RESULTS / "bridge.parquet")))[1]
@@ -61,14 +65,13 @@ def blocks() -> dict[Path, str]:
 
 def quoted(page: Path) -> str:
     """Return what a page has between its marks."""
-    return page.read_text().split("<!-- table:begin -->\n")[1].split("<!-- table:end -->")[0]
+    return page.read_text().split(BEGIN)[1].split(END)[0]
 
 
 def main() -> None:
     """Write the blocks, the figure of the bridge, and docs/results/compare.md whole."""
     for page, block in blocks().items():
-        begin, end = "<!-- table:begin -->\n", "<!-- table:end -->"
-        page.write_text(page.read_text().replace(f"{begin}{quoted(page)}{end}", f"{begin}{block}{end}"))
+        page.write_text(page.read_text().replace(BEGIN + quoted(page) + END, BEGIN + block + END))
     figure = bridge_figure(bridge_table())
     assert figure is not None
     (RESULTS / "bridge.svg").write_bytes(figure_bytes(figure, "svg"))
