@@ -181,8 +181,13 @@ def _stage(part: Part, study: str, workload: str, words: Sequence[str]) -> int:
 
 
 def publish(part: Part, best: pd.DataFrame) -> None:
-    """Write the frame of the track, its tables and its report."""
+    """Write the frame of the track, its tables and its report. Raises ValueError where no run is known."""
     frame = track_frame(part.track, part.runs)
+    if frame.empty:
+        raise ValueError(
+            f"no run of the track {part.track.name} is in {part.runs}/, and none is kept: "
+            f"there is nothing to make tables of; archbench track {part.track.name} trains them"
+        )
     runs = scored_runs(part.track, frame)
     tables = track_markdown(part.track, runs, best)
     contents: dict[str, str | bytes] = {"track.parquet": parquet(frame), "track.md": tables}

@@ -33,8 +33,8 @@ def rate_rows(track: Track, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def write_rates(track: Track, frame: pd.DataFrame, runs: Path) -> pd.DataFrame:
-    """Write the chosen rates where the runs of the track read them, and return them."""
-    rows = rate_rows(track, frame)
+    """Write the chosen rates where the runs of the track read them, and return them; none of no runs."""
+    rows = frame if frame.empty else rate_rows(track, frame)
     if rows.empty:
         return pd.DataFrame(columns=["task", "backbone", "learning_rate", "edge"])
     best = best_rates(rows)

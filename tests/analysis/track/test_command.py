@@ -89,6 +89,18 @@ def cells(folder: Path) -> set[str]:
     }
 
 
+def test_before_a_track_has_run_its_cost_is_printed_and_there_are_no_tables(
+    toy: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["toy", f"config_dir={toy}/conf", f"runs={toy}/runs"]
+    assert main([*words, "--dry-run"]) == 0, capfd.readouterr().err
+    assert "decoder-lookup-nano" in capfd.readouterr().out
+    assert main([*words, "--tables"]) == 2
+    error = capfd.readouterr().err
+    assert error.startswith("error: no run of the track toy is in ")
+    assert error.count("\n") == 1
+
+
 @pytest.mark.full
 def test_a_track_is_run_once_and_takes_another_model(
     toy: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
