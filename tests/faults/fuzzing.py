@@ -14,7 +14,7 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from experiments.config.folder import CONF
 from experiments.config.hydra_app import HydraException, OmegaConfBaseException, explain
@@ -212,7 +212,9 @@ def outcome(words: tuple[str, ...], compose: Callable[[tuple[str, ...]], DictCon
 
 
 def _plain(value: Any) -> str:
-    """Return a value as text in which ``1``, ``'1'``, ``007`` and ``7.0`` are numbers."""
+    """Return a value as text in which ``1``, ``'1'``, ``007`` and ``7.0`` are numbers, in lists too."""
+    if isinstance(value, list | tuple | ListConfig):
+        return str([_plain(each) for each in value])
     text = str(value).replace("'", "")
     try:
         return str(float(text))

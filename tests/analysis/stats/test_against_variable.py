@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from analysis.figures.against import against_figure
 from analysis.load.study import load_history, load_study
-from analysis.report.page import render_page
+from analysis.report.page import inline_svg, render_page
 from analysis.stats.against_variable import against_grid, against_scores, against_title
 from analysis.tables.text import render_markdown, render_tables
 
@@ -63,8 +63,9 @@ def test_the_table_has_a_line_for_each_backbone_and_its_class(study: Path) -> No
     for text in (render_tables(frame), render_markdown(frame)):
         assert "(+0.650 ± 0.215)" in text
         assert "likelihood types are not comparable" in " ".join(text.split())
-    page = render_page(frame, load_history(study, "epochs"))
-    assert "data:image/svg+xml;base64," in page
+    drawn = against_figure(frame)
+    assert drawn is not None
+    assert inline_svg(drawn.decode()) in render_page(frame, load_history(study, "epochs"))
 
 
 def test_the_figure_is_the_same_for_the_same_frame(study: Path) -> None:

@@ -29,7 +29,7 @@ def make(name: str) -> Task:
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         tree = hydra.compose("evaluate", overrides=[f"task={name}"]).task
-    task_class, config = component({"task": OmegaConf.to_container(tree)}, "task", Task)  # type: ignore[type-abstract]
+    task_class, config = component({"task": OmegaConf.to_container(tree, resolve=True)}, "task", Task)  # type: ignore[type-abstract]
     return task_class(config)  # type: ignore[call-arg]
 
 
