@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,17 @@ WORDS = (
     "trainer.checkpoint_every=4",
     "budget.micro_batch_size=2",
 )
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Iterator[None]:
+    """Hears SIGINT and SIGHUP, which ``nohup`` and jobs in the background leave ignored."""
+    before = {sign: signal.getsignal(sign) for sign in (signal.SIGINT, signal.SIGHUP)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    for sign, handler in before.items():
+        signal.signal(sign, handler)
 
 
 def snapshot(folder: Path) -> dict[str, Any]:
