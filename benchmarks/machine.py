@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from experiments.runtime.memory import keep_heap
+from experiments.runtime.memory import keep_freed_memory
 
 
 def settle(threads: int) -> None:
     """Sets for all that is timed in this process, ours and others', what a run sets for itself."""
     torch.set_num_threads(threads)
-    keep_heap()
+    keep_freed_memory()
 
 
 def machine_line() -> str:

@@ -71,12 +71,15 @@ def _machine() -> Iterator[tuple[str, str]]:
     import torch
 
     from architectures.kernels.cpu.build import problem
+    from experiments.runtime import caching_allocator
 
     yield "ok", f"{len(os.sched_getaffinity(0))} CPU cores, {torch.get_num_threads()} threads of PyTorch"
     if reason := problem():
         yield "--", f"no C++ kernels ({reason}): PyTorch's own are used, which are slower"
     else:
         yield "ok", "C++ kernels are built and used"
+    if reason := caching_allocator.problem():
+        yield "--", f"no caching allocator ({reason}): steps with tensors above 32 MiB are slower on a CPU"
     if torch.cuda.is_available():
         for number in range(torch.cuda.device_count()):
             free, total = torch.cuda.mem_get_info(number)

@@ -9,7 +9,7 @@ import torch
 
 from architectures.kernels import pointwise
 from experiments.runtime.errors import ConfigError
-from experiments.runtime.memory import keep_heap
+from experiments.runtime.memory import keep_freed_memory
 
 
 def torch_device(name: str) -> torch.device:
@@ -30,7 +30,7 @@ def configure_process(*, threads: int | None, kernels: str) -> None:
     """
     if threads is not None:
         torch.set_num_threads(threads)
-    keep_heap()
+    keep_freed_memory()
     try:
         pointwise.choose(kernels)
     except ValueError as error:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import torch
 
+from experiments.runtime import caching_allocator
 from experiments.runtime.errors import OutOfMemoryError
 
 T = TypeVar("T")
@@ -84,15 +85,16 @@ class MicroBatcher:
                 torch.cuda.empty_cache()
 
 
-def keep_heap() -> None:
+def keep_freed_memory() -> None:
     """Lets this process keep the memory that it frees, for its next tensors, until ``reset_peak_memory``.
 
     By standard the C library gives the free end of its heap back, and each step has it paged in anew. Blocks
-    of ``LARGE`` bytes are still given back: kept, they would not fit when they are wanted again.
+    of ``LARGE`` bytes are no part of the heap: an allocator of our own keeps them where it can be built.
     """
     if platform.libc_ver()[0] == "glibc":
         _libc().mallopt(MMAP_THRESHOLD, LARGE)
         _libc().mallopt(TRIM_THRESHOLD, 2**31 - 1)
+        caching_allocator.install(LARGE)
 
 
 def reset_peak_memory() -> None:
@@ -100,6 +102,7 @@ def reset_peak_memory() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
+    caching_allocator.release()
     try:
         _libc().malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")

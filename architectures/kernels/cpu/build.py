@@ -16,7 +16,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -68,23 +68,45 @@ def library() -> ctypes.CDLL:
         OSError: there is no compiler, or no folder to keep the library in.
         subprocess.SubprocessError: the compiler fails.
     """
-    compilers = [path for name in COMPILERS if (path := shutil.which(name))]
-    if not compilers:
-        raise OSError(f"no C++ compiler ({', '.join(COMPILERS)}) on the path")
-    compiler = compilers[0]
-    sources = sorted(Path(__file__).parent.rglob("*.cpp"))
-    headers = sorted(Path(__file__).parent.rglob("*.h"))
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=SECONDS).stdout
-    digest = hashlib.sha256(repr((compiler, FLAGS, processor())).encode() + version)
-    for source in (*sources, *headers):
-        digest.update(repr((source.name, source.read_bytes())).encode())
-    built = _folder() / f"kernels-{digest.hexdigest()[:24]}.so"
-    if not built.exists():
-        _build(compiler, sources, built)
+    folder = Path(__file__).parent
+    built = shared_library("kernels", sorted(folder.rglob("*.cpp")), sorted(folder.rglob("*.h")), FLAGS)
     kernels = ctypes.CDLL(str(built))
     for name in ("scan_starts", "ssd_starts"):
         getattr(kernels, name).restype = ctypes.c_int64
     return kernels
+
+
+def shared_library(
+    name: str, sources: list[Path], headers: list[Path], flags: Sequence[str], links: Sequence[str] = ()
+) -> Path:
+    """Return the file of a library, which is compiled unless it was before.
+
+    Args:
+        name: what its file is called, before what tells its versions apart.
+        headers: read by the sources; what they include beside these does not count.
+        flags: of the compiler.
+        links: of the command that links.
+
+    Raises:
+        OSError, subprocess.SubprocessError: as ``library``.
+    """
+    compiler, version = _compiler()
+    digest = hashlib.sha256(repr((compiler, flags, links, processor())).encode() + version)
+    for source in (*sources, *headers):
+        digest.update(repr((source.name, source.read_bytes())).encode())
+    built = _folder() / f"{name}-{digest.hexdigest()[:24]}.so"
+    if not built.exists():
+        _build(compiler, sources, built, flags, links)
+    return built
+
+
+def _compiler() -> tuple[str, bytes]:
+    """Return the path of the compiler and what it says of its version."""
+    compilers = [path for name in COMPILERS if (path := shutil.which(name))]
+    if not compilers:
+        raise OSError(f"no C++ compiler ({', '.join(COMPILERS)}) on the path")
+    command = [compilers[0], "--version"]
+    return compilers[0], subprocess.run(command, capture_output=True, check=True, timeout=SECONDS).stdout
 
 
 def call(name: str, *arguments: Tensor | int | float | None) -> int:
@@ -119,17 +141,17 @@ def _folder() -> Path:
     return folder
 
 
-def _build(compiler: str, sources: list[Path], built: Path) -> None:
+def _build(
+    compiler: str, sources: list[Path], built: Path, flags: Sequence[str], links: Sequence[str]
+) -> None:
     """Compile in a folder of its own and move the result to its final name at once: other processes that
     build at the same time do no harm."""
     with tempfile.TemporaryDirectory(dir=built.parent) as folder:
         # Two commands, so that no flag of the first changes what the second adds: with -ffast-math it would
         # switch denormal numbers off in the whole process.
-        _run([compiler, *FLAGS, "-c", *map(str, sources)], folder)
-        _run(
-            [compiler, "-shared", "-pthread", *(f"{source.stem}.o" for source in sources), "-o", "built"],
-            folder,
-        )
+        _run([compiler, *flags, "-c", *map(str, sources)], folder)
+        objects = [f"{source.stem}.o" for source in sources]
+        _run([compiler, "-shared", "-pthread", *objects, *links, "-o", "built"], folder)
         Path(folder, "built").replace(built)
 
 

@@ -10,12 +10,12 @@ from experiments.runtime import memory
 
 PROGRAM = """
 import torch
-from experiments.runtime.memory import keep_heap, reset_peak_memory
+from experiments.runtime.memory import keep_freed_memory, reset_peak_memory
 
 def resident():
     return 1024 * int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmRSS")))
 
-keep_heap()
+keep_freed_memory()
 torch.ones(2**14)
 before = resident()
 blocks = [torch.ones(2**14) for _ in range(4000)]  # 64 kB each: small enough for the heap
@@ -35,11 +35,11 @@ def test_the_heap_is_kept_and_given_back_between_runs() -> None:
     assert after < MOST / 3
 
 
-def test_the_heap_is_kept_by_settings_that_leave_large_blocks_to_the_system(
+def test_the_heap_is_kept_by_settings_and_large_blocks_by_the_allocator(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """How much a process keeps without them depends on what happens to stand at the end of its heap."""
-    asked = {}
+    asked: dict[object, int] = {}
 
     class Library:
         def mallopt(self, name: int, value: int) -> int:
@@ -47,10 +47,11 @@ def test_the_heap_is_kept_by_settings_that_leave_large_blocks_to_the_system(
             return 1
 
     monkeypatch.setattr(memory, "_libc", Library)
+    monkeypatch.setattr(memory.caching_allocator, "install", lambda large: asked.update({"kept": large}))
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
-    memory.keep_heap()
-    assert asked == {memory.MMAP_THRESHOLD: 2**25, memory.TRIM_THRESHOLD: 2**31 - 1}
+    memory.keep_freed_memory()
+    assert asked == {memory.MMAP_THRESHOLD: 2**25, memory.TRIM_THRESHOLD: 2**31 - 1, "kept": 2**25}
     asked.clear()
     monkeypatch.setattr(platform, "libc_ver", lambda: ("musl", "1.2"))
-    memory.keep_heap()
+    memory.keep_freed_memory()
     assert not asked

@@ -68,7 +68,7 @@ def test_several_may_build_at_once(forgotten):
 
     def compile_once() -> None:
         try:
-            build._build(compiler, [source], built)
+            build._build(compiler, [source], built, build.FLAGS, ())
             assert ctypes.CDLL(str(built)).answer() == 42
         except Exception as error:
             failures.append(error)

@@ -1,0 +1,65 @@
+"""Keeping large blocks of memory for the next tensors on a CPU, by an allocator in C++.
+
+glibc maps every block above 32 MiB anew and gives it back when it is freed, so that each step of training
+pages it in again. PyTorch's allocator is replaced, once in a process, by one that keeps such blocks: together
+with those in use they are never more than were in use at once. Where it cannot be compiled nothing changes
+but speed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import subprocess
+from pathlib import Path
+
+import torch
+
+from architectures.kernels.cpu.build import shared_library
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+FLAGS = ("-std=c++20", "-O2", "-fPIC")
+
+
+def install(large: int) -> None:
+    """Keep blocks of at least ``large`` bytes from now on; only the first call of a process counts."""
+    global _installed
+    if _installed is None and not problem():
+        _installed = _library()
+        _installed.install_caching_allocator(ctypes.c_int64(large))
+
+
+def release() -> None:
+    """Return the blocks that are kept to the system; from now on, no more than is needed at once will be."""
+    if _installed is not None:
+        _installed.release_kept_blocks()
+
+
+def bytes_kept() -> int:
+    """Return the bytes of blocks that no tensor uses."""
+    return 0 if _installed is None else int(_installed.bytes_kept())
+
+
+@functools.cache
+def problem() -> str:
+    """Return the reason why the allocator cannot be built or loaded here, empty where it can."""
+    try:
+        _library()
+    except (OSError, subprocess.SubprocessError) as error:
+        return " ".join(str(error).split())[:300] or type(error).__name__
+    return ""
+
+
+_installed: ctypes.CDLL | None = None
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    """Return the library of the allocator. Raises what ``shared_library`` does."""
+    pytorch = Path(torch.__file__).parent
+    flags = (*FLAGS, f"-I{pytorch / 'include'}")
+    links = (f"-L{pytorch / 'lib'}", "-lc10")
+    built = shared_library(f"allocator-{torch.__version__}", [SOURCE], [], flags, links)
+    library = ctypes.CDLL(str(built))
+    library.bytes_kept.restype = ctypes.c_int64
+    return library

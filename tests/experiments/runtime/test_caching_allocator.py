@@ -1,0 +1,165 @@
+"""Large blocks that are kept: found again, never shared, no more than were needed, given back when asked."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from architectures.kernels.cpu import build
+
+needs_compiler = pytest.mark.skipif(not any(map(shutil.which, build.COMPILERS)), reason="no C++ compiler")
+BEGIN = """
+import torch
+from experiments.runtime.caching_allocator import bytes_kept, install, problem, release
+
+MIB = 2**20
+install(MIB)
+"""
+
+
+def run(program: str) -> str:
+    """Return what a program prints in a process of its own, in which blocks of a MiB are kept."""
+    command = [sys.executable, "-c", BEGIN + program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@needs_compiler
+def test_a_block_is_found_again_with_its_pages() -> None:
+    program = """
+from resource import RUSAGE_SELF, getrusage
+
+def faults():
+    return getrusage(RUSAGE_SELF).ru_minflt
+
+x = torch.ones(64 * MIB, dtype=torch.uint8)
+place = x.data_ptr()
+del x
+assert bytes_kept() == 64 * MIB
+before = faults()
+x = torch.ones(60 * MIB, dtype=torch.uint8)  # not much smaller
+assert (x.data_ptr(), bytes_kept()) == (place, 0)
+print(faults() - before)
+del x
+y = torch.empty(30 * MIB, dtype=torch.uint8)  # much smaller
+assert y.data_ptr() != place
+"""
+    assert int(run(program)) < 64 * 256 / 10  # of 4 KiB each
+
+
+@needs_compiler
+def test_kept_blocks_are_given_back_to_the_system() -> None:
+    program = """
+def resident():
+    return 1024 * int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmRSS")))
+
+before = resident()
+x = [torch.ones(64 * MIB, dtype=torch.uint8) for _ in range(4)]
+del x
+print(resident() - before >= 250 * MIB, bytes_kept() // MIB)
+release()
+print(resident() - before <= 10 * MIB, bytes_kept())
+"""
+    assert run(program).split() == ["True", "256", "True", "0"]
+
+
+@needs_compiler
+def test_tensors_never_share_memory_and_no_more_is_held_than_was_in_use_at_once() -> None:
+    program = """
+import random
+
+draw = random.Random(0)
+tensors, most = {}, 0
+for number in range(3000):
+    if tensors and draw.random() < 0.5:
+        x = tensors.pop(draw.choice(list(tensors)))
+        assert len(set(x[:: max(1, len(x) // 50)].tolist())) == 1
+        del x
+    else:
+        tensors[number] = torch.full((draw.randint(1, 3 * MIB),), float(number))
+    used = sum(4 * len(x) for x in tensors.values() if 4 * len(x) >= MIB)
+    most = max(most, used)
+    assert used + bytes_kept() <= 1.13 * most + MIB  # a block may be an eighth larger than its tensor
+    if number == 1500:
+        release()
+for number, x in tensors.items():
+    assert (x == number).all()
+"""
+    run(program)
+
+
+@needs_compiler
+@pytest.mark.parametrize("size", [400, 0.5], ids=["large", "small"])
+def test_what_is_kept_is_given_up_where_memory_runs_out(size: float) -> None:
+    program = f"""
+import resource
+
+x = torch.empty(600 * MIB, dtype=torch.uint8)
+del x
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + 100 * MIB,) * 2)
+assert bytes_kept() == 600 * MIB
+x = [torch.empty(int({size} * MIB), dtype=torch.uint8) for _ in range(int(400 / {size}))]
+print(bytes_kept())
+try:
+    torch.empty(900 * MIB, dtype=torch.uint8)
+except RuntimeError as error:
+    print("can't allocate memory" in str(error))
+"""
+    assert run(program).split() == ["0", "True"]
+
+
+@needs_compiler
+def test_a_forked_process_finds_no_lock_held() -> None:
+    program = """
+import os, threading
+
+done = False
+
+def work():
+    while not done:
+        torch.empty(2 * MIB, dtype=torch.uint8)
+
+threads = [threading.Thread(target=work) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for _ in range(50):
+    child = os.fork()
+    if not child:
+        torch.empty(3 * MIB, dtype=torch.uint8)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+done = True
+for thread in threads:
+    thread.join()
+"""
+    run(program)
+
+
+@needs_compiler
+def test_kernels_that_allocate_by_themselves_compute_the_same() -> None:
+    """Those of oneDNN take memory from the allocator directly, and give it back so."""
+    program = """
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+x = torch.randn(64, 64, 512, requires_grad=True)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    y = F.gelu(F.linear(x, torch.randn(512, 512)), approximate="tanh")
+y.float().pow(2).mean().backward()
+z = x.detach()[:2].requires_grad_()
+print(bool(torch.isfinite(x.grad).all()), bytes_kept() > 0)
+"""
+    assert run(program).split() == ["True", "True"]
+
+
+def test_without_a_compiler_tensors_are_as_before() -> None:
+    program = """
+print(problem())
+print(len(torch.ones(2 * MIB)), bytes_kept())
+"""
+    command = [sys.executable, "-c", BEGIN + program]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PATH": "", "HOME": "/nowhere"})
+    assert done.stdout.splitlines() == ["no C++ compiler (c++, g++, clang++) on the path", "2097152 0"]
