@@ -108,8 +108,9 @@ def run_loop(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
     rows = ROWS if x_MD.device.type == "cpu" and product_dtype(x_MD) == torch.bfloat16 else 1
     for x_ID, own in zip(x_MD.split(counts_X.tolist()), weights.by_expert(), strict=True):
         count = len(x_ID)
-        if count >= FEW and (more := -count % rows):
-            x_ID = F.pad(x_ID, (0, 0, 0, more))
+        if rows > 1 and count >= FEW:
+            # Never by nothing: torch.compile would compile once more for the step in which that occurs.
+            x_ID = F.pad(x_ID, (0, 0, 0, rows - count % rows))
         y_ID = F.linear(own.hidden(x_ID, F.linear), own.down_XDF, own.down_bias_XD)
         results.append(y_ID[:count])
     return torch.cat(results)

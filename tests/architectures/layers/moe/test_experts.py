@@ -133,6 +133,24 @@ def test_rows_in_bfloat16_are_filled_up_to_few_shapes(bias):
         torch.testing.assert_close(mine.float(), expected, atol=0.3, rtol=0.05)
 
 
+def test_a_number_of_rows_that_needs_no_filling_is_not_compiled_for():
+    """A block is compiled in seconds; one step in thirty has such a number."""
+    from torch._dynamo.testing import CompileCounter
+
+    torch._dynamo.reset()
+    held, counter = weights(2, 16, 8, torch.bfloat16, True, False), CompileCounter()
+    compiled = torch.compile(run_loop, backend=counter)
+    compilations = []
+    for first in (100, 101, 131, 128, 64):
+        x = torch.randn(256, 16, dtype=torch.bfloat16)
+        counts = torch.tensor([first, 256 - first])
+        with torch.no_grad():
+            y = compiled(x, counts, held)
+            torch.testing.assert_close(y, run_loop(x, counts, held), atol=0.05, rtol=0.05)
+        compilations.append(counter.frame_count)
+    assert compilations[2:] == [compilations[2]] * 3, compilations
+
+
 def test_the_grouped_product_follows_autocast():
     layer = with_dispatch(experts(4, 2, D=16, d_ff=8).float(), "grouped")
     x = tokens(2, 9, 16).float()
