@@ -6,6 +6,7 @@ import argparse
 import datetime
 import json
 import platform
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,6 +46,12 @@ def _processor() -> str:
     name = " ".join(known.get("model name", [])) or platform.machine()
     has = [word for flag, word in INSTRUCTIONS.items() if flag in known.get("flags", [])]
     return f"{name} ({' '.join(has)})" if has else name
+
+
+def processor_folder() -> str:
+    """Return a name for a folder of what was measured on this processor."""
+    name = re.sub(r"\((r|tm)\)|processor|cpu @.*?ghz", " ", _processor().lower())
+    return "-".join(re.findall(r"[a-z0-9]+", name))
 
 
 def commit() -> str:

@@ -21,7 +21,7 @@ PHASES = ("forward", "cross entropy", "backward", "clipping", "optimizer")
 """The ranges of a step, one after the other."""
 
 WHOLE = {
-    "attention": r"aten::\w*scaled_dot_product\w*|ScaledDotProduct\w*",
+    "attention": r"_Attention(Backward)?|aten::\w*scaled_dot_product\w*|ScaledDotProduct\w*",
     "embeddings": r"aten::embedding\w*|EmbeddingBackward0",
     "cross entropy": r"cross entropy|_Entropy\w*|aten::cross_entropy_loss",
     "clipping": r"clipping",

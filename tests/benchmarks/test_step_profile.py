@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from architectures.kernels.cpu.attention_ops import cpp_attention
 from tests import ROOT
 
 FOLDER = ROOT / "benchmarks"
@@ -78,6 +79,7 @@ def wait(x: Tensor) -> None:
     [
         (lambda x: x.sort(dim=0), "choice and order of rows"),
         (lambda x: F.scaled_dot_product_attention(*[x.view(8, 500, -1)] * 3), "attention"),
+        (lambda x: cpp_attention(*[x.view(1, 80, 500, -1)] * 3, scale=1.0), "attention"),
         (lambda x: x.t().contiguous(), "copies"),
         (lambda x: F.layer_norm(x, (64,)), "norms"),
         (wait, "no operator (Python)"),

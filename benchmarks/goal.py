@@ -1,0 +1,197 @@
+"""What the benchmarks are to reach, read from the numbers of each part: see ``goals.py``."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+OURS_COMPILED = "ours, compiled blocks"
+"""Our own model as ``peer_models`` names it, which is no peer."""
+DENSE = ("decoder", "encoder", "encoder_decoder")
+FAMILIES = (*DENSE, "gpt2", "moe", "mamba2")
+"""Those that train beside peers in both precisions."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """One line of the table."""
+
+    what: str
+    limit: float
+    """At least this; at most this where ``most``."""
+    most: bool = False
+    percent: bool = False
+    cells: dict[str, float]
+    """What was measured, by the setting it was measured at."""
+    part: str
+    """The part of the benchmark that measured it."""
+
+    def __post_init__(self) -> None:
+        assert self.cells, self.what
+
+    def holds(self, value: float) -> bool:
+        return value <= self.limit if self.most else value >= self.limit
+
+    @property
+    def met(self) -> int:
+        """Cells that reach the goal."""
+        return sum(self.holds(value) for value in self.cells.values())
+
+    def say(self, value: float) -> str:
+        return f"{value:.1%}" if self.percent else f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+    @property
+    def asked(self) -> str:
+        """The goal, in words."""
+        return f"{'at most' if self.most else 'at least'} {self.say(self.limit)}"
+
+    @property
+    def measured(self) -> str:
+        """The median, the least and the most, and how many reach the goal."""
+        values = sorted(self.cells.values())
+        median = self.say(statistics.median(values))
+        verdict = "met" if self.met == len(values) else "missed" if not self.met else "in part"
+        if len(values) == 1:
+            return f"{median}: {verdict}"
+        low, high = self.say(values[0]), self.say(values[-1])
+        return f"{median} ({low} to {high}): {verdict}, {self.met} of {len(values)}"
+
+
+def training_goals(found: dict[str, Any]) -> Iterator[Goal]:
+    """Steps beside the fastest peer, and the decoder's share of a matrix product."""
+    parts = {"dense": DENSE, "others": ("gpt2", "moe", "mamba2")}
+    for part, families in parts.items():
+        for family in families:
+            for precision in ("fp32", "bf16"):
+                if own := cells(found, part, family, precision, fastest_peer):
+                    what = f"training step, {family}, {precision}: times the fastest peer, not compiled"
+                    limit = 2.0 if family == "mamba2" else 1.1
+                    yield Goal(what=what, limit=limit, cells=own, part=part)
+    for peer, limit in (("transformers", 100.0), ("mambapy", 3.0)):
+        value = partial(ratio_to, peer)
+        if own := cells(found, "mamba", "mamba", "fp32", value):
+            what = f"training step, mamba, fp32: times {peer}"
+            yield Goal(what=what, limit=limit, cells=own, part="mamba")
+    for precision, limit in (("fp32", 0.75), ("bf16", 0.65)):
+        own = cells(found, "dense", "decoder", precision, lambda row: row["matmul_share"])
+        own = {name: value for name, value in own.items() if name.startswith("d_model 512, T 512")}
+        if own:
+            what = f"decoder's step, {precision}: fraction of GEMM peak"
+            yield Goal(what=what, limit=limit, percent=True, cells=own, part="dense")
+
+
+def compiled_goals(found: dict[str, Any]) -> Iterator[Goal]:
+    """Steps beside the fastest peer where peers are compiled too, and compiled blocks beside plain ones."""
+    for family in FAMILIES:
+        for precision in ("fp32", "bf16"):
+            if own := cells(found, "compiled", family, precision, fastest_peer):
+                what = f"training step, {family}, {precision}: times the fastest peer, compiled or not"
+                limit = 2.0 if family == "mamba2" else 1.1
+                yield Goal(what=what, limit=limit, cells=own, part="compiled")
+    own = {
+        f"{family}, {precision}": value
+        for family in FAMILIES
+        for precision in ("fp32", "bf16")
+        for value in cells(found, "compiled", family, precision, blocks_over_plain).values()
+    }
+    if own:
+        what = "trainer.compile=blocks: times trainer.compile=none"
+        yield Goal(what=what, limit=1.0, cells=own, part="compiled")
+
+
+def attention_goals(found: dict[str, Any]) -> Iterator[Goal]:
+    """Training by the C++ kernel where a model takes it, beside PyTorch's attention."""
+    for precision, limit in (("fp32", 1.2), ("bf16", 1.5)):
+        own = {
+            f"{row['mask']}, T {row['length']}": row["training"]
+            for row in found.get("attention", {}).get("attention", [])
+            if row["precision"] == precision and row["takes_training"]
+        }
+        if own:
+            what = f"attention, {precision}, forward and backward, where it runs in C++: times PyTorch's"
+            yield Goal(what=what, limit=limit, cells=own, part="attention")
+
+
+def cells(
+    found: dict[str, Any],
+    part: str,
+    family: str,
+    precision: str,
+    value: Callable[[dict[str, Any]], float],
+) -> dict[str, float]:
+    """A number of each row of a part, by its size."""
+    return {
+        f"d_model {row['d_model']}, T {row['length']}, {row['vocab_size']} tokens": value(row)
+        for row in found.get(part, {}).get("training", [])
+        if row["family"] == family and row["precision"] == precision
+    }
+
+
+def fastest_peer(row: dict[str, Any]) -> float:
+    """Return the speed of ours as a multiple of the fastest model of others that does the same work."""
+    same = {name: peer for name, peer in row["peers"].items() if name != OURS_COMPILED}
+    return min(peer["ratio"] for peer in same.values() if peer["mixed"] or row["precision"] == "fp32")
+
+
+def blocks_over_plain(row: dict[str, Any]) -> float:
+    """Return the speed of compiled blocks as a multiple of plain ones; a ratio is of theirs to ours."""
+    return 1 / float(row["peers"][OURS_COMPILED]["ratio"])
+
+
+def ratio_to(peer: str, row: dict[str, Any]) -> float:
+    return float(row["peers"][peer]["ratio"])
+
+
+def decoding_goals(found: dict[str, Any]) -> Iterator[Goal]:
+    part = found.get("generation", {})
+    rows = part.get("generation", [])
+    for family in dict.fromkeys(row["family"] for row in rows):
+        own = {f"{row['batch_size']} sequences": row["ratio"] for row in rows if row["family"] == family}
+        yield Goal(
+            what=f"greedy decoding, {family}: times transformers", limit=2.5, cells=own, part="generation"
+        )
+    if part.get("bandwidth", {}).get("share") is not None:
+        own = {"1 sequence": part["bandwidth"]["share"]}
+        what = "decoding, 100 million parameters: fraction of memory bandwidth"
+        yield Goal(what=what, limit=0.6, percent=True, cells=own, part="generation")
+    if "without_cache" in part:
+        own = {"1 sequence": part["without_cache"]["ratio"]}
+        yield Goal(
+            what="decoding with a cache: times without, after 2,048 tokens",
+            limit=10.0,
+            cells=own,
+            part="generation",
+        )
+
+
+def other_goals(found: dict[str, Any]) -> Iterator[Goal]:
+    growth = found.get("growth", {})
+    if growth:
+        what = "training cost of state-space models: scaling exponent of the length"
+        yield Goal(what=what, limit=1.05, most=True, cells=growth["exponents"], part="growth")
+        what = "their decoding cost after 512 to 32,768 tokens: largest deviation"
+        deviations = growth["deviations"]
+        yield Goal(what=what, limit=0.05, most=True, percent=True, cells=deviations, part="growth")
+    shares = found.get("harness", {}).get("micro", {}).get("shares", {})
+    for name, limit in (("harness", 0.02), ("with records", 0.01), ("checkpoint", 0.01)):
+        if name in shares:
+            what = {
+                "harness": "harness over a bare loop",
+                "with records": "logging",
+                "checkpoint": "checkpoints",
+            }
+            own = {"scale=micro": shares[name]}
+            yield Goal(what=what[name], limit=limit, most=True, percent=True, cells=own, part="harness")
+    if "speedup" in found.get("diffusion", {}):
+        what = "masked diffusion, tokens a second at equal quality: blocks and cache over one token a pass"
+        yield Goal(
+            what=what, limit=8.0, cells={"1 sequence": found["diffusion"]["speedup"]}, part="diffusion"
+        )
+
+
+def all_goals(found: dict[str, Any]) -> list[Goal]:
+    kinds = (training_goals, compiled_goals, attention_goals, decoding_goals, other_goals)
+    return [goal for kind in kinds for goal in kind(found)]
