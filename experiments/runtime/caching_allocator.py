@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import platform
 import subprocess
 from pathlib import Path
 
@@ -43,6 +44,8 @@ def bytes_kept() -> int:
 @functools.cache
 def problem() -> str:
     """Return the reason why the allocator cannot be built or loaded here, empty where it can."""
+    if platform.libc_ver()[0] != "glibc":
+        return "the C library is not glibc"
     try:
         _library()
     except (OSError, subprocess.SubprocessError) as error:
