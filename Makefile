@@ -50,13 +50,13 @@ test-full: $(INSTALLED)
 	@$(PYTEST) --tier full $(if $(SHARD),--shard $(SHARD)) $(PARALLEL)
 
 test-slurm: $(INSTALLED)
-	@$(PYTEST) --tier all -m slurm -rs tests/slurm
+	@$(PYTEST) --tier all -m slurm tests/slurm
 
 test-gpu: $(INSTALLED)
-	@$(PYTEST) --tier all -m gpu -rs tests/gpu
+	@$(PYTEST) --tier all -m gpu tests/gpu
 
 test-browser: $(INSTALLED)
-	@$(PYTEST) --tier all -m browser -rs tests/analysis
+	@$(PYTEST) --tier all -m browser tests/analysis
 
 durations: $(INSTALLED)
 	@$(PYTEST) --tier all --record-durations $(PARALLEL)

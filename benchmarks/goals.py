@@ -26,8 +26,8 @@ from string import ascii_lowercase
 from typing import Any
 
 import matplotlib as mpl
-from goal import DENSE, FAMILIES, Goal, all_goals
 from machine import Page, as_markdown, processor_folder
+from measured_goals import DENSE, FAMILIES, Goal, all_goals
 
 HERE = Path(__file__).parent
 BOTH = ("--precision", "fp32", "bf16")
@@ -104,7 +104,7 @@ def compile_seconds(found: dict[str, Any]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What was measured on one processor."""
+    """The measurements on a single processor."""
 
     name: str
     goals: list[Goal]

@@ -70,7 +70,7 @@ def blockwise(
 def _shortest(q_BHTE: Tensor, trained: bool) -> int:
     """Return the number of queries and keys from which a call is worth its cost."""
     uneven = trained and q_BHTE.shape[3] % EVEN != 0
-    return min(SHORTEST_UNEVEN, SHORTEST[q_BHTE.dtype]) if uneven else SHORTEST[q_BHTE.dtype]
+    return SHORTEST_UNEVEN if uneven else SHORTEST[q_BHTE.dtype]
 
 
 def _faster(

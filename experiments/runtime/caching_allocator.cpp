@@ -24,7 +24,8 @@ class CachingAllocator final : public c10::Allocator {
     explicit CachingAllocator(size_t large) : large(large) {}
 
     c10::DataPtr allocate(size_t size) override {
-        void *data = size < large ? from_system(size) : take(size);
+        std::unique_lock<std::mutex> held(mutex, std::defer_lock);
+        void *data = size < large ? from_system(size, held) : take(size, held);
         c10::profiledCPUMemoryReporter().New(data, size);
         return {data, data, raw_deleter(), c10::Device(c10::DeviceType::CPU)};
     }
@@ -65,8 +66,8 @@ class CachingAllocator final : public c10::Allocator {
     std::unordered_map<void *, size_t> used;
     size_t kept_bytes = 0, used_bytes = 0, most_bytes = 0;
 
-    void *take(size_t size) {
-        std::lock_guard<std::mutex> held(mutex);
+    void *take(size_t size, std::unique_lock<std::mutex> &held) {
+        held.lock();
         auto best = kept.end();
         for (auto block = kept.begin(); block != kept.end(); ++block)
             if (block->size >= size && (best == kept.end() || block->size < best->size)) best = block;
@@ -78,7 +79,7 @@ class CachingAllocator final : public c10::Allocator {
         } else {
             const size_t needed = used_bytes + size;
             keep_at_most(std::max(most_bytes, needed) - needed);
-            block.data = from_system_locked(size);
+            block.data = from_system(size, held);
         }
         used[block.data] = block.size;
         used_bytes += block.size;
@@ -95,21 +96,11 @@ class CachingAllocator final : public c10::Allocator {
     }
 
     // Where the system has no more, it gets what is kept, and is asked again.
-    void *from_system_locked(size_t size) {
-        if (kept.empty()) return c10::alloc_cpu(size);
+    void *from_system(size_t size, std::unique_lock<std::mutex> &held) {
         try {
             return c10::alloc_cpu(size);
         } catch (const std::exception &) {
-            keep_at_most(0);
-            return c10::alloc_cpu(size);
-        }
-    }
-
-    void *from_system(size_t size) {
-        try {
-            return c10::alloc_cpu(size);
-        } catch (const std::exception &) {
-            std::lock_guard<std::mutex> held(mutex);
+            if (!held) held.lock();
             keep_at_most(0);
             return c10::alloc_cpu(size);
         }

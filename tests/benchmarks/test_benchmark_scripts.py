@@ -244,7 +244,7 @@ def test_both_write_the_same_tokens_and_a_goal_counts_what_reaches_it(tmp_path: 
     share = found["bandwidth"]["share"]
     assert share is None or 0 < share <= 1
 
-    from goal import Goal, decoding_goals
+    from measured_goals import Goal, decoding_goals
 
     goals = list(decoding_goals({"generation": found}))
     assert len(goals) == (3 if share is None else 4)
@@ -255,7 +255,7 @@ def test_both_write_the_same_tokens_and_a_goal_counts_what_reaches_it(tmp_path: 
 
 
 def test_compiled_peers_count_for_the_fastest_and_our_compiled_blocks_do_not() -> None:
-    from goal import attention_goals, blocks_over_plain, compiled_goals, fastest_peer
+    from measured_goals import attention_goals, blocks_over_plain, compiled_goals, fastest_peer
 
     peers = {
         "transformers": {"ratio": 1.3, "mixed": True},

@@ -1,4 +1,4 @@
-"""What the benchmarks are to reach, read from the numbers of each part: see ``goals.py``."""
+"""The goals of the benchmarks, each with the numbers a part measured for it. ``goals.py`` prints them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAMILIES = (*DENSE, "gpt2", "moe", "mamba2")
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """One line of the table."""
+    """A goal, with every measurement that counts towards it: a line of the table."""
 
     what: str
     limit: float
@@ -25,7 +25,7 @@ class Goal:
     most: bool = False
     percent: bool = False
     cells: dict[str, float]
-    """What was measured, by the setting it was measured at."""
+    """The measured values, by the setting that each was measured at."""
     part: str
     """The part of the benchmark that measured it."""
 
