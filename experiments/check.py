@@ -111,7 +111,7 @@ def _check_record(folder: Path, report: Report) -> None:
 
 def _check_checkpoints(folder: Path, report: Report) -> None:
     from experiments.run.model_files import RECORD, REMEDY, read_model_spec  # imports torch
-    from experiments.training.checkpoint import broken, committed
+    from experiments.training.checkpoints.checkpoint import broken, committed
 
     found = committed(folder / "checkpoints")
     if (folder / RECORD).exists():

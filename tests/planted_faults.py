@@ -79,10 +79,10 @@ FAULTS = (
     Fault(
         name="moments",
         about="a resumed run starts with empty optimizer moments",
-        file="experiments/training/stored_state.py",
+        file="experiments/training/checkpoints/stored_state.py",
         old='load_moments(optimizer, load_file(path / "optimizer.safetensors"))',
         new='load_file(path / "optimizer.safetensors")',
-        tests="tests/experiments/training/test_checkpoint.py tests/experiments/run/test_resume.py",
+        tests="tests/experiments/training/checkpoints tests/experiments/run/test_resume.py",
     ),
     Fault(
         name="bits-per-byte",

@@ -46,7 +46,7 @@ from experiments.tasks.metrics import Metric
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.summary import derived
 from experiments.tracking.tracker import RunIdentity, Tracker, open_tracker
-from experiments.training import checkpoint
+from experiments.training.checkpoints import checkpoint
 from experiments.training.parallel import collectives
 from experiments.training.parallel.device_mesh import ParallelDims, make_parallel_dims
 from experiments.training.trainer import Trainer

@@ -28,9 +28,9 @@ from experiments.runtime.errors import CheckpointError, ConfigError, nearest_fol
 from experiments.runtime.json_state import mismatch, read_json
 from experiments.tasks.task import Task
 from experiments.tracking.run_files import checksum, is_intact
-from experiments.training.checkpoint import newest
-from experiments.training.state_dict import unique_tensors
-from experiments.training.stored_state import (
+from experiments.training.checkpoints.checkpoint import newest
+from experiments.training.checkpoints.state_dict import unique_tensors
+from experiments.training.checkpoints.stored_state import (
     in_shards,
     read_tensors,
     stored_tensors,

@@ -25,7 +25,7 @@ from experiments.runtime.json_state import read_json
 from experiments.runtime.secrets import redact
 from experiments.runtime.yaml_state import read_yaml
 from experiments.tracking.run_folder import DAMAGED_PROVENANCE, RunFolder
-from experiments.training import checkpoint
+from experiments.training.checkpoints import checkpoint
 
 _ABSENT = "nothing"
 PARENT = "parent.json"

@@ -30,9 +30,10 @@ from experiments.runtime.watchdog import Watchdog
 from experiments.tasks.task import Task
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.tracker import AXES, Tracker
-from experiments.training import checkpoint
 from experiments.training.batches import BatchPrefetcher
-from experiments.training.checkpoint_policy import CheckpointSaver, check_room
+from experiments.training.checkpoints import checkpoint
+from experiments.training.checkpoints.checkpoint_policy import CheckpointSaver, check_room
+from experiments.training.checkpoints.train_state import TrainState
 from experiments.training.ema import averaged, exchange_averages, update_average
 from experiments.training.evaluator import Evaluator
 from experiments.training.loss_anomalies import not_finite, write_report
@@ -42,7 +43,6 @@ from experiments.training.parallel.block_wrapping import compile_seconds
 from experiments.training.parallel.dtensors import clip_gradients, gradient_norm, not_finite_gradients
 from experiments.training.parallel.strategy import Strategy
 from experiments.training.schedules.wsd import decayed_steps
-from experiments.training.train_state import TrainState
 
 VALIDATION_EXAMPLES = 256
 """Sequences of a validation during training; few, since it is made often."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from experiments.training import checkpoint
-from experiments.training.state_dict import gather_state
+from experiments.training.checkpoints import checkpoint
+from experiments.training.checkpoints.state_dict import gather_state
 
 
 def make(seed: int = 0) -> tuple[nn.Module, torch.optim.AdamW]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from experiments.runtime.errors import CheckpointError
-from experiments.training import checkpoint
+from experiments.training.checkpoints import checkpoint
 from tests.experiments import commands
 from tests.faults.children import times
 from tests.faults.models import begun, load, save

@@ -14,7 +14,7 @@ import pytest
 from experiments.runtime import run_lock as lock_module
 from experiments.runtime.errors import LockedError
 from experiments.runtime.run_lock import NAME, STALE, RunLock
-from experiments.training.checkpoint_policy import CheckpointSaver
+from experiments.training.checkpoints.checkpoint_policy import CheckpointSaver
 from tests.experiments import commands
 from tests.faults.children import fork, in_a_child, times
 

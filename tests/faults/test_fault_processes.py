@@ -19,7 +19,7 @@ import torch
 from experiments.runtime.errors import Preempted
 from experiments.runtime.run_lock import RunLock
 from experiments.tracking.run_folder import RunFolder
-from experiments.training import checkpoint
+from experiments.training.checkpoints import checkpoint
 from experiments.training.parallel import collectives
 from experiments.training.trainer import Trainer
 from tests.experiments import commands

@@ -19,7 +19,7 @@ from experiments.run.settings import read_settings
 from experiments.runtime.errors import CheckpointError, ConfigError
 from experiments.runtime.secrets import REDACTED, redact
 from experiments.tracking.run_files import checksum
-from experiments.training import checkpoint
+from experiments.training.checkpoints import checkpoint
 from tests.experiments import commands
 
 CPU = torch.device("cpu")

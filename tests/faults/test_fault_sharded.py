@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from experiments.runtime.errors import CheckpointError
-from experiments.training import checkpoint, sharded_checkpoint
-from experiments.training.checkpoint_policy import CheckpointSaver
+from experiments.training.checkpoints import checkpoint, sharded_checkpoint
+from experiments.training.checkpoints.checkpoint_policy import CheckpointSaver
 from experiments.training.parallel import collectives
 from tests.experiments import commands
 from tests.faults import sharded_kills

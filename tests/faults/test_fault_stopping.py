@@ -24,7 +24,7 @@ from experiments.runtime.preemption import ORPHANED, Interruptions, stops_at_onc
 from experiments.runtime.run_lock import RunLock
 from experiments.runtime.watchdog import Watchdog
 from experiments.tasks.recall.mqar import Recall
-from experiments.training import checkpoint
+from experiments.training.checkpoints import checkpoint
 from experiments.training.evaluator import Evaluator
 from experiments.training.trainer import Trainer
 from tests.experiments import commands

@@ -19,9 +19,9 @@ import pytest
 from torch import nn
 
 from experiments.runtime.errors import CheckpointError
-from experiments.training import checkpoint
-from experiments.training import checkpoint_policy as saving
-from experiments.training.checkpoint_policy import MOST_FAILURES, CheckpointSaver
+from experiments.training.checkpoints import checkpoint
+from experiments.training.checkpoints import checkpoint_policy as saving
+from experiments.training.checkpoints.checkpoint_policy import MOST_FAILURES, CheckpointSaver
 from tests.experiments import commands
 from tests.faults.children import in_a_child, times
 from tests.faults.models import at_step, begun, load, save

@@ -23,8 +23,8 @@ from architectures.layers.feedforward import DenseFeedForward
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.experts import Experts
 from architectures.layers.moe.routing_record import record_routing
-from experiments.training.checkpoint import load_newest
-from experiments.training.checkpoint_policy import CheckpointSaver
+from experiments.training.checkpoints.checkpoint import load_newest
+from experiments.training.checkpoints.checkpoint_policy import CheckpointSaver
 from experiments.training.optimizers.adamw import AdamW
 from tests.architectures.conformance import (
     check_batch_invariance,

@@ -16,7 +16,7 @@ from experiments.run.load_model import load_model, read_run
 from experiments.run.model_files import fingerprint, load_state, read_model_spec
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError
 from experiments.tracking.run_files import checksum
-from experiments.training.checkpoint import newest
+from experiments.training.checkpoints.checkpoint import newest
 from tests.experiments import commands
 
 CPU = torch.device("cpu")

@@ -11,6 +11,7 @@ from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecod
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.moe import MoE, MoEConfig
 from architectures.backbones.s4 import S4, S4Config
+from experiments.training.checkpoints.state_dict import gather_state, load_moments
 from experiments.training.ema import averaged, update_average
 from experiments.training.lr_schedule import learning_rate_factor, set_learning_rate
 from experiments.training.optimizers.adamw import AdamW
@@ -21,7 +22,6 @@ from experiments.training.optimizers.sgd import SGD
 from experiments.training.optimizers.uncompiled import uncompiled
 from experiments.training.parallel.dtensors import clip_gradients, gradient_norm
 from experiments.training.schedules.wsd import decayed_steps
-from experiments.training.state_dict import gather_state, load_moments
 
 BACKBONES = {
     "decoder": (Decoder, DecoderConfig(d_model=16, tie_embeddings=True)),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.training.stored_state import whole_tensors
+from experiments.training.checkpoints.stored_state import whole_tensors
 from tests.experiments import commands
 from tests.experiments.training.parallel.together import (
     STEPS,

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from experiments.runtime.errors import CheckpointError
 from experiments.runtime.memory import is_out_of_memory
+from experiments.training.checkpoints.state_dict import empty_moments, load_moments, unique_tensors
 from experiments.training.parallel.collectives import world_size
-from experiments.training.state_dict import empty_moments, load_moments, unique_tensors
 
 
 def in_shards(path: Path) -> bool:

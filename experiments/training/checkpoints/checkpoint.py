@@ -29,8 +29,8 @@ from torch import Tensor, nn
 
 from experiments.runtime.atomic_io import sync
 from experiments.runtime.errors import CheckpointError
+from experiments.training.checkpoints.stored_state import in_shards, restore
 from experiments.training.parallel.collectives import rank, run_on_all, run_on_rank_zero, world_size
-from experiments.training.stored_state import in_shards, restore
 
 WHOLE, SHARDED = 1, 2
 """Formats, as ``state.json`` names them."""

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from experiments.runtime.errors import CheckpointError, RunError
-from experiments.training.checkpoint import (
+from experiments.training.checkpoints.checkpoint import (
     SHARDED,
     Entry,
     abandoned,
@@ -31,9 +31,9 @@ from experiments.training.checkpoint import (
     describe,
     place,
 )
+from experiments.training.checkpoints.state_dict import gather_state
 from experiments.training.parallel.collectives import is_rank_zero, run_on_all, run_on_rank_zero
 from experiments.training.parallel.sharded_files import file_numbers, own_parts, write_parts
-from experiments.training.state_dict import gather_state
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from experiments.runtime.errors import CheckpointError
-from experiments.training import checkpoint
-from experiments.training.checkpoint_policy import CheckpointSaver
+from experiments.training.checkpoints import checkpoint
+from experiments.training.checkpoints.checkpoint_policy import CheckpointSaver
 from tests.experiments import commands
 
 

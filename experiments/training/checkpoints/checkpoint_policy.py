@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from experiments.runtime.errors import CheckpointError
-from experiments.training import checkpoint
+from experiments.training.checkpoints import checkpoint
+from experiments.training.checkpoints.state_dict import gather_state, unique_tensors
 from experiments.training.parallel.collectives import (
     all_reduce_any,
     background_group,
     run_on_rank_zero,
     world_size,
 )
-from experiments.training.state_dict import gather_state, unique_tensors
 
 MOST_FAILURES = 3
 """Saves in a row that may fail before a run gives up."""
@@ -83,7 +83,7 @@ class CheckpointSaver:
             whole = partial(checkpoint.write, self.folder, step, tensors, state, self.keep, self.log)
             self._end(self._write(whole))
             return
-        from experiments.training import sharded_checkpoint
+        from experiments.training.checkpoints import sharded_checkpoint
 
         staged = sharded_checkpoint.stage(model, optimizer)
         several = partial(sharded_checkpoint.write, group=self._group, may_write=self.may_write)

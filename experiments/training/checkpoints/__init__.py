@@ -1,0 +1,1 @@
+"""Checkpoints: what they hold, how they are written whole or in shards, kept, and read again."""
