@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import hydra
+from hydra import version
+from hydra._internal.utils import _run_hydra, get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
@@ -68,7 +69,7 @@ def start(
         try:
             refuse_unreadable(sys.argv[1:])
             with sweep.checked():
-                hydra.main(version_base="1.3", config_path=str(CONF), config_name=config_name)(one_job)()
+                _run(one_job, config_name)
         finally:
             if sweep.config is not None and ended is not None:
                 ended(sweep.config)
@@ -88,6 +89,16 @@ def start(
         if not str(error).startswith("Config group override"):  # Hydra's complaint about GROUP=null
             raise
         _fail(f"a group cannot be null: choose one of its YAML files ({error})", 2)
+
+
+def _run(one_job: Callable[[DictConfig], object], config_name: str) -> None:
+    """Do what ``hydra.main`` does, which wants all overrides side by side: here options may stand between."""
+    version.setbase("1.3")
+    parser = get_args_parser()
+    _run_hydra(
+        args=parser.parse_intermixed_args(), args_parser=parser, task_function=one_job,
+        config_path=str(CONF), config_name=config_name,
+    )  # fmt: skip
 
 
 class _CommandError(ConfigError):

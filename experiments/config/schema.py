@@ -196,6 +196,13 @@ class Names:
     scale: str = MISSING
 
 
+STUDY_KEYS = (
+    "baseline", "margin", "shared_seeds", "against", "solved", "steps_to", "published", "tuned", "fixed_grid",
+    "stored",
+)  # fmt: skip
+"""What a study may ask for, of which docs/how-to/study.md has a table; it may have keys of its own beside."""
+
+
 @dataclass
 class Schema:
     """The root of the configuration, as Hydra checks it while composing.
@@ -216,7 +223,7 @@ class Schema:
     parallel: Any = MISSING
     trainer: Any = field(default_factory=lambda: dataclasses.asdict(TrainerConfig()))
     tracking: Any = MISSING
-    study: Any = MISSING
+    study: Any = field(default_factory=lambda: dict.fromkeys(STUDY_KEYS))
     init_from: str | None = None
     continue_from: str | None = None
     seed: int = 0

@@ -75,7 +75,8 @@ def read_tree(cfg: DictConfig) -> dict[str, Any]:
     tree.setdefault("parallel", {})  # of runs recorded before there was this group
     _check_groups(tree)
     budget = with_tokens(tree["budget"], tree["scale"], tree["task"])
-    return {**tree, "scale": with_target(tree["scale"]), "budget": budget}
+    study = {key: value for key, value in tree["study"].items() if value is not None}
+    return {**tree, "scale": with_target(tree["scale"]), "budget": budget, "study": study}
 
 
 def parse_sections(tree: dict[str, Any]) -> Sections:

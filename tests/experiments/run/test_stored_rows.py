@@ -13,9 +13,7 @@ from tests.experiments import commands
 
 
 def status(path: Path, *words: str) -> str | None:
-    return stored_status(
-        commands.settings("backbone=decoder", "task=recall", f"+study.stored={path}", *words)
-    )
+    return stored_status(commands.settings("backbone=decoder", "task=recall", f"study.stored={path}", *words))
 
 
 def test_a_row_counts_by_cell_digest_and_seed(tmp_path: Path) -> None:

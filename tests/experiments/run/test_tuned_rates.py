@@ -117,7 +117,7 @@ def test_the_search_varies_settings_that_there_are_under_the_conditions_of_tunin
 
 
 def test_a_fixed_grid_takes_the_rate_at_its_edge(tmp_path: Path) -> None:
-    assert confirm(tmp_path, "+study.fixed_grid=true", bracketed=False).optimizer.learning_rate == 0.02
+    assert confirm(tmp_path, "study.fixed_grid=true", bracketed=False).optimizer.learning_rate == 0.02
 
 
 def test_rates_that_analysis_wrote_are_read_whole(tmp_path: Path) -> None:
