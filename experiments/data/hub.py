@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import glob
 import socket
 import sys
 import urllib.parse
@@ -75,6 +76,11 @@ def open_hub(dataset: str, *, config: str | None, revision: str | None, split: s
         _stop_asking_where_unreachable()
     # A folder is read in place; an absolute path keeps a name on the hub from shadowing it.
     name = str(Path(dataset).absolute()) if Path(dataset).is_dir() else dataset
+    if Path(name).is_dir() and glob.has_magic(name):
+        raise DataError(
+            f"{place}: the package datasets would take the brackets, * or ? in {name} for a pattern: rename "
+            "the folder, or name its files with task.source=files"
+        )
     try:
         available = datasets.get_dataset_split_names(name, config, revision=revision)
         if split not in available:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import glob
 import io
@@ -15,13 +16,18 @@ from experiments.data.document import Document, text_of_row
 from experiments.runtime.errors import DataError
 
 SUFFIXES = (".txt", ".md", ".json", ".jsonl", ".parquet")
+csv.field_size_limit(2**31 - 1)  # a document may stand in one field; the limit of 131,072 is for forms
 
 
 def find_files(patterns: Sequence[str], suffixes: Sequence[str] = SUFFIXES) -> list[Path]:
-    """The files that paths and globs (``**`` included) name, sorted, each once."""
+    """The files that paths and globs (``**`` included) name, sorted, each once.
+
+    A pattern that is the path of a file is that file alone, whatever brackets it has.
+    """
     found: set[Path] = set()
     for pattern in patterns:
-        matches = [Path(p) for p in glob.glob(pattern, recursive=True) if Path(p).is_file()]
+        names = [pattern] if Path(pattern).is_file() else glob.glob(pattern, recursive=True)
+        matches = [Path(name) for name in names if Path(name).is_file()]
         if not matches:
             raise DataError(f"no file at '{pattern}' (looked from {Path.cwd()}): correct the path or glob")
         for path in matches:
@@ -90,20 +96,26 @@ def decode_utf8(data: bytes, path: Path, offset: int) -> str:
     """Text of bytes that begin at ``offset`` of a file; DataError with the place of a bad byte.
 
     A byte of zero is one: no text has it, and the end of a file that a power cut left has nothing else.
+    A byte-order mark at the start of the file is no part of its text.
     """
+    if offset == 0 and data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(
+            f"{path}: is UTF-16, not UTF-8: convert it, for example with iconv -f UTF-16 -t UTF-8"
+        )
     if (place := data.find(0)) >= 0:
         raise DataError(
             f"{path}: byte {offset + place} is zero, which is in no text: the file is damaged, or no text; "
             "restore it, or take it out of the paths"
         )
     try:
-        return data.decode("utf-8")
+        text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         place = offset + error.start
         raise DataError(
             f"{path}: byte {place} (0x{data[error.start]:02x}) is not UTF-8: "
             "convert the file, for example with iconv -t UTF-8"
         ) from None
+    return text.removeprefix("\ufeff") if offset == 0 else text
 
 
 def rows_of_file(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, object]]:
@@ -121,7 +133,7 @@ def rows_of_file(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, obje
 
         yield from parquet_rows(path, columns)
     else:
-        yield from _csv_rows(path, {".csv": ",", ".tsv": "\t"}[path.suffix])
+        yield from _csv_rows(path, columns, {".csv": ",", ".tsv": "\t"}[path.suffix])
 
 
 def _json_rows(path: Path) -> Iterator[tuple[str, object]]:
@@ -156,16 +168,18 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[str, object]]:
                 raise DataError(f"{path}, line {number}: nested too deeply; mend the line") from None
 
 
-def _csv_rows(path: Path, delimiter: str) -> Iterator[tuple[str, object]]:
+def _csv_rows(path: Path, columns: Sequence[str], delimiter: str) -> Iterator[tuple[str, object]]:
     """Rows under a header line. Tab-separated files have no quotes: a text may contain them."""
-    text = decode_utf8(path.read_bytes(), path, 0).removeprefix("\ufeff")
+    text = decode_utf8(path.read_bytes(), path, 0)
     lines = io.StringIO(text, newline="")
     if delimiter == "\t":
         reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
     else:
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
-        names = next(reader)
+        names = next(reader, [])
+        if twice := [name for name in columns if names.count(name) > 1]:
+            raise DataError(f"{path}, line 1: two columns are called '{twice[0]}'; rename one")
         for values in reader:
             if not values:
                 continue

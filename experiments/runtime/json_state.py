@@ -39,7 +39,7 @@ def read_json(
         RunError: the file is unreadable, no JSON, nested too deeply, or has a value of another type.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # an editor may have put a byte-order mark before it
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as problem:

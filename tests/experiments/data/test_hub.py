@@ -104,3 +104,9 @@ def test_a_hub_out_of_reach_is_asked_once(dataset, monkeypatch, capsys):
     assert len(asked) == 1
     assert "127.0.0.1 cannot be reached" in capsys.readouterr().err
     hub._stop_asking_where_unreachable.cache_clear()
+
+
+def test_a_folder_with_brackets_is_refused_by_name(dataset):
+    marked = dataset.rename(dataset.with_name("hub[1]"))
+    with pytest.raises(DataError, match=r"hub\[1\] for a pattern: rename the folder"):
+        list(documents(corpus(marked)))

@@ -94,3 +94,52 @@ def test_quotation_marks_are_marks_in_csv_and_text_in_tsv(tmp_path):
     (tmp_path / "b.csv").write_text('source,target\n"one,two\n')
     with pytest.raises(DataError, match=r"b.csv, line 2: .*mend the line"):
         list(rows_of_file(tmp_path / "b.csv", []))
+
+
+@pytest.mark.parametrize("suffix", ["txt", "json", "jsonl", "csv", "tsv"])
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path, suffix):
+    content = {
+        "txt": "two\r\nlines",
+        "json": '[{"text": "a"}]',
+        "jsonl": '{"text": "a"}\r\n{"text": "b"}',
+        "csv": "text,label\n\ufeffa,b\n",
+        "tsv": "text\tlabel\na\tb\n",
+    }[suffix]
+    plain, marked = tmp_path / f"plain.{suffix}", tmp_path / f"marked.{suffix}"
+    plain.write_bytes(content.encode())
+    marked.write_bytes(b"\xef\xbb\xbf" + content.encode())
+    if suffix in ("csv", "tsv"):
+        assert list(rows_of_file(marked, ["text"])) == list(rows_of_file(plain, ["text"]))
+    else:
+        assert [d.text for d in read(marked)] == [d.text for d in read(plain)]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_file_in_utf_16_says_how_to_convert_it(tmp_path, encoding):
+    (tmp_path / "a.txt").write_bytes("\ufefftext".encode(encoding))
+    with pytest.raises(DataError, match=r"a\.txt: is UTF-16.*iconv -f UTF-16"):
+        read(tmp_path / "a.txt")
+
+
+def test_a_path_with_brackets_is_a_path_before_it_is_a_pattern(tmp_path):
+    for folder in ("d[12]", "d1", "d2"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.txt").write_text(folder)
+    assert [d.text for d in read(tmp_path / "d[12]" / "a.txt")] == ["d[12]"]
+    (tmp_path / "d[12]" / "a.txt").unlink()
+    assert [d.text for d in read(tmp_path / "d[12]" / "a.txt")] == ["d1", "d2"]
+
+
+def test_a_csv_field_may_hold_a_long_document(tmp_path):
+    (tmp_path / "a.csv").write_text('text,label\n"' + "x " * 100_000 + '",a\n')
+    [(_, row)] = rows_of_file(tmp_path / "a.csv", ["text"])
+    assert len(row["text"]) == 200_000
+
+
+def test_an_empty_csv_file_has_no_rows_and_a_column_of_two_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("")
+    assert list(rows_of_file(tmp_path / "a.csv", ["text"])) == []
+    (tmp_path / "a.csv").write_text("text,other,text,other\n1,2,3,4\n")
+    assert len(list(rows_of_file(tmp_path / "a.csv", ["label"]))) == 1
+    with pytest.raises(DataError, match=r"a\.csv, line 1: two columns are called 'text'"):
+        list(rows_of_file(tmp_path / "a.csv", ["text"]))
