@@ -70,14 +70,14 @@ def _packages() -> Iterator[tuple[str, str]]:
 def _machine() -> Iterator[tuple[str, str]]:
     import torch
 
-    from architectures.kernels.cpu.build import problem
+    from architectures.kernels.cpu.build import instruction_set, problem
     from experiments.runtime import caching_allocator
 
     yield "ok", f"{len(os.sched_getaffinity(0))} CPU cores, {torch.get_num_threads()} threads of PyTorch"
     if reason := problem():
         yield "--", f"no C++ kernels ({reason}): PyTorch's own are used, which are slower"
     else:
-        yield "ok", "C++ kernels are built and used"
+        yield "ok", f"C++ kernels are built and used, for {instruction_set()}"
     if reason := caching_allocator.problem():
         yield "--", f"no caching allocator ({reason}): steps with tensors above 32 MiB are slower on a CPU"
     if torch.cuda.is_available():

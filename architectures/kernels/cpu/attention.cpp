@@ -75,14 +75,6 @@ void write_rows(const float *from, int64_t count, int64_t width, Number *to, int
         });
 }
 
-[[gnu::always_inline]] inline Vector larger(Vector a, Vector b) { return a > b ? a : b; }
-
-float largest(Vector lanes) {
-    float most = lanes[0];
-    for (int64_t lane = 1; lane < LANES; lane++) most = lanes[lane] > most ? lanes[lane] : most;
-    return most;
-}
-
 // A block of queries of one head, and the keys [first, end) that it may look at; `base` is `first` rounded down to the
 // panel, where its strip of scores begins.
 struct Block {
@@ -129,15 +121,10 @@ struct Row {
         }
         if (bias) score += load(bias + base + i, lanes);
         if (mask) {
-            typedef uint8_t Bytes __attribute__((vector_size(LANES)));
-            Bytes seen = {};
-            std::memcpy(&seen, mask + base + i, lanes >= LANES ? LANES : lanes);
-            score = __builtin_convertvector(seen, Integers) != 0 ? score : Vector{} - INFINITY;
+            const Integers seen = __builtin_convertvector(load(mask + base + i, lanes), Integers);
+            score = seen != 0 ? score : Vector{} - INFINITY;
         }
-        if (lanes < LANES) {
-            const Integers lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-            score = lane < (int32_t)lanes ? score : Vector{} - INFINITY;
-        }
+        if (lanes < LANES) score = lane_numbers() < (int32_t)lanes ? score : Vector{} - INFINITY;
         return score;
     }
 };
@@ -175,7 +162,7 @@ struct Sizes {
 
     explicit Sizes(const Shape &s)
         : across(padded(s.width, LANES)), value_across(padded(s.value_width, LANES)), room(padded(s.keys, PANEL)),
-          strip(room + LANES) {}  // not a power of two, so that rows do not share the lines of a cache
+          strip(room + 16) {}  // not a power of two, so that rows do not share the lines of a cache
 };
 
 template <class Number> void forward_head(const Call &call, int64_t sequence, int64_t group, void *out, float *logs) {

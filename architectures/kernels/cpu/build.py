@@ -3,7 +3,8 @@
 The ``.cpp`` sources of this folder know nothing of PyTorch: they are plain functions on
 float32 memory, called through ctypes. Compiling them takes some seconds and a C++ compiler. The
 library is kept in ``$XDG_CACHE_HOME/archbench`` (else ``~/.cache/archbench``) under a name made of
-the sources, the flags, the compiler and the processor, so a changed one is built anew.
+the sources, the flags, the compiler and the processor, so a changed one is built anew. The flags contain the
+instruction set (``instruction_sets``).
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from pathlib import Path
 
 from torch import Tensor
 
+from architectures.kernels.cpu.instruction_sets import compiler_flag
+
 COMPILERS = ("c++", "g++", "clang++")
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fPIC")
+FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fPIC")
 SECONDS = 300
 """Time limit of the compiler."""
 
@@ -69,11 +72,19 @@ def library() -> ctypes.CDLL:
         subprocess.SubprocessError: the compiler fails.
     """
     folder = Path(__file__).parent
-    built = shared_library("kernels", sorted(folder.rglob("*.cpp")), sorted(folder.rglob("*.h")), FLAGS)
+    flags = (*FLAGS, compiler_flag())
+    built = shared_library("kernels", sorted(folder.rglob("*.cpp")), sorted(folder.rglob("*.h")), flags)
     kernels = ctypes.CDLL(str(built))
     for name in ("scan_starts", "ssd_starts"):
         getattr(kernels, name).restype = ctypes.c_int64
+    kernels.instruction_set.restype = ctypes.c_char_p
     return kernels
+
+
+def instruction_set() -> str:
+    """Return the instruction set that the kernels are compiled for: avx512, avx2, sse2, neon or other."""
+    name: bytes = library().instruction_set()
+    return name.decode()
 
 
 def shared_library(

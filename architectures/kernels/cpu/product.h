@@ -1,17 +1,10 @@
 // Products of small matrices in float32, for kernels that compute something between two of them.
 #pragma once
-#include <utility>
-
 #include "common.h"
 
-// A tile of the result is `height` rows of `width` vectors in registers: 32 of 16 lanes with AVX-512, else fewer.
-#ifdef __AVX512F__
-constexpr int64_t WIDEST = 4;
-constexpr int HEIGHTS[] = {0, 12, 12, 8, 6};
-#else
-constexpr int64_t WIDEST = 1;
-constexpr int HEIGHTS[] = {0, 6};
-#endif
+// A tile of the result is `height` rows of `width` vectors in registers, with those of b and one of a beside.
+constexpr int64_t WIDEST = REGISTERS >= 32 ? 4 : 2;
+constexpr int HEIGHTS[] = {0, REGISTERS >= 32 ? 12 : 8, REGISTERS >= 32 ? 12 : 6, 8, 6};  // by width
 constexpr int64_t DEPTH = 64;  // rows of b that stay in the first cache while all rows of a pass
 
 // Where the numbers of a matrix are: `row` and `column` numbers apart.
@@ -26,11 +19,11 @@ static void product_tile(int64_t depth, const float *a, Strides at, const float 
 #pragma GCC unroll 16
     for (int i = 0; i < height; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < width; j++) sums[i][j] = add ? load(c + i * c_row + j * LANES, LANES) : Vector{};
+        for (int j = 0; j < width; j++) sums[i][j] = add ? load(c + i * c_row + j * LANES) : Vector{};
     for (int64_t p = 0; p < depth; p++) {
         Vector right[width];
 #pragma GCC unroll 4
-        for (int j = 0; j < width; j++) right[j] = load(b + p * b_row + j * LANES, LANES);
+        for (int j = 0; j < width; j++) right[j] = load(b + p * b_row + j * LANES);
 #pragma GCC unroll 16
         for (int i = 0; i < height; i++) {
             const Vector left = a[i * at.row + p * at.column] - Vector{};  // in all lanes
@@ -41,7 +34,7 @@ static void product_tile(int64_t depth, const float *a, Strides at, const float 
 #pragma GCC unroll 16
     for (int i = 0; i < height; i++)
 #pragma GCC unroll 4
-        for (int j = 0; j < width; j++) store(c + i * c_row + j * LANES, sums[i][j], LANES);
+        for (int j = 0; j < width; j++) store(c + i * c_row + j * LANES, sums[i][j]);
 }
 
 // All rows of `width` vectors: as many tiles of full height as there are, then lower ones.
@@ -75,35 +68,12 @@ static inline void product(int64_t rows, int64_t columns, int64_t depth, const f
     }
 }
 
-// Lanes of two vectors: of the first where the index is below LANES, else of the second.
-template <int... index> [[gnu::always_inline]] static inline Vector lanes_of(Vector a, Vector b) {
-#if defined(__clang__) || __GNUC__ >= 12
-    return __builtin_shufflevector(a, b, index...);
-#else
-    return __builtin_shuffle(a, b, Integers{index...});
-#endif
-}
-
-// Changes places of the quarters of the two vectors that lie off the diagonal, for squares of 2 `half` lanes.
-template <int half, int... lane>
-[[gnu::always_inline]] static inline void swap_quarters(Vector &a, Vector &b, std::integer_sequence<int, lane...>) {
-    const Vector upper = lanes_of<(lane & half ? LANES + lane - half : lane)...>(a, b);
-    b = lanes_of<(lane & half ? LANES + lane : lane + half)...>(a, b);
-    a = upper;
-}
-
-template <int half> [[gnu::always_inline]] static inline void swap_squares(Vector *rows) {
-#pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++)
-        if (!(i & half)) swap_quarters<half>(rows[i], rows[i + half], std::make_integer_sequence<int, LANES>());
-}
-
 // to[i][j] = from[j][i], a square of LANES.
 static inline void transpose_square(const float *from, int64_t from_row, float *to, int64_t to_row) {
     Vector rows[LANES];
 #pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++) rows[i] = load(from + i * from_row, LANES);
-    swap_squares<8>(rows), swap_squares<4>(rows), swap_squares<2>(rows), swap_squares<1>(rows);
+    for (int i = 0; i < LANES; i++) rows[i] = load(from + i * from_row);
+    transpose(rows);
 #pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++) store(to + i * to_row, rows[i], LANES);
+    for (int i = 0; i < LANES; i++) store(to + i * to_row, rows[i]);
 }

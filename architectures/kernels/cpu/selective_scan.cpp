@@ -1,13 +1,13 @@
 // The selective scan of Mamba and its gradient, float32, for CPUs.
 //
-// Shapes: B batch, T length, C channels, N state size. All tensors are contiguous. Sixteen channels make a
-// vector; GROUP vectors of one sequence make a task. Where several tasks add to one sum (dB, dC; dA), each has
+// Shapes: B batch, T length, C channels, N state size. All tensors are contiguous. Some channels make
+// a vector; GROUP vectors of one sequence make a task. Where several tasks add to one sum (dB, dC; dA), each has
 // its own buffer, and these are added in a fixed order: the result does not depend on the number of threads. The
 // states are kept every CHUNK steps only; the backward pass redoes the steps between, BLOCK states of the N at a
 // time, in the nearest cache.
 #include "common.h"
 
-constexpr int64_t CHUNK = 32, GROUP = 8, BLOCK = 4;
+constexpr int64_t CHUNK = 32, GROUP = 128 / LANES, BLOCK = 4;
 
 struct Shape {
     int64_t batch, length, channels, state;

@@ -3,13 +3,13 @@
 //
 // Shapes: B batch, T length, H heads, P head_dim, G groups of heads that share B and C, N state size. x has rows
 // of H P numbers at a stride of its own; B and C share one as well, both groups of N one after another; all else
-// is contiguous. The P of a head lie in vectors of 16; some heads of one sequence make a task. What several tasks
+// is contiguous. The P of a head lie in vectors; some heads of one sequence make a task. What several tasks
 // add to (dB, dC) each writes apart, and it is added in a fixed order. The states are kept every CHUNK steps only.
 #include "common.h"
 
 namespace {
 
-constexpr int64_t CHUNK = 64, BLOCK = 4, TASK_VECTORS = 16;
+constexpr int64_t CHUNK = 64, BLOCK = 4, TASK_VECTORS = 256 / LANES;
 
 struct Shape {
     int64_t batch, length, heads, width, groups, state;

@@ -148,15 +148,11 @@ template <class Number> float log_sum(const Number *x, int64_t width, int64_t ne
     Vector most = Vector{} - INFINITY;
     columns(width, never, [&](int64_t first, int64_t end) {
         int64_t i = first;
-        for (; i + LANES <= end; i += LANES) {
-            const Vector v = load(x + i, LANES);
-            most = v > most ? v : most;
-        }
+        for (; i + LANES <= end; i += LANES) most = larger(load(x + i, LANES), most);
         const Vector rest = load(x + i, end - i);
         for (int64_t lane = 0; lane < end - i; lane++) most[lane] = std::max(most[lane], rest[lane]);
     });
-    float top = most[0];
-    for (int64_t lane = 1; lane < LANES; lane++) top = std::max(top, most[lane]);
+    const float top = largest(most);
     Vector sums = {};
     columns(width, never, [&](int64_t first, int64_t end) {
         int64_t i = first;
@@ -184,6 +180,8 @@ void softmax_slopes(const Number *x, int64_t width, int64_t never, int64_t targe
 }  // namespace
 
 extern "C" {
+
+const char *instruction_set() { return INSTRUCTION_SET; }
 
 // y = x / rms(x) * w, of rows. x and dx are bfloat16 if `x_half`, y and dy if `y_half`; w is float32.
 void norm_forward(int64_t rows, int64_t width, int64_t threads, int64_t x_half, int64_t y_half, double eps,

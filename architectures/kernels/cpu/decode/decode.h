@@ -35,67 +35,19 @@ struct Product {
     int64_t to_stride, rows;
 };
 
-static inline Vector whole(const float *from) {
-    Vector lanes;
-    std::memcpy(&lanes, from, sizeof(lanes));
-    return lanes;
-}
-
-// The sum of the lanes, by halves.
-static inline float folded(Vector lanes) {
-    typedef float Half __attribute__((vector_size(2 * LANES)));
-    typedef float Quarter __attribute__((vector_size(LANES)));
-    Half h[2];
-    std::memcpy(h, &lanes, sizeof(lanes));
-    const Half half = h[0] + h[1];
-    Quarter q[2];
-    std::memcpy(q, &half, sizeof(half));
-    const Quarter quarter = q[0] + q[1];
-    return (quarter[0] + quarter[2]) + (quarter[1] + quarter[3]);
-}
-
-#ifdef __clang__
-#define SHUFFLED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define SHUFFLED(a, b, ...) __builtin_shuffle(a, b, Integers{__VA_ARGS__})
-#endif
-
-// `folded` of up to 16 vectors at once, to the same bits: each step adds the halves of two vectors' parts. The sum of
-// vector m is stored in lane 4 (m % 4) + m / 4.
-template <int COUNT> static inline Vector folded_together(const Vector *from) {
-    Vector v[LANES];
-    for (int m = 0; m < LANES; m++) v[m] = m < COUNT ? from[m] : Vector{};
-    for (int m = 0; m < 8; m++) {
-        const Vector a = v[2 * m], b = v[2 * m + 1];
-        v[m] = SHUFFLED(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
-               SHUFFLED(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-    }
-    for (int m = 0; m < 4; m++) {
-        const Vector a = v[2 * m], b = v[2 * m + 1];
-        v[m] = SHUFFLED(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
-               SHUFFLED(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-    }
-    for (int m = 0; m < 2; m++) {
-        const Vector a = v[2 * m], b = v[2 * m + 1];
-        v[m] = SHUFFLED(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
-               SHUFFLED(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-    }
-    return SHUFFLED(v[0], v[1], 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30) +
-           SHUFFLED(v[0], v[1], 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31);
-}
-
 // R rows of a matrix times N vectors.
 template <int R, int N>
 static inline void tile(const float *w, int64_t w_stride, int64_t inputs, const float *x, int64_t x_stride, float *y,
                         int64_t y_stride) {
-    Vector sum[R * N] = {}, v[N];
+    constexpr int ROOM = (R * N + LANES - 1) / LANES * LANES;  // whole squares of lanes
+    Vector sum[ROOM] = {}, v[N];
     int64_t i = 0;
     for (; i + LANES <= inputs; i += LANES) {
-        for (int n = 0; n < N; n++) v[n] = whole(x + n * x_stride + i);
+        for (int n = 0; n < N; n++) v[n] = load(x + n * x_stride + i);
         for (int r = 0; r < R; r++) {
             const float *from = w + r * w_stride + i;
             __builtin_prefetch(from + R * w_stride);  // the next tile; beyond the matrix it does no harm
-            const Vector row = whole(from);
+            const Vector row = load(from);
             for (int n = 0; n < N; n++) sum[r * N + n] += row * v[n];
         }
     }
@@ -106,10 +58,11 @@ static inline void tile(const float *w, int64_t w_stride, int64_t inputs, const 
             for (int n = 0; n < N; n++) sum[r * N + n] += row * v[n];
         }
     }
-    float sums[LANES];
-    store(sums, folded_together<R * N>(sum), LANES);
+    float sums[ROOM];
+#pragma GCC unroll 4
+    for (int first = 0; first < R * N; first += LANES) store(sums + first, totals(sum + first));
     for (int r = 0; r < R; r++)
-        for (int n = 0; n < N; n++) y[n * y_stride + r] = sums[4 * ((r * N + n) % 4) + (r * N + n) / 4];
+        for (int n = 0; n < N; n++) y[n * y_stride + r] = sums[r * N + n];
 }
 
 // Some rows of a matrix times N vectors; what comes next is fetched meanwhile.
@@ -125,8 +78,9 @@ static inline void tiles(const float *w, int64_t w_stride, int64_t outputs, int6
 static inline void times(const float *w, int64_t w_stride, int64_t outputs, int64_t inputs, int64_t rows,
                          const float *x, int64_t x_stride, float *y, int64_t y_stride) {
     typedef void (*Tiles)(const float *, int64_t, int64_t, int64_t, const float *, int64_t, float *, int64_t);
-    static constexpr Tiles OF[] = {tiles<8, 1>, tiles<4, 2>, tiles<4, 3>, tiles<4, 4>,
-                                   tiles<2, 5>, tiles<2, 6>, tiles<2, 7>, tiles<2, 8>};
+    constexpr int TWICE = REGISTERS / 16;  // as many rows where there are twice as many registers
+    static constexpr Tiles OF[] = {tiles<8, 1>,         tiles<4, 2>,     tiles<2 * TWICE, 3>, tiles<2 * TWICE, 4>,
+                                   tiles<TWICE, 5>, tiles<TWICE, 6>, tiles<TWICE, 7>,     tiles<TWICE, 8>};
     for (int64_t n = 0; n < rows; n += 8)
         OF[std::min<int64_t>(8, rows - n) - 1](w, w_stride, outputs, inputs, x + n * x_stride, x_stride, y + n * y_stride,
                                                y_stride);
@@ -171,7 +125,7 @@ static inline void normalise(const Norm &norm, int64_t width, const float *from,
     float mean = 0;
     if (norm.kind == 2) {
         for (int64_t i = 0; i < width; i += LANES) sum += load(from + i, width - i);
-        mean = folded(sum) / width;
+        mean = total(sum) / width;
         sum = Vector{};
     }
     for (int64_t i = 0; i < width; i++) to[i] = from[i] - mean;
@@ -179,7 +133,7 @@ static inline void normalise(const Norm &norm, int64_t width, const float *from,
         const Vector x = load(to + i, width - i);
         sum += x * x;
     }
-    const float scale = 1.0 / std::sqrt(double(folded(sum)) / width + norm.eps);
+    const float scale = 1.0 / std::sqrt(double(total(sum)) / width + norm.eps);
     for (int64_t i = 0; i < width; i++) {
         const float x = to[i] * scale * (norm.weight ? norm.weight[i] : 1.0f);
         to[i] = x + (norm.bias ? norm.bias[i] : 0.0f);

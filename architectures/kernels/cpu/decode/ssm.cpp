@@ -56,7 +56,7 @@ float advance(int64_t N, float *s, const float *B, const float *C, float input, 
         store(s + n, next, N - n);
         sum += next * load(C + n, N - n);
     }
-    return folded(sum);
+    return total(sum);
 }
 
 }  // namespace

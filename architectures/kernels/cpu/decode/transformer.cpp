@@ -50,25 +50,18 @@ void turn(const Attention &a, int64_t position, float *head) {
 void softmax(float *scores, int64_t count) {
     const float lowest = -INFINITY;
     for (int64_t s = count; s % LANES; s++) scores[s] = lowest;
-    Vector top = Vector{} + lowest;
-    for (int64_t s = 0; s < count; s += LANES) {
-        const Vector x = whole(scores + s);
-        top = x > top ? x : top;
-    }
-    float largest = top[0];
-    for (int64_t lane = 1; lane < LANES; lane++) largest = std::max(largest, top[lane]);
-    if (largest == lowest) {
-        std::fill(scores, scores + count, 0.0f);
-        return;
-    }
+    Vector most = Vector{} + lowest;
+    for (int64_t s = 0; s < count; s += LANES) most = larger(load(scores + s), most);
+    const float top = largest(most);
+    if (top == lowest) return std::fill(scores, scores + count, 0.0f);
     Vector sum = {};
     for (int64_t s = 0; s < count; s += LANES) {
-        const Vector e = exponential(whole(scores + s) - largest);
+        const Vector e = exponential(load(scores + s) - top);
         store(scores + s, e, LANES);
         sum += e;
     }
-    const float scale = 1.0f / folded(sum);
-    for (int64_t s = 0; s < count; s += LANES) store(scores + s, whole(scores + s) * scale, LANES);
+    const float scale = 1.0f / total(sum);
+    for (int64_t s = 0; s < count; s += LANES) store(scores + s, load(scores + s) * scale, LANES);
 }
 
 // The sum of `count` values times their weights.
@@ -80,7 +73,7 @@ void weigh(const float *weights, const float *values, int64_t stride, int64_t co
         for (int64_t s = 0; s < count; s++) {
             const float *v = values + s * stride + first;
             if (here == WIDE)
-                for (int64_t i = 0; i < 4; i++) sum[i] += weights[s] * whole(v + i * LANES);
+                for (int64_t i = 0; i < 4; i++) sum[i] += weights[s] * load(v + i * LANES);
             else
                 for (int64_t i = 0; i * LANES < here; i++) sum[i] += weights[s] * load(v + i * LANES, here - i * LANES);
         }

@@ -10,7 +10,7 @@ from architectures.kernels.cpu import build
 from architectures.kernels.cpu.attention_ops import cpp_attention, seen_keys
 from architectures.layers.attention.functional import Scores, attention_mask, reference
 
-TOLERANCE = {torch.float32: 3e-6, torch.bfloat16: 2e-2}
+TOLERANCE = {torch.float32: 5e-6, torch.bfloat16: 2e-2}
 SCALE = 0.3
 MASKS = ("none", "causal", "window", "documents", "padding", "holes")
 pytestmark = pytest.mark.skipif(bool(build.problem()), reason=build.problem())

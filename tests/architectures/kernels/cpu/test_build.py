@@ -31,7 +31,8 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     """One source that compiles at once; it has the names that are looked up."""
     folder = tmp_path / "sources"
     folder.mkdir()
-    text = 'extern "C" { long scan_starts() { return 1; } long ssd_starts() { return 2; } }'
+    text = "long scan_starts() { return 1; } long ssd_starts() { return 2; } void instruction_set() {}"
+    text = f'extern "C" {{ {text} }}'
     (folder / "one.cpp").write_text(text)
     monkeypatch.setattr(build, "__file__", str(folder / "build.py"))
 
