@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
-import difflib
 import inspect
 import io
 import os
@@ -23,7 +22,10 @@ from typing import Any, NoReturn, TypeVar
 
 import pandas as pd
 
+from architectures.nearest_name import nearest_name
+from experiments.config.command_line import refuse_other_words_of_keys
 from experiments.runtime.streams import guard_streams
+from experiments.runtime.synonyms import SYNONYMS
 
 Config = TypeVar("Config")
 Found = TypeVar("Found")
@@ -61,14 +63,15 @@ def read_arguments(arguments: Sequence[str], config: type[Config], description: 
     parser.add_argument("settings", nargs="*", metavar="key=value", help=argparse.SUPPRESS)
     for flag, name in flags.items():
         parser.add_argument(flag, dest=name, action="store_true", help=argparse.SUPPRESS)
-    parsed, unknown = parser.parse_known_intermixed_args(list(arguments))
+    keys = [name for name in known if name not in flags.values()]
+    refuse_other_words_of_keys(arguments, keys, [*flags, "--help", "-h"])
+    parsed = parser.parse_intermixed_args(list(arguments))
     values: dict[str, Any] = {name: True for name in flags.values() if getattr(parsed, name)}
-    for word in [*parsed.settings, *unknown]:
-        key, equals, value = word.partition("=")
-        if key not in known or not equals:
-            keys = [name for name in known if name not in flags.values()]
-            near = difflib.get_close_matches(key, [*keys, *flags], n=1)
-            hint = f"did you mean '{near[0]}{'=' * (near[0] in keys)}'? " if near else ""
+    for word in parsed.settings:
+        key, _, value = word.partition("=")
+        if key not in known:
+            close = nearest_name(key, known, SYNONYMS)
+            hint = f"did you mean '{close}='? " if close else ""
             raise ValueError(f"'{word}': {hint}the keys are {', '.join([*keys, *flags])}")
         values[key] = _typed(known[key], value)
     return config(**values)

@@ -91,7 +91,7 @@ def main() -> None:
         sys.stderr.write(f"{_help()}\n")
         sys.exit(ConfigError.exit_code)
     elif name not in MODULES:
-        sys.stderr.write(f"error: '{name}' is no command{nearest(name, MODULES)}\n")
+        sys.stderr.write(f"error: '{name}' is no command{nearest(name, [*MODULES, '--help', '--version'])}\n")
         sys.exit(ConfigError.exit_code)
     else:
         del sys.argv[1]

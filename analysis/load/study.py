@@ -44,7 +44,6 @@ rest is text (None where the record has none).
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from pathlib import Path
@@ -58,6 +57,7 @@ from analysis.load.arm_names import arm_names
 from analysis.load.cache import CURVE, read_runs
 from analysis.load.joined_studies import join_studies
 from analysis.load.run_record import NUMBERS
+from architectures.nearest_name import nearest_name
 from experiments.config.folder import CONF
 from experiments.runtime.errors import nearest, nearest_folder
 
@@ -101,8 +101,8 @@ def _load_one(runs: Path, study: str) -> pd.DataFrame:
     frame = pd.DataFrame(list(rows))
     for name in frame["against"].dropna().unique():
         if name not in NUMBERS:
-            near = difflib.get_close_matches(name, NUMBERS, n=1)
-            hint = f"did you mean '{near[0]}'? " if near else ""
+            near = nearest_name(name, NUMBERS)
+            hint = f"did you mean '{near}'? " if near else ""
             raise ValueError(f"study.against={name}: {hint}the numbers are {', '.join(NUMBERS)}")
     # A killed run has not said what it was; another seed of its cell has.
     for column in ("backbone", "objective", "task", "scale"):
@@ -153,7 +153,7 @@ def run_names(runs: Path, study: str) -> list[str]:
     root = runs / study
     if not root.is_dir():
         studies = sorted(p.name for p in runs.iterdir() if p.is_dir()) if runs.is_dir() else []
-        near = difflib.get_close_matches(study, studies, n=1)
+        near = nearest_name(study, studies)
         there = f"studies there: {', '.join(studies)}" if studies else "there are none yet"
         if not runs.is_dir():
             there = f"there is no such folder{nearest_folder(runs)}"
@@ -166,14 +166,14 @@ def run_names(runs: Path, study: str) -> list[str]:
         if entry.name[:1] == "s" and entry.name[1:].isdecimal() and entry.is_dir()
     ]
     if not names:
-        raise ValueError(f"study={study} has no runs in {root}/: {_remedy(study, [])}")
+        raise ValueError(f"study={study} has no runs in {root}/: {_remedy(study, None)}")
     return names
 
 
-def _remedy(study: str, near: list[str]) -> str:
+def _remedy(study: str, near: str | None) -> str:
     """Return how to get the runs of a study; of one that nobody wrote, the nearest (``near``, if any)."""
     files = (path.relative_to(CONF / "study").with_suffix("") for path in (CONF / "study").rglob("*.yaml"))
     known = {path.name: path.as_posix() for path in files if path.parts[0] != "parts"}
     if study in known:
         return f"run it first: python -m experiments.train study={known[study]}"
-    return f"nor is there a conf/study/{study}.yaml to run{nearest(study, near or known)}"
+    return f"nor is there a conf/study/{study}.yaml to run{nearest(study, [near] if near else known)}"

@@ -7,10 +7,11 @@ layer. The pattern repeats over the layers of a stack.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import re
 from collections.abc import Sequence
+
+from architectures.nearest_name import nearest_name
 
 ITEM = re.compile(r"(?P<name>[a-z]\w*(?:\+[a-z]\w*)*)(?:\*(?P<count>[1-9]\d*))?")
 
@@ -61,8 +62,8 @@ def check_pattern(key: str, pattern: Sequence[str], types: Sequence[str], *, par
         names = found["name"].split("+") if found else [item]
         for name in names:
             if name not in types:
-                close = difflib.get_close_matches(name, types, n=1)
-                guess = f"; did you mean {close[0]!r}?" if close else ""
+                close = nearest_name(name, types)
+                guess = f"; did you mean {close!r}?" if close else ""
                 raise ValueError(
                     f"{key}: {name!r} is not one of {', '.join(types)}{guess} "
                     f"({types[0]}*3 stands for three such layers)"

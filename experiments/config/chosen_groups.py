@@ -7,10 +7,12 @@ train with the defaults of its dataclass.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.folder import CONF
@@ -30,6 +32,7 @@ def check_words(cfg: DictConfig, hydra: Any, words: Sequence[str]) -> None:
         words: what was typed.
     """
     _refuse_deletions(words)
+    _refuse_study_without_runs(hydra, words)
     _refuse_other_axes(cfg, words)
     check_chosen_groups(cfg, hydra, words)
 
@@ -46,6 +49,41 @@ def _refuse_deletions(words: Sequence[str]) -> None:
         else:
             remedy = f"set another value, {key}=VALUE (null where there may be none)"
         raise ConfigError(f"~{key}: cannot be deleted, a default would silently take its place; {remedy}")
+
+
+def _refuse_study_without_runs(hydra: Any, words: Sequence[str]) -> None:
+    """Refuse to train the default backbone because a study has no sweep, or does not ask to run it."""
+    study = OmegaConf.select(hydra, "runtime.choices.study")
+    asked = any(word.startswith("hydra.mode=") for word in sys.argv)  # Hydra adds it to its own list
+    if study in (None, "single") or hydra.mode == RunMode.MULTIRUN or asked:
+        return
+    if params := OmegaConf.select(hydra, "sweeper.params"):
+        raise ConfigError(
+            f"study={study}: its sweep ({', '.join(params)}) is not run: add mode: MULTIRUN to hydra: in its "
+            "YAML, or -m to the command"
+        )
+    chosen = any(word.startswith(("backbone=", "init_from=", "continue_from=")) for word in words)
+    if not chosen and not _chooses_backbone(hydra, study):
+        raise ConfigError(
+            f"study={study}: it has no runs: its YAML has neither hydra.sweeper.params nor a backbone; add "
+            "one of them, or choose a backbone here: backbone=NAME"
+        )
+
+
+def _chooses_backbone(hydra: DictConfig, study: str) -> bool:
+    """Return True if the YAML of a study, or of one that it extends, names or defines a backbone."""
+    path = _yaml_file(hydra, "study", study)
+    if path is None:
+        return True
+    tree = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(tree, dict)
+    defaults = tree.get("defaults", [])
+    bases = [each for each in defaults if isinstance(each, str) and each != "_self_"]
+    return (
+        "_target_" in (tree.get("backbone") or {})
+        or any("/backbone" in key for each in defaults if isinstance(each, dict) for key in each)
+        or any(_chooses_backbone(hydra, base) for base in bases)
+    )
 
 
 def _refuse_other_axes(cfg: DictConfig, words: Sequence[str]) -> None:

@@ -22,17 +22,19 @@ from hydra import version
 from hydra._internal.utils import _run_hydra, get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import RunMode
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 import experiments.config.schema  # noqa: F401  # registers the sections that the YAML files extend
 from experiments.config.chosen_groups import check_words
+from experiments.config.command_line import refuse_no_words
 from experiments.config.folder import CONF
 from experiments.config.handed_on import HandedOn
-from experiments.config.messages import explain, refuse_unreadable
+from experiments.config.messages import explain, refuse_other_words_of, refuse_unreadable, unmatched
 from experiments.runtime.errors import ConfigError, Preempted, RunError
 from experiments.runtime.preemption import UNSAVED
 from experiments.runtime.rank import process_rank
@@ -68,19 +70,22 @@ def start(
     try:
         try:
             refuse_unreadable(sys.argv[1:])
+            refuse_other_words_of(sys.argv[1:], config_name)
+            if config_name == "config":
+                refuse_no_words(sys.argv[1:])
             with sweep.checked():
                 _run(one_job, config_name)
         finally:
             if sweep.config is not None and ended is not None:
                 ended(sweep.config)
         if sweep.refused:
-            raise ConfigError(sweep.refused[0])
+            raise ConfigError
     except _CommandError as error:
         _fail(str(error), error.exit_code)
     except RunError as error:
         if sweep.config is None:  # no cell has begun
             _fail(str(error), error.exit_code)
-        _fail(f"at least one cell failed, first: {error}", error.exit_code)
+        _fail("at least one cell failed, for the reason printed above", error.exit_code)
     except (HydraException, OmegaConfBaseException) as error:
         _fail(explain(error, config_name), 2)
     except KeyboardInterrupt:  # in a sweep over processes; a run by itself saves and says so
@@ -114,18 +119,23 @@ class _Sweep:
         self.config_name, self.handler = config_name, handler
         self.config: DictConfig | None = None
         """Configuration of the sweep, once it has begun."""
-        self.refused: list[str] = []
-        """Reason of each cell that was left out."""
+        self.refused = False
+        """Whether cells were left out."""
 
     @contextmanager
     def checked(self) -> Iterator[None]:
-        """Stand in for Hydra's own check, which ends the sweep at the first cell that does not compose."""
-        own = Sweeper.validate_batch_is_legal
+        """Stand in for Hydra's own check, which ends the sweep at the first cell that does not compose.
+
+        And for its report of a job that failed, which prints the overrides again, with secrets in them.
+        """
+        own, value = Sweeper.validate_batch_is_legal, JobReturn.return_value
         Sweeper.validate_batch_is_legal = lambda sweeper, batch: self._check(sweeper, batch)  # type: ignore
+        JobReturn.return_value = property(_value_of, value.fset)  # type: ignore
         try:
             yield
         finally:
             Sweeper.validate_batch_is_legal = own  # type: ignore[method-assign]
+            JobReturn.return_value = value  # type: ignore[method-assign]
 
     def _check(self, sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
         """Take the cells that do not compose out of a batch. Raises the first reason where none does."""
@@ -134,6 +144,12 @@ class _Sweep:
         # Hydra's copy of the command line. Nobody reads it, and it would keep a secret given there.
         (Path(sweeper.config.hydra.sweep.dir) / "multirun.yaml").unlink(missing_ok=True)
         loader = sweeper.hydra_context.config_loader
+        params = OmegaConf.to_container(sweeper.config.hydra.sweeper).get("params") or {}  # type: ignore
+        swept = [f"{key}={value}" for key, value in params.items()]
+        if (reason := unmatched([*swept, *sweeper.config.hydra.overrides.task], loader)) is not None:
+            raise _CommandError(reason)
+        if isinstance(batch, list) and not batch:
+            raise _CommandError("the sweep has no runs: one of its settings has no values")
         composed = HandedOn(sweeper)
         wrong: dict[int, Exception] = {}
         for place, words in enumerate(batch):
@@ -149,14 +165,21 @@ class _Sweep:
             first = next(iter(wrong.values()))
             raise _CommandError(str(first)) if isinstance(first, ConfigError) else first
         self.config = sweeper.config
+        self.refused |= bool(wrong)
         for place, mistake in wrong.items():
             reason = explain(mistake, self.config_name)
-            self.refused.append(reason)
             sys.stderr.write(redact(f"error: {' '.join(batch[place])}: {reason}\n"))
             if self.handler is not None:
                 self.handler(sweeper.config, batch[place], reason)
         if wrong and isinstance(batch, list):
             batch[:] = [words for place, words in enumerate(batch) if place not in wrong]
+
+
+def _value_of(job: JobReturn) -> object:
+    """Return what a job returned, or raise what it raised."""
+    if job.status == JobStatus.FAILED:
+        raise job._return_value
+    return job._return_value
 
 
 def _run_job(function: Function | str, cfg: DictConfig) -> object:

@@ -2,68 +2,27 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import sys
 from collections.abc import Iterator, Sequence
 
 import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from architectures.nearest_name import nearest_name
+from experiments.config.command_line import refuse_other_words
 from experiments.config.folder import CONF
 from experiments.config.legacy import renamed_key, renamed_option
 from experiments.config.structured import whole_number_hint
 from experiments.runtime.errors import ConfigError, nearest
-
-SYNONYMS = {
-    name: ours
-    for ours, names in {
-        "backbone": "model arch architecture model_name network",
-        "backbone.attention.num_heads": "n_head n_heads num_heads nhead num_attention_heads heads",
-        "backbone.block.dropout": "dropout resid_pdrop hidden_dropout_prob",
-        "backbone.d_ff": "intermediate_size ffn_dim dim_feedforward n_inner",
-        "backbone.d_model": "n_embd n_embed hidden_size dim embed_dim hidden_dim embedding_dim model_dim",
-        "budget.batch_size": "batch_size bsz bs train_batch_size per_device_train_batch_size "
-        "global_batch_size",
-        "budget.micro_batch_size": "gradient_accumulation_steps grad_accum accumulate_grad_batches "
-        "gradient_accumulation accum_steps",
-        "budget.tokens": "epochs num_epochs max_epochs num_train_epochs n_epochs max_steps steps num_steps "
-        "max_iters iters iterations total_steps train_steps num_training_steps tokens",
-        "continue_from": "resume resume_from resume_from_checkpoint",
-        "device": "gpus gpu cuda accelerator devices",
-        "device.precision": "precision dtype bf16 fp16 amp mixed_precision torch_dtype",
-        "init_from": "checkpoint ckpt ckpt_path pretrained load_from model_name_or_path from_pretrained",
-        "objective": "loss loss_fn criterion",
-        "optimizer": "optim opt",
-        "optimizer.betas": "beta1 beta2 adam_beta1 adam_beta2 betas",
-        "optimizer.clip_norm": "grad_clip max_grad_norm gradient_clip_val gradient_clipping clip_grad_norm",
-        "optimizer.eps": "adam_epsilon epsilon",
-        "optimizer.learning_rate": "lr learning_rate max_lr peak_lr base_lr",
-        "optimizer.min_lr_ratio": "min_lr lr_min",
-        "optimizer.schedule": "scheduler lr_scheduler lr_scheduler_type lr_schedule decay",
-        "optimizer.warmup_fraction": "warmup warmup_steps warmup_ratio num_warmup_steps warmup_iters",
-        "optimizer.weight_decay": "wd weight_decay",
-        "runs": "output_dir out_dir outdir save_dir log_dir logdir workdir default_root_dir",
-        "scale": "size model_size",
-        "scale.depth": "n_layer n_layers num_layers num_hidden_layers depth layers",
-        "seed": "random_seed manual_seed rng_seed seeds",
-        "study.name": "name run_name experiment exp_name experiment_name",
-        "task": "data dataset dataset_name corpus data_path",
-        "task.sequence_length": "seq_len seqlen seq_length max_length max_len max_seq_len max_seq_length "
-        "block_size context_length ctx_len n_ctx n_positions max_position_embeddings",
-        "task.tokenizer.kind": "tokenizer tokenizer_name",
-        "task.tokenizer.vocab_size": "vocab_size n_vocab",
-        "tracking": "wandb logger report_to",
-        "tracking.project": "project wandb_project project_name",
-        "trainer.checkpoint_every": "save_every save_steps save_interval checkpoint_interval",
-        "trainer.compile": "compile torch_compile",
-        "trainer.evaluate_every": "eval_every eval_interval eval_steps val_check_interval evaluation_steps",
-        "trainer.log_every": "log_interval logging_steps log_steps log_every_n_steps print_every",
-    }.items()
-    for name in names.split()
-}  # fmt: skip
-"""Usual names of other programs, and ours."""
+from experiments.runtime.synonyms import KEYS, SYNONYMS
 
 MEANINGS = {
     "budget.tokens": "training tokens in all: steps x sequences x their length",
@@ -109,15 +68,17 @@ def explain(error: Exception, config_name: str = "config") -> str:
     while chain[-1].__cause__ is not None:
         chain.append(chain[-1].__cause__)
     text = "\n".join(str(e) for e in chain)
-    if found := re.search(r"Could not find '([\w/]+)/([^']+)'", text):
+    if found := re.search(r"Could not find '([\w/]+)/([^']*)'", text):
         return _unknown_option(found[1], found[2], text)
     if found := re.search(r"Could not override '([^']+)'", text):
         return _unknown_key(found[1], config_name)
+    if found := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '([^']+)'", text):
+        return f"{found[1]}: several values are the runs of a sweep: add -m; a list is written in brackets"
     if isinstance(error, OverrideParseException) and "=" in error.override:
         return _no_word(error)
     if isinstance(chain[-1], OmegaConfBaseException):  # names key, value and type
         said = str(chain[-1]).splitlines()[0]
-        wrong = re.search(r"Value '([^']*)'.* converted to Integer", said)
+        wrong = re.search(r"Value '(.*)' of.* converted to Integer", said)
         key = chain[-1].full_key or ""
         return f"{key}: {said}{whole_number_hint(key, wrong[1]) if wrong else ''}"
     return " ".join(line.strip() for line in str(error).strip().splitlines() if line.strip())
@@ -133,13 +94,31 @@ def _no_word(error: OverrideParseException) -> str:
     return f"{said}; to give the value as text, quote it twice: '{key}=\"{value}\"'"
 
 
+def unmatched(words: Sequence[str], loader: ConfigLoader) -> str | None:
+    """Return what is wrong with a glob of a sweep one of whose patterns matches no YAML file; else None."""
+    globs = [word for word in words if re.search(r"=\s*glob\(", word)]
+    for override in OverridesParser.create(config_loader=loader).parse_overrides(globs):
+        glob, group = override.value(), override.key_or_group
+        assert isinstance(glob, Glob)
+        names = loader.get_group_options(group)
+        for pattern in (*glob.include, *glob.exclude):
+            if not fnmatch.filter(names, pattern):
+                hint = nearest(pattern, names)
+                return f"{override.input_line}: '{pattern}' matches no YAML file of {group}{hint}"
+    return None
+
+
 def _unknown_option(group: str, option: str, text: str) -> str:
     listed = text.split(f"options in '{group}':", 1)[-1].splitlines()
-    options = [line.strip() for line in listed if re.fullmatch(r"\s*[\w.-]+\s*", line)]
+    options = {line.strip() for line in listed if re.fullmatch(r"\s*[\w.-]+\s*", line)}
     if (now := renamed_option(group, option)) is not None:
         return f"{group}={option} is now {group}={now}"
     if (extra := EXTRAS.get((group, option))) is not None:
         return f"{group}={option}: its package is not installed: pip install 'archbench[{extra}]'"
+    if not option:
+        return f"{group}= is empty{nearest('', options)}"
+    files = (path.relative_to(CONF / group) for path in (CONF / group).rglob("*.yaml"))
+    options |= {path.with_suffix("").as_posix() for path in files if path.parts[0] != "parts"}
     return f"{group}={option}: there is no conf/{group}/{option}.yaml{nearest(option, options)}"
 
 
@@ -150,15 +129,52 @@ def _unknown_key(key: str, config_name: str) -> str:
     beside = [str(name) for name in node] if isinstance(node, DictConfig) else []
     if (now := renamed_key(key, set(beside))) is not None:
         return f"{key} is now {now}"
+    meant = _keys_of_leaf(leaf, cfg)
+    if not meant and nearest_name(leaf, beside, SYNONYMS) is None:
+        leaves = {other.rpartition(".")[2] for other in _dotted(cfg)}
+        meant = _keys_of_leaf(nearest_name(leaf, leaves, SYNONYMS) or "", cfg)
+    if not meant:
+        return f"{key}: there is no such key{nearest(leaf, beside)}"
+    meaning = f" ({MEANINGS[meant[0]]})" if meant[0] in MEANINGS else ""
+    return f"{key}: there is no such key; did you mean {' or '.join(map(repr, meant[:4]))}?{meaning}"
+
+
+def _keys_of_leaf(leaf: str, cfg: DictConfig) -> list[str]:
+    """Return our dotted key for another program's name, else the dotted keys whose last part is ``leaf``."""
+    keys = sorted(_dotted(cfg))
+    ours = [key for key in keys if leaf.lower() in KEYS.get(key, ())]
+    return ours or [key for key in keys if key.rpartition(".")[2] == leaf]
+
+
+def refuse_other_words_of(words: Sequence[str], config_name: str) -> None:
+    """Refuse words of a command that Hydra reads which are neither KEY=VALUE nor an option of Hydra.
+
+    Raises ConfigError with what to write instead.
+    """
+    actions = get_args_parser()._option_string_actions
+    refuse_other_words(
+        words,
+        options=actions,
+        with_value=[name for name, action in actions.items() if action.nargs != 0],
+        key_named=lambda name: _key_named(name, _composed(config_name)),
+        key_of_value=lambda value: _key_of_value(value, _composed(config_name)),
+    )
+
+
+def _key_named(name: str, cfg: DictConfig) -> str | None:
     keys = set(_dotted(cfg))
-    ours = SYNONYMS.get(leaf)
-    if ours in keys:
-        meaning = f" ({MEANINGS[ours]})" if ours in MEANINGS else ""
-        return f"{key}: there is no such key; did you mean '{ours}'?{meaning}"
-    same = sorted(other for other in keys if other.rpartition(".")[2] == leaf)
-    if same:
-        return f"{key}: there is no such key; did you mean {' or '.join(map(repr, same[:4]))}?"
-    return f"{key}: there is no such key{nearest(leaf, beside)}"
+    if name in keys:
+        return name
+    meant = _keys_of_leaf(name.rpartition(".")[2], cfg)
+    return meant[0] if meant else nearest_name(name, [key for key in keys if "." not in key], SYNONYMS)
+
+
+def _key_of_value(value: str, cfg: DictConfig) -> str | None:
+    """Return ``run`` where a command takes a run folder; else the group that has a YAML file of this name."""
+    if "run" in list(cfg):  # a key without a value is not "in" it
+        return "run"
+    groups = [str(key) for key in cfg if (CONF / str(key) / f"{value}.yaml").is_file()]
+    return groups[0] if groups else None
 
 
 def _composed(config_name: str) -> DictConfig:

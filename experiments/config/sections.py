@@ -30,6 +30,7 @@ from experiments.config.size_target import with_target, with_tokens
 from experiments.config.structured import check_file_name, first_line, typed
 from experiments.config.tracking import TrackingConfig
 from experiments.runtime.errors import ConfigError, nearest
+from experiments.runtime.secrets import refuse_secret
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +91,7 @@ def parse_sections(tree: dict[str, Any]) -> Sections:
     check_file_name("study.name", study)
     if not str(tree["runs"]).strip():
         raise ConfigError(f"runs={str(tree['runs'])!r} must name a folder: '.' is the one you are in")
+    refuse_secret("runs", str(tree["runs"]))
     return Sections(
         names=names,
         scale=typed(ScaleConfig, tree["scale"], "scale"),

@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
+from experiments.config.command_line import refuse_other_words_of_keys
 from experiments.config.legacy import renamed_key, renamed_pattern, upgrade_target
 from experiments.runtime.errors import ConfigError, nearest
-from experiments.runtime.secrets import redact
+from experiments.runtime.secrets import refuse_secret
 
 T = TypeVar("T")
 
@@ -36,10 +37,7 @@ LONGEST_NAME = 100
 
 def check_file_name(key: str, value: str) -> None:
     """Names become folders, and must not lead out of theirs."""
-    if redact(value) != value:
-        raise ConfigError(
-            f"{key} looks like a secret, and names a folder that others can read: choose another name"
-        )
+    refuse_secret(key, value)
     if len(value) > LONGEST_NAME:
         raise ConfigError(
             f"{key} has {len(value)} characters and names a folder: at most {LONGEST_NAME} characters"
@@ -96,13 +94,13 @@ def typed_words(cls: type[T], words: Sequence[str]) -> T:
 
     Values are taken as they stand, so that a study may be called 1e3, and no bracket needs a partner.
     """
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    refuse_other_words_of_keys(words, names)
     values: dict[str, str | None] = {}
     for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not value:
-            names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-            hint = nearest(key, names) if key not in names else ""
-            raise ConfigError(f"'{word}': write KEY=VALUE{hint}")
+        key, _, value = word.partition("=")
+        if not value:
+            raise ConfigError(f"'{word}': write KEY=VALUE{nearest(key, names) if key not in names else ''}")
         if values.get(key, value) != value:
             raise ConfigError(f"{key} is given twice, as {values[key]} and as {value}: leave one out")
         values[key] = None if value == "null" else value
@@ -110,7 +108,14 @@ def typed_words(cls: type[T], words: Sequence[str]) -> T:
 
 
 def whole_number_hint(key: str, text: str) -> str:
-    """Return what to write where an integer was given as 1e6 or 1M; empty where it is neither."""
+    """Return what to write where an integer was given as 1e6, 1M, 0-4 or [0, 1]; empty where it is none."""
+    interval = re.fullmatch(r"(\d{1,9})(?:-|:|\.\.)(\d{1,9})", text)
+    if interval and (first := int(interval[1])) < (last := int(interval[2])):
+        if last - first < 10:
+            return f"; for a run of each write -m {key}={','.join(map(str, range(first, last + 1)))}"
+        return f"; for a run of each write -m '{key}=range({first},{last + 1})'"
+    if several := re.fullmatch(r"\[?\s*(\d+(?:\s*,\s*\d+)+)\s*\]?", text):
+        return f"; for a run of each write -m {key}={several[1].replace(' ', '')}"
     found = re.fullmatch(r"([\d.]+(?:e\+?\d+)?)([kKmMgGbB]?)", text)
     if found is None or found[1].count(".") > 1:
         return ""

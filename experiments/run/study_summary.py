@@ -14,14 +14,17 @@ SHOWN = 5
 
 
 def summary(study: Path) -> list[str]:
-    """Return the lines printed after a sweep: counts by status, reasons, the next command."""
+    """Return the lines printed after a sweep: counts by status, reasons, the next command.
+
+    Each sweep refuses a run anew and prints its reason, which is therefore left out here.
+    """
     counts: Counter[str] = Counter()
     reasons: dict[str, list[str]] = defaultdict(list)
     for folder in sorted(study.glob("*-*/s*")):
         status, message = _outcome(folder)
         counts[status] += 1
         if status != RunStatus.COMPLETE:
-            first = message.strip().partition("\n")[0]
+            first = "" if status == RunStatus.REFUSED else message.strip().partition("\n")[0]
             reasons[f"{status}: {first}" if first else status].append(f"{folder.parent.name} {folder.name}")
     order = {str(status): place for place, status in enumerate(RunStatus)}
     found = sorted(counts.items(), key=lambda item: order.get(item[0], len(order)))

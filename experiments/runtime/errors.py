@@ -7,10 +7,12 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 from collections.abc import Iterable
 from pathlib import Path
+
+from architectures.nearest_name import nearest_name
+from experiments.runtime.synonyms import SYNONYMS
 
 
 class RunError(Exception):
@@ -82,15 +84,14 @@ def nearest_folder(path: Path) -> str:
     missing = path.absolute()
     while not missing.parent.is_dir():
         missing = missing.parent
-    names = [entry.name for entry in missing.parent.iterdir() if entry.is_dir()]
-    close = difflib.get_close_matches(missing.name, names, n=1, cutoff=0.5)
-    return f"; did you mean '{close[0]}'?" if close else ""
+    folders = [entry.name for entry in missing.parent.iterdir() if entry.is_dir()]
+    close = nearest_name(missing.name, folders)
+    return f"; did you mean '{close}'?" if close else ""
 
 
 def nearest(name: str, options: Iterable[str]) -> str:
     """``; did you mean 'x'?`` if an option is close, else the list of options."""
     options = sorted(options)
-    close = difflib.get_close_matches(name, options, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean '{close[0]}'?"
+    if (close := nearest_name(name, options, SYNONYMS)) is not None:
+        return f"; did you mean '{close}'?"
     return f"; options: {', '.join(options)}" if options else ""

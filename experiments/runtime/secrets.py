@@ -11,6 +11,8 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.runtime.errors import ConfigError
+
 REDACTED = "<redacted>"
 _SECRET = (
     r"(?:api|access|private|ssh|aws|openai|signing|encryption)[_-]?key|secret|pass(?:w(?:or)?d|phrase)|pgpass"
@@ -30,13 +32,20 @@ _HASH_NAME = re.compile(
     r"(?:^|[_.-])(?:commit|revision|sha|hash|digest|fingerprint)(?:$|[_.-])", re.IGNORECASE
 )
 _OVERRIDE = re.compile(r"([\w.@/+~-]+)=(.*)", re.DOTALL)
-# Possessive (``++``), so that long text takes linear time.
+# Possessive (``++``), so that long text takes linear time. In words of a sweep, Hydra writes "\\=" for "=".
 _ASSIGNMENT = re.compile(
     rf"""(?<![\w.-])(?=[\w.-]*?(?:{_SECRET}|{_TOKEN}))([\w.-]++)"""
-    r"""(["']?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s,;&}\]]+)""",
+    r"""(["']?\s*\\?[=:]\s*)("[^"]*"|'[^']*'|[^\s,;&}\]]+)""",
     re.IGNORECASE,
 )
-_URL_USER = re.compile(r"(?<=://)[^/\s?#]+(?=@)")
+_URL_USER = re.compile(r"(?<=\w\w)(\\?:/+)[^/\s?#]+(?=@)")
+"""User and password of a URL, also of one that was a path, ``https:/me:password@host``."""
+_URL_QUERY = re.compile(
+    rf"([?&](?=[\w.-]{{0,60}}(?:{_SECRET}|{_TOKEN})|(?:[\w.-]{{0,60}}[_-])?(?:key|sig|signature|auth)\\?=)"
+    r"[\w.-]{1,80}\\?=)[^&\s#]+",
+    re.IGNORECASE,
+)
+"""Secret value in the query of a URL."""
 _SHAPES = (
     r"hf_(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{10,}",  # Hugging Face
     r"wandb_(?=[a-z_]*[A-Z0-9])\w{16,}",
@@ -101,19 +110,26 @@ def _redact_text(text: str, name: str, values: re.Pattern[str]) -> str:
     override = _OVERRIDE.fullmatch(text)
     if override and _is_secret(override[1], _number_or_text(override[2])):
         return f"{override[1]}={REDACTED}"  # to the end: the value may hold spaces and commas
-    text = _URL_USER.sub(REDACTED, values.sub(REDACTED, text))
-    text = _ASSIGNMENT.sub(_redact_assignment, text)
-    text = _KNOWN_KEY.sub(REDACTED, text)
+    text = _ASSIGNMENT.sub(_redact_assignment, _without(values, text))
     return text if _HASH_NAME.search(name) else _HEX_KEY.sub(_redact_hex, text)
 
 
 def without_known_secrets(text: str) -> str:
-    """Return text without the values of secret variables, and without tokens of a known shape."""
+    """Return text without values of secret variables, tokens of a known shape, and secrets of URLs."""
     return _without(_secret_values(), text)
 
 
 def _without(values: re.Pattern[str], text: str) -> str:
-    return _KNOWN_KEY.sub(REDACTED, values.sub(REDACTED, text))
+    text = _KNOWN_KEY.sub(REDACTED, values.sub(REDACTED, text))
+    return _URL_QUERY.sub(rf"\1{REDACTED}", _URL_USER.sub(rf"\1{REDACTED}", text))
+
+
+def refuse_secret(key: str, value: str) -> None:
+    """Raise ConfigError if a value that names a file or a folder looks like a secret: others can read it."""
+    if redact(value) != value:
+        raise ConfigError(
+            f"{key} looks like a secret, and names a file that others can see: choose another name"
+        )
 
 
 def _secret_values() -> re.Pattern[str]:

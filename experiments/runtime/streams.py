@@ -6,6 +6,7 @@ Whichever part of the program writes to them: a command's own lines, a library's
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable
 from typing import Any, TextIO, cast
@@ -18,8 +19,9 @@ def guard_streams() -> None:
 
     A reader that closes the pipe, such as ``head``, ends no command: what is printed after that is lost.
 
-    Only values that are surely secrets are removed: those of secret variables of the environment, and
-    tokens of a known shape. A text that a model generated, or the hash of a commit, is printed as it is.
+    Only values that are surely secrets are removed: those of secret variables of the environment, tokens of a
+    known shape, and user, password and keys of URLs. A text that a model generated, or the hash of a commit,
+    is printed as it is.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -27,18 +29,39 @@ def guard_streams() -> None:
             setattr(sys, name, cast(TextIO, _Guarded(stream)))
 
 
+_CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+_CONTROLS |= dict.fromkeys(
+    [*range(0x80, 0xA0), 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)], 0xFFFD
+)
+_STYLE = re.compile(r"(\r|\x1b\[[\d;?]*[A-HKhlm])")
+"""What Rich and progress bars write to a terminal: colours, and moves of the cursor."""
+
+
+def printable(text: str) -> str:
+    """Return text with control characters, but for line ends and tabs, as symbols that show them."""
+    return text.translate(_CONTROLS)
+
+
 class _Guarded:
-    """A text stream that removes secrets from each piece that is written to it, and outlives its reader."""
+    """A text stream that removes secrets from each piece that is written to it, and outlives its reader.
+
+    On a terminal no piece controls more than colours and the cursor.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
+        length = len(text)
         try:
-            self._stream.write(without_known_secrets(text))
+            text = without_known_secrets(text)
+            if self._stream.isatty():
+                pieces = _STYLE.split(text)
+                text = "".join(each if _STYLE.fullmatch(each) else printable(each) for each in pieces)
+            self._stream.write(text)
         except BrokenPipeError:
             self._lose()
-        return len(text)
+        return length
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:

@@ -37,8 +37,8 @@ def test_each_field_is_read_by_its_type() -> None:
     ("argument", "words"),
     [
         ("stduy=x", "'stduy=x': did you mean 'study='? the keys are study, samples, rate, --dry-run"),
-        ("study", "'study': did you mean 'study='?"),
-        ("--dry-rnu", "'--dry-rnu': did you mean '--dry-run'?"),
+        ("study", "'study': did you mean study=VALUE?"),
+        ("--dry-rnu", "--dry-rnu: there is no such option; did you mean --dry-run?"),
         ("dry_run=yes", "dry_run=yes is neither true nor false"),
         ("rate=fast", "rate=fast is no number: write for example rate=0.5"),
         ("samples=few", "samples=few is no whole number: write for example samples=100"),

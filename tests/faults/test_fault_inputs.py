@@ -14,7 +14,7 @@ import pytest
 from analysis.cli import csv_text
 from analysis.load.study import load_study
 from analysis.stats.run_costs import cost_rows
-from experiments.config.messages import SYNONYMS, _dotted, _unknown_key, explain
+from experiments.config.messages import _dotted, _unknown_key, explain
 from experiments.run.live_view import Planned, look
 from experiments.run.model_files import read_model_spec
 from experiments.run.refusal import refusals
@@ -25,6 +25,7 @@ from experiments.runtime.json_state import read_mark
 from experiments.runtime.preemption import stops_at_once
 from experiments.runtime.restarts import check_progress
 from experiments.runtime.run_lock import RunLock, writer
+from experiments.runtime.synonyms import KEYS
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.upload import MARK, upload
 from slurm.submission import StudyRun, submissions
@@ -179,14 +180,15 @@ def test_f41_a_run_that_no_machine_holds_or_ends_is_refused_unless_forced(
 
 @pytest.mark.parametrize("key", ["lr", "model", "epochs", "trainer.max_steps", "batch_size", "task.seq_len"])
 def test_f42_usual_names_of_other_programs_name_ours(key: str, record: Any) -> None:
-    assert f"did you mean '{SYNONYMS[key.rpartition('.')[2]]}'?" in _unknown_key(key, "config")
+    [ours] = [ours for ours, names in KEYS.items() if key.rpartition(".")[2] in names]
+    assert f"did you mean '{ours}'?" in _unknown_key(key, "config")
     record("F42", f"`{key}=`", 1, "our key named")
 
 
 def test_f42_every_synonym_names_a_key_that_there_is() -> None:
     keys = set(_dotted(commands.compose()))
-    assert set(SYNONYMS.values()) <= keys
-    assert not {name for name in SYNONYMS if name in keys and name != SYNONYMS[name]}
+    assert set(KEYS) <= keys
+    assert not {name for ours, names in KEYS.items() for name in names if name in keys and name != ours}
 
 
 def test_no_cell_of_a_table_is_a_formula() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
+
 import pytest
 from hydra.core.hydra_config import HydraConfig
 
@@ -26,6 +29,37 @@ def check(*words: str) -> None:
 def test_a_study_that_overrides_what_was_typed_is_in_the_way(typed: str, key: str) -> None:
     with pytest.raises(ConfigError, match=f"{typed}: study=compare is in the way.*{key}"):
         check("study=compare", typed)
+
+
+STUDIES = {
+    "none": "study: {name: mine}",
+    "unlaunched": "hydra: {sweeper: {params: {backbone: 'mamba,s4'}}}",
+    "launched": "hydra: {mode: MULTIRUN, sweeper: {params: {backbone: 'mamba,s4'}}}",
+    "chosen": "defaults: [{override /backbone: mamba}]",
+    "extended": "defaults: [chosen, _self_]",
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        ("study=none", "study=none: it has no runs"),
+        ("study=none backbone=mamba", None),
+        ("study=unlaunched", r"its sweep \(backbone\) is not run: add mode: MULTIRUN"),
+        ("study=launched", None),
+        ("study=chosen", None),
+        ("study=extended", None),
+        ("study=recipe/125m", None),
+    ],
+)
+def test_a_study_without_runs_does_not_train_the_default_backbone(
+    tmp_path: Path, words: str, refused: str | None
+) -> None:
+    (tmp_path / "study").mkdir()
+    for name, text in STUDIES.items():
+        (tmp_path / "study" / f"{name}.yaml").write_text(f"# @package _global_\n{text}\n")
+    with pytest.raises(ConfigError, match=refused) if refused else nullcontext():
+        check(f"hydra.searchpath=[{tmp_path}]", *words.split())
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,8 @@ def test_a_sweep_records_what_it_refuses_and_trains_the_others(tmp_path: Path) -
     assert "study mix: 1 complete, 2 refused" in ended.stdout
     assert f"python -m analysis.compare study=mix runs={tmp_path}" in ended.stdout
     assert "at least one cell failed" in ended.stderr
+    for reason in ("did you mean 'mamba'?", "needs a causal backbone"):
+        assert (ended.stdout + ended.stderr).count(reason) == 1
     for path in tmp_path.glob("mix/*/s3/result.json"):
         record = json.loads(path.read_text())
         assert record["status"] == "complete" or record["exit_code"] == 2
@@ -157,7 +159,7 @@ def test_the_summary_counts_and_explains(tmp_path: Path) -> None:
     lines = summary(study)
     assert lines[0] == "study mix: 1 complete, 1 diverged, 2 refused, 1 incomplete, 1 unreadable"
     assert "  a-recall-nano-1 s1: diverged: loss is nan" in lines
-    assert "  b-recall-nano-2 s0, b-recall-nano-2 s1: refused: no data" in lines
+    assert "  b-recall-nano-2 s0, b-recall-nano-2 s1: refused" in lines
     assert any(line.startswith("  c-recall-nano-3 s0: incomplete: ") for line in lines)
     assert any("d-recall-nano-4 s0: unreadable: " in line for line in lines)
     assert lines[-1] == f"to compare: python -m analysis.compare study=mix runs={tmp_path}"

@@ -81,7 +81,7 @@ MISTAKES = [
     ("scale.targets.total=5000", "scale.axis=flops is in the way", "add scale.axis=total"),
     ("names=null", "names=None", "must be a mapping"),
     ("tracking=null", "cannot be null", "choose one of its YAML files"),
-    ("foo", "'foo'", "missing EQUAL"),
+    ("foo", "'foo'", "KEY=VALUE"),
     # values that cannot be
     ("optimizer.learning_rate=-1", "learning_rate=-1.0", "must be positive"),
     ("optimizer.learning_rate=nan", "optimizer.learning_rate=nan", "finite"),
@@ -92,8 +92,19 @@ MISTAKES = [
     ("budget.micro_batch_size=0", "micro_batch_size=0", "must be positive, or null"),
     ("trainer.log_every=0", "log_every=0", "at least 1"),
     ("device.precision=fp16", "precision='fp16'", "did you mean 'bf16'?"),
-    ("device.name=gpu", "name='gpu'", "did you mean 'cpu'?"),
-    ("device.name=cuda:x", "name='cuda:x'", "did you mean 'cuda:1'?"),
+    ("device.name=gpu", "name='gpu'", "did you mean 'cuda'?"),
+    ("device.name=cuda:x", "name='cuda:x'", "did you mean 'cuda'?"),
+    ("seed=0,1,2", "seed=0,1,2", "add -m"),
+    ("seed=range(0,5)", "seed=range(0,5)", "add -m"),
+    ("seed=0-4", "'0-4'", "write -m seed=0,1,2,3,4"),
+    ("seed=0..40", "'0..40'", "write -m 'seed=range(0,41)'"),
+    ("seed=[0,1]", "[0, 1]", "write -m seed=0,1"),
+    # what would do nothing, or something that nobody asked for
+    ("--multirun backbone=glob(xyz*)", "'xyz*' matches no YAML file of backbone"),
+    ("--multirun backbone=glob([mamba,xyz])", "'xyz' matches no YAML file of backbone"),
+    ("--multirun backbone=glob(*,exclude=mambaa)", "'mambaa' matches", "did you mean 'mamba'?"),
+    ("--multirun seed=range(5,5)", "the sweep has no runs"),
+    ("study=", "study= is empty"),
     ("device.name=cuda:99", "name='cuda:99'", "CUDA devices; use device=cpu"),
     ("device.threads=0", "threads=0", "must lie in 1 to 256, or be null"),
     ("tracking.mode=on", "mode='on'", "off, online, offline"),
@@ -185,6 +196,16 @@ def test_a_mistake_is_said_in_one_line(finish, tmp_path: Path, mistake: tuple[st
         assert part in err
     assert "Traceback" not in err
     assert not list(tmp_path.rglob("*/s0")), "a run was begun"
+
+
+@pytest.mark.parametrize("words", [[], ["-m"]])
+def test_without_words_no_default_is_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train", *words])
+    with pytest.raises(SystemExit, match="2"):
+        start(train)
+    assert capsys.readouterr().err.startswith("error: no run is chosen")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")

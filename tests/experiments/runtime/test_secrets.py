@@ -46,7 +46,8 @@ def test_what_is_no_secret_stays() -> None:
         "overrides": ["task=recall", "tokens=10", f"revision={HEX}", "seed=0,1,2"],
         "path": f"/models/snapshots/{HEX}/config.json",
         "digest": HEX + HEX,
-        "url": "https://example.org/a?b=c",
+        "url": "https://example.org/a?b=c&keyword=d&tokens=5",
+        "paths": ["C:/a@2x/b", "a:/b", "host:8080/a@b", "https://example.org/@user/page"],
         "name": "hf_transformers and wandb_offline",
         "rate": 3e-4,
         "none": None,
@@ -78,6 +79,14 @@ def test_values_shaped_like_keys_go_under_any_name(secret: str) -> None:
         "https://example.org/?access_token=canary&x=1",
         "https://me:canary@example.org/data",
         "proxy=http://me:can@ry@example.org",
+        "/home/me/https:/me:canary@example.org/data",
+        "s3:///me:canary@bucket",
+        "https\\://me\\:canary@example.org",
+        "https\\://example.org/x?token\\=canary&a\\=1",
+        "hub.token\\=canary x",
+        "https://example.org/x?a=b&sig=canary&c=d",
+        "https://example.org/x?X-Amz-Signature=canary",
+        "https://example.org/x?key=canary",
         f"python train.py note={HEX}",
     ],
 )
@@ -127,6 +136,20 @@ def test_secrets_that_are_keys_go() -> None:
 
 def test_long_text_takes_linear_time() -> None:
     start = time.perf_counter()
-    for part in ("a", "a.", "token", "token=", "://", 'token="', "hf_", "wandb_", "secret: "):
+    for part in (
+        "a",
+        "a.",
+        "token",
+        "token=",
+        "://",
+        "ab:/",
+        "?a",
+        "?a-",
+        "&key",
+        'token="',
+        "hf_",
+        "wandb_",
+        "secret: ",
+    ):
         redact(part * 20_000)
     assert time.perf_counter() - start < 5  # quadratic time would take minutes

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import pty
 import subprocess
 import sys
 
@@ -41,6 +43,33 @@ def test_text_that_only_looks_like_an_assignment_is_printed_as_it_is(
     text = f"password: open sesame, token={'0' * 40}"
     assert sys.stdout.write(text) == len(text)
     assert capsys.readouterr().out == text
+
+
+def test_text_on_a_terminal_controls_colours_and_the_cursor_alone() -> None:
+    """Else a message could set the title of the window, write to the clipboard, or hide what was printed."""
+    ours, theirs = pty.openpty()
+    code = """
+import sys
+from experiments.runtime.streams import guard_streams
+guard_streams()
+sys.stdout.write("\\x1b[1mbold\\x1b[0m \\x1b[2K\\x1b]0;title\\x07 \\x1b[2J \\x1bc \\x9b31m \\u202e \\r50%\\n")
+"""
+    subprocess.run([sys.executable, "-c", code], stdout=theirs, check=True)
+    written = os.read(ours, 10_000).decode()
+    os.close(ours)
+    os.close(theirs)
+    assert written.startswith(
+        "\x1b[1mbold\x1b[0m \x1b[2K\u241b]0;title\u2407 \u241b[2J \u241bc \ufffd31m \ufffd \r50%"
+    )
+
+
+def test_a_file_gets_every_character(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    guard_streams()
+    sys.stdout.write("a model wrote \x1b]0;this\x07")
+    assert capsys.readouterr().out == "a model wrote \x1b]0;this\x07"
 
 
 @pytest.mark.parametrize("lines", [1, 100_000])

@@ -1,0 +1,167 @@
+"""What is suggested for a likely mistake on the command line is what was probably meant, or nothing."""
+
+import shlex
+
+import hydra
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+
+from analysis.cli import read_arguments
+from analysis.compare import CompareConfig
+from experiments.check import CheckConfig
+from experiments.cli import MODULES
+from experiments.config.folder import CONF
+from experiments.config.messages import explain, refuse_other_words_of
+from experiments.config.structured import typed_words
+from experiments.runtime.errors import ConfigError, nearest
+from experiments.runtime.synonyms import SYNONYMS
+
+OPTIONS = {
+    # letter case and punctuation
+    "backbone=Mamba": "mamba", "backbone=MAMBA2": "mamba2", "backbone=Decoder": "decoder",
+    "backbone=GPT2": "gpt2", "backbone=encoder-decoder": "encoder_decoder",
+    "backbone=masked-diffusion": "masked_diffusion", "backbone=s4-dplr": "s4_dplr",
+    "objective=causal-lm": "causal_lm", "objective=CausalLM": "causal_lm", "objective=maskedlm": "masked_lm",
+    "task=Recall": "recall", "task=wikitext2": "wikitext_2", "task=wikitext-103": "wikitext_103",
+    "task=pathx": "path_x", "task=fineweb-edu": "fineweb_edu", "optimizer=AdamW": "adamw",
+    "optimizer=SGD": "sgd", "scale=125M": "125m", "scale=1.3b": "1_3b", "device=CPU": "cpu",
+    "device=H100": "h100", "parallel=FSDP": "fsdp", "study=Compare": "compare",
+    "tracking=wandb-offline": "wandb_offline", "schedule=WSD": "wsd",
+    # synonyms
+    "backbone=transformer": "decoder", "backbone=ssm": "mamba", "backbone=mixture_of_experts": "moe",
+    "backbone=linear_attention": "gla", "backbone=seq2seq": "encoder_decoder", "objective=mlm": "masked_lm",
+    "objective=lm": "causal_lm", "objective=autoregressive": "causal_lm",
+    "objective=mdlm": "masked_diffusion", "task=mqar": "recall", "task=copy": "copying", "task=lm": "text",
+    "task=niah": "needle", "task=owt": "openwebtext", "optimizer=adam": "adamw", "optimizer=Adam": "adamw",
+    "device=gpu": "cuda", "device=GPU": "cuda", "parallel=dp": "ddp", "parallel=tp": "tensor",
+    "parallel=zero": "fsdp", "parallel=no": "none", "tracking=none": "off", "tracking=disabled": "off",
+    "tracking=tb": "tensorboard", "tracking=offline": "wandb_offline", "schedule=warmup_stable_decay": "wsd",
+    "scale=tiny": "nano", "budget=debug": "smoke",
+    # beginnings and words of a name
+    "backbone=gpt": "gpt2", "backbone=bert": "bert_base", "backbone=t5": "t5_base",
+    "backbone=dplr": "s4_dplr", "backbone=mamba3": "mamba", "backbone=decoder_only": "decoder",
+    "task=cifar": "cifar10", "task=pathfind": "pathfinder", "objective=span": "span_corruption",
+    "schedule=cos": "cosine", "optimizer=adamw_torch": "adamw", "device=cuda:0": "cuda",
+    "parallel=fsdp2": "fsdp", "study=125m": "recipe/125m", "study=shakespeare": "reproduce/shakespeare",
+    "budget=chin": "chinchilla",
+    # letters
+    "backbone=mambo": "mamba", "backbone=deocder": "decoder", "backbone=deltnet": "deltanet",
+    "task=recal": "recall", "task=inducton": "induction", "task=listop": "listops",
+    "objective=casual_lm": "causal_lm", "optimizer=adawm": "adamw", "scale=mirco": "micro",
+    "scale=smal": "small", "budget=smok": "smoke", "tracking=wanbd": "wandb", "study=compar": "compare",
+    "study=varaints": "variants", "schedule=cosin": "cosine",
+    # nothing is near
+    "backbone=lstm": None, "backbone=rwkv": None, "backbone=hyena": None, "backbone=resnet": None,
+    "backbone=nosuch": None, "task=imagenet": None, "optimizer=lion": None, "optimizer=rmsprop": None,
+    "device=tpu": None, "device=mps": None, "objective=contrastive": None, "scale=huge": None,
+    "study=xyz": None, "parallel=pipeline": None, "tracking=mlflow": None,
+}  # fmt: skip
+"""For each word that names no YAML file, the one that is suggested; None if the options are listed."""
+
+KEYS = {
+    "lr=1": "optimizer.learning_rate", "learning-rate=1": "optimizer.learning_rate",
+    "LR=1": "optimizer.learning_rate", "batchsize=4": "budget.batch_size", "epochs=3": "budget.tokens",
+    "model=mamba": "backbone", "dataset=text": "task", "seq_len=3": "task.sequence_length",
+    "sequence_lenght=3": "task.sequence_length", "precision=bf16": "device.precision",
+    "num_layers=3": "scale.depth", "n_heads=4": "backbone.attention.num_heads",
+    "optimizer.lr=1": "optimizer.learning_rate", "optimizer.weight_deacy=1": "weight_decay",
+    "budget.token=3": "tokens", "device.thread=3": "threads", "scale.Depth=3": "scale.depth",
+    "sede=1": "seed", "random_seed=1": "seed", "output_dir=x": "runs", "backbones=mamba": "backbone",
+    "qqq=1": None,
+}  # fmt: skip
+"""For each word whose key there is not, the key that is suggested."""
+
+
+@pytest.mark.parametrize("word", OPTIONS)
+def test_the_yaml_file_that_was_meant_is_suggested(word: str) -> None:
+    said, meant = _refusal(word), OPTIONS[word]
+    assert said.startswith(f"{word}: ")
+    assert ("; options: " in said) if meant is None else (f"did you mean '{meant}'?" in said)
+
+
+@pytest.mark.parametrize("word", KEYS)
+def test_the_key_that_was_meant_is_suggested(word: str) -> None:
+    said, meant = _refusal(word), KEYS[word]
+    assert ("did you mean" not in said) if meant is None else (f"did you mean '{meant}'?" in said)
+
+
+OTHER_WORDS = {
+    "seed = 0": "write seed=0,", "seed= 0": "write seed=0,", "seed =0": "write seed=0,",
+    "task=text backbone = mamba": "write backbone=mamba,", "backbone=mamba seed =": "write seed=,",
+    "--seed 0": "write seed=0", "--seed=0": "write seed=0", "--study compare": "write study=compare",
+    "--lr 0.1": "write optimizer.learning_rate=0.1", "--learning-rate=1": "write optimizer.learning_rate=1",
+    "-seed 3": "write seed=3", "--batch_size 4": "write budget.batch_size=4",
+    "--model mamba": "write backbone=mamba", "--optimizer.learning_rate 1": "write optimizer.learning_rate=1",
+    "mamba": "did you mean backbone=mamba?", "compare": "did you mean study=compare?",
+    "task=text adamw": "did you mean optimizer=adamw?", "help": "did you mean --help?",
+    "--mutlirun seed=0": "did you mean --multirun?", "--qqq": "no such option", "qqq": "written KEY=VALUE",
+}  # fmt: skip
+"""For each command line with a word that is neither KEY=VALUE nor an option, what is said about it."""
+
+
+@pytest.mark.parametrize("line", OTHER_WORDS)
+def test_a_word_that_is_no_setting_is_answered_with_what_to_write(line: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        refuse_other_words_of(line.split(), "config")
+    assert OTHER_WORDS[line] in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-m seed=0,1 -c job", "--multirun task=text --cfg job --resolve", "task.dataset_config= seed=0",
+        "~device", "--info defaults-tree seed=0", "-cd folder study=mine", "prompt='a = b'", "a/b@c=d",
+    ],
+)  # fmt: skip
+def test_settings_and_options_of_hydra_are_read(line: str) -> None:
+    refuse_other_words_of(shlex.split(line), "config")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("mine", "did you mean study=mine?"), ("--study mine", "write study=mine"),
+        ("--study=mine", "write study=mine"), ("study = mine", "write study=mine,"),
+        ("stduy=mine", "did you mean 'study="), ("Study=mine", "did you mean 'study="),
+        ("study=mine other", "'other': settings are written KEY=VALUE"), ("--runs x", "write runs=x"),
+    ],
+)  # fmt: skip
+def test_commands_with_few_keys_answer_alike(line: str, said: str) -> None:
+    for read in (
+        lambda words: read_arguments(words, CompareConfig),
+        lambda words: typed_words(CheckConfig, words),
+    ):
+        with pytest.raises(ValueError) as refused:  # noqa: PT011
+            read(line.split())
+        assert said.rstrip("=") in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "command"),
+    [
+        ("Train", "train"), ("traind", "train"), ("run", "train"), ("eval", "evaluate"), ("test", "evaluate"),
+        ("sample", "generate"), ("help", "--help"), ("tokenize", "prepare"), ("bench", "benchmark"),
+        ("results", "compare"), ("gridsearch", "grid-search"), ("qqq", None),
+    ],
+)  # fmt: skip
+def test_a_command_is_suggested(word: str, command: str | None) -> None:
+    said = nearest(word, [*MODULES, "--help", "--version"])
+    assert said.startswith("; options: ") if command is None else said == f"; did you mean '{command}'?"
+
+
+def test_no_synonym_is_the_name_of_another_option_of_its_group() -> None:
+    """Then it would be that option, and no mistake; two options of a group do not share one either."""
+    for group in CONF.iterdir():
+        options = {path.stem for path in group.glob("*.yaml")} if group.is_dir() else set()
+        others = [other for option in options for other in SYNONYMS.get(option, ())]
+        assert not options & set(others), group
+        assert len(others) == len(set(others)), group
+
+
+def _refusal(word: str) -> str:
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"), pytest.raises(HydraException) as refused:
+        hydra.compose("config", overrides=[word])
+    GlobalHydra.instance().clear()
+    return explain(refused.value)
