@@ -27,6 +27,8 @@ from analysis.stats.arms import TASK_SCALE, arm_table, finished, mixed_data
 from analysis.stats.solve_rates import SOLVED, solve_rates
 from analysis.stats.targets.performance_profile import lines
 from analysis.stats.warnings import study_warnings, with_warnings
+from analysis.tables import markdown
+from analysis.tables.markdown import escaped
 
 WIDTH = 220
 """Columns where the output is no terminal."""
@@ -95,11 +97,10 @@ def _cell(row: pd.Series) -> str:
 
 def render_markdown(table: pd.DataFrame, warnings: list[str]) -> str:
     """The tables of all scales, after the warnings."""
-    text = [*(f"- Warning: {warning}." for warning in warnings), *[""] * bool(warnings)]
+    text = [*(f"- Warning: {escaped(warning)}." for warning in warnings), *[""] * bool(warnings)]
     for scale, own in table.groupby("scale", sort=True):
         head, body = grid_text(own)
-        rows = [head, ["---"] * len(head), *body]
-        text += [f"## {scale}", "", *(f"| {' | '.join(row)} |" for row in rows), ""]
+        text += [f"## {escaped(str(scale))}", "", *markdown.table(head, body), ""]
     return "\n".join([*text, note(table), ""])
 
 

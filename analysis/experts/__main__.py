@@ -32,6 +32,7 @@ from analysis.experts.tables import (
     vocabulary_grid,
 )
 from analysis.figures.files import figure_bytes
+from analysis.tables.markdown import escaped
 from analysis.tables.text import WIDTH
 from experiments.config.schema import DeviceConfig
 from experiments.runtime.device import torch_device
@@ -98,7 +99,8 @@ class Findings:
         return found
 
     def markdown(self) -> str:
-        lines = [f"# Experts of {self.description}", "", *(f"- {note}" for note in self.notes), ""]
+        notes = (f"- {escaped(note)}" for note in self.notes)
+        lines = [f"# Experts of {escaped(self.description)}", "", *notes, ""]
         return "\n".join(lines) + "\n".join(grid.markdown() for grid in self.grids())
 
     def text(self) -> str:

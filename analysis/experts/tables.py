@@ -22,6 +22,7 @@ from analysis.experts.measures import (
 )
 from analysis.experts.recordings import LayerTokens
 from analysis.experts.token_kinds import KINDS
+from analysis.tables import markdown
 
 SIDES = ("input", "predicted")
 """By which token vocabulary specialisation is counted: the one that is read, or the most likely next."""
@@ -38,8 +39,8 @@ class Grid:
     rows: list[list[str]]
 
     def markdown(self) -> str:
-        lines = [f"### {self.title}", "", _row(self.head), "|" + " --- |" * len(self.head)]
-        return "\n".join([*lines, *(_row(row) for row in self.rows)]) + "\n"
+        lines = [f"### {markdown.escaped(self.title)}", "", *markdown.table(self.head, self.rows)]
+        return "\n".join(lines) + "\n"
 
     def text(self, width: int) -> str:
         """As plain text."""
@@ -54,10 +55,6 @@ class Grid:
         )
         console.print(f"\n{self.title}", table)
         return "\n".join(line.rstrip() for line in text.getvalue().splitlines()).strip("\n") + "\n"
-
-
-def _row(values: Sequence[str]) -> str:
-    return "| " + " | ".join(v.replace("|", "\\|") for v in values) + " |"
 
 
 def coactivation_frame(layers: Sequence[LayerTokens]) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from statistics import fmean
 
 from analysis.findings.verdicts import CONFIRMED, NOT_RUN, REFUTED, UNDECIDED, Finding
 from analysis.stats.verdicts.solve_test import TEST as SOLVE_RATE
+from analysis.tables.markdown import escaped
 
 PREAMBLE = """\
 # Findings
@@ -62,7 +63,7 @@ def _section(finding: Finding) -> list[str]:
         lines.append(f"- {_scores(finding)}.")
     if finding.reason:
         words = "Not decided because" if finding.verdict == UNDECIDED else "Note"
-        lines.append(f"- {words}: {finding.reason}.")
+        lines.append(f"- {words}: {escaped(finding.reason)}.")
     return [
         *lines,
         f"- Source: {claim.source}",

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from analysis.ledger.claims import TIERS, Record, Row
 from analysis.stats.intervals import Estimate
+from analysis.tables.markdown import table
 from analysis.tables.text import WIDTH
 
 PREAMBLE = """\
@@ -117,7 +118,7 @@ def text(pages: Sequence[Page]) -> str:
 
 def markdown(pages: Sequence[Page]) -> str:
     """The page of results: a summary, then a section for each record."""
-    lines = [PREAMBLE, *_grid(("tier", "record", "verdicts"), [summary(page) for page in pages])]
+    lines = [PREAMBLE, *table(("tier", "record", "verdicts"), [summary(page) for page in pages])]
     for tier in TIERS:
         for page in pages:
             if page.record.tier == tier:
@@ -135,13 +136,8 @@ def _section(page: Page) -> list[str]:
         f"Unit: {record.unit}{better}. Tier {record.tier}, record `{page.name}`.",
         "",
     ]
-    lines += _grid(HEADERS, [cells(line, record.digits) for line in page.lines])
+    lines += table(HEADERS, [cells(line, record.digits) for line in page.lines])
     return lines + [""] * bool(page.orders) + [f"- {claim}: **{verdict}**." for claim, verdict in page.orders]
-
-
-def _grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -46,6 +46,7 @@ from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
 from analysis.tables.headings import counts_line, joined_lines, study_name, verdict
 from analysis.tables.sentences import answers
+from experiments.runtime.streams import printable
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -53,6 +54,8 @@ BOOTSTRAPS = 100
 """Samples for the bands of scaling laws; ``analysis.scaling`` takes more."""
 LEGEND = 10
 """A figure with more models than this has no legend: the switches of the page show their colours."""
+TAG = re.compile(r"\\u003c(?!(?:\\u002f)?(?:br|b|extra)\\u003e)")
+"""Beginning of a tag, as Plotly writes it as JSON, that no figure has in its labels."""
 LATER_COLUMNS = {"loss_spikes": math.nan, "skipped_steps": math.nan, "changed": "[]"}
 """Columns that frames of version 0.1 lack, with what stands for nothing recorded."""
 HERE = Path(__file__).parent
@@ -130,8 +133,9 @@ def plot_json(figure: go.Figure) -> Markup:
     """Return a figure as JSON that can stand inside a script element."""
     if sum(trace.showlegend is not False for trace in figure.data) > LEGEND:
         figure = go.Figure(figure).update_layout(showlegend=False)
+    text = TAG.sub("&lt;", str(figure.to_json()))  # Plotly takes tags in names for markup, such as links
     # Inside a script element only "<" could be taken for markup.
-    return Markup(str(figure.to_json()).replace("<", "\\u003c"))
+    return Markup(text.replace("<", "\\u003c"))
 
 
 def _summary(frame: pd.DataFrame) -> dict[str, object]:
@@ -218,6 +222,7 @@ def _environment() -> Environment:
     return Environment(
         loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
     )  # fmt: skip
 
 

@@ -7,7 +7,9 @@ import math
 import pandas as pd
 
 from analysis.stats.bridge import WHOLE
+from analysis.tables import markdown
 from analysis.tables.columns import p_cell
+from analysis.tables.markdown import escaped
 
 LEVEL = 0.05
 NOTE = (
@@ -41,25 +43,15 @@ def bridge_sentences(table: pd.DataFrame) -> list[str]:
 
 def bridge_markdown(table: pd.DataFrame) -> str:
     """Return the sentences, and a table for each likelihood type and target of a text."""
-    lines = [f"- {line}" for line in bridge_sentences(table)]
+    lines = [f"- {escaped(line)}" for line in bridge_sentences(table)]
     head = ["workload", "models", "rho", "other seeds", "tau", "p"]
     for (likelihood, target), rows in table.groupby(["likelihood", "target"], sort=False):
-        lines += [
-            "",
-            f"### {target}, {likelihood}",
-            "",
-            f"| {' | '.join(head)} |",
-            "|" + " --- |" * len(head),
-        ]
-        for _, row in rows.iterrows():
-            cells = [
-                str(row["task"]),
-                str(row["models"]),
-                _interval(row, "rho"),
-                _range(row),
-                _interval(row, "tau"),
-            ]
-            lines.append(f"| {' | '.join([*cells, _p(row)])} |")
+        body = [
+            [str(row["task"]), str(row["models"]), _interval(row, "rho"), _range(row), _interval(row, "tau"),
+             _p(row)]
+            for _, row in rows.iterrows()
+        ]  # fmt: skip
+        lines += ["", f"### {escaped(f'{target}, {likelihood}')}", "", *markdown.table(head, body)]
     return "\n".join([*lines, "", NOTE]) + "\n"
 
 

@@ -23,6 +23,7 @@ from analysis.tables.headings import (
 )
 from analysis.tables.sentences import answers
 from analysis.tables.text import COLUMNS_NOTE
+from experiments.runtime.streams import printable
 
 ESCAPED = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#",
@@ -33,7 +34,7 @@ ESCAPED = {
 
 def escape(text: str) -> str:
     """Text as LaTeX prints it; a minus before a number becomes a real one, line ends become spaces."""
-    escaped = "".join(ESCAPED.get(letter, letter) for letter in " ".join(text.split()))
+    escaped = "".join(ESCAPED.get(letter, letter) for letter in " ".join(printable(text).split()))
     return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaped)
 
 

@@ -27,6 +27,7 @@ from analysis.stats.targets.steps_to_loss import steps_grid
 from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
+from analysis.tables import markdown
 from analysis.tables.body import Row, table_rows
 from analysis.tables.columns import WIDTH, Column, fitted, table_columns
 from analysis.tables.headings import (
@@ -39,6 +40,7 @@ from analysis.tables.headings import (
     scored_line,
     title,
 )
+from analysis.tables.markdown import escaped
 from analysis.tables.sentences import answers
 from analysis.tables.slices import recall_grid
 
@@ -155,25 +157,24 @@ def _with_note(line: str, row: Row, columns: list[Column], widths: list[int], to
 def render_markdown(frame: pd.DataFrame, *, wide: bool = False) -> str:
     """Return the same tables as Markdown."""
     arms, pairs = with_differences(frame), comparisons(frame)
-    lines = [f"- {line}" for line in answers(arms)]
-    lines += [f"- {line}" for line in (counts_line(frame), *joined_lines(frame))]
-    lines += [f"- Warning: {w}." for w in study_warnings(frame)]
+    lines = [f"- {escaped(line)}" for line in (*answers(arms), counts_line(frame), *joined_lines(frame))]
+    lines += [f"- Warning: {escaped(w)}." for w in study_warnings(frame)]
     for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
         runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
         here = (pairs["task"] == task) & (pairs["scale"] == scale)
-        lines += ["", f"## {title(rows)}", "", held_equal(runs), "", *markdown_table(rows, wide=wide)]
-        lines += ["", *(f"- {line}" for line in (*scored_line(runs), *item_line(rows)))]
-        lines += [f"- {line}" for line in how_compared(pairs[here])]
+        lines += ["", f"## {escaped(title(rows))}", "", escaped(held_equal(runs)), ""]
+        lines += markdown_table(rows, wide=wide)
+        notes = (*scored_line(runs), *item_line(rows), *how_compared(pairs[here]))
+        lines += ["", *(f"- {escaped(line)}" for line in notes)]
         for name, head, body, note in more_tables(frame, str(task), str(scale)):
-            lines += ["", f"### {name}", "", _markdown_row(head), "|" + " --- |" * len(head)]
-            lines += [_markdown_row(row) for row in body]
-            lines += ["", note] * bool(note)
+            lines += ["", f"### {escaped(name)}", "", *markdown.table(head, body)]
+            lines += ["", escaped(note)] * bool(note)
     for _, rows in across_tasks(frame).groupby("scale", sort=True):
         name, head, body = profile_grid(rows)
-        lines += ["", f"## {name}", "", _markdown_row(head), "|" + " --- |" * len(head)]
-        lines += [*map(_markdown_row, body), "", NOTE]
+        lines += ["", f"## {escaped(name)}", "", *markdown.table(head, body), "", NOTE]
     lines += ["", COLUMNS_NOTE]
-    lines += ["", "## Published"] * bool(published(frame)) + [f"- {line}" for line in published(frame)]
+    lines += ["", "## Published"] * bool(published(frame))
+    lines += [f"- {escaped(line)}" for line in published(frame)]
     return "\n".join(lines) + "\n"
 
 
@@ -183,20 +184,17 @@ def markdown_table(rows: pd.DataFrame, *, wide: bool = False) -> list[str]:
     if not wide:
         columns, _ = fitted(columns, lambda kept: 0)
     lines = [
-        _markdown_row([column.head for column in columns]),
+        markdown.row([column.head for column in columns]),
         "|" + "".join(" :-- |" if column.left else " --: |" for column in columns),
     ]
     group = ""
     for row in table_rows(rows, columns):
         if row.group not in ("", group):
-            lines.append(_markdown_row([f"*{row.group}*", *[""] * (len(columns) - 1)]))
+            lines.append(markdown.row([f"*{escaped(row.group)}*", *[""] * (len(columns) - 1)]))
         group = row.group
-        lines.append(_markdown_row([*row.filled, *[""] * (len(columns) - len(row.filled))]))
+        cells = [escaped(cell) for cell in row.filled]
+        lines.append(markdown.row([*cells, *[""] * (len(columns) - len(cells))]))
     return lines
-
-
-def _markdown_row(values: list[str]) -> str:
-    return "| " + " | ".join(" ".join(v.split()).replace("|", "\\|") for v in values) + " |"
 
 
 def more_tables(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import pandas as pd
 
@@ -13,6 +12,7 @@ from analysis.stats.text_slices import slice_table
 from analysis.stats.verdicts.verdict_test import BETTER, EQUIVALENT, UNDECIDED, WORSE
 from analysis.stats.versus_baseline import with_differences
 from analysis.tables.format import si
+from analysis.tables.markdown import escaped, table
 from analysis.tables.sentences import answers
 from analysis.tables.slices import slice_grids
 from analysis.track.families import cells, fronts, strengths, undecided
@@ -39,7 +39,7 @@ def track_markdown(track: Track, runs: pd.DataFrame, tuning: pd.DataFrame) -> st
         reached = to_target(runs, {w.name: w.target for w in track.workloads if w.target is not None})
         if not comparisons(runs).empty:
             lines += ["", f"![Models by workloads]({track.page.replace('.md', '.svg')})"]
-        lines += ["", "### Answers", "", *(f"- {line}" for line in answers(with_differences(runs)))]
+        lines += ["", "### Answers", "", *(f"- {escaped(line)}" for line in answers(with_differences(runs)))]
         lines += ["", "### Strengths of each model", "", *_strengths(track, runs)]
         lines += ["", "### Scores", "", *_scores(track, runs)]
         lines += ["", "### Verdicts", "", *_tally(comparisons(runs))]
@@ -72,7 +72,7 @@ def _state(track: Track, runs: pd.DataFrame) -> str:
         others = own[own["status"] != "complete"]["status"].value_counts()
         more = "".join(f", {count} {status}" for status, count in others.items())
         parts.append(f"{workload.name} {f'{done} complete{more}' if len(own) else NOT_RUN}")
-    return f"Runs with test seeds: {'; '.join(parts)}."
+    return f"Runs with test seeds: {escaped('; '.join(parts))}."
 
 
 def _scores(track: Track, runs: pd.DataFrame) -> list[str]:
@@ -84,8 +84,8 @@ def _scores(track: Track, runs: pd.DataFrame) -> list[str]:
     for model in [m for m in models if m in set(runs["arm"])]:
         own = arms[(arms["kind"] == "arm") & (arms["arm"] == model)].set_index("task")
         rows.append([model, *(_score(own.loc[name]) if name in own.index else NOT_RUN for name in names)])
-    rows.append(["*best line without training*", *(_line(arms, name) for name in names)])
-    lines = [*_table(["model", *names], rows), ""]
+    rows.append(["best line without training", *(_line(arms, name) for name in names)])
+    lines = [*table(["model", *names], rows), ""]
     lines.append(
         "Mean over seeds with its 95% interval; in brackets what is not above a line that needs no learning. "
         "Bits per byte of different likelihood types (p: pseudo, b: bound, c: conditional) are not compared."
@@ -93,7 +93,8 @@ def _scores(track: Track, runs: pd.DataFrame) -> list[str]:
     missing = runs[runs["status"] != "complete"]
     for (task, arm), own in missing.groupby(["task", "arm"], sort=True):
         reason = " ".join(str(own["message"].iloc[0] or "").split()).partition(". ")[0]
-        lines.append(f"- {arm} on {task}: {own['status'].iloc[0]} ({len(own)} runs): {reason}")
+        line = f"{arm} on {task}: {own['status'].iloc[0]} ({len(own)} runs): {reason}"
+        lines.append(f"- {escaped(line)}")
     return lines
 
 
@@ -124,11 +125,11 @@ def _strengths(track: Track, runs: pd.DataFrame) -> list[str]:
         "Leads: better than more models of its likelihood type than it is worse than; behind: the other way "
         "round; open: undecided against all, or the only one of its type."
     )
-    return [*_table(head, cells(found)), "", note]
+    return [*table(head, cells(found)), "", note]
 
 
 def _undecided(runs: pd.DataFrame) -> list[str]:
-    return [f"- {line}" for line in undecided(comparisons(runs))] or ["None."]
+    return [f"- {escaped(line)}" for line in undecided(comparisons(runs))] or ["None."]
 
 
 def _fronts(track: Track, runs: pd.DataFrame) -> list[str]:
@@ -138,7 +139,7 @@ def _fronts(track: Track, runs: pd.DataFrame) -> list[str]:
         "2,048 tokens (Pareto front), from the smallest state to the largest. Models that have not learned "
         "the workload and those without a decoding state are left out."
     )
-    return [*_table(["workload", "likelihood", "front"], cells(found)), "", note]
+    return [*table(["workload", "likelihood", "front"], cells(found)), "", note]
 
 
 def _tally(pairs: pd.DataFrame) -> list[str]:
@@ -156,7 +157,7 @@ def _tally(pairs: pd.DataFrame) -> list[str]:
         "Of the other models of its likelihood type, how many a model is better than, and so on. Two models "
         "of which neither has learned the workload are not compared."
     )
-    return [*_table(["workload", "likelihood", "model", *words], rows), "", note]
+    return [*table(["workload", "likelihood", "model", *words], rows), "", note]
 
 
 def _targets(reached: pd.DataFrame) -> list[str]:
@@ -170,7 +171,7 @@ def _targets(reached: pd.DataFrame) -> list[str]:
     note = (
         "Medians over runs; a run that never reaches the target counts as infinite. On the validation split."
     )
-    return [*_table(["workload", "target", "model", "runs", "tokens", "FLOPs"], rows), "", note]
+    return [*table(["workload", "target", "model", "runs", "tokens", "FLOPs"], rows), "", note]
 
 
 def _profiles(reached: pd.DataFrame) -> list[str]:
@@ -184,7 +185,7 @@ def _profiles(reached: pd.DataFrame) -> list[str]:
         "Fraction of the workloads whose target somebody reaches on which a model reaches it with at most so "
         "many times the FLOPs of the cheapest (performance profile)."
     )
-    return [*_table(head, rows), "", note]
+    return [*table(head, rows), "", note]
 
 
 def _slices(runs: pd.DataFrame) -> list[str]:
@@ -192,7 +193,7 @@ def _slices(runs: pd.DataFrame) -> list[str]:
     lines: list[str] = []
     for name, head, body, note in slice_grids(slice_table(runs.assign(baseline=REFERENCE))):
         if len(head) > ALONE:
-            lines += [f"{name}:", "", *_table(head, body), "", note, ""]
+            lines += [f"{escaped(name)}:", "", *table(head, body), "", escaped(note), ""]
     return lines[:-1]
 
 
@@ -207,11 +208,11 @@ def _held_out(track: Track, runs: pd.DataFrame) -> list[str]:
         [str(arm), *("-" if math.isnan(value) else f"{value:.3f}" for value in values)]
         for arm, values in zip(wide.index, wide.to_numpy(), strict=True)
     ]
-    lines += [*_table(head, rows), ""]
+    lines += [*table(head, rows), ""]
     carried = carried_over(track, runs)
     rows = [[str(value) for value in row] for row in carried.itertuples(index=False)]
     head = ["workload", "variant", "decided pairs", "same verdict", "reversed", "undecided there"]
-    return lines + _table(head, rows)
+    return lines + table(head, rows)
 
 
 def _rates(best: pd.DataFrame) -> list[str]:
@@ -221,15 +222,7 @@ def _rates(best: pd.DataFrame) -> list[str]:
         found = {r["task"]: f"{r['learning_rate']:g}{'*' if r['edge'] else ''}" for _, r in own.iterrows()}
         rows.append([str(arm), *(found.get(name, "-") for name in names)])
     return [
-        *_table(["model", *names], rows),
+        *table(["model", *names], rows),
         "",
-        "*: at the edge of the grid, which is the same for every model.",
+        "\\*: at the edge of the grid, which is the same for every model.",
     ]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [_row(head), "|" + " --- |" * len(head), *(_row(row) for row in rows)]
-
-
-def _row(values: Sequence[str]) -> str:
-    return "| " + " | ".join(str(value).replace("|", "\\|") for value in values) + " |"
