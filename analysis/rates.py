@@ -10,7 +10,6 @@ learning rate is at its edge. Writes RUNS/STUDY/analysis/rates.yaml, which study
 from __future__ import annotations
 
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from analysis.stats.learning_rates.choice import (
     runs_of,
 )
 from analysis.stats.warnings import condition_warnings
+from experiments.runtime.child_processes import run_python
 
 MAX_ROUNDS = 8
 """Rounds of extension: four decades. An optimum further out is a mistake somewhere else."""
@@ -142,15 +142,10 @@ def extend(config: RatesConfig) -> None:
         for _, arm in at_edge.iterrows():
             words = extension(arm, rates)
             print(f"extending: python {shlex.join(words)}", flush=True)
-            code = run_python(words)
+            code = run_python(words).returncode
             if code not in (0, DIVERGED):
                 raise ValueError(f"the command above ended with exit code {code}: its message says why")
     raise ValueError(f"study={config.study}: still at the edge after {MAX_ROUNDS} rounds: look at its runs")
-
-
-def run_python(words: list[str]) -> int:
-    """Runs Python on some words and gives its exit code."""
-    return subprocess.run([sys.executable, *words], check=False).returncode
 
 
 def prepare(config: RatesConfig) -> tuple[RatesConfig, pd.DataFrame, pd.DataFrame, list[str]]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from analysis.track.rules import Track
+from experiments.runtime.child_processes import run_python
 from experiments.runtime.run_status import FINAL
 
 DIVERGED = 4
@@ -35,11 +34,11 @@ def listed(words: Sequence[str]) -> pd.DataFrame:
 
     Raises ValueError where the command fails for all of them.
     """
-    command = [sys.executable, "-m", "experiments.plan", *words, "--list"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = ["-m", "experiments.plan", *words, "--list"]
+    done = run_python(command, capture=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
-        raise ValueError(f"{shlex.join(command[1:])}: {done.stderr.strip() or 'no run was listed'}")
+        raise ValueError(f"{shlex.join(command)}: {done.stderr.strip() or 'no run was listed'}")
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
     columns = ["task", "backbone", "cell", "digest", "seed", "status", "refused"]
     return pd.DataFrame(rows).reindex(columns=columns)
@@ -55,7 +54,7 @@ def train(words: Sequence[str]) -> None:
     """Train the missing runs of a sweep. Raises ValueError where the command fails as a whole."""
     command = ["-m", "experiments.train", *words]
     print(f"python {shlex.join(command)}", flush=True)
-    code = subprocess.run([sys.executable, *command], check=False).returncode
+    code = run_python(command).returncode
     if code not in (0, DIVERGED, REFUSED):
         raise ValueError(f"the command above ended with exit code {code}: its message says why")
 
@@ -64,4 +63,4 @@ def show_plan(words: Sequence[str]) -> None:
     """Print the cost of runs."""
     command = ["-m", "experiments.plan", *words]
     print(f"python {shlex.join(command)}", flush=True)
-    subprocess.run([sys.executable, *command], check=False)
+    run_python(command)

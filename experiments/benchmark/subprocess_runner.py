@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-import subprocess
-import sys
 from typing import Any
 
 from experiments.benchmark.grid import Benchmark
 from experiments.benchmark.memory_limit import FINENESS, largest
 from experiments.benchmark.workloads import CellConfig
+from experiments.runtime.child_processes import run_python
 from experiments.runtime.errors import RunError
 
 Row = dict[str, Any]
@@ -32,12 +31,8 @@ def measure(benchmark: Benchmark, cell: CellConfig) -> Row:
 
 def one(benchmark: Benchmark, cell: CellConfig) -> Row:
     """One cell measured in a process of its own."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "experiments.benchmark.worker"],
-        input=json.dumps(benchmark.order(cell)),
-        capture_output=True,
-        text=True,
-    )
+    order = json.dumps(benchmark.order(cell))
+    ended = run_python(["-m", "experiments.benchmark.worker"], standard_input=order, capture=True)
     if ended.returncode == 0:
         found = json.loads(ended.stdout.splitlines()[-1])
         return {**known(benchmark, cell), "status": "complete", "message": None, **found}

@@ -23,6 +23,7 @@ from experiments.benchmark.workloads import Cell, CellConfig, Measured
 from experiments.config.schema import DeviceConfig
 from experiments.config.structured import component, typed
 from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
+from experiments.runtime.child_processes import end_with_parent
 from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.memory import peak_memory
 from experiments.tracking.provenance import provenance
@@ -102,4 +103,5 @@ def share(reached: float, rate: float) -> float | None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     print(json.dumps(measure(json.load(sys.stdin))))

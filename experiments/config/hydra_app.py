@@ -35,6 +35,7 @@ from experiments.config.command_line import refuse_no_words
 from experiments.config.folder import CONF
 from experiments.config.handed_on import HandedOn
 from experiments.config.messages import explain, refuse_other_words_of, refuse_unreadable, unmatched
+from experiments.runtime.child_processes import end_with, end_with_parent
 from experiments.runtime.errors import ConfigError, Preempted, RunError
 from experiments.runtime.preemption import UNSAVED
 from experiments.runtime.rank import process_rank
@@ -64,6 +65,7 @@ def start(
         ended: called with the configuration of a sweep after its last cell.
     """
     guard_streams()
+    end_with_parent()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's printer
     one_job = functools.partial(_run_job, function)
     sweep = _Sweep(config_name, refused)
@@ -150,6 +152,9 @@ class _Sweep:
             raise _CommandError(reason)
         if isinstance(batch, list) and not batch:
             raise _CommandError("the sweep has no runs: one of its settings has no values")
+        joblib = getattr(sweeper, "launcher", None) and getattr(sweeper.launcher, "joblib", None)  # type: ignore
+        if joblib is not None:  # its options for the processes of a parallel sweep
+            joblib |= {"initializer": end_with, "initargs": (os.getpid(),)}
         composed = HandedOn(sweeper)
         wrong: dict[int, Exception] = {}
         for place, words in enumerate(batch):

@@ -52,9 +52,10 @@ def text_bytes(paths: Sequence[Path], column: str) -> int:
 def work_folder(destination: Path) -> Iterator[Path]:
     """Make a hidden folder beside ``destination``, locked until it is published or the block ends.
 
-    It is removed at the end, unless it was renamed.
+    It is removed at the end, unless it was renamed. What killed preparations left there is removed before.
     """
     destination.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(destination.parent)
     work = Path(tempfile.mkdtemp(prefix=f".{destination.name}-", dir=destination.parent))
     try:
         with (work / LOCK).open("w") as lock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
@@ -38,7 +37,7 @@ from experiments.runtime.errors import (
 )
 from experiments.runtime.failures import to_run_error
 from experiments.runtime.memory import is_out_of_memory, peak_memory, reset_peak_memory
-from experiments.runtime.preemption import ORPHANED, Interruptions, stops_at_once
+from experiments.runtime.preemption import Interruptions, stops_at_once
 from experiments.runtime.restarts import check_progress
 from experiments.runtime.run_lock import RunLock
 from experiments.runtime.secrets import redact
@@ -75,15 +74,10 @@ def _execute_or_skip(settings: Settings, device: torch.device) -> None:
     console = Console(f"{settings.cell} s{settings.seed}", quiet=not collectives.is_rank_zero())
     collectives.run_on_rank_zero(lambda: resume_compatibility.check_config(settings, folder.root))
     if not _finished(folder, console):
-        try:
-            with _one_writer(folder.root) as lock:
-                if not _finished(folder, console):  # it may have ended while we waited for the lock
-                    collectives.run_on_rank_zero(lambda: _check_progress(folder))
-                    _execute(settings, folder, console, dims, lock)
-        except Preempted as preempted:
-            if preempted.reason == ORPHANED:
-                os._exit(Preempted.exit_code)  # the sweep that would wait for this process is gone
-            raise
+        with _one_writer(folder.root) as lock:
+            if not _finished(folder, console):  # it may have ended while we waited for the lock
+                collectives.run_on_rank_zero(lambda: _check_progress(folder))
+                _execute(settings, folder, console, dims, lock)
 
 
 def _finished(folder: RunFolder, console: Console) -> bool:

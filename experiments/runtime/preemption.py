@@ -1,13 +1,12 @@
 """Preemption: reasons for which a run stops before its end.
 
-A run stops on a signal, before the end of its SLURM job, or when the sweep that it belongs to is gone.
+A run stops on a signal or before the end of its SLURM job.
 A signal is only noted when it arrives. The trainer asks between two steps, and between two batches of an
 evaluation, and then saves and ends.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -19,7 +18,6 @@ from typing import Any
 
 from experiments.runtime.errors import Preempted
 
-ORPHANED = "stopped because the sweep it belongs to is gone"
 UNSAVED = "with nothing to save"
 """End of the reason of a run that a signal ended before its first step, or after its result."""
 SIGNALS = tuple(
@@ -41,9 +39,6 @@ class Interruptions:
         self._signal: signal.Signals | None = None
         self._before: dict[int, Any] = {}
         self._end = _job_end(margin) if clock else None
-        # The processes of a parallel sweep outlive a killed parent, unless they look.
-        worker = multiprocessing.current_process().name != "MainProcess"
-        self._parent = os.getppid() if worker else None
 
     def __enter__(self) -> Interruptions:
         if threading.current_thread() is threading.main_thread():
@@ -57,18 +52,13 @@ class Interruptions:
             signal.signal(number, handler)
 
     @property
-    def orphaned(self) -> bool:
-        """Return True in a process of a sweep whose parent has ended."""
-        return self._parent is not None and os.getppid() != self._parent
-
-    @property
     def reason(self) -> str | None:
         """Return why the run should stop now, or None."""
         if self._signal is not None:
             return f"stopped by {self._signal.name}"
         if self._end is not None and time.time() >= self._end:
             return "stopped before the end of the job's time"
-        return ORPHANED if self.orphaned else None
+        return None
 
     def _note(self, number: int, frame: object) -> None:
         self._signal = signal.Signals(number)

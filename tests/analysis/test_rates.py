@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import yaml
@@ -64,12 +65,12 @@ def test_extending_goes_on_until_the_optimum_is_inside(
     results = {3e-2: 2.2, 1e-1: 2.6}
     trained = []
 
-    def train(words: list[str]) -> int:
+    def train(words: list[str]) -> CompletedProcess[str]:
         rate = float(next(word for word in words if word.startswith("optimizer.")).partition("=")[2])
         folder = write_run("mamba", 100, results[rate], study="rates", digest=f"x{len(trained)}")
         (folder / "config.yaml").write_text(yaml.safe_dump({"optimizer": {"learning_rate": rate}}))
         trained.append(rate)
-        return 0
+        return CompletedProcess(words, 0)
 
     monkeypatch.setattr(rates, "run_python", train)
     assert main(["study=rates", f"runs={swept}", "--extend"]) == 0
@@ -83,7 +84,7 @@ def test_extending_goes_on_until_the_optimum_is_inside(
 def test_extending_stops_where_training_cannot(
     swept: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(rates, "run_python", lambda words: 2)
+    monkeypatch.setattr(rates, "run_python", lambda words: CompletedProcess(words, 2))
     assert main(["study=rates", f"runs={swept}", "--extend"]) == 2
     assert (
         capsys.readouterr().err == "error: the command above ended with exit code 2: its message says why\n"

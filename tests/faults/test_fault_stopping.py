@@ -8,6 +8,8 @@ import itertools
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ from safetensors.torch import load_file
 from experiments.run import execute
 from experiments.runtime import atomic_io, restarts
 from experiments.runtime.errors import Preempted, RunError
-from experiments.runtime.preemption import ORPHANED, Interruptions, stops_at_once
+from experiments.runtime.preemption import Interruptions, stops_at_once
 from experiments.runtime.run_lock import RunLock
 from experiments.runtime.watchdog import Watchdog
 from experiments.tasks.recall.mqar import Recall
@@ -173,24 +175,48 @@ def test_an_evaluation_is_left_in_the_middle(tmp_path: Path, monkeypatch: pytest
     assert batches.count("validation") == 2, "8 examples, 2 at a time: 4 batches"
 
 
-def test_f11_the_processes_of_a_killed_sweep_save_themselves(tmp_path: Path, record: Any) -> None:
-    words = (*commands.TINY, *commands.RECALL, "trainer.checkpoint_every=100000", "budget.tokens=20_000_000")
-    sweep = ("-m", "seed=0,1", *words, f"runs={tmp_path}", "hydra/launcher=parallel")
-    process = commands.start("train", *sweep)
-    folders = [commands.settings(*words, f"seed={seed}", f"runs={tmp_path}").folder for seed in (0, 1)]
-    wait(lambda: all((folder / "metrics.jsonl").exists() for folder in folders))
-    workers = [json.loads((folder / "lock.json").read_text())["pid"] for folder in folders]
-    assert process.pid not in workers
+@pytest.mark.parametrize(
+    "sign",
+    [signal.SIGKILL, *(pytest.param(s, marks=pytest.mark.full) for s in (signal.SIGTERM, signal.SIGHUP))],
+)
+def test_f11_the_processes_of_a_killed_sweep_save_themselves_and_end(
+    tmp_path: Path, sign: signal.Signals, record: Any
+) -> None:
+    """One worker trains and one waits for more work, as does a third that never had any."""
+    words = (*commands.TINY, *commands.RECALL, "trainer.checkpoint_every=100000", f"runs={tmp_path}")
+    tokens = (20_000_000, 400)
+    budgets = f"budget.tokens={','.join(map(str, tokens))}"
+    process = commands.start(
+        "train", "-m", budgets, *words, "hydra/launcher=parallel", "hydra.launcher.n_jobs=3"
+    )
+    long, short = (commands.settings(*words, f"budget.tokens={count}").folder for count in tokens)
+    wait(lambda: (short / "result.json").exists() and (long / "metrics.jsonl").exists())
+    children = [
+        int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    ]
+    assert len(children) >= 3
+    process.send_signal(sign)
+    process.wait()
+    wait(lambda: not any(alive(pid) for pid in children), seconds=15)
+    found = commands.result(long)
+    assert (found["status"], found["message"]) == ("preempted", "stopped by SIGTERM")
+    assert commands.newest_step(long) == found["training"]["steps"] > 0
+    assert not list(tmp_path.rglob("lock.json"))
+    record("F11", f"{sign.name} to a parallel sweep's parent", 1, "its worker saved itself, all 3 ended")
+
+
+def test_f11_the_sweep_of_a_killed_track_saves_itself_and_ends(tmp_path: Path, record: Any) -> None:
+    words = [*commands.TINY, *commands.RECALL, "budget.tokens=20_000_000", f"runs={tmp_path}"]
+    code = f"from analysis.track.runs import train; train({['-m', 'seed=0', *words]!r})"
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=commands.ROOT, stdout=subprocess.DEVNULL)
+    folder = commands.settings(*words).folder
+    wait(lambda: (folder / "metrics.jsonl").exists())
+    sweep = json.loads((folder / "lock.json").read_text())["pid"]
     process.kill()
     process.wait()
-    wait(lambda: all((folder / "result.json").exists() for folder in folders))
-    for folder in folders:
-        found = commands.result(folder)
-        assert (found["status"], found["message"]) == ("preempted", ORPHANED)
-        assert commands.newest_step(folder) == found["training"]["steps"] > 0
-    wait(lambda: not any(alive(pid) for pid in workers))
-    assert not list(tmp_path.rglob("lock.json"))
-    record("F11", "SIGKILL of a parallel sweep's parent", 1, "its 2 workers saved themselves and ended")
+    wait(lambda: not alive(sweep), seconds=15)
+    assert commands.result(folder)["status"] == "preempted"
+    record("F11", "SIGKILL of a track", 1, "the sweep that it ran saved itself and ended")
 
 
 def alive(pid: int) -> bool:

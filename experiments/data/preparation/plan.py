@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +17,13 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
+from experiments.data.cache_room import work_folder
 from experiments.data.corpus import SPLITS, CorpusConfig, carved_splits, documents
 from experiments.data.hub import data_files, open_hub
-from experiments.data.token_file import planned_folder
+from experiments.data.token_file import planned_folder, publish
 from experiments.data.tokenizers.make_tokenizer import load_tokenizer, train_tokenizer
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
-from experiments.runtime.atomic_io import plain, sync, write_json
+from experiments.runtime.atomic_io import plain, write_json
 from experiments.runtime.errors import DataError
 from experiments.runtime.json_state import read_json
 
@@ -155,21 +154,11 @@ def _begin(
             splits[split] = SplitPlan(
                 shards=shards, parts=min(shards, MOST_PARTS), files=_files(corpus, split)
             )
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{folder.name[1:-6]}-", dir=folder.parent))
-    try:
+    with work_folder(folder) as work:
         texts = (document.text for split, document in documents(corpus) if split == "train")
         train_tokenizer(tokenizer, num_sentinels, texts).save(work)
         write_json(work / NAME, {"settings": settings, "splits": splits})
-        work.chmod(0o755)  # mkdtemp keeps others out; a cache is shared
-        sync(work)
-        try:
-            work.rename(folder)
-        except OSError:
-            if not (folder / NAME).exists():
-                raise
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+        publish(work, folder)
 
 
 def _streamed(corpus: CorpusConfig, split: str) -> Any:

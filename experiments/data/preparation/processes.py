@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, wait
 
 from experiments.data.preparation.part import PartRecord, Worker, record_of
 from experiments.data.preparation.plan import Part, Preparation
+from experiments.runtime.child_processes import end_with
 from experiments.runtime.console import clock, count
 from experiments.runtime.errors import RunError
 
@@ -120,13 +121,12 @@ def _started(
 
 def _main(preparation: Preparation, rank: int, world: int, reports: Connection, parent: int) -> None:
     """Make parts in a process of its own and report each; the last report is None, or the error."""
+    end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
     with suppress(BrokenPipeError):
         try:
             for record in _work(preparation, rank, world):
                 reports.send(("part", record))
-                if os.getppid() != parent:
-                    return
             reports.send(("end", None))
         except RunError as error:
             reports.send(("error", error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -79,12 +80,12 @@ def test_a_planted_edge_is_extended_and_the_rate_confirmed(
         "optimizer.schedule=constant",
     ]  # fmt: skip
 
-    def train(words: list[str]) -> int:
+    def train(words: list[str]) -> CompletedProcess[str]:
         """As ``python WORDS`` would, in this process, which is faster."""
         kept = [word for word in words if "=" in word]
         monkeypatch.setattr(sys, "argv", ["train", *kept])
         commands.train(*kept)
-        return 0
+        return CompletedProcess(words, 0)
 
     for rate in (3e-3, 1e-2):
         train([*tiny, "study=tune", f"optimizer.learning_rate={rate:g}", "seed=100"])

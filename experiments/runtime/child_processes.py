@@ -1,0 +1,68 @@
+"""Child processes that end with the process that started them, even where that is killed.
+
+A child looks for its parent once a second, which works on every system. It then gets SIGTERM, so that a run
+saves itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+_PARENT = "ARCHBENCH_PARENT"
+"""Variable of the environment with the number of the process to end with."""
+SECONDS = 1.0
+"""Seconds between two looks."""
+
+
+def run_python(
+    words: Sequence[str], *, standard_input: str | None = None, capture: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """Run Python with these words and wait, as ``subprocess.run`` does; the child ends with this process.
+
+    Args:
+        words: such as ``-m experiments.train``; what they run calls ``end_with_parent``.
+        standard_input: what the child reads; None for what this process reads.
+        capture: return what the child prints, instead of letting it print.
+    """
+    command, pipe = [sys.executable, *words], subprocess.PIPE if capture else None
+    with subprocess.Popen(
+        command,
+        env=os.environ | {_PARENT: str(os.getpid())},
+        stdin=None if standard_input is None else subprocess.PIPE,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+    ) as child:
+        try:
+            output, errors = child.communicate(standard_input)
+        except BaseException:  # Ctrl-C, or a signal whose handler raises
+            child.terminate()
+            child.wait()
+            raise
+    return subprocess.CompletedProcess(command, child.returncode, output, errors)
+
+
+def end_with_parent() -> None:
+    """End this process with the one that started it, if that was ``run_python``."""
+    if (parent := os.environ.pop(_PARENT, None)) is not None:
+        end_with(int(parent))
+
+
+def end_with(parent: int) -> None:
+    """End this process as soon as its parent is not ``parent`` any more."""
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
+    while signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:  # a run is saving itself
+        time.sleep(SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)  # else a worker would wait for more work
