@@ -72,8 +72,9 @@ def _machine() -> Iterator[tuple[str, str]]:
 
     from architectures.kernels.cpu.build import instruction_set, problem
     from experiments.runtime import caching_allocator
+    from experiments.runtime.machine import free_memory, total_memory, usable_cores
 
-    yield "ok", f"{len(os.sched_getaffinity(0))} CPU cores, {torch.get_num_threads()} threads of PyTorch"
+    yield "ok", f"{usable_cores()} CPU cores, {torch.get_num_threads()} threads of PyTorch"
     if reason := problem():
         yield "--", f"no C++ kernels ({reason}): PyTorch's own are used, which are slower"
     else:
@@ -87,8 +88,7 @@ def _machine() -> Iterator[tuple[str, str]]:
             yield "ok", f"cuda:{number} {name}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
     else:
         yield "--", "no GPU that PyTorch can use"
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    yield "ok", f"{memory / 2**30:.1f} GiB of memory"
+    yield "ok", f"{free_memory() / 2**30:.1f} of {total_memory() / 2**30:.1f} GiB of memory free"
 
 
 def _folders() -> Iterator[tuple[str, str]]:

@@ -35,6 +35,7 @@ from experiments.config.sections import read_sections
 from experiments.config.structured import typed
 from experiments.runtime.console import clock
 from experiments.runtime.errors import ConfigError, RunError, nearest
+from experiments.runtime.machine import usable_cores
 from experiments.runtime.preemption import stops_at_once
 from experiments.runtime.secrets import redact
 
@@ -80,9 +81,8 @@ class PrepareConfig:
 
     @property
     def num_processes(self) -> int:
-        """Return the processes, by default one for each CPU of a SLURM task, or that this process may use."""
-        given = os.environ.get("SLURM_CPUS_PER_TASK", "")
-        return self.processes or (int(given) if given.isdigit() else len(os.sched_getaffinity(0)))
+        """Return the processes, by default one for each core that this process may use."""
+        return self.processes or usable_cores()
 
 
 def split_words(words: Sequence[str]) -> tuple[PrepareConfig, list[str]]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import os
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +10,7 @@ from architectures.backbone import BackboneConfig
 from experiments.run.settings import Settings
 from experiments.runtime.device import torch_device
 from experiments.runtime.errors import ConfigError
+from experiments.runtime.machine import total_memory, usable_cores
 from experiments.training.parallel import collectives
 
 TOKEN_BYTES = 24
@@ -39,7 +37,7 @@ def check_task(settings: Settings) -> None:
         f"task.num_symbols={symbols}: an embedding of width 16 with its moments": symbols * 16 * 4 * 4,
     }
     for what, size in needed.items():
-        _refuse(settings, what, size, _system_memory())
+        _refuse(settings, what, size, total_memory())
 
 
 def check_run(settings: Settings, config: BackboneConfig, cost: dict[str, Any], vocab_size: int) -> None:
@@ -55,7 +53,7 @@ def check_run(settings: Settings, config: BackboneConfig, cost: dict[str, Any], 
         vocab_size: symbols that the head scores.
     """
     device = torch_device(settings.device.name)
-    memory = _system_memory()
+    memory = total_memory()
     if device.type == "cpu" and settings.device.peak_flops is not None and not settings.device.force:
         raise ConfigError(
             f"device.peak_flops={settings.device.peak_flops:g}: the run is planned for a GPU, and this "
@@ -75,7 +73,7 @@ def check_run(settings: Settings, config: BackboneConfig, cost: dict[str, Any], 
         layers = int(cost["setup"]["num_layers"] or 1) * int(config.width or 1)
         what = f"{rows} sequences of {length} tokens at once, with the weights,"
         _refuse(settings, what, weights + rows * length * width * (vocab_size + layers), memory)
-    cores = settings.device.threads or os.cpu_count() or 1
+    cores = settings.device.threads or usable_cores()
     speed = collectives.world_size() * (GPU_FLOPS if device.type == "cuda" else CORE_FLOPS * cores)
     seconds = cost["planned"]["flops"] / speed
     if seconds > LONGEST and not settings.device.force:
@@ -91,15 +89,3 @@ def _refuse(settings: Settings, what: str, size: float, memory: float) -> None:
             f"{what} would take {size / 2**30:,.1f} GiB, and this machine has {memory / 2**30:,.1f} GiB: "
             f"{FORCE}"
         )
-
-
-def _system_memory() -> float:
-    """Return the bytes of memory that this process can have: the machine's, or those of its control group."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [math.inf]
-    for path in (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")):
-        try:
-            limits.append(float(path.read_text()))
-        except (OSError, ValueError):  # no such version of control groups, or "max"
-            continue
-    return min(physical, *limits)

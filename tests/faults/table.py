@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 import platform
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 import yaml
 
+from experiments.runtime.machine import usable_cores
 from experiments.tracking.provenance import processor
 
 RANDOM = ("F45", "F46")
@@ -63,7 +63,7 @@ Not tested: what needs a GPU (`F31`, CUDA out of memory).
 
 def machine() -> str:
     """Of this machine: cores, processor, versions."""
-    cores, python = len(os.sched_getaffinity(0)), platform.python_version()
+    cores, python = usable_cores(), platform.python_version()
     return f"on {cores} cores ({processor(torch.device('cpu'))}), Python {python}, torch {torch.__version__}"
 
 

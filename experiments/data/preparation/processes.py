@@ -21,6 +21,7 @@ from experiments.data.preparation.plan import Part, Preparation
 from experiments.runtime.child_processes import end_with
 from experiments.runtime.console import clock, count
 from experiments.runtime.errors import RunError
+from experiments.runtime.machine import usable_cores
 
 PROGRESS_SECONDS = 5.0
 """Seconds between two lines of progress."""
@@ -94,7 +95,7 @@ def _started(
     index, of = share
     spawn = multiprocessing.get_context("spawn")  # a fork of a process with Arrow's threads can hang
     threads = os.environ.get("RAYON_NUM_THREADS")
-    os.environ["RAYON_NUM_THREADS"] = threads or str(max(1, len(os.sched_getaffinity(0)) // processes))
+    os.environ["RAYON_NUM_THREADS"] = threads or str(max(1, usable_cores() // processes))
     workers = []
     try:
         for number in range(processes):

@@ -1,0 +1,84 @@
+"""Processor cores and memory that this process may use: in a container or a job, a part of the machine's."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+"""Where Linux tells; other systems have neither."""
+UNLIMITED = 2**60
+"""Version 1 of control groups gives a number of this size where there is no limit."""
+
+
+def usable_cores() -> int:
+    """Return the physical cores of the machine, or as few as affinity, control groups and SLURM leave."""
+    import joblib  # takes a fifth of a second
+
+    cores = float(joblib.cpu_count(only_physical_cores=True))
+    for folder in control_groups("cpu"):
+        quota, _, period = _text(folder / "cpu.max").partition(" ")
+        if not quota:  # the first version of control groups
+            quota, period = _text(folder / "cpu.cfs_quota_us"), _text(folder / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit():  # neither "max" nor -1
+            cores = min(cores, int(quota) / int(period))
+    allocated = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SLURM_CPUS_ON_NODE") or ""
+    if allocated.isdigit():
+        cores = min(cores, int(allocated))
+    return max(1, math.floor(cores))
+
+
+def usable_threads() -> int:
+    """Return the threads that a run may have: what ``OMP_NUM_THREADS`` says, else one for each core."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdigit() and int(given) else usable_cores()
+
+
+def total_memory() -> float:
+    """Return the bytes of memory that this process can have: the machine's, or those of its control group."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(physical, *(limit for limit, _ in _memory_limits()), math.inf)
+
+
+def free_memory() -> float:
+    """Return the bytes of memory that new processes can have now. File caches count as free."""
+    free = [limit - used for limit, used in _memory_limits()]
+    for line in _text(PROC / "meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            free.append(1024 * int(line.split()[1]))
+    return min(free, default=total_memory())
+
+
+def control_groups(controller: str) -> Iterator[Path]:
+    """Yield the folders of the control groups of this process, of both versions, from its own to the root."""
+    for line in _text(PROC / "self" / "cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = CGROUPS / controller if controllers else CGROUPS
+        own = root / path.lstrip("/")
+        yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(root))
+
+
+def _memory_limits() -> Iterator[tuple[float, float]]:
+    """Yield limit and use, without file caches, of each control group that has a limit."""
+    for folder in control_groups("memory"):
+        limit = _text(folder / "memory.max") or _text(folder / "memory.limit_in_bytes")
+        used = _text(folder / "memory.current") or _text(folder / "memory.usage_in_bytes") or "0"
+        if limit.isdigit() and int(limit) < UNLIMITED:
+            cached = [
+                line.split()[1]
+                for line in _text(folder / "memory.stat").splitlines()
+                if "inactive_file " in line
+            ]
+            yield float(limit), int(used) - int(cached[-1] if cached else 0)
+
+
+def _text(path: Path) -> str:
+    """Return the content of a file of the system; nothing where there is none."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
