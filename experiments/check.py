@@ -11,9 +11,10 @@ The exit code is 0 if nothing is damaged, 3 if only prepared data is, else 6.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from experiments.config.structured import typed_words
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError, RunError, nearest_folder
@@ -79,24 +80,25 @@ def check_study(study: Path) -> Report:
             report.written += 1
             continue
         report.runs += 1
-        _check_record(folder, report)
-        _check_checkpoints(folder, report)
+        result = _check_record(folder, report)
+        _check_checkpoints(folder, result or {}, report)
         caches |= _caches(folder, report)
     for cache in sorted(caches):
         _check_cache(cache, report)
     return report
 
 
-def _check_record(folder: Path, report: Report) -> None:
+def _check_record(folder: Path, report: Report) -> dict[str, Any] | None:
+    """Check the files beside the checkpoints; return the result, if there is one that can be read."""
     run = RunFolder(folder)
     try:
         result = run.result()
         run.provenance()
     except RunError as error:
         report.records.append(str(error))
-        return
+        return None
     if result is None:
-        return
+        return None
     if "files" not in result:
         report.unverified += 1
     contents = {name: (folder / name).read_bytes() if (folder / name).exists() else None for name in HASHED}
@@ -107,11 +109,12 @@ def _check_record(folder: Path, report: Report) -> None:
             f"{folder / name}: has changed since the run ended: restore it, or remove the run's folder and "
             "train it again"
         )
+    return result
 
 
-def _check_checkpoints(folder: Path, report: Report) -> None:
-    from experiments.run.model_files import RECORD, REMEDY, read_model_spec  # imports torch
-    from experiments.training.checkpoints.checkpoint import broken, committed
+def _check_checkpoints(folder: Path, result: Mapping[str, Any], report: Report) -> None:
+    from experiments.run.model_files import RECORD, REMEDY, final_step, read_model_spec  # imports torch
+    from experiments.training.checkpoints.checkpoint import broken, committed, place
 
     found = committed(folder / "checkpoints")
     if (folder / RECORD).exists():
@@ -121,6 +124,9 @@ def _check_checkpoints(folder: Path, report: Report) -> None:
             report.records.append(str(error))
     elif found:
         report.records.append(f"{folder / RECORD}: is missing: {REMEDY}")
+    final = final_step(result)
+    if found and final is not None and (last := place(folder / "checkpoints", final)) not in found:
+        report.records.append(f"{last}: is missing: remove result.json, and the same command trains it anew")
     for path in found:
         report.checkpoints += 1
         if (reason := broken(path)) is not None:

@@ -44,7 +44,7 @@ class EvaluateConfig:
     """Settings of ``experiments.evaluate``."""
 
     run: str
-    """Folder of a run or of Hugging Face."""
+    """Folder of a run, of one of its checkpoints (``RUN/checkpoints/step-N``), or of Hugging Face."""
     split: str = "test"
     """Split evaluated."""
     examples: int | None = None
@@ -115,7 +115,7 @@ def evaluate(cfg: DictConfig) -> None:
     for name, (nats, tokens) in recalled.items():
         print(f"{name} bigrams: perplexity {math.exp(nats):.4f} over {tokens} tokens")
     if config.output is not None:
-        found = {"model": saved.description, "fingerprint": saved.task.fingerprint}
+        found = {"model": saved.description, "step": saved.step, "fingerprint": saved.task.fingerprint}
         listed = [asdict(metric) for metric in metrics]
         by_recall = {name: {"nats_per_token": nats, "tokens": n} for name, (nats, n) in recalled.items()}
         by_position = [{"begin": b, "end": e, "nats_per_token": nats} for b, e, nats in positions]
@@ -139,7 +139,10 @@ def _evaluate_text(path: Path, config: EvaluateConfig, file: Path) -> None:
     )
     print(f"{saved.description}\n{found}")
     if config.output is not None:
-        _write(config.output, {"model": saved.description, "text": str(file), **asdict(found)})
+        _write(
+            config.output,
+            {"model": saved.description, "step": saved.step, "text": str(file), **asdict(found)},
+        )
 
 
 def _write(output: str, content: dict[str, Any]) -> None:

@@ -46,7 +46,7 @@ class ExportConfig:
     """Settings of ``experiments.export``."""
 
     run: str
-    """Folder of a run or of Hugging Face."""
+    """Folder of a run, of one of its checkpoints (``RUN/checkpoints/step-N``), or of Hugging Face."""
     to: str
     """Folder to write, which must not exist yet."""
     shard_bytes: int | None = None
@@ -90,7 +90,10 @@ def export(cfg: DictConfig) -> None:
         whole.rename(folder)
     kind = json.loads((folder / "config.json").read_text())["architectures"][0]
     blueprint = read_folder_config(folder)
-    print(f"{folder}: {kind}, vocabulary {blueprint.vocab_size}, made for {blueprint.max_length} tokens")
+    print(
+        f"{folder}: {kind}, vocabulary {blueprint.vocab_size}, made for {blueprint.max_length} tokens; from "
+        f"{saved.description}"
+    )
 
 
 def token_ids(saved: LoadedModel) -> dict[str, Any]:

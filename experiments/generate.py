@@ -60,7 +60,7 @@ class GenerateConfig:
     """Settings of ``experiments.generate``."""
 
     run: str
-    """Folder of a run or of Hugging Face."""
+    """Folder of a run, of one of its checkpoints (``RUN/checkpoints/step-N``), or of Hugging Face."""
     max_tokens: int | None = None
     """Most tokens generated for each prompt; null for the folder's own limit, or 200, or as many as there are
     positions for."""

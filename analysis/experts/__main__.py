@@ -35,6 +35,7 @@ from analysis.figures.files import figure_bytes
 from analysis.tables.markdown import escaped
 from analysis.tables.text import WIDTH
 from experiments.config.schema import DeviceConfig
+from experiments.run.model_files import model_folder
 from experiments.runtime.device import torch_device
 
 SPLIT = "validation"
@@ -62,7 +63,7 @@ class ExpertsAnalysisConfig:
 
     @property
     def folder(self) -> Path:
-        return Path(self.out) if self.out else Path(self.run) / "analysis"
+        return Path(self.out) if self.out else model_folder(Path(self.run)) / "analysis"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,12 +111,11 @@ class Findings:
 
 def find_out(config: ExpertsAnalysisConfig) -> Findings:
     """Reads the recordings and follows the last checkpoint on text. Raises RunError."""
-    path = Path(config.run)
-    saved = open_run(path, torch_device(config.device))
-    history, load = load_recordings(path)
+    saved = open_run(Path(config.run), torch_device(config.device))
+    history, load = load_recordings(saved.folder)
     layers = follow(saved, saved.task, SPLIT, config.examples)
     domains = {
-        name: follow(saved, task, SPLIT, config.examples) for name, task in domain_tasks(saved, path).items()
+        name: follow(saved, task, SPLIT, config.examples) for name, task in domain_tasks(saved).items()
     }
     tokenizer = saved.task.tokenizer
     texts = [str(token) for token in range(saved.task.vocabulary.size)]
@@ -131,7 +131,9 @@ def find_out(config: ExpertsAnalysisConfig) -> Findings:
     }
     notes = []
     if history.empty:
-        notes.append(f"no recordings in {path}/routing: load and saturation over training are left out")
+        notes.append(
+            f"no recordings in {saved.folder}/routing: load and saturation over training are left out"
+        )
     if not domains:
         notes.append(f"the task is no corpus of text: domains ({', '.join(DOMAINS)}) are left out")
     if tokenizer is None:

@@ -23,7 +23,7 @@ from architectures.layers.moe.routing_record import expert_layers
 from experiments.evaluation.measure import EVALUATION_SEED
 from experiments.objectives.objective import View
 from experiments.run.load_model import LoadedModel, StoredRun, load_model, read_run
-from experiments.run.model_files import is_run_folder
+from experiments.run.model_files import is_run_folder, model_folder
 from experiments.run.plan import build_task
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.json_state import json_objects, mismatch
@@ -64,7 +64,7 @@ def open_run(path: Path, device: torch.device) -> LoadedModel:
     if not str(path) or not is_run_folder(path):
         raise ConfigError(f"run={path}: a Hugging Face folder was not trained here: name the folder of a run")
     run = read_run(path)
-    saved = load_model(path, device, task=_own_task(run, path))
+    saved = load_model(path, device, task=_own_task(run, model_folder(path)))
     if not expert_layers(saved.model):
         raise ConfigError(
             f"run={path}: its model has no experts (backbone={run.names.backbone}): name a run whose "
@@ -90,13 +90,13 @@ def _own_task(run: StoredRun, path: Path, source: str | None = None) -> Task:
     return build_task(run.task_class, config, run.names.task)
 
 
-def domain_tasks(saved: LoadedModel, path: Path) -> dict[str, Task]:
+def domain_tasks(saved: LoadedModel) -> dict[str, Task]:
     """The task of each domain; empty where the run was not trained on text."""
     run = saved.run
     assert run is not None
     if not issubclass(run.task_class, Text):
         return {}
-    return {name: _own_task(run, path, source) for name, source in DOMAINS.items()}
+    return {name: _own_task(run, saved.folder, source) for name, source in DOMAINS.items()}
 
 
 def load_recordings(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -236,6 +236,8 @@ def _train(
     message = None if error is None else redact(error.reason if isinstance(error, Preempted) else str(error))
     if status == "oom":
         message = f"{message} (peak {peak / 2**20:,.0f} MiB)"
+    if state.fallbacks:
+        record["resume"] = {**record["resume"], "fallbacks": state.fallbacks}
     result = {
         **record,
         "status": status,

@@ -29,6 +29,7 @@ from experiments.run.model_files import (
     hugging_face_spec,
     is_run_folder,
     load_folder_state,
+    model_folder,
     read_model_spec,
 )
 from experiments.run.plan import build_task
@@ -74,6 +75,10 @@ class LoadedModel:
     task: Task
     run: StoredRun | None
     """The run it was trained in; None for a Hugging Face folder."""
+    folder: Path
+    """Of the run, or of Hugging Face."""
+    step: int | None
+    """Of the checkpoint; None for a Hugging Face folder."""
     description: str
     """Its description in one line."""
 
@@ -116,7 +121,7 @@ def read_run(path: Path) -> StoredRun:
     Raises:
         ConfigError: the file is missing or damaged, or names a class that is not there.
     """
-    file = path / "config.yaml"
+    file = model_folder(path) / "config.yaml"
     stored = read_yaml(file, "restore it; training the run again writes it anew")
     try:
         tree = upgrade(stored)
@@ -164,13 +169,15 @@ def _open_run(path: Path, task: Task | None) -> LoadedModel:
         objective = FolderContinuation(run.objective, task)
     sizes = Sizes(vocab_size=spec.vocab_size, length=spec.max_length, make_readout=objective.make_readout)
     model = sizes.build(spec.backbone_class, spec.config)
-    load_folder_state(path, model, new_readout=False)
+    folder, step = model_folder(path), load_folder_state(path, model, new_readout=False)
     return LoadedModel(
         model=model,
         objective=objective,
         task=task,
         run=run,
-        description=f"{path} ({run.cell} s{run.seed})",
+        folder=folder,
+        step=step,
+        description=f"{folder} ({run.cell} s{run.seed}, step {step})",
     )
 
 
@@ -179,7 +186,8 @@ def own_prompts(run: StoredRun, path: Path) -> Task:
     if not issubclass(run.task_class, Text):
         return run.build_task()
     config: TokenizerConfig = run.task.tokenizer
-    result = RunFolder(path).result() or {}
+    path = model_folder(path)
+    result = RunFolder(path).result(anywhere=True) or {}
     file = path / TOKENIZER
     if damaged_files(result, {TOKENIZER: file.read_bytes() if file.is_file() else None}):
         raise CheckpointError(f"{file}: has changed since the run ended: restore it")
@@ -201,6 +209,8 @@ def _open_hugging_face(path: Path, task: Task | None) -> LoadedModel:
         objective=objective,
         task=task,
         run=None,
+        folder=path,
+        step=None,
         description=f"{path} ({type(model).__name__} of Hugging Face)",
     )
 

@@ -1,7 +1,8 @@
 """A trained model on disk: its specification, its tensors, and loading them into a module.
 
-It is the folder of a run (model.json and checkpoints) or of the Hugging Face
-library (config.json and safetensors). Nothing else of either is needed here.
+It is the folder of a run (model.json and checkpoints), one of its checkpoints
+(``RUN/checkpoints/step-N``), or a folder of the Hugging Face library (config.json
+and safetensors). Nothing else of either is needed here.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,9 +28,11 @@ from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import CheckpointError, ConfigError, nearest_folder
 from experiments.runtime.json_state import mismatch, read_json
+from experiments.runtime.run_status import RunStatus
 from experiments.tasks.task import Task
 from experiments.tracking.run_files import checksum, is_intact
-from experiments.training.checkpoints.checkpoint import newest
+from experiments.tracking.run_folder import RunFolder
+from experiments.training.checkpoints import checkpoint
 from experiments.training.checkpoints.state_dict import unique_tensors
 from experiments.training.checkpoints.stored_state import (
     in_shards,
@@ -108,8 +112,59 @@ class ModelSpec:
         write_json(folder / RECORD, {**tree, "checksum": checksum(tree)})
 
 
+def model_folder(path: Path) -> Path:
+    """Return the folder of a model that a path names: that of the run where it names a checkpoint."""
+    named = path.parent.name == "checkpoints" and re.fullmatch(r"step-\d+", path.name)
+    return path.parents[1] if named else path
+
+
+def model_checkpoint(path: Path) -> Path:
+    """Return the checkpoint that a path of a run names: that one, or the last of the run.
+
+    An older one never takes the place of one that is damaged or lost.
+
+    Raises:
+        CheckpointError: it is not whole; the message names those that are.
+    """
+    folder = model_folder(path)
+    checkpoints = folder / "checkpoints"
+    chosen = path if folder != path else checkpoint.place(checkpoints, _last_step(folder))
+    reason = checkpoint.broken(chosen) if chosen.is_dir() else "it is missing"
+    if reason is None:
+        checkpoint.check_format(chosen)
+        return chosen
+    whole = [str(each) for each in checkpoint.committed(checkpoints) if checkpoint.broken(each) is None]
+    if not whole:
+        raise CheckpointError(f"{checkpoints}: no checkpoint is whole ({chosen.name}: {reason})")
+    raise CheckpointError(
+        f"{chosen}: {reason}: restore it; or remove {folder / 'result.json'}, if there is one, and give the "
+        f"run's command again, which trains on from the one before; or name an older one: {', '.join(whole)}"
+    )
+
+
+def _last_step(folder: Path) -> int:
+    """Return the step that a run reached, whether or not its checkpoint is there. Raises CheckpointError."""
+    checkpoints, result = folder / "checkpoints", RunFolder(folder).result(anywhere=True)
+    steps = [
+        *map(checkpoint.step_of, checkpoint.committed(checkpoints)),
+        *checkpoint.damaged_steps(checkpoints),
+    ]
+    if (final := final_step(result or {})) is not None:
+        steps.append(final)
+    if not steps:
+        raise CheckpointError(f"{checkpoints}: no checkpoint was saved")
+    return max(steps)
+
+
+def final_step(result: Mapping[str, Any]) -> int | None:
+    """Return the step of the checkpoint that a run saved as it ended; None where it may have saved none."""
+    saved = result.get("status") in (RunStatus.COMPLETE, RunStatus.PREEMPTED)
+    return int(result["training"]["steps"]) if saved and result.get("training") else None
+
+
 def is_run_folder(path: Path) -> bool:
     """Return True for the folder of a run, False for a Hugging Face one. Raises ConfigError for neither."""
+    path = model_folder(path)
     if (path / RECORD).is_file():
         return True
     if (path / "config.json").is_file():
@@ -155,6 +210,7 @@ def read_model_spec(path: Path) -> ModelSpec:
     """Return the specification of a folder's model. Raises ConfigError."""
     if not is_run_folder(path):
         return hugging_face_spec(path)
+    path = model_folder(path)
     stored = read_json(path / RECORD, Stored, REMEDY)
     if stored is None:
         raise ConfigError(f"{path / RECORD}: is missing: {REMEDY}")
@@ -180,7 +236,7 @@ def read_model_spec(path: Path) -> ModelSpec:
 def fingerprint(path: Path) -> str:
     """Return a hash of the model and its weights, 16 hexadecimal digits, independent of the folder's path."""
     if is_run_folder(path):
-        files = [path / RECORD, *weight_files(newest(path / "checkpoints"))]
+        files = [model_folder(path) / RECORD, *weight_files(model_checkpoint(path))]
     else:
         files = [path / "config.json", *sorted(path.glob("*.safetensors"))]
     digest = hashlib.sha256()
@@ -190,13 +246,16 @@ def fingerprint(path: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def load_folder_state(path: Path, model: Backbone, *, new_readout: bool) -> None:
-    """Load a folder's tensors into a module, a run's from its newest whole checkpoint; all must fit.
+def load_folder_state(path: Path, model: Backbone, *, new_readout: bool) -> int | None:
+    """Load a folder's tensors into a module, a run's from ``model_checkpoint``; all must fit.
 
     Shards are read into the module itself, without a second copy.
 
     Args:
         new_readout: as in ``load_state``.
+
+    Returns:
+        The step of the checkpoint; None for a Hugging Face folder.
 
     Raises:
         CheckpointError: they cannot be read.
@@ -204,15 +263,16 @@ def load_folder_state(path: Path, model: Backbone, *, new_readout: bool) -> None
     """
     if not is_run_folder(path):
         load_state(hugging_face(path).state_dict(), model, path, new_readout=new_readout)
-        return
-    checkpoint = newest(path / "checkpoints")
-    if not in_shards(checkpoint):
-        load_state(whole_tensors(checkpoint, "model"), model, path, new_readout=new_readout)
-        return
-    fit = fitting(stored_tensors(checkpoint, "model"), model, path, new_readout=new_readout)
+        return None
+    chosen = model_checkpoint(path)
+    if not in_shards(chosen):
+        load_state(whole_tensors(chosen, "model"), model, path, new_readout=new_readout)
+        return checkpoint.step_of(chosen)
+    fit = fitting(stored_tensors(chosen, "model"), model, path, new_readout=new_readout)
     own = model.state_dict()
     with torch._C.DisableTorchFunction():  # of a model that is being divided each part is read by itself
-        read_tensors(checkpoint, "model", {name: own[name] for name in fit})
+        read_tensors(chosen, "model", {name: own[name] for name in fit})
+    return checkpoint.step_of(chosen)
 
 
 def load_state(tensors: dict[str, Tensor], model: Backbone, source: Path, *, new_readout: bool) -> None:

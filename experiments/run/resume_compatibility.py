@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 
 from experiments.config.digest import result_settings
 from experiments.config.legacy import upgrade
+from experiments.run.model_files import model_checkpoint
 from experiments.run.settings import Initial, Settings
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError
@@ -153,16 +154,16 @@ def _watched(provenance: dict[str, Any]) -> dict[str, Any]:
 
 
 def copy_parent_checkpoint(parent: Initial, folder: Path) -> dict[str, Any]:
-    """Copy the newest checkpoint of the parent into a run without one; return which that was.
+    """Copy the last checkpoint of the parent, or the one named, into a run without one; return which it was.
 
     Raises CheckpointError where the parent has no whole checkpoint.
     """
     checkpoints, record = folder / "checkpoints", folder / PARENT
     if not any(checkpoints.glob("step-*")):
-        newest = checkpoint.newest(parent.path / "checkpoints")
-        step = int(newest.name.removeprefix("step-"))
+        copied = model_checkpoint(parent.path)
+        step = checkpoint.step_of(copied)
         temporary = checkpoints / f".tmp-{uuid.uuid4().hex[:8]}"
-        shutil.copytree(newest, temporary)
+        shutil.copytree(copied, temporary)
         write_json(record, {"path": str(parent.path), "fingerprint": parent.fingerprint, "step": step})
-        temporary.rename(checkpoints / newest.name)
+        temporary.rename(checkpoints / copied.name)
     return dict(read_json(record, ParentRecord) or {})

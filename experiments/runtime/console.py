@@ -58,6 +58,18 @@ class Console:
         with contextlib.suppress(OSError):
             self._rich.print(f"[{self.name}] {text}", markup=False)
             sys.stdout.flush()
+        self._write(text)
+
+    def warn(self, text: str) -> None:
+        """Print a line to standard error, with secrets removed."""
+        text = redact(text)
+        if not self._rich.quiet:
+            with contextlib.suppress(OSError):
+                sys.stderr.write(f"[{self.name}] {text}\n")
+        self._write(text)
+
+    def _write(self, text: str) -> None:
+        """Append a line to the file of ``keep``."""
         if self._file is not None:
             now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
             with contextlib.suppress(OSError), self._file.open("a", encoding="utf-8") as file:

@@ -28,12 +28,14 @@ from experiments.runtime.run_status import FINAL
 from experiments.runtime.secrets import redact
 from experiments.tracking.run_files import (
     HASHED,
+    MISPLACED,
     ProvenanceRecord,
     ResultRecord,
     Row,
     checksum,
     file_record,
     is_intact,
+    misplacement,
 )
 
 DAMAGED_RESULT = "remove it, and the same command continues from the last checkpoint"
@@ -55,12 +57,21 @@ class RunFolder:
         """Running hash of metrics.jsonl, of what was written and not of what is there."""
         self._bytes = self._rows = 0
 
-    def result(self) -> dict[str, Any] | None:
-        """Return the result, or None while the run has not ended. Raises CheckpointError if it is damaged."""
+    def result(self, *, anywhere: bool = False) -> dict[str, Any] | None:
+        """Return the result, or None while the run has not ended.
+
+        Args:
+            anywhere: the folder need not lie where its run belongs, as one that was copied for its model.
+
+        Raises:
+            CheckpointError: it is damaged, or of another run than the path of the folder says.
+        """
         path = self.root / "result.json"
         found = read_json(path, ResultRecord, DAMAGED_RESULT)
         if found is not None and not is_intact(found):
             raise CheckpointError(f"{path}: has changed since it was written: {DAMAGED_RESULT}")
+        if found is not None and not anywhere and (other := misplacement(self.root.absolute(), found)):
+            raise CheckpointError(f"{self.root}: {other}: {MISPLACED}")
         return None if found is None else dict(found)
 
     def provenance(self) -> dict[str, Any]:

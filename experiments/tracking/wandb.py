@@ -82,7 +82,7 @@ class WandbSink(Sink):
             self.run.summary.update({f"result/{name}": value for name, value in shown})
             self._save_record()
             if self.artifacts and result["status"] == "complete":
-                self._log_model(dict(shown))
+                self._log_model(result["training"]["steps"], dict(shown))
         if exit_code == Preempted.exit_code:
             self.run.mark_preempting()
         self.run.finish(exit_code=exit_code)
@@ -98,12 +98,14 @@ class WandbSink(Sink):
             (copies / name).write_text(text, encoding="utf-8")
         self.run.save(str(copies / "*"), base_path=self.run.dir, policy="now")
 
-    def _log_model(self, metadata: dict[str, Any]) -> None:
+    def _log_model(self, step: int, metadata: dict[str, Any]) -> None:
         """Log the final model: what ``run=`` of a command, or ``init_from``, needs of the run folder."""
         import wandb
 
         artifact = wandb.Artifact(f"{self.run.id}-model", type="model", metadata=metadata)
-        checkpoint = max(self.folder.glob("checkpoints/step-*/MANIFEST.json")).parent
+        checkpoint = self.folder / "checkpoints" / f"step-{step:08d}"
+        if not (checkpoint / "MANIFEST.json").is_file():
+            raise RuntimeError(f"{checkpoint}: the last checkpoint is damaged, so the model is not uploaded")
         texts = safe_texts(self.folder)
         for name in ("config.yaml", "result.json"):
             with artifact.new_file(name) as file:

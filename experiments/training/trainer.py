@@ -149,7 +149,7 @@ class Trainer:
 
     def _resume(self) -> None:
         """Continue from the newest checkpoint, if there is one."""
-        saved = checkpoint.load_newest(self.folder.checkpoints, self.model, self.optimizer, self.console.log)
+        saved = checkpoint.load_newest(self.folder.checkpoints, self.model, self.optimizer, self.console.warn)
         if saved is not None:
             try:
                 self.state = TrainState.restore(saved["train_state"])
@@ -159,6 +159,7 @@ class Trainer:
                     f"({error}): continue with that"
                 ) from None
             exchange_averages(self.optimizer)  # the checkpoint's model is the averaged one
+            self._note_fallbacks()
             self.console.log(f"resumed at step {self.state.step}")
         self.folder.rewind(self.state.step)
         for row in self.folder.rows():
@@ -170,6 +171,12 @@ class Trainer:
         ):
             self._validate()  # the run was stopped in the middle of it
             self._raise_if_preempted()
+
+    def _note_fallbacks(self) -> None:
+        """Keep which later checkpoints were damaged, for the result: their steps are trained again."""
+        damaged = collectives.run_on_rank_zero(lambda: checkpoint.damaged_steps(self.folder.checkpoints))
+        later = [f"step {step}: {reason}" for step, reason in damaged.items() if step > self.state.step]
+        self.state.fallbacks = list(dict.fromkeys([*self.state.fallbacks, *later]))
 
     def _is_validated(self, step: int) -> bool:
         """Return True at regular intervals, where the learning rate has decayed, and at the end."""

@@ -18,7 +18,7 @@ from analysis.load.study import load_study
 from analysis.stats.warnings import study_warnings
 from experiments.config.digest import result_settings
 from experiments.run.resume_compatibility import check_config, flat
-from experiments.runtime.errors import ConfigError, DataError
+from experiments.runtime.errors import CheckpointError, ConfigError, DataError
 from tests.experiments import commands
 
 WORDS = (*commands.TINY, *commands.RECALL, "trainer.checkpoint_every=10")
@@ -146,12 +146,15 @@ def test_f17_a_fork_continues_in_a_run_of_its_own(finished: Path, tmp_path: Path
     shutil.rmtree(commands.newest_checkpoint(parent))
     start = load_file(commands.newest_checkpoint(parent) / "model.safetensors")
     files = {path: path.stat().st_mtime_ns for path in parent.rglob("*")}
-    words = (*WORDS, "budget.tokens=6000", f"continue_from={parent}", f"runs={tmp_path}")
+    words = (*WORDS, "budget.tokens=6000", f"runs={tmp_path}")
+    with pytest.raises(CheckpointError, match=r"step-00000031: it is missing: .*step-00000030"):
+        commands.train(*words, f"continue_from={parent}")
+    words = (*words, f"continue_from={commands.newest_checkpoint(parent)}")
     folder = commands.train(*words)
     found = commands.result(folder)
     assert folder.parent.name != commands.settings(*WORDS, "budget.tokens=6000").folder.parent.name
     assert found["parent"]["step"] == 30
-    assert found["parent"]["path"] == str(parent)
+    assert found["parent"]["path"] == str(commands.newest_checkpoint(parent))
     assert found["status"] == "complete"
     assert found["training"]["steps"] == 46
     assert commands.rows(folder)[0]["step"] > 30

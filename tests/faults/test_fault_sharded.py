@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from experiments.run.model_files import model_checkpoint
 from experiments.runtime.errors import CheckpointError
 from experiments.training.checkpoints import checkpoint, sharded_checkpoint
 from experiments.training.checkpoints.checkpoint_policy import CheckpointSaver
@@ -196,8 +197,11 @@ def test_f02_f03_a_damaged_shard_is_found_and_the_checkpoint_set_aside(
             for rank in (1, 2)
         ]
         damage(chance.choice(shards))
-        assert checkpoint.newest(path.parent).name == f"step-{newest - 2:08d}"
         (folder / "result.json").unlink()
+        before = path.with_name(f"step-{newest - 2:08d}")
+        with pytest.raises(CheckpointError, match=f"{path.name}: .*name an older one: .*{before.name}"):
+            model_checkpoint(folder)
+        assert model_checkpoint(before) == before
         resumed(1, words, tmp_path)
         (aside,) = path.parent.glob(f"broken-step-{newest:08d}-*")
         assert "safetensors" in (aside / "REASON.txt").read_text()

@@ -50,7 +50,7 @@ class DownstreamConfig:
     """Settings of ``experiments.evaluation.downstream``."""
 
     run: str
-    """Folder of a run or of Hugging Face."""
+    """Folder of a run, of one of its checkpoints (``RUN/checkpoints/step-N``), or of Hugging Face."""
     tasks: list[str] = field(default_factory=list)
     """Names of tasks, groups or tags of the harness."""
     include: str | None = None
@@ -100,7 +100,7 @@ def downstream(cfg: DictConfig) -> None:
     rows = evaluate(saved, config, [] if section is None else [_own(section, config.seed)])
     print(saved.description)
     print_table(rows)
-    append(rows, Path(config.output or Path(config.run) / "downstream.jsonl"))
+    append(rows, Path(config.output or saved.folder / "downstream.jsonl"))
 
 
 def _own(section: dict[str, Any], seed: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
@@ -186,13 +187,19 @@ def load_newest(
         found = run_on_all(partial(broken, path, share=(rank(), world_size())))
         reason = next(filter(None, found), None)
         if reason is None:
-            run_on_rank_zero(partial(_check_format, path))
+            run_on_rank_zero(partial(check_format, path))
             if reasons:
                 log(f"warning: {folder}: fell back to {name}; set aside {'; '.join(reasons)}")
             restore(path, model, optimizer)
             return dict(json.loads((path / "state.json").read_text()))
         run_on_rank_zero(partial(_refuse, path, reason, reasons))
     return None
+
+
+def damaged_steps(folder: Path) -> dict[int, str]:
+    """Return the steps of damaged checkpoints that were set aside, each with the reason."""
+    names = ((path, re.match(r"broken-step-(\d+)-", path.name)) for path in sorted(folder.glob("broken-*")))
+    return {int(name[1]): _reason(path) for path, name in names if name}
 
 
 def _newest_name(folder: Path, reasons: list[str]) -> str | None:
@@ -216,18 +223,6 @@ def _refuse(path: Path, reason: str, reasons: list[str]) -> None:
     set_aside(path, reason)
 
 
-def newest(folder: Path) -> Path:
-    """The newest whole checkpoint, to be read and left as it is. Raises CheckpointError."""
-    reasons = []
-    for path in committed(folder):
-        reason = broken(path)
-        if reason is None:
-            _check_format(path)
-            return path
-        reasons.append(f"{path.name}: {reason}")
-    raise CheckpointError(f"{folder}: no checkpoint is whole ({'; '.join(reasons) or 'none was saved'})")
-
-
 def newest_state(folder: Path) -> dict[str, Any] | None:
     """The state beside the tensors of the newest checkpoint in which it is as it was written, or None."""
     for path in committed(folder):
@@ -242,20 +237,25 @@ def newest_state(folder: Path) -> dict[str, Any] | None:
 
 def newest_step(folder: Path) -> int:
     """The step of the newest checkpoint that was committed; 0 where there is none."""
-    steps = [int(path.name.removeprefix("step-")) for path in committed(folder)]
-    return steps[0] if steps else 0
+    return max((step_of(path) for path in committed(folder)), default=0)
 
 
 def committed(folder: Path) -> list[Path]:
-    """Checkpoints, newest first."""
-    return sorted((path for path in folder.glob("step-*") if path.name[5:].isdecimal()), reverse=True)
+    """Checkpoints, newest first. A folder of any other name than ``place`` gives is none."""
+    found = [path for path in folder.glob("step-*") if path.name[5:].isdecimal()]
+    return sorted((path for path in found if place(folder, step_of(path)) == path), key=step_of, reverse=True)
+
+
+def step_of(path: Path) -> int:
+    """Return the step of a checkpoint, by its name."""
+    return int(path.name.removeprefix("step-"))
 
 
 def broken(path: Path, *, hashes: bool = True, share: tuple[int, int] = (0, 1)) -> str | None:
     """Return why a checkpoint cannot be trusted; None if every file matches the manifest.
 
     Args:
-        hashes: read the files, and not only their lengths.
+        hashes: read all files, and not only their lengths.
         share: which share of them, counted from 0, of how many.
     """
     part, parts = share
@@ -273,13 +273,16 @@ def broken(path: Path, *, hashes: bool = True, share: tuple[int, int] = (0, 1)) 
                 return f"{name} has {file.stat().st_size} bytes instead of {expected['bytes']}"
             if hashes and number % parts == part and _hash(file) != expected["sha256"]:
                 return f"{name} has changed since it was written"
+        step = json.loads((path / "state.json").read_text())["step"]
+        if path.name != place(path.parent, step).name:
+            return f"it holds step {step}"
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         return f"the manifest cannot be read ({error})"
     return None
 
 
-def _check_format(path: Path) -> None:
-    """A whole checkpoint of another version is not broken: it is left as it is and refused."""
+def check_format(path: Path) -> None:
+    """Refuse a whole checkpoint of another version, which is not broken. Raises CheckpointError."""
     format_ = json.loads((path / "state.json").read_text()).get("format")
     if format_ not in (WHOLE, SHARDED):
         raise CheckpointError(

@@ -30,6 +30,8 @@ class TrainState:
     window_skipped: int = 0
     """Steps skipped since the last log line."""
     anomalies: LossAnomalies = field(default_factory=LossAnomalies)
+    fallbacks: list[str] = field(default_factory=list)
+    """Damaged checkpoints in whose place an older one was resumed, each with its reason."""
 
     @classmethod
     def restore(cls, saved: dict[str, Any]) -> TrainState:

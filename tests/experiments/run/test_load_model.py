@@ -13,10 +13,9 @@ from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.pretrained import save_folder
 from experiments.objectives.language_modelling.causal_lm import CausalLM
 from experiments.run.load_model import load_model, read_run
-from experiments.run.model_files import fingerprint, load_state, read_model_spec
+from experiments.run.model_files import fingerprint, load_state, model_checkpoint, read_model_spec
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError
 from experiments.tracking.run_files import checksum
-from experiments.training.checkpoints.checkpoint import newest
 from tests.experiments import commands
 
 CPU = torch.device("cpu")
@@ -63,7 +62,7 @@ def continued(run: Path, text: list[str]) -> Callable[..., list[str]]:
 def test_a_run_is_opened_with_its_weights_and_tokenizer_wherever_it_lies(run: Path, tmp_path: Path) -> None:
     moved = Path(shutil.move(shutil.copytree(run, tmp_path / "copy"), tmp_path / "moved"))
     saved = load_model(moved, CPU)
-    weights = load_file(newest(run / "checkpoints") / "model.safetensors")
+    weights = load_file(model_checkpoint(run) / "model.safetensors")
     assert weights
     assert all(torch.equal(saved.model.state_dict()[name], tensor) for name, tensor in weights.items())
     assert not saved.model.training

@@ -1,6 +1,7 @@
 """Likelihoods of answers: against sums by hand, and against a joint distribution that is known."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -31,7 +32,15 @@ V = TASK.vocabulary
 
 
 def scorer(model: Backbone, objective: Objective, samples: int = 8, batch_size: int = 4) -> AnswerScorer:
-    saved = LoadedModel(model=model, objective=objective, task=objective.task, run=None, description="toy")
+    saved = LoadedModel(
+        model=model,
+        objective=objective,
+        task=objective.task,
+        run=None,
+        folder=Path("toy"),
+        step=None,
+        description="toy",
+    )
     return AnswerScorer(
         saved, samples=samples, seed=0, batch_size=batch_size, device=DeviceConfig(name="cpu")
     )

@@ -307,7 +307,15 @@ def test_an_encoder_decoder_answers_but_is_not_asked_about_whole_texts(tasks: Pa
     task = Prompts(ByteTokenizer(TokenizerConfig(), 28))
     model = EncoderDecoder(EncoderDecoderConfig(d_model=16), vocab_size=task.vocabulary.size, max_length=64)
     objective = SpanCorruption(SpanCorruptionConfig(), task)
-    saved = LoadedModel(model=model, objective=objective, task=task, run=None, description="toy")
+    saved = LoadedModel(
+        model=model,
+        objective=objective,
+        task=task,
+        run=None,
+        folder=Path("toy"),
+        step=None,
+        description="toy",
+    )
     choice, written = evaluate(saved, settings(tasks, tasks, "choice", "written"))
     assert (choice.likelihood, written.likelihood) == ("exact", None)
     with pytest.raises(ConfigError, match="tasks: bits asks for the likelihood of whole texts"):

@@ -25,7 +25,15 @@ def saved() -> LoadedModel:
     task = Prompts(ByteTokenizer(TokenizerConfig(), 28))
     model = Decoder(DecoderConfig(d_model=16), vocab_size=task.vocabulary.size, max_length=512)
     objective = CausalLM(CausalLMConfig(), task)
-    return LoadedModel(model=model, objective=objective, task=task, run=None, description="toy")
+    return LoadedModel(
+        model=model,
+        objective=objective,
+        task=task,
+        run=None,
+        folder=Path("toy"),
+        step=None,
+        description="toy",
+    )
 
 
 @pytest.fixture
