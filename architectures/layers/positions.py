@@ -262,8 +262,9 @@ class RelativePositionBias(nn.Module):
         else:
             distance = (-relative).clamp_min(0)
         exact = buckets // 2
-        scale = (buckets - exact) / math.log(self.max_distance / exact)
-        far = exact + (torch.log(distance.clamp_min(1).float() / exact) * scale).long()
+        # Divided, then multiplied, in float32: rounded in another order, some distances change their bucket.
+        part = torch.log(distance.clamp_min(1).float() / exact) / math.log(self.max_distance / exact)
+        far = exact + (part * (buckets - exact)).long()
         return offset + torch.where(distance < exact, distance, far.clamp_max(buckets - 1))
 
 

@@ -188,12 +188,31 @@ def test_buckets_by_table(bidirectional: bool, table: dict[int, int]):
     assert bias(bidirectional).bucket(torch.tensor(list(table))).tolist() == list(table.values())
 
 
-@pytest.mark.parametrize("bidirectional", [True, False])
-@pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (8, 20), (64, 1000)])
-def test_buckets_are_those_of_t5(bidirectional: bool, num_buckets: int, max_distance: int):
-    relative = torch.arange(-1200, 1200)
+def check_buckets(bidirectional: bool, num_buckets: int, max_distance: int) -> None:
+    """The bucket of every distance is T5's."""
+    relative = torch.arange(-max_distance - 2, max_distance + 3)
     expected = T5Attention._relative_position_bucket(relative, bidirectional, num_buckets, max_distance)
     assert torch.equal(bias(bidirectional, num_buckets, max_distance).bucket(relative), expected)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize(
+    ("num_buckets", "max_distance"),
+    [(32, 128), (8, 20), (64, 1000), (6, 169), (32, 25), (32, 81), (64, 50), (64, 81), (102, 256)],
+)
+def test_buckets_are_those_of_t5(bidirectional: bool, num_buckets: int, max_distance: int):
+    """In most of these settings, another order of float32 operations moves a distance to the next bucket."""
+    check_buckets(bidirectional, num_buckets, max_distance)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("bidirectional", [True, False])
+@pytest.mark.parametrize("first", range(4, 129, 25))
+def test_buckets_of_every_setting_are_those_of_t5(bidirectional: bool, first: int):
+    for num_buckets in range(first, first + 25):
+        for max_distance in (*range(num_buckets // 2 + 1, 257), 300, 333, 500, 777, 1000, 1024, 4096):
+            check_buckets(bidirectional, num_buckets, max_distance)
 
 
 def test_the_bias_of_a_pair_is_its_row_of_the_table():
