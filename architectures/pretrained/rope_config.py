@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from architectures.layers.positions import PositionsConfig, Rotary, RotaryScaling
+from architectures.pretrained.sliding_window import TYPES
 
 LLAMA3 = {"low_freq_factor": "low_frequency", "high_freq_factor": "high_frequency"}
 YARN = {"beta_fast": "beta_fast", "beta_slow": "beta_slow"}
@@ -29,7 +30,9 @@ def read_rope(hf: dict[str, Any], *, max_length: int, base: float = 10000.0) -> 
 
 def rope_parameters(hf: dict[str, Any]) -> dict[str, Any]:
     """Return the part of config.json about the rotary embedding, under its new or old key."""
-    return hf.get("rope_scaling") or hf.get("rope_parameters") or {}
+    rope = hf.get("rope_scaling") or hf.get("rope_parameters") or {}
+    lengths = {key: hf[key] for key in ("original_max_position_embeddings",) if key in hf}
+    return rope | lengths  # the length beside it is preferred there
 
 
 def _read_scaling(rope: dict[str, Any], max_length: int) -> RotaryScaling:
@@ -99,32 +102,34 @@ def resolve_rope(positions: PositionsConfig, head_dim: int) -> PositionsConfig:
 
 
 def read_layer_rope(
-    hf: dict[str, Any], *, max_length: int, base: float, local_base: float
+    hf: dict[str, Any], *, max_length: int, base: float, local_base: float, scales_both: bool = False
 ) -> PositionsConfig:
     """Return the rotary positions of a model whose local layers turn by a base of their own, unscaled.
 
-    ``rope_parameters`` has them by the type of layer; older files have them beside one another.
+    ``rope_parameters`` has them by the type of layer, and its other keys are not read. ``rope_scaling`` of
+    older files is merged into those of global layers, or of both.
 
     Raises:
         ValueError: local layers are scaled.
     """
-    rope = hf.get("rope_parameters") or {}
-    if "full_attention" not in rope and "sliding_attention" not in rope:
-        return replace(
-            read_rope(hf, max_length=max_length, base=base), local_base=float(local_base), scale_local=False
-        )
-    whole, local = rope.get("full_attention") or {}, rope.get("sliding_attention") or {}
-    if whole.get("truncate") is False:  # theirs reads the key beside the types of layers
-        raise ValueError("config.json: rope_parameters.full_attention.truncate=False is not supported")
-    if local.get("rope_type", "default") != "default":
+    plain = {"rope_type": "default"}
+    rope, scaling = hf.get("rope_parameters"), hf.get("rope_scaling") or {}
+    rope = dict.fromkeys(TYPES, plain) if rope is None else rope
+    whole = {"rope_theta": base} | (rope.get("full_attention") or plain) | scaling
+    local = {"rope_theta": local_base} | (rope.get("sliding_attention") or plain)
+    local |= scaling if scales_both else {}
+    if local.get("rope_type", local.get("type", "default")) != "default":
         raise ValueError(
             f"config.json: rope_parameters.sliding_attention={local} is not supported, only the type default"
         )
-    found = read_rope({"rope_parameters": {"rope_theta": base} | whole}, max_length=max_length)
-    return replace(found, local_base=float(local.get("rope_theta") or local_base), scale_local=False)
+    whole["truncate"] = rope.get("truncate", True)  # theirs reads it beside the types of layers
+    found = read_rope({"rope_parameters": whole}, max_length=max_length)
+    return replace(found, local_base=float(local["rope_theta"]), scale_local=False)
 
 
 def write_layer_rope(positions: PositionsConfig, head_dim: int) -> dict[str, Any]:
     """Return ``rope_parameters`` by the type of layer."""
     local = {"rope_theta": resolve_rope(positions, head_dim).local_base, "rope_type": "default"}
-    return {"full_attention": write_rope(positions, head_dim), "sliding_attention": local}
+    whole = write_rope(positions, head_dim)
+    beside = {} if whole.pop("truncate", True) else {"truncate": False}
+    return {"full_attention": whole, "sliding_attention": local} | beside

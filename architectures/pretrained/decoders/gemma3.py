@@ -42,8 +42,8 @@ class Gemma3(Gemma2):
     @classmethod
     def read_positions(cls, hf: dict[str, Any]) -> PositionsConfig:
         length = required_value(hf, "max_position_embeddings")
-        local = hf.get("rope_local_base_freq") or 10000.0
-        return read_layer_rope(hf, max_length=length, base=1e6, local_base=local)
+        base, local = hf.get("rope_theta", 1e6), hf.get("rope_local_base_freq", 1e4)
+        return read_layer_rope(hf, max_length=length, base=base, local_base=local)
 
     @classmethod
     def write_config(cls, model: Backbone) -> dict[str, Any]:

@@ -34,7 +34,8 @@ class GPTNeoX(Checkpoint):
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
         biased = hf.get("attention_bias", True)
         max_length = required_value(hf, "max_position_embeddings")
-        rope = read_rope(hf, max_length=max_length, base=hf.get("rotary_emb_base", 10000.0))
+        base = hf.get("rotary_emb_base", 10000.0)
+        rope = read_rope(hf | {"rope_theta": base}, max_length=max_length)
         fraction = rope_parameters(hf).get("partial_rotary_factor", hf.get("rotary_pct", 0.25))
         width, heads = required_value(hf, "hidden_size"), required_value(hf, "num_attention_heads")
         odd = width % heads == 0 and width // heads % 2 == 1  # only a part of a head turns in pairs

@@ -31,7 +31,9 @@ class Olmo3(Olmo2):
     @classmethod
     def read_positions(cls, hf: dict[str, Any]) -> PositionsConfig:
         length = required_value(hf, "max_position_embeddings")
-        return read_layer_rope(hf, max_length=length, base=500000.0, local_base=500000.0)
+        # A rope_theta of older files is that of global layers alone there.
+        base = hf.get("rope_theta", 500000.0)
+        return read_layer_rope(hf, max_length=length, base=base, local_base=500000.0)
 
     @classmethod
     def write_config(cls, model: Backbone) -> dict[str, Any]:

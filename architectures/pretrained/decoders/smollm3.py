@@ -31,11 +31,11 @@ class SmolLM3(LlamaLike):
 
     @classmethod
     def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
-        plain = super().read_attention(hf)
-        if not hf["use_sliding_window"] or hf["sliding_window"] is None:
-            return plain
-        types = attention_types(not has_rope for has_rope in _positional(hf))
-        return replace(plain, window=hf["sliding_window"], layers=read_layer_types(hf, default=types))
+        # Their masks follow layer_types, whatever use_sliding_window says.
+        windowed = hf["use_sliding_window"] and hf["sliding_window"] is not None
+        types = attention_types(windowed and not has_rope for has_rope in _positional(hf))
+        layers = read_layer_types(hf, default=types)
+        return replace(super().read_attention(hf), window=hf["sliding_window"], layers=layers)
 
     @classmethod
     def read_positions(cls, hf: dict[str, Any]) -> PositionsConfig:

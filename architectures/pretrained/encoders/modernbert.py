@@ -15,7 +15,6 @@ from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.embedding import EmbeddingConfig
 from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.positions import PositionsConfig
 from architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,
@@ -23,15 +22,9 @@ from architectures.pretrained.checkpoint import (
     required_value,
     write_activation,
 )
-from architectures.pretrained.rope_config import resolve_rope
+from architectures.pretrained.rope_config import read_layer_rope, write_layer_rope
 from architectures.pretrained.sliding_window import read_layer_types, write_layer_types
 from architectures.pretrained.tensor_rules import Rule, Same, Stacked, head, layered, linear
-
-BASES = {
-    "full_attention": ("global_rope_theta", 160_000.0),
-    "sliding_attention": ("local_rope_theta", 10_000.0),
-}
-"""Key of the rotary base in configurations before transformers 5, and its value where it is not given."""
 
 
 class ModernBert(Checkpoint):
@@ -44,6 +37,7 @@ class ModernBert(Checkpoint):
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
         bias, norm_bias = hf.get("attention_bias", False), hf.get("norm_bias", False)
         period = hf.get("global_attn_every_n_layers", 3)
+        max_length = hf.get("max_position_embeddings", 8192)
         config = EncoderConfig(
             d_model=required_value(hf, "hidden_size"),
             d_ff=required_value(hf, "intermediate_size"),
@@ -58,8 +52,12 @@ class ModernBert(Checkpoint):
                 layers=read_layer_types(hf, default=["global", *["local"] * (period - 1)]),
                 dropout=hf.get("attention_dropout", 0.0),
             ),
-            positions=PositionsConfig(
-                base=_read_base(hf, "full_attention"), local_base=_read_base(hf, "sliding_attention")
+            positions=read_layer_rope(
+                hf,
+                max_length=max_length,
+                base=hf.get("global_rope_theta", 160_000.0),
+                local_base=hf.get("local_rope_theta", 10_000.0),
+                scales_both=True,
             ),
             block=BlockConfig(norm="layernorm" if norm_bias else "layernorm_no_bias", first_norm=False),
             feedforward=FeedForwardConfig(
@@ -74,15 +72,16 @@ class ModernBert(Checkpoint):
             backbone_class=Encoder,
             config=config,
             vocab_size=required_value(hf, "vocab_size"),
-            max_length=hf.get("max_position_embeddings", 8192),
+            max_length=max_length,
         )
 
     @classmethod
     def write_config(cls, model: Backbone) -> dict[str, Any]:
         assert isinstance(model, Encoder)
         c = model.config
-        rope = resolve_rope(c.positions, c.width // c.attention.num_heads)
-        bases = {"full_attention": rope.base, "sliding_attention": rope.local_base}
+        rope = write_layer_rope(c.positions, c.width // c.attention.num_heads)
+        if "truncate" in rope:
+            raise ValueError("positions.scaling.truncate=false, a key that its class does not take")
         return {
             "architectures": ["ModernBertForMaskedLM"],
             "model_type": "modernbert",
@@ -102,9 +101,7 @@ class ModernBert(Checkpoint):
             "classifier_bias": c.transform_bias,
             "layer_types": write_layer_types(c.attention, c.num_layers),
             "local_attention": c.attention.window or 128,
-            "rope_parameters": {
-                kind: {"rope_theta": base, "rope_type": "default"} for kind, base in bases.items()
-            },
+            "rope_parameters": rope,
             "attention_dropout": c.attention.dropout,
             "embedding_dropout": c.block.dropout,
             "tie_word_embeddings": c.tie_embeddings,
@@ -132,12 +129,3 @@ class ModernBert(Checkpoint):
             head("decoder.weight", tied=model.config.tie_embeddings),
             Same("decoder.bias", ("head.bias",)),
         ]
-
-
-def _read_base(hf: dict[str, Any], kind: str) -> float:
-    """Return the rotary base of the global or of the local layers."""
-    old, default = BASES[kind]
-    rope = (hf.get("rope_parameters") or {}).get(kind) or {}
-    if rope.get("rope_type", "default") != "default" or hf.get("rope_scaling") is not None:
-        raise ValueError(f"config.json: scaled rotary embeddings are not supported in ModernBERT ({kind})")
-    return rope.get("rope_theta") or hf.get(old) or default

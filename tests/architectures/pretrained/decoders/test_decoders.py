@@ -107,6 +107,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo2 plain": ("Olmo2", SIZES),
     "olmo2 grouped": ("Olmo2", GROUPED | {"rms_norm_eps": 1e-6}),
     "olmo2 tied": ("Olmo2", GROUPED | {"tie_word_embeddings": True, "attention_bias": True}),
+    "smollm3 plain": ("SmolLM3", GROUPED),
+    "smollm3 local": ("SmolLM3", GROUPED | LOCAL | {"no_rope_layers": [0, 1, 0]}),
+    "smollm3 types": ("SmolLM3", GROUPED | {"sliding_window": 5, "layer_types": TYPES}),
     "neox quarter": ("GPTNeoX", SIZES | {"hidden_size": 40}),
     "neox sequential": ("GPTNeoX", SIZES | {"use_parallel_residual": False, "rotary_pct": 0.7}),
     "neox bare": (

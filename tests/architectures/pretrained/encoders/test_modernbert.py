@@ -46,6 +46,21 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "classifier_activation": "relu",
         "norm_eps": 1e-2,
     },
+    "scaled": {
+        "hidden_size": 30,
+        "num_attention_heads": 5,
+        "num_hidden_layers": 4,
+        "local_attention": 8,
+        "rope_parameters": {
+            "full_attention": {
+                "rope_type": "yarn",
+                "rope_theta": 90.0,
+                "factor": 3.0,
+                "original_max_position_embeddings": 17,
+            },
+            "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+        },
+    },
 }
 
 
@@ -110,6 +125,14 @@ def ours(**changes: Any) -> Encoder:
             "d_ff": 31,
             "unpad": True,
         },
+        {
+            "positions": PositionsConfig(
+                base=90.0,
+                local_base=50.0,
+                scaling=RotaryScaling(kind="yarn", factor=3.0, original_length=17),
+                scale_local=False,
+            )
+        },
     ],
 )
 def test_writes_modernbert(changes: dict[str, Any], tmp_path: Path) -> None:
@@ -123,17 +146,17 @@ def test_writes_modernbert(changes: dict[str, Any], tmp_path: Path) -> None:
 def test_names_the_settings_that_modernbert_lacks(tmp_path: Path) -> None:
     model = ours(
         attention=AttentionConfig(num_heads=5, num_kv_heads=1, bias=True),
-        positions=PositionsConfig(scaling=RotaryScaling(kind="linear", factor=2.0)),
+        positions=PositionsConfig(interleaved=True),
     )
-    expected = r"attention\.num_kv_heads=1 .*attention\.out_bias=False .*positions\.scaling\.kind=linear"
+    expected = r"attention\.num_kv_heads=1 .*attention\.out_bias=False .*positions\.interleaved=True"
     with pytest.raises(ValueError, match=expected):
         save_folder(model, tmp_path / "ours", model_type="modernbert")
 
 
-def test_names_rotary_scaling_that_is_not_supported(tmp_path: Path) -> None:
+def test_names_the_scaling_of_local_layers_that_is_not_supported(tmp_path: Path) -> None:
     folder = save_theirs(modernbert("odd"), tmp_path / "theirs")
     hf = json.loads((folder / "config.json").read_text())
-    hf["rope_parameters"]["full_attention"] |= {"rope_type": "linear", "factor": 2.0}
+    hf["rope_parameters"]["sliding_attention"] |= {"rope_type": "linear", "factor": 2.0}
     (folder / "config.json").write_text(json.dumps(hf))
-    with pytest.raises(ValueError, match="full_attention"):
+    with pytest.raises(ValueError, match=r"rope_parameters\.sliding_attention"):
         load_folder(folder)
