@@ -52,6 +52,7 @@ from architectures.layers.cross_attention_block import CrossAttentionBlock
 from architectures.layers.embedding import Embedding
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.layer_pattern import check_pattern, expand_pattern
+from architectures.layers.moe.balance_loss import join_layers
 from architectures.layers.normalization import for_products, make_norm
 from architectures.layers.positions import PositionsConfig
 
@@ -195,6 +196,7 @@ class EncoderDecoder(Backbone):
         for block in self._encoder():
             x_BSD, extra = block(x_BSD, context)
             add_losses(auxiliary, extra)
+        join_layers(auxiliary, len(x_BSD))
         return for_products(self.encoder_norm, x_BSD), auxiliary  # keys and values of every layer read it
 
     def compute(self, inputs: ModelInputs) -> Output:
@@ -205,11 +207,14 @@ class EncoderDecoder(Backbone):
             raise ValueError("an encoder-decoder takes neither packed documents nor segments")
         inputs.refuse(type(self).__name__, "time_B", "clean_BT")
         source_BSD, auxiliary = self.encode(source_BS, source_valid_BS)
+        decoder_losses: Auxiliary = {}
         context = Context.whole(tokens_BT, inputs.valid_BT, None, self.decoder_bias)
         x_BTD = self.embedding(tokens_BT, context.positions_BT, source=False)
         for block in self._decoder():
             x_BTD, extra = block(x_BTD, context, source_BSD, source_valid_BS)
-            add_losses(auxiliary, extra)
+            add_losses(decoder_losses, extra)
+        join_layers(decoder_losses, len(x_BTD))
+        add_losses(auxiliary, decoder_losses)
         x_BTD = self.decoder_norm(x_BTD)
         logits_BTV = finish_logits(self.head, gather_scored(x_BTD, inputs.scored_BT), self.config)
         return Output(logits_BTV=logits_BTV, hidden_BTD=x_BTD, auxiliary=auxiliary)

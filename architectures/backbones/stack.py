@@ -36,6 +36,7 @@ from architectures.kernels.cpu.decode.dispatch import (
 )
 from architectures.layers.block import Block, FeedForward, Mixer, add_losses, feedforwards
 from architectures.layers.context import Context
+from architectures.layers.moe.balance_loss import join_layers
 from architectures.layers.normalization import RMSNorm
 
 
@@ -155,6 +156,7 @@ class Stack(Backbone):
         for block in self.blocks:
             x_BTD, extra = block(x_BTD, context)
             add_losses(auxiliary, extra)
+        join_layers(auxiliary, len(x_BTD))
         return x_BTD, auxiliary
 
     def after_step(self) -> None:

@@ -32,6 +32,7 @@ KEYS = {
     r"experts\.num_experts": "num_experts",
     r"experts\.capacity=": "expert_capacity=",
     r"experts\.jitter": "router_jitter_noise",
+    r"experts\.balance_coefficient": "router_aux_loss_coef",
     r"positions\.fraction=": "partial_rotary_factor=",
     r"positions\.base=": "rope_theta=",
     r"positions\.num_buckets": "relative_attention_num_buckets",

@@ -21,20 +21,18 @@ from architectures.pretrained.rope_config import resolve_rope
 TRAINING = (
     "block.dropout",
     "block.stochastic_depth",
-    "block.residual_scaling",
     "attention.dropout",
     "experts.capacity_factor",
     "experts.jitter",
+    "experts.jitter_experts",
     "experts.balance",
     "experts.balance_counts",
     "experts.balance_coefficient",
     "experts.z_coefficient",
-    "dt_min",
-    "dt_max",
-    "A_min",
-    "A_max",
 )
-"""Settings that matter only in training or initialisation."""
+"""Settings that matter only in training."""
+INITIALISATION = ("block.residual_scaling", "dt_min", "dt_max", "A_min", "A_max")
+"""Settings that matter only in initialisation."""
 EXECUTION = (
     "attention.kernel",
     "attention.cache",
@@ -86,7 +84,7 @@ def output_settings(config: BackboneConfig) -> dict[str, Any]:
     values = _flat(dataclasses.asdict(config), "")
     for part in ("", "mamba."):
         _resolve_selection_norm(values, part)
-    unused = {*TRAINING, *EXECUTION}
+    unused = {*TRAINING, *INITIALISATION, *EXECUTION}
     # A mixer of a hybrid has its settings under its own name.
     values = {name: v for name, v in values.items() if not {name, name.partition(".")[2]} & unused}
     if isinstance(config, TransformerConfig):

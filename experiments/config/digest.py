@@ -38,6 +38,7 @@ _S4 = {
 ADDED: dict[str, dict[str, Any]] = {
     "backbone": {
         "experts.balance_counts": "chosen",
+        "experts.jitter_experts": False,
         "multipliers": PLAIN_MULTIPLIERS,
         "positions.by_layer": False,
         "positions.scale_local": True,

@@ -151,6 +151,7 @@ def _adopt_initial(tree: dict[str, Any]) -> Initial | None:
     """Puts the backbone of ``init_from`` into the configuration, as large as it is.
 
     A backbone or a scale on the command line would be ignored, so it is refused unless it says the same.
+    Settings of the backbone that matter only in training replace those of the model.
     """
     if tree.get("init_from") is None:
         return None
@@ -162,6 +163,7 @@ def _adopt_initial(tree: dict[str, Any]) -> Initial | None:
         group = key.split(".")[0].lstrip("+~")
         same = tree["names"]["backbone"] == spec.name
         if "." in key:
+            section = _with_training_setting(section, tree, key)
             same = OmegaConf.select(OmegaConf.create(tree), key) == OmegaConf.select(
                 OmegaConf.create({"backbone": section}), key
             )
@@ -170,6 +172,19 @@ def _adopt_initial(tree: dict[str, Any]) -> Initial | None:
     tree["backbone"], tree["scale"] = section, {**tree["scale"], "axis": "non_embedding", "target": None}
     tree["names"] = {**tree["names"], "backbone": spec.name, "scale": "given"}
     return Initial(path=path, spec=spec, fingerprint=fingerprint(path))
+
+
+def _with_training_setting(section: dict[str, Any], tree: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return the section of a saved backbone with the value of ``key`` in the configuration, where it changes
+    how the model is trained and not what it computes."""
+    from architectures.pretrained.config_diff import TRAINING  # imports most layers
+
+    name = key.removeprefix("backbone.")
+    part, _, leaf = name.partition(".")
+    saved = section.get(part)
+    if name not in (*TRAINING, "experts.bias_rate") or not isinstance(saved, dict) or leaf not in saved:
+        return section
+    return section | {part: saved | {leaf: tree["backbone"][part][leaf]}}
 
 
 def _folder(tree: dict[str, Any], key: str) -> Path:

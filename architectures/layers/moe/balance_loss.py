@@ -14,6 +14,9 @@ from architectures.layers.block import Auxiliary
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.router import Routing
 
+LAYER_SUMS = "balance_sums"
+"""Name of what layers add up for ``join_layers``, among their losses."""
+
 
 def router_losses(routing: Routing, valid_BT: Tensor | None, config: ExpertsConfig) -> Auxiliary:
     """Return the losses of one layer by name, weighted by their coefficients, without those of coefficient 0.
@@ -23,7 +26,10 @@ def router_losses(routing: Routing, valid_BT: Tensor | None, config: ExpertsConf
     """
     losses = {}
     if config.balance_coefficient and config.choice == "token":
-        losses["balance"] = config.balance_coefficient * balance_loss(routing, valid_BT, config)
+        if config.balance == "all_layers":
+            losses[LAYER_SUMS] = balance_sums(routing, valid_BT, config)
+        else:
+            losses["balance"] = config.balance_coefficient * balance_loss(routing, valid_BT, config)
     if config.z_coefficient:
         square_BT = routing.logits_BTX.logsumexp(-1).square()
         losses["router_z"] = config.z_coefficient * _mean(square_BT[..., None], valid_BT).sum()
@@ -40,13 +46,7 @@ def balance_loss(routing: Routing, valid_BT: Tensor | None, config: ExpertsConfi
     product of two means over the batch, which micro-batches cannot reproduce: each then has its own, and the
     mean of those is what is trained.
     """
-    score_BTX = routing.score_BTX
-    if config.score == "sigmoid":
-        score_BTX = score_BTX / score_BTX.sum(-1, keepdim=True)
-    expert_BTK = routing.expert_BTK
-    if config.balance_counts == "affinity":
-        expert_BTK = routing.score_BTX.topk(config.experts_per_token, dim=-1).indices
-    chosen_BTX = torch.zeros_like(score_BTX).scatter(-1, expert_BTK, 1.0)
+    score_BTX, chosen_BTX = _scores_and_choices(routing, config)
     sequences = 1
     if config.balance == "batch":  # one sequence of all tokens, for as many as it stands for
         sequences = len(score_BTX)
@@ -54,6 +54,37 @@ def balance_loss(routing: Routing, valid_BT: Tensor | None, config: ExpertsConfi
         valid_BT = None if valid_BT is None else valid_BT.flatten()[None]
     share_BX, mean_BX = _mean(chosen_BTX, valid_BT), _mean(score_BTX, valid_BT)
     return sequences * config.num_experts / config.experts_per_token * (share_BX * mean_BX).sum()
+
+
+def balance_sums(routing: Routing, valid_BT: Tensor | None, config: ExpertsConfig) -> Tensor:
+    """Return (3, X): choices, weighted scores, and tokens, each summed over the batch."""
+    score_BTX, chosen_BTX = _scores_and_choices(routing, config)
+    weighted_BTX = config.balance_coefficient * config.num_experts * score_BTX
+    sums_BT3X = torch.stack([chosen_BTX, weighted_BTX, torch.ones_like(score_BTX)], dim=2)
+    if valid_BT is not None:
+        sums_BT3X = sums_BT3X * valid_BT[..., None, None]
+    return sums_BT3X.sum((0, 1))
+
+
+def join_layers(losses: Auxiliary, sequences: int) -> None:
+    """Replace ``balance_sums``, added up over layers, by the balance loss X sum_x f_x P_x, for each sequence.
+
+    f_x and P_x are those of ``balance_loss`` over the tokens of the batch in all layers, as in
+    ``load_balancing_loss_func`` of transformers: K is perfect balance.
+    """
+    if LAYER_SUMS in losses:
+        chosen_X, weighted_X, tokens_X = losses.pop(LAYER_SUMS)
+        losses["balance"] = sequences * (chosen_X * weighted_X / tokens_X.clamp_min(1).square()).sum()
+
+
+def _scores_and_choices(routing: Routing, config: ExpertsConfig) -> tuple[Tensor, Tensor]:
+    """Return the normalised scores (B, T, X), and 1 for the experts of a token that are counted."""
+    score_BTX, expert_BTK = routing.score_BTX, routing.expert_BTK
+    if config.balance_counts == "affinity":
+        expert_BTK = score_BTX.topk(config.experts_per_token, dim=-1).indices
+    if config.score == "sigmoid":
+        score_BTX = score_BTX / score_BTX.sum(-1, keepdim=True)
+    return score_BTX, torch.zeros_like(score_BTX).scatter(-1, expert_BTK, 1.0)
 
 
 def _mean(x_BTX: Tensor, valid_BT: Tensor | None) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 SCORES = ("softmax", "sigmoid")
 CHOICES = ("token", "expert")
-BALANCES = ("sequence", "batch")
+BALANCES = ("sequence", "batch", "all_layers")
 COUNTS = ("chosen", "affinity")
 DISPATCHES = ("auto", "grouped", "loop", "padded", "reference")
 
@@ -51,19 +51,23 @@ class ExpertsConfig:
     a sequence that is decoded counts as a sequence."""
     jitter: float = 0.0
     """In training, what the router reads is multiplied by noise from [1 - jitter, 1 + jitter] (Switch)."""
+    jitter_experts: bool = False
+    """The experts read that noise too (Mixtral and Switch in transformers)."""
     bias_rate: float | None = None
     """Experts are chosen by score plus a bias, which after each step falls by this for experts with more
     tokens than the mean and rises for those with fewer (arXiv 2408.15664); null for no bias."""
     balance: str = "sequence"
     """Scope of the balance loss: each ``sequence``, which does not depend on how a batch is split,
-    or the ``batch`` that is passed at once (Switch, Mixtral): under accumulation, each micro-batch."""
+    the ``batch`` that is passed at once (Switch): under accumulation, each micro-batch, or the batch in
+    ``all_layers`` at once, of an encoder-decoder in those of each side (transformers)."""
     balance_counts: str = "chosen"
     """Experts of a token that the balance loss counts: the ``chosen`` ones, or the k of the highest
     ``affinity``, without bias and groups (DeepSeek-V3, arXiv 2412.19437, eq. 18). Without a bias and groups
     they are the same."""
     balance_coefficient: float = 0.01
     """Weight of the balance loss, for each layer; 1 times it is perfect balance. The losses of layers add up:
-    where a source divides by the number of layers, so must the coefficient."""
+    where a source divides by the number of layers, so must the coefficient. With ``balance=all_layers`` it is
+    ``router_aux_loss_coef`` of transformers, and perfect balance is ``experts_per_token`` times it."""
     z_coefficient: float = 0.0
     """Weight of the router z-loss, for each layer (ST-MoE, arXiv 2202.08906): the mean over a sequence of
     the squared log-sum-exp of the logits."""

@@ -88,7 +88,10 @@ class Experts(FeedForward):
         """Receives every routing decision; see ``routing_record``."""
 
     def forward(self, x_BTD: Tensor, valid_BT: Tensor | None = None) -> tuple[Tensor, Auxiliary]:
-        routing = self.router.route(x_BTD, valid_BT)
+        noisy_BTD = self.router.noisy(x_BTD)
+        routing = self.router.route(noisy_BTD, valid_BT)
+        if self.config.jitter_experts:
+            x_BTD = noisy_BTD.to(x_BTD.dtype)
         if self.watcher is not None:
             self.watcher(routing, valid_BT)
         y_BTD = self._routed(x_BTD, routing)

@@ -74,13 +74,18 @@ class Router(nn.Linear):
             kept_BTK=self.within_capacity(expert_BTK, valid_BT, training=self.training),
         )
 
+    def noisy(self, x_BTD: Tensor) -> Tensor:
+        """Return the input of ``route`` with noise, in at least float32; itself where there is none."""
+        jitter = self.config.jitter
+        if not self.training or not jitter:
+            return x_BTD
+        x_BTD = x_BTD.to(torch.promote_types(x_BTD.dtype, torch.float32))
+        return x_BTD * torch.empty_like(x_BTD).uniform_(1 - jitter, 1 + jitter)
+
     def _logits(self, x_BTD: Tensor) -> Tensor:
         with torch.autocast(x_BTD.device.type, enabled=False):
             wide = torch.promote_types(x_BTD.dtype, torch.float32)
             x_BTD = x_BTD.to(wide)
-            if self.training and self.config.jitter:
-                noise_BTD = torch.empty_like(x_BTD).uniform_(-self.config.jitter, self.config.jitter)
-                x_BTD = x_BTD * (1 + noise_BTD)
             bias_X = None if self.bias is None else self.bias.to(wide)
             return F.linear(x_BTD, self.weight.to(wide), bias_X)
 

@@ -194,9 +194,8 @@ class DeepseekV3(DeepseekV2):
             renormalise=hf["norm_topk_prob"],
             num_groups=hf["n_group"],
             groups_per_token=hf["topk_group"],
-            bias_rate=0.001,
+            bias_rate=0.0,  # which training leaves as it is
             balance_counts="affinity",
-            balance_coefficient=0.0001,
         )
 
     @classmethod
@@ -224,6 +223,7 @@ def _sizes(hf: dict[str, Any]) -> dict[str, Any]:
         "d_ff": hf["moe_intermediate_size"],
         "num_shared_experts": hf["n_shared_experts"],
         "scaling": hf["routed_scaling_factor"],
+        "balance_coefficient": 0.0,  # their classes have no balance loss
     }
 
 

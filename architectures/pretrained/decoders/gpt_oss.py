@@ -14,7 +14,7 @@ from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
 from architectures.pretrained.checkpoint import Blueprint, required_value, supported_value
 from architectures.pretrained.decoders.llama import COMMON, decoder_config
-from architectures.pretrained.decoders.moe import Mixture
+from architectures.pretrained.decoders.moe import Mixture, read_balance, write_balance
 from architectures.pretrained.rope_config import read_rope, rope_parameters
 from architectures.pretrained.sliding_window import attention_types, read_layer_types, write_layer_types
 from architectures.pretrained.tensor_rules import Alternating, Rule, Same, Transposed, linear
@@ -74,17 +74,21 @@ class GptOss(Mixture):
 
     @classmethod
     def read_positions(cls, hf: dict[str, Any]) -> PositionsConfig:
-        if not hf.get("rope_parameters") and not hf.get("rope_scaling"):
+        if hf.get("rope_parameters") is None:
             hf = hf | {"rope_parameters": YARN}
         rope = rope_parameters(hf)
         if rope.get("rope_type", "default") != "default":  # theirs broadcasts angles of a part of a head
-            supported_value(rope, "partial_rotary_factor", None, 1.0)
+            fraction = rope.get("partial_rotary_factor", hf.get("partial_rotary_factor"))
+            supported_value({"partial_rotary_factor": fraction}, "partial_rotary_factor", None, 1.0)
         return read_rope(hf, max_length=hf["max_position_embeddings"], base=150000.0)
 
     @classmethod
     def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
         return ExpertsConfig(
-            num_experts=hf["num_local_experts"], experts_per_token=hf["num_experts_per_tok"], bias=True
+            num_experts=hf["num_local_experts"],
+            experts_per_token=hf["num_experts_per_tok"],
+            bias=True,
+            **read_balance(hf),
         )
 
     @classmethod
@@ -97,6 +101,7 @@ class GptOss(Mixture):
             "intermediate_size": c.expert_width,
             "num_local_experts": c.experts.num_experts,
             "num_experts_per_tok": c.experts.experts_per_token,
+            **write_balance(c.experts),
             "swiglu_alpha": ALPHA,
             "swiglu_limit": c.feedforward.limit,
             "sliding_window": c.attention.window or cls.defaults["sliding_window"],

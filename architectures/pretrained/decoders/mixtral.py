@@ -12,7 +12,7 @@ from architectures.layers.positions import PositionsConfig
 from architectures.pretrained.checkpoint import required_value
 from architectures.pretrained.decoders.llama import decoder_config
 from architectures.pretrained.decoders.mistral import Mistral
-from architectures.pretrained.decoders.moe import Mixture
+from architectures.pretrained.decoders.moe import Mixture, read_balance, write_balance
 from architectures.pretrained.rope_config import read_rope
 from architectures.pretrained.tensor_rules import Rule, Same
 from architectures.pretrained.transformer_rules import expert_rules
@@ -45,6 +45,8 @@ class Mixtral(Mixture, Mistral):
             num_experts=hf["num_local_experts"],
             experts_per_token=hf["num_experts_per_tok"],
             jitter=hf["router_jitter_noise"],
+            jitter_experts=True,  # theirs multiplies in place
+            **read_balance(hf),
         )
 
     @classmethod
@@ -55,6 +57,7 @@ class Mixtral(Mixture, Mistral):
             "num_local_experts": c.experts.num_experts,
             "num_experts_per_tok": c.experts.experts_per_token,
             "router_jitter_noise": c.experts.jitter,
+            **write_balance(c.experts),
         }
 
     @classmethod

@@ -33,11 +33,23 @@ def has_experts(model: Backbone) -> bool:
     return "experts" in decoder_config(model).feedforward_types
 
 
-class Mixture(LlamaLike):
-    """A decoder whose layers are mixtures of experts.
+def read_balance(hf: dict[str, Any], *, coefficient: float = 0.001) -> dict[str, Any]:
+    """Return the settings of the balance loss of training, which their classes add only where the router's
+    logits are asked for; ``coefficient`` applies where config.json names none."""
+    asked = hf.get("output_router_logits", False)
+    weight = hf.get("router_aux_loss_coef", coefficient) if asked else 0.0
+    return {"balance": "all_layers", "balance_coefficient": weight}
 
-    The weight of its balance loss is not carried over: there it is taken over all layers at once.
-    """
+
+def write_balance(experts: ExpertsConfig) -> dict[str, Any]:
+    """Return the keys of the balance loss; their classes have no other."""
+    if experts.balance != "all_layers" or not experts.balance_coefficient:
+        return {"output_router_logits": False}
+    return {"output_router_logits": True, "router_aux_loss_coef": experts.balance_coefficient}
+
+
+class Mixture(LlamaLike):
+    """A decoder whose layers are mixtures of experts."""
 
     backbone_class = MoE
 

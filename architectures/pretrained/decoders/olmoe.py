@@ -10,7 +10,7 @@ from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.pretrained.checkpoint import Blueprint, supported_value
 from architectures.pretrained.decoders.llama import check_width, decoder_config
-from architectures.pretrained.decoders.moe import Mixture
+from architectures.pretrained.decoders.moe import Mixture, read_balance, write_balance
 
 
 class Olmoe(Mixture):
@@ -41,9 +41,7 @@ class Olmoe(Mixture):
             num_experts=hf["num_experts"],
             experts_per_token=hf["num_experts_per_tok"],
             renormalise=hf["norm_topk_prob"],
-            balance="batch",
-            balance_coefficient=0.01 / hf["num_hidden_layers"],  # megablocks divides by the layers
-            z_coefficient=0.001,
+            **read_balance(hf, coefficient=0.01),
         )
 
     @classmethod
@@ -55,6 +53,7 @@ class Olmoe(Mixture):
             "num_experts": c.experts.num_experts,
             "num_experts_per_tok": c.experts.experts_per_token,
             "norm_topk_prob": c.experts.renormalise,
+            **write_balance(c.experts),
         }
         del hf["head_dim"]
         return hf

@@ -15,7 +15,7 @@ from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.pretrained.decoders.llama import decoder_config
-from architectures.pretrained.decoders.moe import Mixture
+from architectures.pretrained.decoders.moe import Mixture, read_balance, write_balance
 from architectures.pretrained.decoders.qwen import Qwen2
 from architectures.pretrained.sliding_window import attention_types, read_layer_types
 from architectures.pretrained.tensor_rules import Rule, Same
@@ -37,6 +37,7 @@ class QwenMixture(Mixture):
             experts_per_token=hf["num_experts_per_tok"],
             d_ff=hf["moe_intermediate_size"],
             renormalise=hf["norm_topk_prob"],
+            **read_balance(hf),
         )
 
     @classmethod
@@ -49,6 +50,7 @@ class QwenMixture(Mixture):
             "num_experts": c.experts.num_experts,
             "num_experts_per_tok": c.experts.experts_per_token,
             "norm_topk_prob": c.experts.renormalise,
+            **write_balance(c.experts),
         }
 
 

@@ -18,8 +18,8 @@ from architectures.pretrained.transformer_rules import expert_rules
 class Switch(T5):
     """``SwitchTransformersForConditionalGeneration``.
 
-    An expert takes the first ``expert_capacity`` tokens of a sequence. The weights of its balance loss
-    and z-loss are not carried over: there they are taken over all layers at once.
+    An expert takes the first ``expert_capacity`` tokens of a sequence. Their class adds its balance loss and
+    z-loss where the call asks for them, never for ``config.json``: training from a folder has neither.
     """
 
     model_types = ("switch_transformers",)
@@ -42,6 +42,8 @@ class Switch(T5):
             renormalise=False,
             capacity=hf.get("expert_capacity", 64),
             jitter=hf.get("router_jitter_noise", 0.01),
+            jitter_experts=True,  # theirs multiplies in place
+            balance_coefficient=0.0,
         )
         config = replace(
             config,

@@ -19,6 +19,7 @@ from architectures.pretrained.checkpoint import (
     required_value,
     supported_value,
 )
+from architectures.pretrained.decoders.moe import read_balance, write_balance
 from architectures.pretrained.state_space.mamba import SELECTIVE, times
 from architectures.pretrained.tensor_rules import Rule, Same, head, linear
 from architectures.pretrained.transformer_rules import ATTENTION, expert_rules
@@ -59,7 +60,7 @@ FEEDFORWARD: tuple[Rule, ...] = (
 
 
 class Jamba(Checkpoint):
-    """``JambaForCausalLM``. The weight of its balance loss is not converted: it is defined differently."""
+    """``JambaForCausalLM``."""
 
     backbone_class = Hybrid
     model_types = ("jamba",)
@@ -102,6 +103,7 @@ class Jamba(Checkpoint):
                 num_experts=hf["num_experts"],
                 experts_per_token=hf["num_experts_per_tok"],
                 renormalise=False,
+                **read_balance(hf),
             ),
         )
         return hybrid_blueprint(hf, config)
@@ -118,6 +120,7 @@ class Jamba(Checkpoint):
             **_write_period("expert", [kind == "experts" for kind in c.feedforward_types]),
             "num_experts": c.experts.num_experts if experts else 1,
             "num_experts_per_tok": c.experts.experts_per_token if experts else 1,
+            **write_balance(c.experts),
             "mamba_d_state": mamba.d_state,
             "mamba_d_conv": mamba.conv_width,
             "mamba_expand": times(mamba.d_inner, c.width),

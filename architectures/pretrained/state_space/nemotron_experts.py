@@ -46,7 +46,8 @@ def read_experts(hf: dict[str, Any]) -> ExpertsConfig:
         scaling=hf["routed_scaling_factor"],
         num_groups=hf["n_group"],
         groups_per_token=hf["topk_group"],
-        bias_rate=0.001,
+        bias_rate=0.0,  # which training leaves as it is
+        balance_coefficient=0.0,  # their class has no balance loss
     )
 
 

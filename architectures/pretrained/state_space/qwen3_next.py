@@ -23,6 +23,7 @@ from architectures.pretrained.checkpoint import (
     required_value,
     supported_value,
 )
+from architectures.pretrained.decoders.moe import read_balance, write_balance
 from architectures.pretrained.decoders.qwen_moe import count_shared_experts, read_sparse_layers
 from architectures.pretrained.rope_config import read_rope, rope_parameters, write_rope
 from architectures.pretrained.state_space.jamba import common_keys, hybrid_blueprint, hybrid_config
@@ -193,7 +194,8 @@ def _read_layers(hf: dict[str, Any], count: int) -> list[str]:
 
 def _rotated(hf: dict[str, Any]) -> float:
     """Return the fraction of each head that is rotated."""
-    return rope_parameters(hf).get("partial_rotary_factor") or hf.get("partial_rotary_factor") or ROTATED
+    fraction = rope_parameters(hf).get("partial_rotary_factor", hf.get("partial_rotary_factor", ROTATED))
+    return 1.0 if fraction is None else fraction
 
 
 def _read_experts(hf: dict[str, Any]) -> ExpertsConfig:
@@ -204,6 +206,7 @@ def _read_experts(hf: dict[str, Any]) -> ExpertsConfig:
         renormalise=hf["norm_topk_prob"],
         num_shared_experts=count_shared_experts(hf),
         shared_gate=True,
+        **read_balance(hf),
     )
 
 
@@ -222,6 +225,7 @@ def _write_experts(config: HybridConfig) -> dict[str, Any]:
         "num_experts": experts.num_experts,
         "num_experts_per_tok": experts.experts_per_token,
         "norm_topk_prob": experts.renormalise,
+        **write_balance(experts),
     }
 
 

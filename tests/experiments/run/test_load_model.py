@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from architectures.backbones.decoder import Decoder, DecoderConfig
 from architectures.pretrained import save_folder
+from architectures.pretrained.config_diff import differences
 from experiments.objectives.language_modelling.causal_lm import CausalLM
 from experiments.run.load_model import load_model, read_run
 from experiments.run.model_files import fingerprint, load_state, model_checkpoint, read_model_spec
@@ -159,6 +160,19 @@ def test_the_same_model_beside_the_initial_one_is_not(run: Path, continued: Over
     width = read_model_spec(run).config.width
     settings = commands.settings(*continued("backbone=decoder", f"backbone.d_model={width}"))
     assert settings.backbone == read_model_spec(run).config
+
+
+@pytest.mark.parametrize(
+    "word", ["block.dropout=0.25", "experts.balance_coefficient=0.5", "attention.dropout=0.1"]
+)
+def test_settings_of_training_replace_those_of_the_initial_model(
+    run: Path, continued: Overrides, word: str
+) -> None:
+    part, setting = word.partition("=")[0].split(".")
+    settings = commands.settings(*continued(f"backbone.{word}"))
+    assert getattr(getattr(settings.backbone, part), setting) == float(word.partition("=")[2])
+    assert settings.digest != commands.settings(*continued()).digest
+    assert differences(settings.backbone, read_model_spec(run).config) == []
 
 
 def test_a_task_of_other_tokens_is_refused(continued: Overrides) -> None:
