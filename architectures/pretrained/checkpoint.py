@@ -48,6 +48,8 @@ class Checkpoint(ABC):
     """Values of ``model_type`` in config.json that belong to this family."""
     tie_key: ClassVar[str] = "tie_word_embeddings"
     """Key of config.json that makes the head the token table."""
+    aliases: ClassVar[dict[str, str]] = {}
+    """Other names that the Hugging Face class takes for keys of config.json (its ``attribute_map``)."""
     ignored: ClassVar[tuple[str, ...]] = ()
     """Regular expressions found in the names of tensors that are not loaded: masks, tables of sines.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import Decoder, DecoderConfig
@@ -22,15 +22,15 @@ class Bloom(Checkpoint):
 
     backbone_class = Decoder
     model_types = ("bloom",)
+    aliases: ClassVar[dict[str, str]] = {
+        "n_embed": "hidden_size",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    }
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:
         supported_value(hf, "apply_residual_connection_post_layernorm", False, default=False)
-        hf = hf | {
-            "hidden_size": hf.get("n_embed") or hf.get("hidden_size"),
-            "n_layer": hf.get("n_layer") or hf.get("num_hidden_layers"),
-            "n_head": hf.get("n_head") or hf.get("num_attention_heads"),
-        }
         width = required_value(hf, "hidden_size")
         config = DecoderConfig(
             d_model=width,

@@ -40,6 +40,8 @@ class DeepseekV2(LlamaLike):
 
     model_types = ("deepseek_v2",)
     architecture = "DeepseekV2ForCausalLM"
+    aliases: ClassVar[dict[str, str]] = {"num_experts": "n_routed_experts"}
+    reads_mlp_bias = True
     defaults: ClassVar[dict[str, Any]] = {
         "first_k_dense_replace": 0,
         "kv_lora_rank": 512,
@@ -173,6 +175,7 @@ class DeepseekV3(DeepseekV2):
     ignored = (*LlamaLike.ignored, r"model\.layers\.61.*")  # the layer that predicts one more token
     model_types = ("deepseek_v3",)
     architecture = "DeepseekV3ForCausalLM"
+    aliases: ClassVar[dict[str, str]] = {"num_local_experts": "n_routed_experts"}
     defaults: ClassVar[dict[str, Any]] = DeepseekV2.defaults | {
         "first_k_dense_replace": 3,
         "n_routed_experts": 256,

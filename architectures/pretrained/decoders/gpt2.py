@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import Decoder, DecoderConfig
@@ -34,6 +34,12 @@ class GPT2(Checkpoint):
 
     backbone_class = Decoder
     model_types = ("gpt2",)
+    aliases: ClassVar[dict[str, str]] = {
+        "hidden_size": "n_embd",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+        "max_position_embeddings": "n_positions",
+    }
     ignored = (r"attn\.(bias|masked_bias)", r"crossattention\.bias")
 
     @classmethod

@@ -38,6 +38,7 @@ class GptOss(Mixture):
 
     model_types = ("gpt_oss",)
     architecture = "GptOssForCausalLM"
+    aliases: ClassVar[dict[str, str]] = {"num_experts": "num_local_experts"}
     defaults: ClassVar[dict[str, Any]] = {
         "num_key_value_heads": 8,
         "head_dim": 64,
@@ -55,7 +56,6 @@ class GptOss(Mixture):
         hf = COMMON | cls.defaults | hf
         supported_value(hf, "swiglu_alpha", ALPHA, default=ALPHA)
         supported_value(hf, "hidden_act", "silu", default="silu")  # which their class does not read
-        supported_value(hf, "mlp_bias", False)
         blueprint = super().read_config(hf)
         assert isinstance(blueprint.config, DecoderConfig)
         clamped = FeedForwardConfig(activation="quick_gelu", limit=hf["swiglu_limit"])

@@ -37,6 +37,8 @@ class LlamaLike(Checkpoint):
     """Default values of keys in config.json that differ from ``COMMON``."""
     activation: ClassVar[str] = "hidden_act"
     """Key of the activation in config.json."""
+    reads_mlp_bias: ClassVar[bool] = False
+    """True where the Hugging Face class reads ``mlp_bias``."""
     block: ClassVar[BlockConfig] = BlockConfig()
     embedding: ClassVar[EmbeddingConfig] = EmbeddingConfig()
     norms: ClassVar[dict[str, str]] = {
@@ -58,7 +60,8 @@ class LlamaLike(Checkpoint):
             positions=cls.read_positions(hf),
             block=cls.block,
             feedforward=FeedForwardConfig(
-                activation=read_activation(hf, cls.activation, "silu"), bias=hf["mlp_bias"]
+                activation=read_activation(hf, cls.activation, "silu"),
+                bias=cls.reads_mlp_bias and hf["mlp_bias"],
             ),
             embedding=cls.embedding,
             head=cls.read_head(hf),
@@ -166,6 +169,7 @@ class Llama(LlamaLike):
 
     model_types = ("llama",)
     architecture = "LlamaForCausalLM"
+    reads_mlp_bias = True
 
     @classmethod
     def write_config(cls, model: Backbone) -> dict[str, Any]:

@@ -25,6 +25,7 @@ class Mixtral(Mixture, Mistral):
 
     model_types = ("mixtral",)
     architecture = "MixtralForCausalLM"
+    aliases: ClassVar[dict[str, str]] = {"num_experts": "num_local_experts"}
     defaults: ClassVar[dict[str, Any]] = {
         "num_key_value_heads": 8,
         "rms_norm_eps": 1e-5,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import Decoder, DecoderConfig
@@ -20,6 +20,11 @@ class MPT(Checkpoint):
 
     backbone_class = Decoder
     model_types = ("mpt",)
+    aliases: ClassVar[dict[str, str]] = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "n_heads",
+        "num_hidden_layers": "n_layers",
+    }
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:

@@ -18,6 +18,7 @@ class Olmoe(Mixture):
 
     model_types = ("olmoe",)
     architecture = "OlmoeForCausalLM"
+    aliases: ClassVar[dict[str, str]] = {"num_local_experts": "num_experts"}
     defaults: ClassVar[dict[str, Any]] = {
         "rms_norm_eps": 1e-5,
         "num_experts": 64,

@@ -16,6 +16,7 @@ class Qwen3Moe(QwenMixture):
 
     model_types = ("qwen3_moe",)
     architecture = "Qwen3MoeForCausalLM"
+    aliases: ClassVar[dict[str, str]] = {"num_local_experts": "num_experts"}
     defaults: ClassVar[dict[str, Any]] = {
         "num_key_value_heads": 4,
         "use_sliding_window": False,

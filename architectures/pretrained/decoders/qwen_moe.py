@@ -33,7 +33,7 @@ class QwenMixture(Mixture):
     def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
         hf = cls.defaults | hf
         return ExpertsConfig(
-            num_experts=hf.get("num_local_experts") or hf["num_experts"],
+            num_experts=hf["num_experts"],
             experts_per_token=hf["num_experts_per_tok"],
             d_ff=hf["moe_intermediate_size"],
             renormalise=hf["norm_topk_prob"],

@@ -20,6 +20,7 @@ class SmolLM3(LlamaLike):
 
     model_types = ("smollm3",)
     architecture = "SmolLM3ForCausalLM"
+    reads_mlp_bias = True
     defaults: ClassVar[dict[str, Any]] = {
         "num_key_value_heads": 4,
         "tie_word_embeddings": True,

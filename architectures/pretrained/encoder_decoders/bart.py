@@ -7,7 +7,7 @@ row 2 of their tables, biases everywhere, one also for each token of the vocabul
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -45,6 +45,11 @@ class Bart(Checkpoint):
 
     backbone_class = EncoderDecoder
     model_types = ("bart",)
+    aliases: ClassVar[dict[str, str]] = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    }
     ignored = (r"(encoder|decoder)\.version",)
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -23,6 +23,11 @@ class Switch(T5):
     """
 
     model_types = ("switch_transformers",)
+    aliases: ClassVar[dict[str, str]] = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "num_layers",
+    }
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:

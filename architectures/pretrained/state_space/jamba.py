@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.hybrid import Hybrid, HybridConfig
@@ -64,6 +64,7 @@ class Jamba(Checkpoint):
 
     backbone_class = Hybrid
     model_types = ("jamba",)
+    aliases: ClassVar[dict[str, str]] = {"num_local_experts": "num_experts"}
 
     @classmethod
     def read_config(cls, hf: dict[str, Any]) -> Blueprint:

@@ -37,7 +37,7 @@ def read_experts(hf: dict[str, Any]) -> ExpertsConfig:
             f"moe_intermediate_size={width}"
         )
     return ExpertsConfig(
-        num_experts=hf.get("num_local_experts") or hf["n_routed_experts"],
+        num_experts=hf["n_routed_experts"],
         experts_per_token=hf["num_experts_per_tok"],
         d_ff=width,
         num_shared_experts=shared // width,

@@ -7,7 +7,7 @@ Time steps are raised to ``time_step_min`` always; their class does not, where i
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.hybrid import Hybrid, HybridConfig
@@ -70,6 +70,15 @@ class NemotronH(Checkpoint):
 
     backbone_class = Hybrid
     model_types = ("nemotron_h",)
+    aliases: ClassVar[dict[str, str]] = {
+        "layer_types": "layers_block_type",
+        "num_local_experts": "n_routed_experts",
+        "mamba_n_groups": "n_groups",
+        "mamba_d_conv": "conv_kernel",
+        "mamba_dt_min": "time_step_min",
+        "mamba_conv_bias": "use_conv_bias",
+        "mamba_chunk_size": "chunk_size",
+    }
     ignored = (r"mtp.*",)
 
     @classmethod
@@ -188,7 +197,7 @@ class NemotronH(Checkpoint):
 def _read_layers(hf: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return the mixers and the feed-forwards of our blocks. Raises ValueError for layers they cannot be."""
     letters = list(hf.get("hybrid_override_pattern") or "")
-    given = hf.get("layers_block_type") or hf.get("layer_types") or letters
+    given = hf.get("layers_block_type") or letters
     types = [OLD.get(kind, kind) for kind in given]
     layers: list[str] = []
     feedforwards: list[str] = []

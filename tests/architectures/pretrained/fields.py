@@ -1,12 +1,14 @@
-"""What becomes of each field of a configuration when its value changes, beside what becomes of it there.
+"""What becomes of a configuration with some fields changed: here, beside what becomes of it in their library.
 
-The fields are those that their library writes. A change that it refuses itself, or that does not fit the
-tensors, says nothing.
+A folder is written by their library, ``config.json`` is changed, and both libraries compute its logits. The
+fields are those that their library writes, those of earlier versions, and those of other families.
 """
 
+import functools
 import json
+import random
 import re
-import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,15 +18,25 @@ import transformers as hf
 from torch import Tensor
 
 from architectures.pretrained import load_folder
+from tests.architectures.pretrained.field_values import (
+    BASES,
+    EARLIER,
+    FITTING,
+    FOREIGN,
+    REMOVED,
+    ROTARY,
+    Settings,
+    other_values,
+)
 from tests.architectures.pretrained.folders import (
     DECODERS,
     EAGER,
     ENCODER_DECODERS,
     ENCODERS,
-    make_folder,
+    draw_weights,
     make_model,
 )
-from tests.architectures.pretrained.parity import error
+from tests.architectures.pretrained.parity import KeepFloat64, error
 
 NO_EFFECT = {
     "training": r"\w*(dropout|pdrop|jitter|layerdrop)\w*|\w*router\w*(coef|coefficient|logits|probs)"
@@ -56,162 +68,79 @@ NO_EFFECT = {
 REWRITTEN = ("rescale_prenorm_residual",)
 """With it their library divides weights of Mamba when a folder is opened, after it has loaded them."""
 LIBRARY = ("architectures", "model_type", "transformers_version", "dtype", "torch_dtype")
+OUTPUT = ("a length", "nothing there reads it", "experts and later predictions that these layers lack")
+"""Reasons of fields that change the output beside some others."""
 CLASSES = (
     dict.fromkeys(DECODERS, hf.AutoModelForCausalLM)
     | dict.fromkeys(ENCODER_DECODERS, hf.AutoModelForSeq2SeqLM)
     | dict.fromkeys(ENCODERS, hf.AutoModelForMaskedLM)
 )
 """Class that opens each folder."""
-NAMES = {
-    "float32": "bfloat16",
-    "bfloat16": "float32",
-    "inference": "train",
-    "single": "fused",
-    "chunkwise--native_autograd": "parallel--native_autograd",
-}
-"""Other values of fields that take some names only."""
-TOLERANCE = 2e-4
-"""Largest difference of ours from theirs, as a share of the largest logit."""
-ACTIVATIONS = ("silu", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2")
-FITTING: dict[str, list[dict[str, Any]]] = {
-    "hidden_size": [{"num_heads": 8, "hidden_size": 64}, {"mamba_n_heads": 8, "hidden_size": 64}],
-    "num_heads": [{"head_dim": 8, "num_heads": 8}],
-    "mamba_n_heads": [{"mamba_d_head": 8, "mamba_n_heads": 8}],
-    "mamba_d_head": [{"mamba_n_heads": 8, "mamba_d_head": 8}],
-    "mamba_d_ssm": [{"mamba_n_heads": 6, "mamba_d_ssm": 96}],
-    "num_attention_heads": [{"num_key_value_heads": 2, "num_attention_heads": 2}],
-    "attn_layer_indices": [{"attn_layer_indices": [0, 2]}],
-    "attn_layer_offset": [{"attn_layer_offset": 0}],
-    "expert_layer_offset": [{"expert_layer_offset": 0}],
-    "mlp_only_layers": [{"mlp_only_layers": [0]}],
-    "embedding_dim": [{"hidden_size": 128, "embedding_dim": 128}],
-    "qk_dim_factor": [{"qk_dim_factor": 2.0}],
-    "no_rope_layers": [{"no_rope_layers": [0, 1, 0, 1]}],
-}
-"""Values of a field that go with the others, or with these, where those of ``changes`` may not."""
-
-FAR_OFF = {"eps": [100.0]}
-"""Further values of a field that the nearer ones change too little to be told from rounding."""
+TOLERANCE = 1e-5
+"""Largest difference of ours from theirs in float64, as a fraction of the largest logit: some of theirs is
+computed in float32."""
+LARGEST = 2_000_000
+"""Parameters of the largest model that is made."""
 
 
-def changes(value: Any) -> list[Any]:
-    """Other values of a field."""
-    if isinstance(value, bool):
-        return [not value]
-    if isinstance(value, int):
-        return [value + 1, max(value - 1, 1), 2 * value]
-    if isinstance(value, float):
-        return [value * 1.5 + 0.25, value / 2]
-    if isinstance(value, str):
-        return (
-            [name for name in ACTIVATIONS if name != value][:2]
-            if value in ACTIVATIONS
-            else [NAMES.get(value, "other")]
-        )
-    if isinstance(value, list):
-        return [[x * 1.5 if type(x) in (int, float) else x for x in value], []]
-    if isinstance(value, dict):
-        return [{**value, key: other} for key, old in value.items() for other in changes(old)[:1]]
-    return [True, 3, 0.5]
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A folder to begin with, and what is changed in its config.json."""
+
+    name: str
+    base: int
+    changes: Settings
+
+    def __str__(self) -> str:
+        shown = (f"{k}={'(removed)' if v is REMOVED else v}" for k, v in self.changes.items())
+        return f"{self.name} with {BASES[self.name][self.base]}: {', '.join(shown)}"
 
 
-def tokens() -> Tensor:
-    return torch.randint(8, 290, (2, 24), generator=torch.Generator().manual_seed(0))
-
-
-@torch.no_grad()
-def theirs(folder: Path, kind: Any) -> Tensor | None:
-    """Their logits, or None where they refuse the folder or miss a tensor."""
-    seq2seq = kind is hf.AutoModelForSeq2SeqLM
-    inputs = {"input_ids": tokens()} | ({"decoder_input_ids": tokens()} if seq2seq else {})
-    try:
-        model, info = kind.from_pretrained(folder, output_loading_info=True, **EAGER)
-        if any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")):
-            return None
-        logits = model.eval()(**inputs).logits
-    except Exception:  # whatever a value brings about
-        return None
-    return logits if logits.isfinite().all() else None
-
-
-@torch.no_grad()
-def ours(folder: Path, kind: Any) -> Tensor:
-    source = {"source_BS": tokens()} if kind is hf.AutoModelForSeq2SeqLM else {}
-    return load_folder(folder).eval()(tokens(), **source).logits_BTV
-
-
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What the values that were tried for a field brought about."""
+    """What becomes of a case."""
 
-    followed: bool = False
-    """One of them changed their logits, and ours alike."""
+    kind: str
+    """``equal`` logits, ``refused`` here, ``missing`` where that is for want of a field, ``void`` where their
+    library refuses it, or ``wrong``."""
+    moved: bool = False
+    """Their logits are not those of the folder to begin with."""
     redrawn: bool = False
-    """One of them does not go with the tensors of the folder; with new ones, ours has their logits."""
-    refused: bool = False
-    """One of them is refused here, and opens there."""
-    tried: bool = False
-    """One of them opens there with the tensors of the folder."""
-    problem: str | None = None
+    """The tensors of the folder did not go with it, and new ones were made."""
+    problem: str = ""
     """What is wrong."""
 
 
-def try_field(folder: Path, base: dict[str, Any], key: str, name: str, before: Tensor) -> Outcome:
-    """Change a field of a folder, and compare; with new tensors where it is not followed with the old."""
-    outcome, new, kind = Outcome(), folder / "new", CLASSES[name]
-    tried = changes(base.get(key)) + FAR_OFF.get(key, [])
-    values = [value for value in tried if value != base.get(key)]
-    for value in values:
-        (folder / "config.json").write_text(json.dumps(base | {key: value}))
-        expected = theirs(folder, kind)
-        if expected is not None:
-            outcome.tried = True
-            if compare(folder, f"{key}={value}", base, kind, expected, outcome):
-                # What a processor may round away, or ours may differ by, shows nothing.
-                outcome.followed |= error(before, expected) > 2 * TOLERANCE
-    for settings in [{key: value} for value in values] + FITTING.get(key, []):
-        if outcome.followed or outcome.redrawn or (outcome.tried and not outcome.refused):
-            break
-        expected = theirs_redrawn(new, name, settings)
-        if expected is not None:
-            outcome.redrawn |= compare(new, f"{key}={settings[key]}", base, kind, expected, outcome)
-    if not (outcome.followed or outcome.redrawn or outcome.refused) and reason(key) is None:
-        outcome.problem = outcome.problem or f"{key} changes nothing and is on no list"
-    return outcome
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A folder to begin with."""
+
+    config: Settings
+    fields: list[str]
+    """Names of fields that can change the output."""
+    weights: bytes
+    logits_BTV: Tensor
 
 
-def theirs_redrawn(folder: Path, name: str, settings: dict[str, Any]) -> Tensor | None:
-    """Their logits for a new folder with other settings, or None where they refuse it."""
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        make_model(name, **settings).save_pretrained(folder)
-    except Exception:  # whatever a value brings about
-        return None
-    return theirs(folder, CLASSES[name])
-
-
-def compare(
-    folder: Path, change: str, base: dict[str, Any], kind: Any, expected: Tensor, outcome: Outcome
-) -> bool:
-    """Return True where ours opens a folder with their logits; note in the outcome what else happens."""
-    names = {*base, *(inner for value in base.values() if isinstance(value, dict) for inner in value)}
-    try:
-        found = ours(folder, kind)
-    except ValueError as refusal:
-        outcome.refused = True
-        named = any(re.search(rf"\b{field}(=| is missing)", str(refusal)) for field in names)
-        if not named and "tensors " not in str(refusal):
-            outcome.problem = f"{change} is refused without its name: {refusal}"
-        return False
-    if found.shape != expected.shape or error(found, expected) > TOLERANCE:
-        outcome.problem = f"{change} is ignored, or followed otherwise"
-        return False
-    return True
-
-
-def reason(key: str) -> str | None:
-    """Why a field cannot change the output, or None where it is on no list."""
-    return next((why for why, pattern in NO_EFFECT.items() if re.fullmatch(pattern, key)), None)
+@functools.cache
+def begin(name: str, base: int, folder: Path) -> Start:
+    """Make a folder to begin with."""
+    given = BASES[name][base]
+    model = make_model(name, **{key: value for key, value in given.items() if value is not REMOVED})
+    model.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    config = {key: value for key, value in config.items() if given.get(key) is not REMOVED}
+    (folder / "config.json").write_text(json.dumps(config))
+    names = {*declared(model.config), *model.config.attribute_map, *EARLIER.get(name, ())}
+    names |= {*ROTARY} if hasattr(model.config, "rope_parameters") else set()
+    logits_BTV = theirs(folder, name)
+    assert logits_BTV is not None
+    return Start(
+        config=config,
+        fields=sorted(key for key in names if reason(key) in (None, *OUTPUT)),
+        weights=(folder / "model.safetensors").read_bytes(),
+        logits_BTV=logits_BTV,
+    )
 
 
 def declared(config: hf.PretrainedConfig) -> list[str]:
@@ -220,11 +149,120 @@ def declared(config: hf.PretrainedConfig) -> list[str]:
     return sorted(fields - {*LIBRARY, *REWRITTEN})
 
 
-def try_fields(name: str, folder: Path) -> dict[str, Outcome]:
-    """Change every field of a class, one by one, in a folder that is made for it."""
-    make_folder(name, folder)
-    base = json.loads((folder / "config.json").read_text())
-    before = theirs(folder, CLASSES[name])
-    assert before is not None
-    keys = declared(hf.AutoConfig.from_pretrained(folder))
-    return {key: try_field(folder, base, key, name, before) for key in keys}
+def reason(key: str) -> str | None:
+    """Why a field cannot change the output, or None where it is on no list."""
+    return next((why for why, pattern in NO_EFFECT.items() if re.fullmatch(pattern, key)), None)
+
+
+def try_case(case: Case, folder: Path) -> Outcome:
+    """Change config.json of a folder, and compare; with new tensors where it does not go with the old."""
+    start = begin(case.name, case.base, folder)
+    config = {k: v for k, v in (start.config | case.changes).items() if v is not REMOVED}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes(start.weights)
+    expected, redrawn = theirs(folder, case.name), False
+    if expected is None and redraw_folder(folder, case.name, config):
+        expected, redrawn = theirs(folder, case.name), True
+    if expected is None:
+        return Outcome(kind="void")
+    before = start.logits_BTV
+    moved = redrawn or before.shape != expected.shape or error(before, expected) > 2 * TOLERANCE
+    try:
+        found = ours(folder, CLASSES[case.name], torch.float64)
+    except ValueError as refusal:
+        names = {*config, *case.changes, *(k for v in config.values() if isinstance(v, dict) for k in v)}
+        named = "tensors " in str(refusal) or any(re.search(rf"\b{n}\b", str(refusal)) for n in names)
+        problem = "" if named else f"{case}: refused without the name of a field: {refusal}"
+        kind = "missing" if REMOVED in case.changes.values() else "refused"
+        return Outcome(kind=kind if named else "wrong", problem=problem)
+    if found.shape != expected.shape or error(found, expected) > TOLERANCE:
+        return Outcome(kind="wrong", problem=f"{case}: ignored, or followed otherwise")
+    return Outcome(kind="equal", moved=moved, redrawn=redrawn)
+
+
+@torch.no_grad()
+def theirs(folder: Path, name: str) -> Tensor | None:
+    """Their logits in float64, or None where they refuse the folder or miss a tensor."""
+    try:
+        model, info = CLASSES[name].from_pretrained(
+            folder, output_loading_info=True, dtype=torch.float64, **EAGER
+        )
+        if any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")):
+            return None
+        for key, buffer in model.named_buffers():
+            if key.endswith("inv_freq"):  # angles are of float32 on both sides
+                buffer.data = buffer.data.float()
+        with KeepFloat64():
+            logits = model.eval()(**inputs(CLASSES[name])).logits
+    except Exception:  # whatever a value brings about
+        return None
+    return logits if logits.isfinite().all() else None
+
+
+def redraw_folder(folder: Path, name: str, config: Settings) -> bool:
+    """Write new tensors for a config.json into its folder. Return False where their library refuses it."""
+    try:
+        read = hf.AutoConfig.from_pretrained(folder)
+        with torch.device("meta"):
+            model = CLASSES[name].from_config(read, **EAGER)
+        if sum(p.numel() for p in model.parameters()) > LARGEST:
+            return False
+        torch.manual_seed(0)
+        draw_weights(CLASSES[name].from_config(read, **EAGER)).save_pretrained(folder)
+    except Exception:  # whatever a value brings about
+        return False
+    (folder / "config.json").write_text(json.dumps(config))  # which the library has completed
+    return True
+
+
+def inputs(kind: Any) -> dict[str, Tensor]:
+    """Tokens for their model."""
+    generator = torch.Generator().manual_seed(0)
+    tokens_BT, target_BT = torch.randint(8, 290, (2, 2, 22), generator=generator)
+    seq2seq = kind is hf.AutoModelForSeq2SeqLM
+    return {"input_ids": tokens_BT} | ({"decoder_input_ids": target_BT} if seq2seq else {})
+
+
+@torch.no_grad()
+def ours(folder: Path, kind: Any, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Our logits for the same tokens. Raises ValueError where the folder is refused."""
+    given = inputs(kind)
+    tokens_BT, source = given["input_ids"], {}
+    if "decoder_input_ids" in given:
+        tokens_BT, source = given["decoder_input_ids"], {"source_BS": tokens_BT}
+    return load_folder(folder, dtype=dtype).eval()(tokens_BT, **source).logits_BTV
+
+
+def random_case(name: str, count: int, rng: random.Random, folder: Path) -> Case:
+    """Return a case in which ``count`` fields are changed, each to a value that goes with those before it."""
+    base = rng.randrange(len(BASES[name]))
+    start, changes = begin(name, base, folder / str(base)), {}
+    for key in [*rng.sample(start.fields, count), *rng.sample(FOREIGN, rng.random() < 0.2)]:
+        values = other_values(key, start.config.get(key), start.config | changes)
+        changes[key] = rng.choice([*values, REMOVED])
+    return Case(name=name, base=base, changes=changes)
+
+
+def changes_of_fields(name: str, base: int, folder: Path) -> dict[str, list[Settings]]:
+    """Return the changes to try for each field: in the first folder of all fields, and of those of other
+    families; in later ones of those that can change the output."""
+    start = begin(name, base, folder)
+    tried = {key: other_values(key, start.config.get(key), start.config) for key in start.fields}
+    changes = {key: [{key: value} for value in [*values, REMOVED]] for key, values in tried.items()}
+    if base == 0:
+        for key in {*declared(hf.AutoConfig.from_pretrained(folder)), *FOREIGN} - {*tried}:
+            value = start.config.get(key)
+            changes[key] = [{key: other} for other in other_values(key, value, start.config)[:2]]
+    return {key: [*each, *FITTING.get(key, [])] for key, each in changes.items()}
+
+
+def try_fields(name: str, folder: Path, most: Sequence[int]) -> dict[str, list[Outcome]]:
+    """Change every field of a class, one by one, to at most so many values in its first folder, in its
+    second, ..."""
+    outcomes: dict[str, list[Outcome]] = {}
+    for base, count in zip(range(len(BASES[name])), most, strict=False):
+        room = folder / str(base)
+        for key, changes in changes_of_fields(name, base, room).items():
+            cases = [Case(name=name, base=base, changes=each) for each in changes[:count]]
+            outcomes.setdefault(key, []).extend(try_case(case, room) for case in cases)
+    return outcomes

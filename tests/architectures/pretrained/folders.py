@@ -335,7 +335,11 @@ def make_model(name: str, **changes: Any) -> Any:
     if name not in DECODERS:
         suffix = "ForConditionalGeneration" if seq2seq else "ForMaskedLM"
     torch.manual_seed(sum(map(ord, name)))
-    model = getattr(hf, f"{family}{suffix}")._from_config(config, **EAGER).eval()
+    return draw_weights(getattr(hf, f"{family}{suffix}")._from_config(config, **EAGER).eval())
+
+
+def draw_weights(model: Any) -> Any:
+    """Draw weights that make the logits of a model differ."""
     redraw(model)
     for key, parameter in model.named_parameters():
         if key.endswith("igate_preact.bias"):  # xLSTM's gates begin where almost nothing is stored

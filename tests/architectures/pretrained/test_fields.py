@@ -1,18 +1,86 @@
-"""Every field of every class, changed: followed, refused by its name, or listed as without effect."""
+"""Fields of every class, changed one by one and in pairs: followed, refused by name, or without effect."""
 
+import random
 from pathlib import Path
 
 import pytest
 
-from tests.architectures.pretrained.fields import CLASSES, try_fields
-from tests.docs.field_tables import read_sections, section
-from tests.tiers import fast_only
+from tests.architectures.pretrained.field_values import LINEAR, PLAIN, REMOVED, YARN, Settings
+from tests.architectures.pretrained.fields import CLASSES, Case, random_case, try_case, try_fields
+from tests.docs.field_tables import FOLLOWED, REDRAWN, REFUSED, read_lists, read_sections
+
+HIDING = ("smollm3", "olmo3", "gemma3", "gpt_oss", "qwen2", "qwen2_moe", "deepseek_v3", "modernbert")
+"""Classes with fields that decide whether others are read."""
+FOLLOWED_BESIDE: list[tuple[str, int, Settings]] = [
+    ("smollm3", 3, {"use_sliding_window": False}),
+    ("gemma3", 0, {"rope_parameters": LINEAR}),
+    ("gemma3_linear", 0, {"rope_scaling": YARN}),
+    ("olmo3", 0, {"rope_scaling": YARN}),
+    ("modernbert", 0, {"rope_parameters": {"full_attention": YARN, "sliding_attention": PLAIN}}),
+    ("gpt_neox", 0, {"rope_parameters": REMOVED, "rotary_pct": 1.0, "rope_theta": 50.0}),
+    ("gpt_oss", 0, {"rope_parameters": {}}),
+    ("llama", 2, {"original_max_position_embeddings": 5}),
+    ("qwen3_next", 0, {"rope_parameters": REMOVED, "partial_rotary_factor": None}),
+    ("gpt2", 0, {"num_attention_heads": 2, "n_head": REMOVED}),
+    ("qwen3", 0, {"mlp_bias": True}),
+]
+"""A folder to begin with, and fields that are read beside or instead of others."""
+REFUSED_BESIDE: list[tuple[str, int, Settings]] = [
+    ("gpt2", 0, {"num_attention_heads": 2}),
+    ("bloom", 0, {"num_attention_heads": 2}),
+    ("nemotron_h", 0, {"mamba_dt_min": 0.5}),
+    ("gpt_oss", 0, {"partial_rotary_factor": 0.25}),
+]
+"""The same, where others contradict them."""
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", fast_only([*CLASSES], []))
+@pytest.mark.parametrize("name", CLASSES)
 def test_no_field_is_ignored(name: str, tmp_path: Path) -> None:
-    outcomes = try_fields(name, tmp_path / name)
-    problems = [outcome.problem for outcome in outcomes.values() if outcome.problem is not None]
-    assert not problems, problems
-    assert section(name, outcomes) == read_sections()[name]
+    """In the first folder of a class; the page is of more values, in all of its folders."""
+    outcomes = try_fields(name, tmp_path, [3])
+    problems = [outcome.problem for each in outcomes.values() for outcome in each if outcome.problem]
+    assert not problems, "\n".join(problems)
+    lists = read_lists(read_sections()[name])
+    for key, each in outcomes.items():
+        if any(outcome.kind == "equal" and outcome.moved for outcome in each):
+            assert key in [*lists.get(FOLLOWED, []), *lists.get(REDRAWN, [])], f"{key} is followed"
+        if any(outcome.kind == "refused" for outcome in each):
+            assert key in lists.get(REFUSED, []), f"{key} is refused"
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("name", "base", "changes"), FOLLOWED_BESIDE)
+def test_fields_are_followed_beside_others(name: str, base: int, changes: Settings, tmp_path: Path) -> None:
+    outcome = try_case(Case(name=name, base=base, changes=changes), tmp_path)
+    assert outcome.kind == "equal", outcome
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(("name", "base", "changes"), REFUSED_BESIDE)
+def test_fields_that_contradict_others_are_refused(
+    name: str, base: int, changes: Settings, tmp_path: Path
+) -> None:
+    outcome = try_case(Case(name=name, base=base, changes=changes), tmp_path)
+    assert outcome.kind == "refused", outcome
+
+
+def check_random_cases(name: str, seed: int, count: int, folder: Path) -> None:
+    """Try pairs of fields, and three of them now and then."""
+    rng = random.Random(f"{name} {seed}")
+    for _ in range(count):
+        case = random_case(name, rng.choice((2, 2, 2, 3)), rng, folder)
+        outcome = try_case(case, folder / str(case.base))
+        assert not outcome.problem, f"seed {seed}: {outcome.problem}"
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("name", HIDING)
+def test_some_pairs_of_fields_are_not_ignored(name: str, tmp_path: Path) -> None:
+    check_random_cases(name, 0, 6, tmp_path)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", CLASSES)
+def test_no_pair_of_fields_is_ignored(name: str, tmp_path: Path) -> None:
+    check_random_cases(name, 1, 30, tmp_path)

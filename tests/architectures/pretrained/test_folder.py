@@ -163,7 +163,7 @@ def test_a_broken_file_is_named(broken: bytes, folder: Path) -> None:
         ({"rope_scaling": {"rope_type": "longrope", "factor": 2.0}}, "longrope"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
         ({"hidden_size": None}, "hidden_size is missing"),
-        ({"model_type": "gpt2"}, "n_embd is missing"),
+        ({"model_type": "gpt2"}, r"tensors missing: transformer\.h\.0"),
         ({"model_type": "gemma2", "layer_types": ["chunked_attention"] * 2}, "chunked_attention"),
     ],
 )
