@@ -215,6 +215,7 @@ def _score(metrics: list[dict[str, Any]]) -> dict[str, Any]:
         "score_samples": _number(first.get("samples")),
         "score_clusters": _number(first.get("clusters")),
         "score_setting": _setting(first),
+        "score_lossy_documents": _number(first.get("lossy_documents") or 0) if first else math.nan,
         "metric": first.get("name"),
     }
     row |= {key: first.get(key) for key in SCORE_TEXTS}

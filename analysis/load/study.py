@@ -9,11 +9,13 @@ rest is text (None where the record has none).
     status message                     ``incomplete`` where result.json is not (yet) there;
                                        ``unreadable`` where a file of the run folder is damaged
     backbone objective task scale arm  ``arm`` is the shortest name that tells the cells of a task apart
-    score score_standard_error score_items score_samples score_clusters score_setting
+    score score_standard_error score_items score_samples score_clusters score_setting score_lossy_documents
     metric unit direction averaging likelihood estimator
                                        the first test metric of the record; the standard error is over
                                        clusters of items of the test split (documents), not over seeds;
-                                       ``score_setting`` says in words which part of the split was scored
+                                       ``score_setting`` says in words which part of the split was scored;
+                                       ``score_lossy_documents`` counts the texts of the split that the
+                                       tokenizer loses a part of
     slices                             ``slices`` of the first test metric of a text task, JSON text
     validation                         that metric on the validation split after training
     SPLIT_METRIC                       every metric, for example ``test_bits_per_byte``

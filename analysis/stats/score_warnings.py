@@ -19,12 +19,27 @@ CLUSTERS = 10
 def score_warnings(where: str, group: pd.DataFrame) -> list[str]:
     """Return the warnings about the scores of one task at one scale; ``where`` names them."""
     return [
+        *_lossy(where, group),
         *_below(where, group),
         *_jumps(where, group),
         *_spreads(where, group),
         *_identical(where, group),
         *_few_clusters(where, group),
         *_trials(where, group),
+    ]
+
+
+def _lossy(where: str, group: pd.DataFrame) -> list[str]:
+    """Arms whose tokenizer loses text, which a model then need not predict."""
+    if "score_lossy_documents" not in group:  # a frame that an earlier version wrote
+        return []
+    lossy = group[group["score_lossy_documents"] > 0].groupby("arm")["score_lossy_documents"].max()
+    if lossy.empty:
+        return []
+    shown = ", ".join(f"{arm} ({count:.0f})" for arm, count in lossy.items())
+    return [
+        f"{where}: tokenizers that do not give back the text of some documents, so bits per byte are not "
+        f"comparable with those of other tokenizers: {shown}"
     ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import lzma
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +32,3 @@ def xz_bits_per_byte(train: bytes, test: bytes) -> float:
 
     train, test = train[-XZ_LIMIT:], test[:XZ_LIMIT]
     return (size(train + test) - size(train)) * 8 / len(test)
-
-
-def text_of_tokens(tokens: NDArray[np.integer], token_bytes: Sequence[bytes]) -> bytes:
-    """Return the bytes of the text of some tokens; special tokens have none."""
-    return b"".join(map(token_bytes.__getitem__, tokens.tolist()))

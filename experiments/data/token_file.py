@@ -2,12 +2,15 @@
 
 ``CACHE/KEY/`` holds ``train.bin``, ``validation.bin``, ``test.bin`` (token ids,
 little-endian uint16 or uint32), ``meta.json`` and, for BPE, ``tokenizer.json``.
-The key is a hash of all settings and of the content of the source. The folder is
-written under another name, synced, and renamed when complete, so it is whole or absent,
-and processes that prepare it at once do not disturb each other.
+Where the bytes of text behind a token depend on the text (the tokenizer of a
+folder, normalization), each split also has ``SPLIT.bytes`` (their number for each
+token, little-endian uint32) and ``SPLIT.text`` (the text in UTF-8). The key is a
+hash of all settings and of the content of the source. The folder is written under
+another name, synced, and renamed when complete, so it is whole or absent, and
+processes that prepare it at once do not disturb each other.
 
-``meta.json`` has hashes of the tokens by chunk. Opening verifies everything but the tokens wholly, and of
-these a bounded number of chunks; ``verify`` all of them.
+``meta.json`` has hashes of these files by chunk. Opening verifies everything else wholly, and of these files
+a bounded number of chunks; ``verify`` all of them.
 """
 
 from __future__ import annotations
@@ -30,8 +33,23 @@ from experiments.data.chunk_hashes import CHUNK, SAMPLE, damaged, file_hash, sam
 from experiments.data.corpus import SPLITS, CorpusConfig, documents, identity
 from experiments.data.document import Document
 from experiments.data.local_files import find_files
-from experiments.data.token_writer import META, TokenWriter, checksum, fingerprint
-from experiments.data.tokenizers.make_tokenizer import load_tokenizer, tokenizer_description, train_tokenizer
+from experiments.data.token_stream import TokenStream
+from experiments.data.token_writer import (
+    BYTES_DTYPE,
+    META,
+    Documents,
+    TokenWriter,
+    checksum,
+    fingerprint,
+    lossy_note,
+    read_stream,
+)
+from experiments.data.tokenizers.make_tokenizer import (
+    depends_on_text,
+    load_tokenizer,
+    tokenizer_description,
+    train_tokenizer,
+)
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.atomic_io import sync
 from experiments.runtime.errors import DataError
@@ -52,10 +70,12 @@ class SplitCounts(TypedDict):
     documents: int
     bytes: int
     tokens: int
+    lossy: NotRequired[int]
+    """Documents that decoding does not give back."""
 
 
 class SplitHashes(TypedDict):
-    """Hashes of a split's tokens."""
+    """Hashes of a file."""
 
     whole: str
     chunks: list[str]
@@ -70,6 +90,8 @@ class Meta(TypedDict):
     tokenizer: dict[str, Any]
     references: dict[str, float]
     hashes: NotRequired[dict[Literal["train", "validation", "test"], SplitHashes]]
+    text_hashes: NotRequired[dict[str, SplitHashes]]
+    """Of the files with the text behind the tokens, by name."""
     cut: NotRequired[bool]
     """True where the files hold so few documents that the end of each is held out."""
     checksum: NotRequired[str]
@@ -83,8 +105,13 @@ class TokenFile:
     meta: dict[str, Any]
     """Fingerprint, counts for each split, tokenizer, source, references."""
     tokenizer: TextTokenizer
-    tokens: dict[str, NDArray[np.integer]]
-    """Memory-mapped token ids of each split, shape (N,)."""
+    streams: dict[str, TokenStream]
+    """Memory-mapped tokens and text of each split."""
+
+    @property
+    def tokens(self) -> dict[str, NDArray[np.integer]]:
+        """The token ids of each split, shape (N,)."""
+        return {split: stream.tokens_N for split, stream in self.streams.items()}
 
     @property
     def fingerprint(self) -> str:
@@ -93,11 +120,16 @@ class TokenFile:
 
     @property
     def note(self) -> str | None:
-        """Return how splits came about where that needs saying: documents were cut."""
-        if not self.meta.get("cut"):
-            return None
-        carved = " and ".join(self.meta["source"]["carved"])
-        return f"so few documents that a split would be empty: {carved} are the end of each, after a gap"
+        """Return what needs saying of the splits: documents were cut, or the tokenizer loses text."""
+        notes = []
+        if self.meta.get("cut"):
+            carved = " and ".join(self.meta["source"]["carved"])
+            notes.append(
+                f"so few documents that a split would be empty: {carved} are the end of each, after a gap"
+            )
+        if (lossy := lossy_note(self.meta["splits"])) is not None:
+            notes.append(lossy)
+        return "; ".join(notes) or None
 
 
 def open_token_file(
@@ -140,8 +172,12 @@ def _check_room(corpus: CorpusConfig, tokenizer: TokenizerConfig, work: Path) ->
     patterns = (corpus.paths, corpus.validation_paths, corpus.test_paths)
     paths = [path for each in patterns if each for path in find_files(each)]
     shortest = 1 if tokenizer.kind == "bytes" else MOST_BYTES_PER_TOKEN
-    size = text_bytes(paths, corpus.column) // shortest * np.dtype("<u2").itemsize
-    check_room(work, size, "this text as tokens")
+    num_bytes, width = text_bytes(paths, corpus.column), np.dtype("<u2").itemsize
+    if depends_on_text(tokenizer):
+        needed = num_bytes + num_bytes // shortest * (width + BYTES_DTYPE.itemsize)
+    else:
+        needed = num_bytes // shortest * width
+    check_room(work, needed, "this text as tokens")
 
 
 def _description(tokenizer: TokenizerConfig, num_sentinels: int) -> dict[str, Any]:
@@ -165,11 +201,9 @@ def publish(work: Path, folder: Path) -> None:
 def _load(tokenizer: TokenizerConfig, num_sentinels: int, folder: Path) -> TokenFile:
     meta = read_meta(folder)
     verify(folder, meta, most=SAMPLE)
-    tokens: dict[str, NDArray[np.integer]] = {}
-    for split in SPLITS:
-        tokens[split] = np.memmap(folder / f"{split}.bin", dtype=np.dtype(meta["dtype"]), mode="r")
     loaded = load_tokenizer(tokenizer, num_sentinels, folder)
-    return TokenFile(folder=folder, meta=meta, tokenizer=loaded, tokens=tokens)
+    streams = {split: read_stream(folder, split, np.dtype(meta["dtype"]), loaded) for split in SPLITS}
+    return TokenFile(folder=folder, meta=meta, tokenizer=loaded, streams=streams)
 
 
 def _remedy(folder: Path) -> str:
@@ -202,13 +236,13 @@ def verify(folder: Path, meta: dict[str, Any], *, most: int | None = None) -> bo
     Raises:
         DataError: a file is not as it was written.
     """
-    itemsize, hashes = np.dtype(meta["dtype"]).itemsize, meta.get("hashes")
-    sizes = {}
-    for split in SPLITS:
-        path, expected = folder / f"{split}.bin", meta["splits"][split]["tokens"] * itemsize
-        sizes[split] = path.stat().st_size if path.is_file() else 0
-        if sizes[split] != expected:
-            raise DataError(f"{path}: {sizes[split]} bytes, expected {expected}; {_remedy(folder)}")
+    sizes = _sizes(meta)
+    for name, expected in sizes.items():
+        path = folder / name
+        size = path.stat().st_size if path.is_file() else 0
+        if size != expected:
+            raise DataError(f"{path}: {size} bytes, expected {expected}; {_remedy(folder)}")
+    hashes: dict[str, Any] | None = meta.get("hashes")
     try:
         if hashes is None:  # of a version that kept none: the fingerprint is one of everything
             if most is not None and sum(sizes.values()) > most * CHUNK:
@@ -216,16 +250,16 @@ def verify(folder: Path, meta: dict[str, Any], *, most: int | None = None) -> bo
             whole = {split: file_hash(folder / f"{split}.bin") for split in SPLITS}
         else:
             whole = {split: hashes[split]["whole"] for split in SPLITS}
-            for split in SPLITS:
-                chunks = hashes[split]["chunks"]
+            by_name = {f"{split}.bin": hashes[split] for split in SPLITS} | meta.get("text_hashes", {})
+            for name, size in sizes.items():
+                chunks = by_name[name]["chunks"]
                 count = len(chunks)
                 if most is not None:
-                    count = max(2, most * sizes[split] // max(1, sum(sizes.values())))
-                place = damaged(folder / f"{split}.bin", chunks, sampled(len(chunks), count))
+                    count = max(2, most * size // max(1, sum(sizes.values())))
+                place = damaged(folder / name, chunks, sampled(len(chunks), count))
                 if place is not None:
                     raise DataError(
-                        f"{folder / split}.bin: {place} have changed since they were written; "
-                        f"{_remedy(folder)}"
+                        f"{folder / name}: {place} have changed since they were written; {_remedy(folder)}"
                     )
         found = fingerprint(folder, meta["tokenizer"], whole)
     except (OSError, ValueError) as error:
@@ -238,6 +272,18 @@ def verify(folder: Path, meta: dict[str, Any], *, most: int | None = None) -> bo
             f"{meta['fingerprint']}); {_remedy(folder)}"
         )
     return True
+
+
+def _sizes(meta: dict[str, Any]) -> dict[str, int]:
+    """Return the bytes of each file of a prepared folder that has hashes by chunk."""
+    sizes = {}
+    for split in SPLITS:
+        counts = meta["splits"][split]
+        sizes[f"{split}.bin"] = counts["tokens"] * np.dtype(meta["dtype"]).itemsize
+        if "text_hashes" in meta:
+            sizes[f"{split}.bytes"] = counts["tokens"] * BYTES_DTYPE.itemsize
+            sizes[f"{split}.text"] = counts["bytes"]
+    return sizes
 
 
 def _prepare(
@@ -256,9 +302,9 @@ def _prepare(
         for batch in _batches(progress.follow("writing tokens", documents(corpus))):
             encoded = tokenizer.encode_documents([document.text for _, document in batch])
             for split in SPLITS:
-                own = [(ids, doc) for ids, (s, doc) in zip(encoded, batch, strict=True) if s == split]
-                has_text = any(document.text.strip() for _, document in own)
-                writer.write(split, [ids for ids, _ in own], documents=len(own), has_text=has_text)
+                own = [(doc.text, each) for each, (s, doc) in zip(encoded, batch, strict=True) if s == split]
+                if own:
+                    writer.write(split, Documents.of(*zip(*own, strict=True)))
     writer.finish(settings)
 
 

@@ -1,10 +1,15 @@
-"""The files of a prepared corpus as they are written: tokens of each split, their hashes, and meta.json."""
+"""The files of a prepared corpus as they are written: tokens of each split, their hashes, and meta.json.
+
+Shapes: N tokens, V vocabulary.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,17 +17,56 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.data.baselines import XZ_LIMIT, text_of_tokens, unigram_bits_per_byte, xz_bits_per_byte
+from experiments.data.baselines import XZ_LIMIT, unigram_bits_per_byte, xz_bits_per_byte
 from experiments.data.chunk_hashes import ChunkHasher
 from experiments.data.corpus import SPLITS, CorpusConfig, carved_by_position
+from experiments.data.token_stream import TokenStream
+from experiments.data.tokenizers.tokenized_text import TokenizedText
 from experiments.data.tokenizers.tokenizer import TextTokenizer
 from experiments.runtime.errors import DataError
 
 META = "meta.json"
+BYTES_DTYPE = np.dtype("<u4")
+"""Type of the stored number of bytes behind a token: an unknown word may be long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """Some documents of a split as tokens, one after the other."""
+
+    tokens_N: NDArray[np.integer]
+    """Token ids, end tokens included."""
+    bytes_N: NDArray[np.integer]
+    """Bytes of text behind each token; may be empty where the tokenizer has fixed ones."""
+    text: bytes
+    """Their text in UTF-8; may be empty where the tokenizer has fixed bytes for each token."""
+    count: int
+    lossy: int
+    """Documents that decoding does not give back."""
+    has_text: bool
+    """True where one of them is more than white space."""
+
+    @classmethod
+    def of(cls, texts: Sequence[str], tokenized: Sequence[TokenizedText]) -> Documents:
+        """Return one document or more. Raises DataError where one has no token to carry its bytes."""
+        for text, tokens in zip(texts, tokenized, strict=True):
+            if len(tokens.tokens_N) == 0:
+                raise DataError(
+                    f"the tokenizer makes no token of the document {text[:40]!r}: set "
+                    "task.tokenizer.post_processing=[eos], so that each document has one, or remove it"
+                )
+        return cls(
+            tokens_N=np.concatenate([each.tokens_N for each in tokenized]),
+            bytes_N=np.concatenate([each.bytes_N for each in tokenized]),
+            text="".join(texts).encode(),
+            count=len(texts),
+            lossy=sum(not each.lossless for each in tokenized),
+            has_text=any(text.strip() for text in texts),
+        )
 
 
 class TokenWriter:
-    """Writes the token files of all splits; ``finish`` adds meta.json, after which the folder is complete."""
+    """Writes the files of all splits; ``finish`` adds meta.json, after which the folder is complete."""
 
     def __init__(self, folder: Path, corpus: CorpusConfig, tokenizer: TextTokenizer) -> None:
         """Begin the files.
@@ -33,10 +77,7 @@ class TokenWriter:
             tokenizer: that made the tokens.
         """
         self._folder, self._corpus, self._tokenizer = folder, corpus, tokenizer
-        self._dtype = token_dtype(tokenizer)
-        self._splits = {
-            split: _SplitWriter(folder / f"{split}.bin", self._dtype, tokenizer) for split in SPLITS
-        }
+        self._splits = {split: _SplitWriter(folder, split, tokenizer) for split in SPLITS}
 
     def __enter__(self) -> TokenWriter:
         return self
@@ -45,25 +86,12 @@ class TokenWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for writer in self._splits.values():
-            writer.file.close()
+            for file in writer.files.values():
+                file.close()
 
-    def write(
-        self, split: str, tokens: Sequence[NDArray[np.integer]], *, documents: int, has_text: bool
-    ) -> None:
-        """Append tokens to a split.
-
-        Args:
-            split: of the documents.
-            tokens: ids, shape (N,) each, end tokens included.
-            documents: that they are.
-            has_text: whether one of them is more than white space.
-
-        Raises:
-            DataError: an id lies outside of the tokenizer's vocabulary.
-        """
-        if documents:
-            self._splits[split].write(np.concatenate(tokens), documents)
-            self._splits[split].has_text |= has_text
+    def write(self, split: str, documents: Documents) -> None:
+        """Append documents to a split. Raises DataError where an id lies outside of the vocabulary."""
+        self._splits[split].write(documents)
 
     def finish(self, settings: dict[str, Any]) -> None:
         """Write meta.json. Raises DataError where a split is without text.
@@ -76,76 +104,145 @@ class TokenWriter:
             if not writer.has_text:
                 found = {name: each.num_documents for name, each in writers.items()}
                 raise DataError(_empty_message(self._corpus, split, found))
-        whole = {split: writer.hasher.whole for split, writer in writers.items()}
+            self._tokenizer.check_known(writer.count_V, split)
+        hashes = {split: writer.files["bin"].hashes() for split, writer in writers.items()}
         meta = {
-            "fingerprint": fingerprint(self._folder, settings["tokenizer"], whole),
+            "fingerprint": fingerprint(
+                self._folder, settings["tokenizer"], {split: each["whole"] for split, each in hashes.items()}
+            ),
             **settings,
-            "dtype": self._dtype.str,
+            "dtype": token_dtype(self._tokenizer).str,
             "splits": {split: writer.counts() for split, writer in writers.items()},
-            "hashes": {
-                split: {"whole": writer.hasher.whole, "chunks": writer.hasher.chunks}
-                for split, writer in writers.items()
-            },
+            "hashes": hashes,
             "references": self._references(),
         }
+        if self._tokenizer.fixed_bytes_V is None:
+            meta["text_hashes"] = {
+                file.path.name: file.hashes()
+                for writer in writers.values()
+                for suffix, file in writer.files.items()
+                if suffix != "bin"
+            }
         if carved_by_position(self._corpus):
             meta["cut"] = True
         meta = {**meta, "checksum": checksum(meta)}
         (self._folder / META).write_text(json.dumps(meta, indent=2, sort_keys=True) + "\n")
+        if (warning := lossy_note(meta["splits"])) is not None:
+            sys.stderr.write(f"warning: {warning}\n")
 
     def _references(self) -> dict[str, float]:
         train, test = (
-            np.memmap(self._folder / f"{split}.bin", dtype=self._dtype, mode="r")
+            read_stream(self._folder, split, token_dtype(self._tokenizer), self._tokenizer)
             for split in ("train", "test")
         )
-        token_bytes = self._tokenizer.token_bytes
-        # A token that is not special has at least one byte, so this many tokens are enough.
-        train_text = text_of_tokens(train[-XZ_LIMIT:], token_bytes)
-        test_text = text_of_tokens(test[:XZ_LIMIT], token_bytes)
         writers = self._splits
         return {
             "unigram": unigram_bits_per_byte(
                 writers["train"].count_V, writers["test"].count_V, writers["test"].num_bytes
             ),
-            "xz": xz_bits_per_byte(train_text, test_text),
+            "xz": xz_reference(train, test),
         }
 
 
-class _SplitWriter:
-    """Appends token ids to a split's file and counts what goes by."""
+class _HashedFile:
+    """A file that is hashed as it is written."""
 
-    def __init__(self, path: Path, dtype: np.dtype, tokenizer: TextTokenizer) -> None:
-        self._path, self.file = path, path.open("wb")
-        self.hasher = ChunkHasher()
+    def __init__(self, path: Path) -> None:
+        self.path, self._file, self._hasher = path, path.open("wb"), ChunkHasher()
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._hasher.update(data)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def hashes(self) -> dict[str, Any]:
+        return {"whole": self._hasher.whole, "chunks": self._hasher.chunks}
+
+
+class _SplitWriter:
+    """Appends documents to the files of a split and counts what goes by."""
+
+    def __init__(self, folder: Path, split: str, tokenizer: TextTokenizer) -> None:
+        self._split, self._tokenizer = split, tokenizer
+        self.files = {suffix: _HashedFile(folder / f"{split}.{suffix}") for suffix in suffixes(tokenizer)}
         self.has_text = False
         """True once there is more than white space."""
-        self.num_documents = 0
+        self.num_documents = self.num_bytes = self.num_lossy = 0
         self.count_V = np.zeros(tokenizer.vocabulary.size, dtype=np.int64)
-        self._dtype, self._bytes_per_token = dtype, tokenizer.bytes_per_token
 
-    def write(self, found: NDArray[np.integer], documents: int) -> None:
-        if (largest := int(found.max(initial=0))) >= len(self.count_V):
+    def write(self, documents: Documents) -> None:
+        if (largest := int(documents.tokens_N.max(initial=0))) >= len(self.count_V):
             raise DataError(
-                f"{self._path.stem} split, after token {int(self.count_V.sum())}: the tokenizer gives the id "
+                f"{self._split} split, after token {int(self.count_V.sum())}: the tokenizer gives the id "
                 f"{largest}, its vocabulary has {len(self.count_V)}: mend the tokenizer's folder"
             )
-        ids = found.astype(self._dtype)
-        data = ids.tobytes()
-        self.file.write(data)
-        self.hasher.update(data)
-        self.num_documents += documents
-        self.count_V += np.bincount(ids, minlength=len(self.count_V))
-
-    @property
-    def num_bytes(self) -> int:
-        return int((self.count_V * self._bytes_per_token).sum())
+        count_V = np.bincount(documents.tokens_N, minlength=len(self.count_V))
+        fixed_V = self._tokenizer.fixed_bytes_V
+        if fixed_V is None:
+            assert documents.bytes_N.sum() == len(documents.text)
+            self.num_bytes += len(documents.text)
+        else:
+            self.num_bytes += int((count_V * fixed_V).sum())
+        data = {
+            "bin": documents.tokens_N.astype(token_dtype(self._tokenizer)).tobytes(),
+            "bytes": documents.bytes_N.astype(BYTES_DTYPE).tobytes(),
+            "text": documents.text,
+        }
+        for suffix, file in self.files.items():
+            file.write(data[suffix])
+        self.num_documents += documents.count
+        self.num_lossy += documents.lossy
+        self.has_text |= documents.has_text
+        self.count_V += count_V
 
     def counts(self) -> dict[str, int]:
-        return {
+        counts = {
             "documents": self.num_documents,
             "bytes": self.num_bytes,
             "tokens": int(self.count_V.sum()),
         }
+        return {**counts, "lossy": self.num_lossy} if self.num_lossy else counts
+
+
+def suffixes(tokenizer: TextTokenizer) -> tuple[str, ...]:
+    """Return the suffixes of the files of a split: token ids, and where they do not decide it, the text."""
+    return ("bin", "bytes", "text") if tokenizer.fixed_bytes_V is None else ("bin",)
+
+
+def read_stream(folder: Path, split: str, dtype: np.dtype, tokenizer: TextTokenizer) -> TokenStream:
+    """Return the tokens of a split and the text behind them, memory-mapped."""
+    dtypes = {"bin": dtype, "bytes": BYTES_DTYPE, "text": np.dtype("u1")}
+    arrays = {
+        suffix: np.memmap(folder / f"{split}.{suffix}", dtype=dtypes[suffix], mode="r")
+        for suffix in suffixes(tokenizer)
+    }
+    return TokenStream(
+        tokens_N=arrays["bin"], tokenizer=tokenizer, bytes_N=arrays.get("bytes"), text=arrays.get("text")
+    )
+
+
+def xz_reference(train: TokenStream, test: TokenStream) -> float:
+    """Return the bits per byte of xz for the first of the test text, after the last of the training text."""
+    # A token has about one byte or more, so this many tokens are enough.
+    train_text = train.text_of(max(0, len(train) - XZ_LIMIT), len(train))
+    return xz_bits_per_byte(train_text, test.text_of(0, min(XZ_LIMIT, len(test))))
+
+
+def lossy_note(splits: dict[str, dict[str, int]]) -> str | None:
+    """Return what a reader of the scores must know of a tokenizer that loses text; None where it does not."""
+    lossy = [
+        f"{splits[split]['lossy']:,} of {splits[split]['documents']:,} in {split}"
+        for split in SPLITS
+        if splits.get(split, {}).get("lossy")
+    ]
+    if not lossy:
+        return None
+    return (
+        f"the tokenizer does not give documents back as they were ({', '.join(lossy)}): bits per byte are "
+        "not comparable with those of other tokenizers"
+    )
 
 
 def token_dtype(tokenizer: TextTokenizer) -> np.dtype:

@@ -148,7 +148,8 @@ def measure(
             result = objective.evaluate(model, batch, generators)
             sums_BK = None
             if slices is not None and result.by_token is not None:
-                sums_BK = slices.sums(batch, result.by_token)
+                texts = slices.task.window_texts(split, EVALUATION_SEED, start, stop - start)
+                sums_BK = slices.sums(batch, result.by_token, texts)
             found.append(replace(result, cluster_B=batch.cluster_B, by_token=None, slices_BK=sums_BK))
         return found
 
@@ -190,7 +191,8 @@ def _enough_examples(scores: list[Score], count: int) -> int:
 def _with_setting(metric: Metric, task: Task, available: int | None) -> Metric:
     """Return the metric with what decides which bytes or examples it is of, and what it knows of each."""
     scored = GENERATED if available is None else WHOLE if metric.items == available else SAMPLE
-    setting: dict[str, Any] = {"scored": scored, "available": available}
+    lossy = task.lossy_documents(metric.split) or None
+    setting: dict[str, Any] = {"scored": scored, "available": available, "lossy_documents": lossy}
     if task.stride is not None and metric.split != "train":
         setting |= {"window": task.sequence_length, "stride": task.stride}
     return replace(metric, clustered_by=task.clustered_by(metric.split), **setting)

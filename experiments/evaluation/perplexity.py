@@ -35,21 +35,20 @@ def text_rates(metric: Metric, task: Task, batch_size: int) -> dict[str, float]:
     if metric.name != "bits_per_byte":
         return {}
     nats_per_byte = bits_to_nats(metric.value)
-    leading_V = None
-    if task.tokenizer is not None:  # all but the first byte of a code point are 10xxxxxx
-        leading_V = torch.tensor([sum(b & 0xC0 != 0x80 for b in text) for text in task.tokenizer.token_bytes])
     tokens = num_bytes = characters = 0
     for start in range(0, metric.items, batch_size):
-        batch = task.batch(metric.split, EVALUATION_SEED, start, min(batch_size, metric.items - start))
+        place = (metric.split, EVALUATION_SEED, start, min(batch_size, metric.items - start))
+        batch = task.batch(*place)
         assert batch.bytes_BT is not None
         scored_BT = batch.answer_BT & batch.valid_BT
         tokens += int(scored_BT.sum())
         num_bytes += int((batch.bytes_BT * scored_BT).sum())
-        if leading_V is not None:
-            characters += int(leading_V[batch.tokens_BT[scored_BT]].sum())
-    found = {"perplexity_per_token": math.exp(nats_per_byte * num_bytes / tokens)}
-    if characters:
-        found["bits_per_character"] = metric.value * num_bytes / characters
+        # All but the first byte of a code point are 10xxxxxx.
+        characters += sum(b & 0xC0 != 0x80 for text in task.scored_texts(*place) for b in text)
+    found = {
+        "perplexity_per_token": math.exp(nats_per_byte * num_bytes / tokens),
+        "bits_per_character": metric.value * num_bytes / characters,
+    }
     if isinstance(task, Text):
         nats_per_word = nats_per_byte / task.words_per_byte(metric.split)
         # A model that knows nothing may need more nats for a word than a float can hold as a perplexity.

@@ -17,6 +17,7 @@ Shapes: B batch, T length, V vocabulary, N sequences of a split, K numbers of ea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +25,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments.evaluation.text_kinds import KINDS, TokenKinds
+from experiments.data.tokenizers.tokenizer import ByteTokenizer
+from experiments.evaluation.text_kinds import KINDS, token_kinds
 from experiments.objectives.objective import TokenScores
 from experiments.tasks.bits_per_byte import nats_to_bits
 from experiments.tasks.metrics import SliceTotals, cluster_totals
@@ -58,11 +60,10 @@ class TokenSlices:
 
     def __init__(self, task: Text) -> None:
         self.task = task
-        self.recall = RECALL_BYTES if max(map(len, task.tokenizer.token_bytes)) == 1 else RECALL_TOKENS
+        self.recall = RECALL_BYTES if isinstance(task.tokenizer, ByteTokenizer) else RECALL_TOKENS
         length, context = task.sequence_length, task.sequence_length - task.stride
         ends = [context + task.stride * part // STRETCHES for part in range(STRETCHES + 1)]
         self.begins = sorted({0, *ends[:-1]})
-        self.kinds = TokenKinds(task.tokenizer.token_bytes)
         self.frequency_V = frequency_bands(task.train_token_counts())
         unit = "bytes" if self.recall == RECALL_BYTES else "tokens"
         last = [begin - 1 for begin in [*self.begins[1:], length]]
@@ -75,25 +76,29 @@ class TokenSlices:
             Grouping("kind", KINDS),
         )
 
-    def labels(self, tokens_BT: Tensor) -> list[NDArray[np.int64]]:
+    def labels(self, batch: Batch, texts: Sequence[bytes]) -> list[NDArray[np.int64]]:
         """Return the slice (B, T) of each token of windows in each of ``groupings``, as its number there."""
-        longest_BT = longest_repeats(tokens_BT, max(REPEATS)).numpy()
-        window_BT = tokens_BT.numpy()
+        assert batch.bytes_BT is not None
+        longest_BT = longest_repeats(batch.tokens_BT, max(REPEATS)).numpy()
+        window_BT, bytes_BT = batch.tokens_BT.numpy(), batch.bytes_BT.numpy()
         position_T = np.searchsorted(self.begins, np.arange(window_BT.shape[1]), side="right") - 1
         return [
             (longest_BT >= self.recall).astype(np.int64),
             np.searchsorted(list(REPEATS), longest_BT, side="right") - 1,
             np.broadcast_to(position_T, window_BT.shape),
             self.frequency_V[window_BT],
-            self.kinds(window_BT),
+            np.stack([token_kinds(text, bytes_T) for text, bytes_T in zip(texts, bytes_BT, strict=True)]),
         ]
 
-    def sums(self, batch: Batch, scores: TokenScores) -> Tensor:
-        """Return nats, tokens and bytes (B, K) of each slice of each sequence, in order of ``groupings``."""
+    def sums(self, batch: Batch, scores: TokenScores, texts: Sequence[bytes]) -> Tensor:
+        """Return nats, tokens and bytes (B, K) of each slice of each sequence, in order of ``groupings``.
+
+        ``texts`` are those of the windows.
+        """
         rows = len(batch.tokens_BT)
         values = [x.numpy() for x in (scores.nats_BT, scores.tokens_BT, scores.bytes_BT)]
         found = []
-        for grouping, slice_BT in zip(self.groupings, self.labels(batch.tokens_BT), strict=True):
+        for grouping, slice_BT in zip(self.groupings, self.labels(batch, texts), strict=True):
             size = len(grouping.names)
             index_N = (slice_BT + size * np.arange(rows)[:, None]).ravel()
             sums = [np.bincount(index_N, x_BT.ravel(), rows * size).reshape(rows, size) for x_BT in values]

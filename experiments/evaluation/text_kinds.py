@@ -1,11 +1,9 @@
 """Kinds of text, by spelling and layout alone: what any corpus of UTF-8 can tell without a tagger.
 
-Shapes: B batch, T length, N bytes of a batch.
+Shapes: T tokens, N bytes of a text.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,34 +35,26 @@ def _byte_kinds() -> NDArray[np.uint8]:
 _BYTE_KINDS = _byte_kinds()
 
 
-class TokenKinds:
-    """The kinds of the tokens of a vocabulary, in windows of text."""
+def token_kinds(text: bytes, bytes_T: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the kind (T,) of each token of a text, as its number in ``KINDS``.
 
-    def __init__(self, token_bytes: Sequence[bytes]) -> None:
-        """``token_bytes`` are the bytes of text behind each token id."""
-        self.bytes_N = np.frombuffer(b"".join(token_bytes), dtype=np.uint8)
-        self.length_V = np.array([len(text) for text in token_bytes])
-        self.begin_V = np.cumsum(self.length_V) - self.length_V
-        lead_V = np.array([len(text) - len(text.lstrip()) for text in token_bytes])
-        self.first_V = np.minimum(lead_V, np.maximum(self.length_V - 1, 0))
-        """Place of the first byte of a token that is no white space."""
+    A token has the kind of its first byte that is no white space. A line that begins before the text is
+    judged by the part in it.
 
-    def __call__(self, tokens_BT: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the kind (B, T) of each token, as its number in ``KINDS``.
-
-        A token has the kind of its first byte that is no white space. A line that begins before the window is
-        judged by the part in it.
-        """
-        length_BT = self.length_V[tokens_BT]
-        ends_BT = length_BT.cumsum(1)
-        kinds_BT = np.full(tokens_BT.shape, END, dtype=np.int64)
-        for row, (tokens_T, length_T, end_T) in enumerate(zip(tokens_BT, length_BT, ends_BT, strict=True)):
-            begin_T = end_T - length_T
-            from_N = np.repeat(self.begin_V[tokens_T] - begin_T, length_T) + np.arange(end_T[-1])
-            byte_kinds_N = _text_kinds(self.bytes_N[from_N])
-            some_T = length_T > 0
-            kinds_BT[row, some_T] = byte_kinds_N[(begin_T + self.first_V[tokens_T])[some_T]]
-        return kinds_BT
+    Args:
+        text: in UTF-8.
+        bytes_T: bytes of it behind each token; their sum is its length.
+    """
+    byte_kinds_N = _text_kinds(np.frombuffer(text, dtype=np.uint8))
+    end_T = bytes_T.cumsum()
+    is_space_N = byte_kinds_N == SPACE
+    place_N = np.where(is_space_N, len(text), np.arange(len(text)))
+    next_N = np.minimum.accumulate(place_N[::-1])[::-1]  # the first byte from each on that is no white space
+    some_T = bytes_T > 0
+    kinds_T = np.full(len(bytes_T), END, dtype=np.int64)
+    first_T = np.minimum(next_N[(end_T - bytes_T)[some_T]], end_T[some_T] - 1)
+    kinds_T[some_T] = byte_kinds_N[first_T]
+    return kinds_T
 
 
 def _text_kinds(text_N: NDArray[np.uint8]) -> NDArray[np.uint8]:

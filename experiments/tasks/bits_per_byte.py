@@ -2,7 +2,8 @@
 
     bits per byte = sum of -log p of the scored tokens (nats) / bytes of their text / log 2
 
-Special tokens have no bytes; their nats count where the objective scores them.
+The bytes are those of the text that the tokenizer was given, in UTF-8. Special tokens
+have none; their nats count where the objective scores them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,19 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.runtime.errors import DataError
 from experiments.tasks.likelihood import Likelihood
 from experiments.tasks.metrics import Metric
 
 
 def bits_per_byte(nats: float, num_bytes: float) -> float:
-    """Return ``nats / num_bytes / log 2``: the bits per byte of a text of ``num_bytes`` bytes in UTF-8."""
+    """Return ``nats / num_bytes / log 2``: the bits per byte of a text of ``num_bytes`` bytes in UTF-8.
+
+    Raises:
+        DataError: the text is empty.
+    """
+    if num_bytes <= 0:
+        raise DataError("the scored tokens stand for no text: there are no bits per byte of it")
     return nats_to_bits(nats / num_bytes)
 
 

@@ -80,6 +80,10 @@ class Metric:
     in the first window of the split."""
     sampling_error: float | None = None
     """The part of the standard error that scoring the whole split would remove; 0 for a whole split."""
+    lossy_documents: int | None = None
+    """Texts of the split that the tokenizer does not give back as they were, such as those with unknown
+    words; None without any. A model need not predict what the tokenizer loses, so its bits per byte are not
+    comparable with those of other tokenizers."""
     cluster_totals: list[list[float]] | None = None
     """Of each cluster the two sums whose ratio over all clusters is the value (bits and bytes, or right
     answers and examples); of more than ``JACKKNIFE_GROUPS`` clusters, of so many groups of them. The
@@ -113,6 +117,8 @@ class Metric:
             part = f"{self.scored}, {self.items:,} items"
         if self.stride is not None:
             part += f", windows of {self.window} tokens of which each scores {self.stride}"
+        if self.lossy_documents:
+            part += f", the tokenizer loses text of {self.lossy_documents:,} documents"
         clusters = self.items if self.clusters is None else self.clusters
         return f"{part}; standard error over {clusters:,} {self.clustered_by}s"
 

@@ -38,7 +38,8 @@ class Batch:
     valid_BT: Tensor
     """False at padding."""
     bytes_BT: Tensor | None = None
-    """Bytes of text behind each token, for bits per byte; None where the task is not text."""
+    """Bytes of the text that the tokenizer was given, behind each token, for bits per byte; None where the
+    task is not text."""
     whole: bool = False
     """True when the whole sequence is to be modelled (text); False when answers complete a prompt."""
     split: str = "train"
@@ -143,6 +144,14 @@ class Task(ABC):
     def note(self) -> str | None:
         """Return what a reader of the scores should know of the splits; None where there is nothing."""
         return None
+
+    def lossy_documents(self, split: str) -> int:
+        """Return how many texts of a split the tokenizer does not give back as they were."""
+        return 0
+
+    def scored_texts(self, split: str, seed: int, start: int, count: int) -> list[bytes]:
+        """Return the text, in UTF-8, that the scored tokens of each example of a batch stand for."""
+        raise AssertionError(f"{type(self).__name__} has no text that is scored in bits per byte")
 
     def overlap(self, split: str, count: int) -> float | None:
         """Return the fraction of the first ``count`` held-out examples that are training examples too.

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from experiments.data.cache_room import check_room, work_folder
 from experiments.data.corpus import SPLITS, carved_splits, split_of
-from experiments.data.preparation.part import PartRecord, read_part, record_of
+from experiments.data.preparation.part import PartContent, PartRecord, read_part, record_of
 from experiments.data.preparation.plan import Part, Preparation
 from experiments.data.token_file import publish
-from experiments.data.token_writer import TokenWriter
+from experiments.data.token_writer import BYTES_DTYPE, Documents, TokenWriter
 from experiments.runtime.errors import DataError
 
 _CHUNK = 2**22
@@ -37,21 +36,19 @@ def merge(preparation: Preparation) -> None:
         )
     tokenizer = preparation.load_tokenizer()
     with work_folder(preparation.destination) as work:
-        size = sum(
-            record["tokens"] * np.dtype(record["dtype"]).itemsize for record in records.values() if record
-        )
+        size = sum(_size(record) for record in records.values() if record)
         check_room(work, size, "this dataset as tokens")
         tokenizer.save(work)
         with TokenWriter(work, preparation.corpus, tokenizer) as writer:
             first = dict.fromkeys(SPLITS, 0)
             for part, record in records.items():
                 assert record is not None
-                tokens_N, rows_R = read_part(preparation.folder, part, record)
-                limit = preparation.corpus.max_documents
-                kept = len(rows_R) if limit is None else min(len(rows_R), limit - first[part.split])
+                content = read_part(preparation.folder, part, record)
+                limit, count = preparation.corpus.max_documents, len(content.rows_R)
+                kept = count if limit is None else min(count, limit - first[part.split])
                 split_R = _splits(preparation, part, first[part.split], kept)
-                _write(writer, tokens_N, rows_R[:kept], split_R)
-                first[part.split] += len(rows_R)
+                _write(writer, content, split_R)
+                first[part.split] += count
         writer.finish(preparation.record["settings"])
         publish(work, preparation.destination)
     shutil.rmtree(preparation.folder, ignore_errors=True)
@@ -89,23 +86,40 @@ def _splits(preparation: Preparation, part: Part, first: int, count: int) -> NDA
     return np.array(found, np.int8)
 
 
-def _write(
-    writer: TokenWriter, tokens_N: NDArray[np.integer], rows_R: NDArray[Any], split_R: NDArray[np.int8]
-) -> None:
-    """Write the rows of a part into their splits, some at a time."""
+def _size(record: PartRecord) -> int:
+    """Return the bytes that a part takes in the token files."""
+    width = np.dtype(record["dtype"]).itemsize
+    if "text" in record["hashes"]:
+        return record["tokens"] * (width + BYTES_DTYPE.itemsize) + record["text_bytes"]
+    return record["tokens"] * width
+
+
+def _write(writer: TokenWriter, content: PartContent, split_R: NDArray[np.int8]) -> None:
+    """Write the first rows (R) of a part into their splits, some at a time."""
+    rows_R = content.rows_R[: len(split_R)]
     length_R = rows_R["tokens"].clip(min=0)
-    end_R = np.cumsum(length_R)
-    row = begin = 0
+    end_R, text_end_R = np.cumsum(length_R), np.cumsum(rows_R["bytes"])
+    row = begin = text_begin = 0
     while row < len(rows_R):
         upto = max(row + 1, int(np.searchsorted(end_R, begin + _CHUNK, side="right")))
-        now, end = slice(row, upto), int(end_R[upto - 1])
-        split_N = np.repeat(split_R[now], length_R[now])
+        now, end, text_end = slice(row, upto), int(end_R[upto - 1]), int(text_end_R[upto - 1])
         for place, split in enumerate(SPLITS):
             own_R = (split_R[now] == place) & (rows_R["tokens"][now] >= 0)
-            writer.write(
-                split,
-                [tokens_N[begin:end][split_N == place]],
-                documents=int(own_R.sum()),
-                has_text=bool((own_R & ~rows_R["blank"][now]).any()),
+            if not own_R.any():
+                continue
+            own_N = np.repeat(own_R, length_R[now])
+            bytes_N, text = content.bytes_N, b""
+            if len(content.text_M):
+                bytes_N = content.bytes_N[begin:end][own_N]
+                own_M = np.repeat(own_R, rows_R["bytes"][now])
+                text = content.text_M[text_begin:text_end][own_M].tobytes()
+            documents = Documents(
+                tokens_N=content.tokens_N[begin:end][own_N],
+                bytes_N=bytes_N,
+                text=text,
+                count=int(own_R.sum()),
+                lossy=int(rows_R["lossy"][now][own_R].sum()),
+                has_text=not rows_R["blank"][now][own_R].all(),
             )
-        row, begin = upto, end
+            writer.write(split, documents)
+        row, begin, text_begin = upto, end, text_end

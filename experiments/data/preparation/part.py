@@ -1,7 +1,10 @@
 """A part of a dataset as tokens: ``NAME.tokens``, ``NAME.rows`` with the length of each row, ``NAME.json``.
 
-The last is written last: with it, the part is complete. Rows are kept apart, since only after all parts
+The last is written last: with it, the part is complete. Where the bytes behind a token depend on the text,
+``NAME.bytes`` and ``NAME.text`` are those of the token files. Rows are kept apart, since only after all parts
 before it is the number of a row in the whole dataset known, and its number decides its split.
+
+Shapes: N tokens, M bytes of text, R rows.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ import os
 import platform
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,15 +27,15 @@ from typing_extensions import TypedDict
 from experiments.data.document import text_of_row
 from experiments.data.hub import place_of
 from experiments.data.preparation.plan import Part, Preparation
-from experiments.data.token_writer import token_dtype
+from experiments.data.token_writer import BYTES_DTYPE, Documents, token_dtype
 from experiments.data.tokenizers.tokenizer import TextTokenizer
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import CheckpointError, DataError, RunError, is_full
 from experiments.runtime.json_state import read_json
 
-ROW = np.dtype([("tokens", "<i8"), ("blank", "?")])
-"""A row of the dataset: its tokens, end tokens included, -1 where its text is empty and left out; and whether
-its text is nothing but white space."""
+ROW = np.dtype([("tokens", "<i8"), ("bytes", "<i8"), ("blank", "?"), ("lossy", "?")])
+"""A row of the dataset: its tokens, end tokens included, -1 where its text is empty and left out; the bytes
+of its text; whether that is nothing but white space, and whether decoding does not give it back."""
 _BATCH = 1000
 """Rows that are tokenised at once."""
 
@@ -47,7 +51,19 @@ class PartRecord(TypedDict):
     seconds: float
     host: str
     hashes: dict[str, str]
-    """SHA-256 of the other two files, by suffix."""
+    """SHA-256 of the other files, by suffix."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartContent:
+    """The content of a part."""
+
+    tokens_N: NDArray[np.integer]
+    rows_R: NDArray[Any]
+    bytes_N: NDArray[np.integer]
+    """Bytes of text behind each token; empty where the tokenizer has fixed ones."""
+    text_M: NDArray[np.uint8]
+    """The text in UTF-8; empty where the tokenizer has fixed bytes for each token."""
 
 
 class Worker:
@@ -74,7 +90,8 @@ class Worker:
     def _write(self, part: Part) -> PartRecord:
         begun, folder = time.monotonic(), self._preparation.folder
         paths = {
-            suffix: folder / f".{part.name}.{platform.node()}.{os.getpid()}.{suffix}" for suffix in FILES
+            suffix: folder / f".{part.name}.{platform.node()}.{os.getpid()}.{suffix}"
+            for suffix in (FILES if self._tokenizer.fixed_bytes_V is None else FIXED_FILES)
         }
         try:
             counts = self._tokenise(part, paths)
@@ -97,29 +114,40 @@ class Worker:
         return record
 
     def _tokenise(self, part: Part, paths: dict[str, Path]) -> tuple[int, int, int]:
-        """Write tokens and rows of a part; return the numbers of rows, tokens, and bytes of text."""
-        num_rows = num_tokens = num_bytes = 0
-        dtype = token_dtype(self._tokenizer)
-        with paths["tokens"].open("wb") as tokens_file, paths["rows"].open("wb") as rows_file:
+        """Write the files of a part; return the numbers of rows, tokens, and bytes of text."""
+        counts = np.zeros(3, dtype=np.int64)
+        with ExitStack() as stack:
+            files = {suffix: stack.enter_context(path.open("wb")) for suffix, path in paths.items()}
             for texts in _batches(self._texts(part)):
-                encoded = iter(self._tokenizer.encode_documents([text for text in texts if text]))
-                rows = np.zeros(len(texts), dtype=ROW)
-                for place, text in enumerate(texts):
-                    if not text:
-                        rows[place] = (-1, True)
-                        continue
-                    ids = next(encoded)
-                    _check(ids, self._tokenizer.vocabulary.size, part)
-                    tokens_file.write(ids.astype(dtype).tobytes())
-                    rows[place] = (len(ids), not text.strip())
-                    num_bytes += len(text.encode())
-                rows_file.write(rows.tobytes())
-                num_rows += len(rows)
-                num_tokens += int(rows["tokens"].clip(min=0).sum())
-            for file in (tokens_file, rows_file):
+                rows_R = np.zeros(len(texts), dtype=ROW)
+                rows_R["tokens"], rows_R["blank"] = -1, True
+                data = {"rows": rows_R, **self._encode(texts, rows_R, part)}
+                for suffix, file in files.items():
+                    file.write(data[suffix].tobytes())
+                counts += (len(rows_R), rows_R["tokens"].clip(min=0).sum(), rows_R["bytes"].sum())
+            for file in files.values():
                 file.flush()
                 os.fsync(file.fileno())
+        num_rows, num_tokens, num_bytes = counts.tolist()
         return num_rows, num_tokens, num_bytes
+
+    def _encode(self, texts: list[str], rows_R: NDArray[Any], part: Part) -> dict[str, NDArray[Any]]:
+        """Return tokens, bytes and text of some rows, and fill in the rows that are not empty."""
+        places = [place for place, text in enumerate(texts) if text]
+        if not places:
+            return {suffix: np.zeros(0, np.uint8) for suffix in ("tokens", "bytes", "text")}
+        found = [texts[place] for place in places]
+        encoded = self._tokenizer.encode_documents(found)
+        documents = Documents.of(found, encoded)
+        for place, text, tokens in zip(places, found, encoded, strict=True):
+            num_bytes = len(text.encode())
+            rows_R[place] = (len(tokens.tokens_N), num_bytes, not text.strip(), not tokens.lossless)
+        _check(documents.tokens_N, self._tokenizer.vocabulary.size, part)
+        return {
+            "tokens": documents.tokens_N.astype(token_dtype(self._tokenizer)),
+            "bytes": documents.bytes_N.astype(BYTES_DTYPE),
+            "text": np.frombuffer(documents.text, dtype=np.uint8),
+        }
 
     def _texts(self, part: Part) -> Iterator[str]:
         """Yield the texts of a part, a row each, as many as ``max_documents`` could take of them."""
@@ -140,7 +168,9 @@ class Worker:
             raise DataError(f"{where}, part {part.index} of {part.of}: cannot be read ({error})") from error
 
 
-FILES = ("tokens", "rows")
+FIXED_FILES = ("tokens", "rows")
+FILES = (*FIXED_FILES, "bytes", "text")
+"""Suffixes of the files of a part; the first two alone where each token has fixed bytes."""
 
 
 def storage_error(folder: Path, error: OSError) -> RunError:
@@ -181,23 +211,25 @@ def record_of(folder: Path, part: Part) -> PartRecord | None:
         record = read_json(_record_path(folder, part), PartRecord)
         if record is None:
             return None
-        sizes = {suffix: (folder / f"{part.name}.{suffix}").stat().st_size for suffix in FILES}
+        sizes = {suffix: (folder / f"{part.name}.{suffix}").stat().st_size for suffix in record["hashes"]}
     except (RunError, OSError):
         return None
     expected = {
         "rows": record["rows"] * ROW.itemsize,
         "tokens": record["tokens"] * np.dtype(record["dtype"]).itemsize,
+        "bytes": record["tokens"] * BYTES_DTYPE.itemsize,
+        "text": record["text_bytes"],
     }
-    return record if sizes == expected else None
+    return record if sizes == {suffix: expected[suffix] for suffix in sizes} else None
 
 
-def read_part(folder: Path, part: Part, record: PartRecord) -> tuple[NDArray[np.integer], NDArray[Any]]:
-    """Return the tokens and the rows of a part.
+def read_part(folder: Path, part: Part, record: PartRecord) -> PartContent:
+    """Return the content of a part.
 
     Raises:
-        DataError: they are not as they were written. The part is then discarded.
+        DataError: it is not as it was written. The part is then discarded.
     """
-    found = {suffix: (folder / f"{part.name}.{suffix}").read_bytes() for suffix in FILES}
+    found = {suffix: (folder / f"{part.name}.{suffix}").read_bytes() for suffix in record["hashes"]}
     for suffix, data in found.items():
         if hashlib.sha256(data).hexdigest() != record["hashes"][suffix]:
             with suppress(OSError):
@@ -206,7 +238,12 @@ def read_part(folder: Path, part: Part, record: PartRecord) -> tuple[NDArray[np.
                 f"{folder / part.name}.{suffix}: has changed since it was written, and was discarded: "
                 "run again to make it anew"
             )
-    return np.frombuffer(found["tokens"], np.dtype(record["dtype"])), np.frombuffer(found["rows"], ROW)
+    return PartContent(
+        tokens_N=np.frombuffer(found["tokens"], np.dtype(record["dtype"])),
+        rows_R=np.frombuffer(found["rows"], ROW),
+        bytes_N=np.frombuffer(found.get("bytes", b""), BYTES_DTYPE),
+        text_M=np.frombuffer(found.get("text", b""), np.uint8),
+    )
 
 
 def _record_path(folder: Path, part: Part) -> Path:

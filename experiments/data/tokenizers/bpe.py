@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, models, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as HFTokenizer
 
+from experiments.data.tokenizers.byte_alphabet import byte_level_alphabet
+from experiments.data.tokenizers.tokenized_text import TokenizedText, tokenize_with_offsets
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig, make_normalizer
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.errors import DataError
@@ -23,7 +24,10 @@ _STAGES = {
 
 
 class BPETokenizer(TextTokenizer):
-    """Byte-level BPE by the ``tokenizers`` package. Any text can be encoded; decoding gives it back."""
+    """Byte-level BPE by the ``tokenizers`` package. Any text can be encoded.
+
+    Decoding gives back the text as the normalization has changed it.
+    """
 
     def __init__(self, tokenizer: HFTokenizer, num_sentinels: int) -> None:
         self.vocabulary = Vocabulary(
@@ -38,6 +42,11 @@ class BPETokenizer(TextTokenizer):
             assert token is not None
             self.token_bytes.append(bytes(character_to_byte[c] for c in token))
         self.token_bytes += [b""] * (4 + num_sentinels)
+        if tokenizer.normalizer is None:
+            self.fixed_bytes_V = np.array([len(b) for b in self.token_bytes], dtype=np.uint32)
+        frame = tokenizer.encode("").ids
+        self._before = [i for i in frame if i == self.vocabulary.bos]
+        self._after = [i for i in frame if i == self.vocabulary.eos]
 
     @classmethod
     def train(cls, config: TokenizerConfig, num_sentinels: int, texts: Iterator[str]) -> BPETokenizer:
@@ -65,8 +74,11 @@ class BPETokenizer(TextTokenizer):
         _add_special_tokens(tokenizer, config, num_sentinels)
         return cls(tokenizer, num_sentinels)
 
-    def encode_documents(self, texts: Sequence[str]) -> list[NDArray[np.integer]]:
-        return [np.array(e.ids, dtype=np.uint32) for e in self._tokenizer.encode_batch_fast(list(texts))]
+    def encode_documents(self, texts: Sequence[str]) -> list[TokenizedText]:
+        if self.fixed_bytes_V is None:
+            return tokenize_with_offsets(self._tokenizer, texts, self.decode, self._before, self._after)
+        rows = [np.array(e.ids, dtype=np.uint32) for e in self._tokenizer.encode_batch_fast(list(texts))]
+        return [self.lossless_text(tokens_N) for tokens_N in rows]
 
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -92,14 +104,3 @@ def _add_special_tokens(tokenizer: HFTokenizer, config: TokenizerConfig, num_sen
     tokenizer.post_processor = processors.TemplateProcessing(
         single=[*before, "$A", *after], special_tokens=[(name, ids[name]) for name in used]
     )
-
-
-def byte_level_alphabet() -> dict[str, int]:
-    """The printable character that stands for each byte in byte-level BPE (Radford et al. 2019).
-
-    Printable Latin-1 characters stand for themselves; the other bytes take
-    characters from U+0100 on, in order.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [b for b in range(256) if b not in printable]
-    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}

@@ -1,11 +1,10 @@
 """The tokenizer of a folder: of a Hugging Face model, or of a run of ours.
 
-Its ids stay as they are, because weights were trained on them. Bytes behind each
-token are exact for byte-level BPE. Where the tokenizer marks the beginning of a
-word (SentencePiece, WordPiece), each document counts one space that is not in it;
-where it changes text (case, accents, unknown words), bytes are those of the
-changed text. A SentencePiece model may read the name of a special token in a text
-as that token.
+Its ids stay as they are, because weights were trained on them. The bytes behind
+each token are those of the text at its offsets, not those of its name: a token may
+mark spaces that are not in the text, and stand for text that it does not spell
+(case, accents, unknown words, dropped white space). A SentencePiece model may read
+the name of a special token in a text as that token.
 """
 
 from __future__ import annotations
@@ -18,9 +17,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from experiments.data.tokenizers.folder_vocabulary import (
     IDS,
     FolderVocabulary,
@@ -31,8 +27,9 @@ from experiments.data.tokenizers.folder_vocabulary import (
     table_rows,
 )
 from experiments.data.tokenizers.post_processor import Template
+from experiments.data.tokenizers.tokenized_text import TokenizedText, tokenize_with_offsets
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
-from experiments.data.tokenizers.tokenizer_file import byte_rule, read_tokenizer
+from experiments.data.tokenizers.tokenizer_file import read_tokenizer, spelling_rule, unknown_token
 
 FILES = (
     "tokenizer.json",
@@ -57,7 +54,7 @@ class FolderTokenizer(TextTokenizer):
     """``tokenizer.json`` of a folder, with the special tokens that the files beside it name.
 
     Raises:
-        DataError: there is no such file, it cannot be read, or its tokens cannot be traced to bytes.
+        DataError: there is no such file, or it cannot be read.
     """
 
     def __init__(self, config: TokenizerConfig, folder: Path) -> None:
@@ -87,18 +84,20 @@ class FolderTokenizer(TextTokenizer):
             ends=(roles["eos"],) if own else generation_ids(folder, "eos_token_id") or (roles["eos"],),
             first=start[0] if start else None,
         )
-        to_bytes = byte_rule(json.loads(self._tokenizer.to_str()), folder)
+        self._special = frozenset(special)
+        described = json.loads(self._tokenizer.to_str())
+        self.unknown = unknown_token(described, tokens)
+        spell = spelling_rule(described)
         self.token_bytes = [b""] * size
         for token, i in tokens.items():
             if i not in special:
-                self.token_bytes[i] = token.encode() if i in added else to_bytes(token)
+                self.token_bytes[i] = token.encode() if i in added else spell(token)
         before, after = "bos" in config.post_processing, "eos" in config.post_processing
         self._before = [self.vocabulary.bos] if before else []
         self._after = [self.vocabulary.eos] if after else []
 
-    def encode_documents(self, texts: Sequence[str]) -> list[NDArray[np.integer]]:
-        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [np.array([*self._before, *e.ids, *self._after], dtype=np.uint32) for e in encoded]
+    def encode_documents(self, texts: Sequence[str]) -> list[TokenizedText]:
+        return tokenize_with_offsets(self._tokenizer, texts, self.decode, self._before, self._after)
 
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -126,7 +125,7 @@ class FolderTokenizer(TextTokenizer):
 
     def decode(self, tokens: Iterable[int]) -> str:
         """By the folder's own decoder, which knows where spaces go."""
-        symbols = [int(t) for t in tokens if int(t) not in self.vocabulary.special]
+        symbols = [int(t) for t in tokens if int(t) not in self._special]
         return self._tokenizer.decode(symbols, skip_special_tokens=False)
 
     @property

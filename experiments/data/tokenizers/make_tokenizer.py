@@ -14,17 +14,31 @@ from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer, identi
 from experiments.data.tokenizers.tokenizer import ByteTokenizer, TextTokenizer, TokenizerConfig
 from experiments.runtime.errors import DataError
 
+BYTES_OF_TEXT = 2
+"""Version of how the bytes behind tokens are counted where they depend on the text.
+
+Version 1 counted the bytes of the tokens' names."""
+
 
 def tokenizer_description(config: TokenizerConfig) -> dict[str, Any]:
     """Return the settings that decide the tokens of this kind of tokenizer, fit for JSON."""
     if config.path is not None:
         folder = identity(Path(config.path))
-        return {"kind": config.kind, "folder": folder, "post_processing": config.post_processing}
-    settings = asdict(config)
-    del settings["path"]
-    if config.kind == "bytes":
-        del settings["pre_tokenization"], settings["vocab_size"]
-    return settings
+        settings = {"kind": config.kind, "folder": folder, "post_processing": config.post_processing}
+    else:
+        settings = asdict(config)
+        del settings["path"]
+        if config.kind == "bytes":
+            del settings["pre_tokenization"], settings["vocab_size"]
+    return {**settings, "bytes_version": BYTES_OF_TEXT} if depends_on_text(config) else settings
+
+
+def depends_on_text(config: TokenizerConfig) -> bool:
+    """Return True where a token stands for different bytes in different texts.
+
+    Else ``TextTokenizer.fixed_bytes_V`` has them.
+    """
+    return config.kind == "folder" or bool(config.normalization)
 
 
 def train_tokenizer(config: TokenizerConfig, num_sentinels: int, train_texts: Iterator[str]) -> TextTokenizer:

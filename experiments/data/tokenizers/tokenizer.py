@@ -4,8 +4,10 @@
 
 Four stages, each named in the config: normalization, pre-tokenization, the
 model, post-processing. Ids are laid out as in ``Vocabulary``: symbols, then
-pad, bos, eos, mask, then the sentinels. Every symbol stands for known bytes,
-so bits per byte does not depend on the tokenizer.
+pad, bos, eos, mask, then the sentinels. Bits per byte divide by the bytes of the
+text that the tokenizer was given (``TokenizedText``), whatever its tokens are called.
+
+Shapes: V vocabulary, N tokens of a text.
 """
 
 from __future__ import annotations
@@ -18,10 +20,13 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import normalizers
+from tokenizers import Tokenizer as HFTokenizer
+from tokenizers import models, normalizers, pre_tokenizers
 
+from experiments.data.tokenizers.byte_alphabet import byte_level_alphabet
+from experiments.data.tokenizers.tokenized_text import TokenizedText, tokenize_with_offsets
 from experiments.data.tokenizers.vocabulary import Vocabulary
-from experiments.runtime.errors import nearest
+from experiments.runtime.errors import DataError, nearest
 
 PRE_TOKENIZATION = ("whitespace", "digits", "byte_level")
 _NORMALIZERS = {
@@ -44,7 +49,8 @@ class TokenizerConfig:
     path: str | None = None
     """The folder with its tokenizer.json (folder only)."""
     normalization: list[str] = field(default_factory=list)
-    """Stage 1, in order: nfc, nfd, nfkc, nfkd, lowercase, strip_accents. Empty changes nothing."""
+    """Stage 1, in order: nfc, nfd, nfkc, nfkd, lowercase, strip_accents. Empty changes nothing. What a
+    normalization changes is lost, so that bits per byte are not comparable with those of other tokenizers."""
     pre_tokenization: list[str] = field(default_factory=lambda: ["byte_level"])
     """Stage 2, in order (bpe only): whitespace, digits, byte_level. Merges never cross a cut."""
     vocab_size: int = 4096
@@ -84,15 +90,42 @@ class TextTokenizer(ABC):
 
     vocabulary: Vocabulary
     token_bytes: list[bytes]
-    """The UTF-8 bytes of text behind each token id; empty for special tokens."""
+    """The bytes that spell each token id; empty for special tokens. A text that is normalized, or encoded by
+    the tokenizer of a folder, need not have these bytes."""
+    fixed_bytes_V: NDArray[np.uint32] | None = None
+    """Bytes of text behind each token id, where they are the same in every text; None where they depend on
+    the text. Where they are fixed, the tokenizer is lossless."""
+    unknown: int | None = None
+    """The id that stands for every word that the tokenizer does not know; None without one."""
 
     @abstractmethod
-    def encode_documents(self, texts: Sequence[str]) -> list[NDArray[np.integer]]:
-        """Token ids of whole documents, post-processing included."""
+    def encode_documents(self, texts: Sequence[str]) -> list[TokenizedText]:
+        """Tokens of whole documents, post-processing included."""
+
+    def lossless_text(self, tokens_N: NDArray[np.integer]) -> TokenizedText:
+        """Return the tokens of a text with the fixed number of bytes of each."""
+        assert self.fixed_bytes_V is not None
+        return TokenizedText(tokens_N=tokens_N, bytes_N=self.fixed_bytes_V[tokens_N], lossless=True)
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
         """Token ids of a piece of text, without bos or eos. Special tokens cannot be written in text."""
+
+    def check_known(self, count_V: NDArray[np.int64], split: str) -> None:
+        """Raise DataError where no token of a split says anything about its text.
+
+        Args:
+            count_V: how often each token occurs in it.
+            split: its name.
+        """
+        known_V = self.vocabulary.is_symbol().numpy()
+        if self.unknown is not None:
+            known_V[self.unknown] = False
+        if not count_V[known_V].any():
+            raise DataError(
+                f"the tokenizer knows no word of the {split} split: all of its {count_V.sum()} tokens are "
+                "unknown or special: choose a tokenizer made for such text"
+            )
 
     def encode_prompt(self, text: str) -> list[int]:
         """Token ids of a prompt, with all that its model is to read: here the text alone, because the
@@ -123,35 +156,43 @@ class TextTokenizer(ABC):
         """Identifies what each id stands for: weights of one tokenizer mean nothing to another."""
         return hashlib.sha256(repr(self.token_bytes).encode()).hexdigest()[:16]
 
-    @property
-    def bytes_per_token(self) -> NDArray[np.int64]:
-        """Number of bytes behind each token id, shape (V,)."""
-        return np.array([len(b) for b in self.token_bytes], dtype=np.int64)
-
 
 class ByteTokenizer(TextTokenizer):
-    """UTF-8 bytes as symbols."""
+    """UTF-8 bytes as symbols: of the text, or of what its normalization makes of it."""
 
     def __init__(self, config: TokenizerConfig, num_sentinels: int) -> None:
         self.vocabulary = Vocabulary(num_symbols=256, num_sentinels=num_sentinels)
         self.token_bytes = [bytes([b]) for b in range(256)] + [b""] * (4 + num_sentinels)
         self._normalizer = make_normalizer(config)
-        bos, eos = [self.vocabulary.bos], [self.vocabulary.eos]
-        self._before = np.array(bos if "bos" in config.post_processing else [], dtype=np.uint16)
-        self._after = np.array(eos if "eos" in config.post_processing else [], dtype=np.uint16)
+        if self._normalizer is None:
+            self.fixed_bytes_V = np.array([len(b) for b in self.token_bytes], dtype=np.uint32)
+        self._before = [self.vocabulary.bos] if "bos" in config.post_processing else []
+        self._after = [self.vocabulary.eos] if "eos" in config.post_processing else []
 
-    def encode_documents(self, texts: Sequence[str]) -> list[NDArray[np.integer]]:
-        return [np.concatenate([self._before, self._symbols(text), self._after]) for text in texts]
+    def encode_documents(self, texts: Sequence[str]) -> list[TokenizedText]:
+        if self._normalizer is not None:
+            aligned = _byte_level(self._normalizer)
+            return tokenize_with_offsets(aligned, texts, self.decode, self._before, self._after)
+        before_N, after_N = (np.array(ids, dtype=np.uint16) for ids in (self._before, self._after))
+        return [
+            self.lossless_text(np.concatenate([before_N, np.frombuffer(text.encode(), np.uint8), after_N]))
+            for text in texts
+        ]
 
     def encode(self, text: str) -> list[int]:
-        return self._symbols(text).tolist()
+        normalized = self._normalizer.normalize_str(text) if self._normalizer else text
+        return list(normalized.encode())
 
     def save(self, folder: Path) -> None:
         pass  # nothing is learned
 
-    def _symbols(self, text: str) -> NDArray[np.uint8]:
-        normalized = self._normalizer.normalize_str(text) if self._normalizer else text
-        return np.frombuffer(normalized.encode(), dtype=np.uint8)
+
+def _byte_level(normalizer: normalizers.Normalizer) -> HFTokenizer:
+    """Return a tokenizer of the package whose ids are bytes, with their offsets before normalization."""
+    tokenizer = HFTokenizer(models.BPE(byte_level_alphabet(), []))
+    tokenizer.normalizer = normalizer  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)  # type: ignore[assignment]
+    return tokenizer
 
 
 def make_normalizer(config: TokenizerConfig) -> normalizers.Normalizer | None:

@@ -1,4 +1,4 @@
-"""``tokenizer.json`` of a folder: how it is opened, and the bytes that its tokens stand for."""
+"""``tokenizer.json`` of a folder: how it is opened, and how its tokens are spelled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as HFTokenizer
 
-from experiments.data.tokenizers.bpe import byte_level_alphabet
+from experiments.data.tokenizers.byte_alphabet import byte_level_alphabet
 from experiments.data.tokenizers.folder_vocabulary import read_json, special_names
 from experiments.runtime.errors import DataError
 
@@ -49,26 +49,30 @@ def _add_named_tokens(tokenizer: HFTokenizer, folder: Path) -> None:
         tokenizer.add_special_tokens(special)
 
 
-def byte_rule(tokenizer: dict[str, Any], folder: Path) -> Callable[[str], bytes]:
-    """Return a function from a token's name to the UTF-8 bytes it stands for, by the kind of tokenizer.
+def spelling_rule(tokenizer: dict[str, Any]) -> Callable[[str], bytes]:
+    """Return a function from a token's name to the bytes that it spells, by the kind of tokenizer.
 
-    Raises DataError for a kind whose bytes are unknown.
+    They identify and show a token. What it stands for in a text is up to the text (``TokenizedText``).
     """
     parts = json.dumps([tokenizer["pre_tokenizer"], tokenizer["decoder"]], ensure_ascii=False)
     if '"ByteLevel"' in parts:
         alphabet = byte_level_alphabet()
-        return lambda token: bytes(alphabet[c] for c in token)
+        return lambda token: b"".join(bytes([alphabet[c]]) if c in alphabet else c.encode() for c in token)
     if "▁" in parts:
         return lambda token: (
             bytes([int(token[3:5], 16)]) if _is_byte(token) else token.replace("▁", " ").encode()
         )
     if '"WordPiece"' in parts:
-        prefix = tokenizer["decoder"]["prefix"]
+        prefix = tokenizer["model"].get("continuing_subword_prefix") or "##"
         return lambda token: (token[len(prefix) :] if token.startswith(prefix) else f" {token}").encode()
-    raise DataError(
-        f"{folder / 'tokenizer.json'}: neither byte-level BPE, SentencePiece nor WordPiece, so the bytes "
-        "behind its tokens are unknown"
-    )
+    return str.encode
+
+
+def unknown_token(tokenizer: dict[str, Any], tokens: dict[str, int]) -> int | None:
+    """Return the id of the token of unknown words, which the kinds of models name each in its own way."""
+    model = tokenizer["model"]
+    number = model.get("unk_id")
+    return number if isinstance(number, int) else tokens.get(model.get("unk_token"))
 
 
 def _is_byte(token: str) -> bool:

@@ -19,23 +19,23 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.data.baselines import XZ_LIMIT, text_of_tokens, unigram_bits_per_byte, xz_bits_per_byte
+from experiments.data.baselines import unigram_bits_per_byte
 from experiments.data.corpus import SPLITS, CorpusConfig
 from experiments.data.counter_rng import permute
 from experiments.data.token_file import open_token_file
+from experiments.data.token_stream import PASSAGE
+from experiments.data.token_writer import xz_reference
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.errors import DataError
 from experiments.runtime.seeds import data_order_key, stream
 from experiments.tasks.task import UNIFORM, Batch, Reference, Task
 
-PASSAGE = 1024
-"""Tokens of the passages that ``TextConfig.train_tokens`` picks, and of the clusters of a split that is one
-document."""
 HALF = "half"
 COUNTED_TOKENS = 1 << 22
 """Training tokens of which frequencies are counted at most."""
@@ -103,44 +103,65 @@ class Text(Task):
         self._file = open_token_file(config, config.tokenizer, config.num_sentinels, config.cache_dir)
         self.tokenizer = self._file.tokenizer
         self.vocabulary = self.tokenizer.vocabulary
-        self._tokens = self._file.tokens
+        self._streams = dict(self._file.streams)
         if config.train_tokens is not None:
-            self._tokens = {**self._tokens, "train": passages(self._tokens["train"], config.train_tokens)}
-        self._bytes_per_token = torch.from_numpy(self.tokenizer.bytes_per_token)
+            self._streams["train"] = self._streams["train"].passages(config.train_tokens)
         for split in SPLITS:
             if self.num_examples(split) == 0:
                 raise DataError(
-                    f"source={config.source}: the {split} split has {len(self._tokens[split])} tokens, "
+                    f"source={config.source}: the {split} split has {len(self._streams[split])} tokens, "
                     f"fewer than sequence_length={config.sequence_length}: use more text or a shorter window"
                 )
 
     def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
-        index_B = np.arange(start, start + count, dtype=np.int64)
-        if split == "train":
-            begin_B = self._train_windows(seed, index_B)
-        else:
-            num_windows = self.num_examples(split)
-            if start + count > num_windows:
-                raise ValueError(
-                    f"the {split} split has {num_windows} windows of {self.sequence_length} tokens, "
-                    f"asked for {start} to {start + count - 1}"
-                )
-            return self._held_out(split, permute(stream(split, "windows"), index_B, num_windows))
-        return self._windows(split, begin_B)
-
-    def _held_out(self, split: str, window_B: NDArray[np.int64]) -> Batch:
-        """Return windows by their number in the text; the last one ends where the text does."""
-        end = len(self._tokens[split])
-        begin_B = np.minimum(window_B * self.stride, end - self.sequence_length)
-        # Where the window before ends; the first window has none before it.
-        reached_B = np.where(window_B > 0, (window_B - 1) * self.stride + self.sequence_length, 0)
-        scored_BT = np.arange(self.sequence_length) >= (reached_B - begin_B)[:, None]
+        begin_B, reached_B = self._places(split, seed, start, count)
         batch = self._windows(split, begin_B)
+        if split == "train":
+            return batch
+        scored_BT = np.arange(self.sequence_length) >= (reached_B - begin_B)[:, None]
         return replace(
             batch,
             answer_BT=torch.from_numpy(scored_BT),
             cluster_B=torch.from_numpy(self._cluster(split, reached_B)),
         )
+
+    def window_texts(self, split: str, seed: int, start: int, count: int) -> list[bytes]:
+        """Return the text of the windows of a batch, in UTF-8; a character may be cut at either end."""
+        begin_B, _ = self._places(split, seed, start, count)
+        return [self._text(split, begin, begin + self.sequence_length) for begin in begin_B.tolist()]
+
+    def scored_texts(self, split: str, seed: int, start: int, count: int) -> list[bytes]:
+        begin_B, reached_B = self._places(split, seed, start, count)
+        end_B = begin_B + self.sequence_length
+        return [self._text(split, *span) for span in zip(reached_B.tolist(), end_B.tolist(), strict=True)]
+
+    def _text(self, split: str, begin: int, end: int) -> bytes:
+        """Return the text of a window. The training stream is a ring: a window may run over its end."""
+        whole = self._streams[split]
+        begin, length = begin % len(whole), end - begin
+        over = max(0, begin + length - len(whole))
+        return whole.text_of(begin, begin + length - over) + whole.text_of(0, over)
+
+    def _places(
+        self, split: str, seed: int, start: int, count: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the first token of each window of a batch, and the first that it scores."""
+        index_B = np.arange(start, start + count, dtype=np.int64)
+        if split == "train":
+            begin_B = self._train_windows(seed, index_B)
+            return begin_B, begin_B
+        num_windows = self.num_examples(split)
+        if start + count > num_windows:
+            raise ValueError(
+                f"the {split} split has {num_windows} windows of {self.sequence_length} tokens, "
+                f"asked for {start} to {start + count - 1}"
+            )
+        window_B = permute(stream(split, "windows"), index_B, num_windows)
+        # The last window ends where the text does.
+        begin_B = np.minimum(window_B * self.stride, len(self._streams[split]) - self.sequence_length)
+        # Where the window before ends; the first window has none before it.
+        reached_B = np.where(window_B > 0, (window_B - 1) * self.stride + self.sequence_length, 0)
+        return begin_B, reached_B
 
     def _cluster(self, split: str, place_N: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of the document, or of the passage, that tokens of a held-out split belong to."""
@@ -151,7 +172,7 @@ class Text(Task):
     @cache  # noqa: B019 - a task lives as long as its process
     def _ends(self, split: str) -> NDArray[np.int64]:
         """Return the places of the end tokens of a split."""
-        return np.flatnonzero(self._tokens[split] == self.vocabulary.eos)
+        return np.flatnonzero(self._streams[split].tokens_N == self.vocabulary.eos)
 
     def clustered_by(self, split: str) -> str:
         if split == "train":
@@ -160,7 +181,7 @@ class Text(Task):
 
     def _train_windows(self, seed: int, index_B: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the first tokens of training windows. A batch may span epochs."""
-        num_windows, num_tokens = self.num_examples("train"), len(self._tokens["train"])
+        num_windows, num_tokens = self.num_examples("train"), len(self._streams["train"])
         epoch_B, position_B = np.divmod(index_B, num_windows)
         begin_B = np.empty_like(index_B)
         for epoch in np.unique(epoch_B).tolist():
@@ -171,7 +192,7 @@ class Text(Task):
         return begin_B
 
     def _windows(self, split: str, begin_B: NDArray[np.int64]) -> Batch:
-        tokens_N = self._tokens[split]
+        tokens_N = self._streams[split].tokens_N
         # The training stream is a ring: a window may run over its end.
         place_BT = (begin_B[:, None] + np.arange(self.sequence_length)) % len(tokens_N)
         tokens_BT = torch.from_numpy(tokens_N[place_BT].astype(np.int64))
@@ -187,14 +208,14 @@ class Text(Task):
             context_BT=tokens_BT,
             answer_BT=everywhere_BT,
             valid_BT=everywhere_BT,
-            bytes_BT=self._bytes_per_token[tokens_BT],
+            bytes_BT=torch.from_numpy(self._streams[split].num_bytes(place_BT)),
             whole=True,
             split=split,
         )
 
     def num_examples(self, split: str) -> int:
         """Windows that cover the split; for ``train``, of one epoch (training may go on beyond)."""
-        beyond = len(self._tokens[split]) - self.sequence_length
+        beyond = len(self._streams[split]) - self.sequence_length
         if split == "train":
             return max(0, beyond // self.sequence_length + 1)
         return 0 if beyond < 0 else -(-beyond // self.stride) + 1
@@ -207,7 +228,7 @@ class Text(Task):
     def fingerprint(self) -> str:
         described = f"text-1 {self._file.fingerprint} {self.sequence_length}"
         if self.config.train_tokens is not None:
-            described += f" {len(self._tokens['train'])}"
+            described += f" {len(self._streams['train'])}"
         if self.stride != self.sequence_length:
             described += f" stride {self.stride}"
         return hashlib.sha256(described.encode()).hexdigest()[:16]
@@ -215,7 +236,7 @@ class Text(Task):
     def references(self) -> list[Reference]:
         values, of = self._file.meta["references"], ""
         if self.config.train_tokens is not None:
-            values, of = self._references(), f", {len(self._tokens['train']):,} training tokens"
+            values, of = self._references(), f", {len(self._streams['train']):,} training tokens"
         counts = self._file.meta["splits"]["test"]
         return [
             Reference(
@@ -240,14 +261,12 @@ class Text(Task):
 
     def _references(self) -> dict[str, float]:
         """The reference lines of a part of the training text."""
-        train_N, test_N = self._tokens["train"], self._tokens["test"]
-        count_V, test_count_V = (np.bincount(t, minlength=self.vocabulary.size) for t in (train_N, test_N))
-        test_bytes = int((test_count_V * self.tokenizer.bytes_per_token).sum())
-        part_N = (train_N[-XZ_LIMIT:], test_N[:XZ_LIMIT])
-        train_text, test_text = (text_of_tokens(t, self.tokenizer.token_bytes) for t in part_N)
+        train, test = self._streams["train"], self._streams["test"]
+        size, test_bytes = self.vocabulary.size, self._file.meta["splits"]["test"]["bytes"]
+        train_count_V, test_count_V = (np.bincount(x.tokens_N, minlength=size) for x in (train, test))
         return {
-            "unigram": unigram_bits_per_byte(count_V, test_count_V, test_bytes),
-            "xz": xz_bits_per_byte(train_text, test_text),
+            "unigram": unigram_bits_per_byte(train_count_V, test_count_V, test_bytes),
+            "xz": xz_reference(train, test),
         }
 
     def words_per_byte(self, split: str) -> float:
@@ -255,18 +274,24 @@ class Text(Task):
         num_bytes = self._file.meta["splits"][split]["bytes"]
         if split == "test" and self.config.test_words is not None:
             return self.config.test_words / num_bytes
-        words, tokens_N, inside = 0, self._file.tokens[split], False
-        token_bytes = [text or b"\n" for text in self.tokenizer.token_bytes]  # no word runs over documents
-        for start in range(0, len(tokens_N), _CHUNK):
-            text = text_of_tokens(tokens_N[start : start + _CHUNK], token_bytes)
+        whole, v = self._file.streams[split], self.vocabulary
+        ends = {0, *(np.flatnonzero(np.isin(whole.tokens_N, (v.bos, v.eos))) + 1).tolist()}
+        edges = sorted({*ends, *range(0, len(whole), _CHUNK), len(whole)})
+        words, inside = 0, False
+        for begin, end in pairwise(edges):
+            text = whole.text_of(begin, end)
+            inside &= begin not in ends  # no word runs over documents
             words += len(text.split()) - (inside and not text[:1].isspace())  # one cut in two counts once
             inside = not text[-1:].isspace()
         return words / num_bytes
 
+    def lossy_documents(self, split: str) -> int:
+        return self._file.meta["splits"][split].get("lossy", 0)
+
     def train_token_counts(self) -> NDArray[np.int64]:
         """Return how often each token stands in the training text (V,); of a long one, in a part of it."""
-        part_N = passages(self._file.tokens["train"], COUNTED_TOKENS)
-        return np.bincount(part_N, minlength=self.vocabulary.size)
+        part = self._file.streams["train"].passages(COUNTED_TOKENS)
+        return np.bincount(part.tokens_N, minlength=self.vocabulary.size)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a prompt, without bos or eos."""
@@ -275,11 +300,3 @@ class Text(Task):
     def decode(self, tokens: Iterable[int]) -> str:
         """The text behind tokens; special tokens vanish."""
         return self.tokenizer.decode(tokens)
-
-
-def passages(tokens_N: NDArray[np.integer], limit: int) -> NDArray[np.integer]:
-    """``limit`` tokens (or all, if there are fewer): passages in a fixed random order, the last one cut."""
-    count = -(-len(tokens_N) // PASSAGE)
-    order = permute(stream("passages"), np.arange(min(count, limit // PASSAGE + 2)), count)
-    picked = [tokens_N[number * PASSAGE : (number + 1) * PASSAGE] for number in order.tolist()]
-    return np.concatenate(picked)[:limit]

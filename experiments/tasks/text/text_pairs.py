@@ -22,6 +22,7 @@ from experiments.data.corpus import SPLITS
 from experiments.data.counter_rng import permute
 from experiments.data.document import text_of_row
 from experiments.data.labelled_rows import RowsConfig, read_rows
+from experiments.data.token_writer import lossy_note
 from experiments.data.tokenizers.make_tokenizer import tokenizer_description, train_tokenizer
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.errors import DataError, nearest
@@ -32,7 +33,10 @@ from experiments.tasks.text_metrics import TEXT_METRICS, bleu
 
 METRICS = ("bits_per_byte", *TEXT_METRICS)
 LEARNED_PHRASES = 10_000
-"""Phrases that a BPE tokenizer is learned from, and those that references are computed on."""
+"""Phrases that a BPE tokenizer is learned from."""
+HELD_OUT_PHRASES = 1000
+"""Pairs that references are computed on, and those of a held-out split of phrases that the tokenizer is tried
+on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +101,47 @@ class Pairs(Task):
         self._rows = None if config.source == "phrases" else _read(config)
         self.tokenizer = train_tokenizer(config.tokenizer, config.num_sentinels, self._training_texts())
         self.vocabulary = self.tokenizer.vocabulary
-        self._bytes_per_token = torch.from_numpy(self.tokenizer.bytes_per_token)
+        self._lossy = {split: self._count_lossy(split) for split in ("validation", "test")}
 
     def _training_texts(self) -> Iterator[str]:
         first = np.arange(LEARNED_PHRASES)
         pairs = _phrase_pairs("train", 0, first) if self._rows is None else self._rows["train"]
         return (text for pair in pairs for text in pair)
+
+    def _count_lossy(self, split: str) -> int:
+        """Return how many targets of a split the tokenizer loses text of.
+
+        Raises DataError where it knows none of them.
+        """
+        if self.tokenizer.fixed_bytes_V is not None:
+            return 0
+        texts = [pair.target for pair in self.pairs(split, 0, 0, self._held_out(split))]
+        tokenized = self.tokenizer.encode_documents(texts)
+        tokens_N = np.concatenate([each.tokens_N for each in tokenized])
+        self.tokenizer.check_known(np.bincount(tokens_N, minlength=self.vocabulary.size), split)
+        return sum(not each.lossless for each in tokenized)
+
+    def _held_out(self, split: str) -> int:
+        """Return the pairs of a split, the first ones of a split that never runs out."""
+        return HELD_OUT_PHRASES if self._rows is None else len(self._rows[split])
+
+    def lossy_documents(self, split: str) -> int:
+        return self._lossy.get(split, 0)
+
+    def scored_texts(self, split: str, seed: int, start: int, count: int) -> list[bytes]:
+        batch = self.batch(split, seed, start, count)
+        assert batch.bytes_BT is not None
+        assert batch.references is not None
+        bytes_B = (batch.bytes_BT * batch.answer_BT).sum(1).tolist()
+        return [text.encode()[:size] for text, size in zip(batch.references, bytes_B, strict=True)]
+
+    @property
+    def note(self) -> str | None:
+        splits = {
+            split: {"documents": self._held_out(split), "lossy": lossy}
+            for split, lossy in self._lossy.items()
+        }
+        return lossy_note(splits)
 
     def pairs(self, split: str, seed: int, start: int, count: int) -> list[Pair]:
         """Pairs ``start .. start + count`` as texts: a pure function of its arguments."""
@@ -125,23 +164,30 @@ class Pairs(Task):
         c, eos = self.config, self.vocabulary.eos
         pairs = self.pairs(split, seed, start, count)
         tokens_BT = torch.full((count, self.sequence_length), self.vocabulary.pad)
+        bytes_BT = torch.zeros_like(tokens_BT)
         answer_BT = torch.zeros_like(tokens_BT, dtype=torch.bool)
         valid_BT = torch.zeros_like(answer_BT)
         # Two calls, so that the tokenizer may work on all texts of a side at once.
         sources = self.tokenizer.encode_documents([pair.source for pair in pairs])
         targets = self.tokenizer.encode_documents([pair.target for pair in pairs])
-        for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
-            end = [eos] if len(target) <= c.max_target else []
-            parts = [*source[: c.max_source].tolist(), eos, *target[: c.max_target].tolist(), *end]
-            tokens_BT[row, : len(parts)] = torch.tensor(parts)
-            answer_BT[row, min(len(source), c.max_source) + 1 : len(parts)] = True
-            valid_BT[row, : len(parts)] = True
+        for row, (pair, source, target) in enumerate(zip(pairs, sources, targets, strict=True)):
+            read, read_bytes = (x[: c.max_source].tolist() for x in (source.tokens_N, source.bytes_N))
+            written, written_bytes = (x[: c.max_target].tolist() for x in (target.tokens_N, target.bytes_N))
+            if len(target.tokens_N) <= c.max_target:
+                written.append(eos)
+                # A target of which the tokenizer makes no token has its bytes here.
+                written_bytes.append(len(pair.target.encode()) - int(target.bytes_N.sum()))
+            length = len(read) + 1 + len(written)
+            tokens_BT[row, :length] = torch.tensor([*read, eos, *written])
+            bytes_BT[row, :length] = torch.tensor([*read_bytes, 0, *written_bytes])
+            answer_BT[row, len(read) + 1 : length] = True
+            valid_BT[row, :length] = True
         return Batch(
             tokens_BT=tokens_BT,
             context_BT=tokens_BT,
             answer_BT=answer_BT,
             valid_BT=valid_BT,
-            bytes_BT=self._bytes_per_token[tokens_BT],
+            bytes_BT=bytes_BT,
             split=split,
             references=[pair.target for pair in pairs],
         )
@@ -162,8 +208,7 @@ class Pairs(Task):
 
     def references(self) -> list[Reference]:
         """Return the BLEU of a model that copies the source."""
-        held_out = self.num_examples("test")
-        pairs = self.pairs("test", 0, 0, 1000 if held_out is None else min(held_out, 1000))
+        pairs = self.pairs("test", 0, 0, min(self._held_out("test"), HELD_OUT_PHRASES))
         value, _, _ = bleu([pair.source for pair in pairs], [pair.target for pair in pairs])
         return [Reference(name="source copied", metric="bleu", value=value, note="the source as the answer")]
 

@@ -14,6 +14,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from experiments.config.hydra_app import start
+from experiments.data.tokenizers.tokenized_text import TokenizedText
 from experiments.data.tokenizers.tokenizer import ByteTokenizer
 from experiments.runtime.errors import DataError
 from experiments.tasks.recall.mqar import Recall
@@ -171,7 +172,12 @@ def test_a_tokenizer_that_gives_ids_beyond_its_vocabulary_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        ByteTokenizer, "encode_documents", lambda self, texts: [np.array([65, 288]) for _ in texts]
+        ByteTokenizer,
+        "encode_documents",
+        lambda self, texts: [
+            TokenizedText(tokens_N=np.array([65, 288]), bytes_N=np.array([1, 0]), lossless=True)
+            for _ in texts
+        ],
     )
     with pytest.raises(DataError, match="train split, after token 0: the tokenizer gives the id 288"):
         commands.task(*texts(tmp_path), f"task.cache_dir={tmp_path / 'cache'}")

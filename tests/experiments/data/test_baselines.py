@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from experiments.data.baselines import XZ_LIMIT, text_of_tokens, unigram_bits_per_byte, xz_bits_per_byte
+from experiments.data.baselines import XZ_LIMIT, unigram_bits_per_byte, xz_bits_per_byte
 
 
 def test_unigram_by_hand():
@@ -31,7 +31,3 @@ def test_xz_reads_no_more_than_its_limit_of_training_text():
     first = rng.bytes(20_000)
     assert xz_bits_per_byte(first + bytes(XZ_LIMIT), first) > 7.9
     assert xz_bits_per_byte(first + bytes(1000), first) < 0.1
-
-
-def test_special_tokens_have_no_text():
-    assert text_of_tokens(np.array([1, 2, 0, 1], dtype=np.uint16), [b"the ", b"c", b""]) == b"cthe c"

@@ -226,7 +226,8 @@ def test_processes_that_share_an_evaluation_add_their_slices(
         batch = task.batch("test", EVALUATION_SEED, first, end - first)
         found = objective.evaluate(model, batch, toys.generators(end - first))
         assert found.by_token is not None
-        return [replace(found, by_token=None, slices_BK=slices.sums(batch, found.by_token))]
+        texts = task.window_texts("test", EVALUATION_SEED, first, end - first)
+        return [replace(found, by_token=None, slices_BK=slices.sums(batch, found.by_token, texts))]
 
     (alone,) = score(0, 9)
     (one,), (other,) = (

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 
-from experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizerConfig
 from experiments.evaluation.text_kinds import (
     CODE,
     END,
@@ -11,15 +10,13 @@ from experiments.evaluation.text_kinds import (
     REST,
     SPACE,
     START,
-    TokenKinds,
+    token_kinds,
 )
-
-BYTES = ByteTokenizer(TokenizerConfig(), 0)
 
 
 def kinds_of(text: str) -> list[int]:
-    tokens = np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64)
-    return TokenKinds(BYTES.token_bytes)(tokens[None])[0].tolist()
+    data = text.encode()
+    return token_kinds(data, np.ones(len(data), dtype=np.int64)).tolist()
 
 
 @pytest.mark.parametrize(
@@ -44,10 +41,6 @@ def test_a_line_that_looks_like_code_is_code_but_for_its_white_space() -> None:
 
 def test_tokens_of_several_bytes_have_the_kind_of_their_first_that_is_no_space() -> None:
     pieces = [b" the", b"m", b"", b"  ", b" 12", b"x", b", ", b"\n y ", b"= 1"]
-    found = TokenKinds(pieces)(np.arange(len(pieces))[None])[0].tolist()
+    found = token_kinds(b"".join(pieces), np.array([len(piece) for piece in pieces])).tolist()
     assert found == [START, REST, END, SPACE, NUMBER, REST, PUNCTUATION, CODE, CODE]
     assert len(KINDS) == 7
-
-
-def test_rows_do_not_see_each_other() -> None:
-    assert TokenKinds(BYTES.token_bytes)(np.array([[97, 98], [98, 97]])).tolist() == [[START, REST]] * 2

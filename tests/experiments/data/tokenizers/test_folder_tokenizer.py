@@ -91,9 +91,9 @@ def test_a_tokenizer_of_ours_is_the_same_from_its_folder(tmp_path: Path) -> None
     assert [a.sentinel(i) for i in range(3)] == [b.sentinel(i) for i in range(3)]
     assert torch.equal(a.is_symbol(), b.is_symbol())
     assert theirs.fingerprint == ours.fingerprint
-    assert [x.tolist() for x in theirs.encode_documents(TEXTS)] == [
-        x.tolist() for x in ours.encode_documents(TEXTS)
-    ]
+    for a_text, b_text in zip(ours.encode_documents(TEXTS), theirs.encode_documents(TEXTS), strict=True):
+        assert a_text.tokens_N.tolist() == b_text.tokens_N.tolist()
+        assert a_text.bytes_N.sum() == b_text.bytes_N.sum()
     again = tmp_path / "again"
     again.mkdir()
     theirs.save(again)
@@ -106,9 +106,12 @@ def test_byte_level_tokens_are_counted_exactly(tmp_path: Path) -> None:
     assert (v.pad, v.bos, v.eos, v.size) == (257, 257, 257, 300)
     assert v.is_symbol().nonzero().flatten().tolist() == [*range(257), 258]
     assert v.num_symbols == 258
-    for text, ids in zip([*TEXTS, "    x"], tokenizer.encode_documents([*TEXTS, "    x"]), strict=True):
+    texts = [*TEXTS, "    x"]
+    for text, tokenized in zip(texts, tokenizer.encode_documents(texts), strict=True):
+        ids = tokenized.tokens_N
         assert ids[-1] == v.eos
-        assert tokenizer.bytes_per_token[ids].sum() == len(text.encode())
+        assert tokenized.bytes_N.sum() == len(text.encode())
+        assert tokenized.lossless
         assert tokenizer.decode(ids) == text
         assert tokenizer.encode(text) == ids[:-1].tolist()
     assert tokenizer.token_bytes[tokenizer.encode("ab")[0]] == b"ab"
@@ -116,35 +119,31 @@ def test_byte_level_tokens_are_counted_exactly(tmp_path: Path) -> None:
         _ = v.mask
 
 
-def test_word_pieces_know_their_spaces_and_special_tokens_their_roles(tmp_path: Path) -> None:
+def test_word_pieces_have_the_bytes_of_the_text_and_special_tokens_their_roles(tmp_path: Path) -> None:
     tokenizer = opened(word_piece(tmp_path / "bert"), post_processing=["bos", "eos"])
     v = tokenizer.vocabulary
     assert (v.pad, v.bos, v.eos, v.mask) == (0, 3, 4, 5)
-    ids = tokenizer.encode_documents(["The cats sat, [SEP]"])[0].tolist()
+    (tokenized,) = tokenizer.encode_documents(["The cats sat, [SEP]"])
+    ids = tokenized.tokens_N.tolist()
     assert ids == [3, 6, 7, 8, 9, 10, 2, 2, 2, 4]  # "[SEP]" in a text is no special token
     assert tokenizer.decode(ids) == "the cats sat,"
-    assert [tokenizer.token_bytes[i] for i in ids] == [
-        b"",
-        b" the",
-        b" cat",
-        b"s",
-        b" sat",
-        b" ,",
-        *[b""] * 4,
-    ]
+    #  [CLS] The " cat" s " sat" , " [" SEP ] [SEP]
+    assert tokenized.bytes_N.tolist() == [0, 3, 4, 1, 4, 1, 2, 3, 1, 0]
+    assert not tokenized.lossless
     assert v.is_symbol().nonzero().flatten().tolist() == [1, 6, 7, 8, 9, 10]
 
 
-def test_sentence_pieces_count_one_space_before_a_document(tmp_path: Path) -> None:
+def test_the_space_that_sentence_pieces_put_before_a_document_has_no_byte(tmp_path: Path) -> None:
     tokenizer = opened(sentence_piece(tmp_path / "t5"), post_processing=[])
     v = tokenizer.vocabulary
     assert (v.pad, v.eos, v.num_sentinels) == (0, 1, 2)
     assert [v.sentinel(0), v.sentinel(1)] == [v.size - 1, v.size - 2]
     for text in ("the cats", "s the 漢", "ts"):
-        ids = tokenizer.encode(text)
-        assert tokenizer.decode(ids) == text
-        assert tokenizer.bytes_per_token[ids].sum() == 1 + len(text.encode())
-        assert all(v.is_symbol()[ids])
+        (tokenized,) = tokenizer.encode_documents([text])
+        assert tokenizer.decode(tokenized.tokens_N) == text
+        assert tokenized.bytes_N.sum() == len(text.encode())
+        assert tokenized.lossless
+        assert all(v.is_symbol()[tokenized.tokens_N.tolist()])
 
 
 def test_a_corpus_is_the_same_wherever_its_tokenizer_lies(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tokenizers import pre_tokenizers
 
-from experiments.data.tokenizers.bpe import byte_level_alphabet
+from experiments.data.tokenizers.byte_alphabet import byte_level_alphabet
 from experiments.data.tokenizers.make_tokenizer import load_tokenizer, train_tokenizer
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError
@@ -36,12 +36,14 @@ PIPELINES = [
 @pytest.mark.parametrize("settings", PIPELINES)
 def test_nothing_is_lost_and_every_byte_is_counted_once(settings):
     tokenizer = make(**settings)
-    size = tokenizer.bytes_per_token
     texts = strange_texts()
-    for text, ids in zip(texts, tokenizer.encode_documents(texts), strict=True):
+    for text, tokenized in zip(texts, tokenizer.encode_documents(texts), strict=True):
+        ids = tokenized.tokens_N
         assert tokenizer.decode(ids) == text
         assert tokenizer.decode(tokenizer.encode(text)) == text
-        assert size[ids].sum() == len(text.encode())
+        assert tokenized.lossless
+        assert tokenized.bytes_N.tolist() == [len(tokenizer.token_bytes[i]) for i in ids]
+        assert tokenized.bytes_N.sum() == len(text.encode())
         assert ids.tolist() == [*tokenizer.encode(text), tokenizer.vocabulary.eos]
         assert ids[:-1].max(initial=0) < tokenizer.vocabulary.num_symbols
 
@@ -53,11 +55,11 @@ def test_ids_are_laid_out_as_in_the_vocabulary(settings):
     assert v.num_symbols == settings.get("vocab_size", 256)
     assert v.size == v.num_symbols + 4 + 5
     assert len(tokenizer.token_bytes) == v.size
-    assert (tokenizer.bytes_per_token[: v.num_symbols] >= 1).all()
-    assert (tokenizer.bytes_per_token[v.num_symbols :] == 0).all()
-    ids = tokenizer.encode_documents(["x"])[0].tolist()
+    assert (tokenizer.fixed_bytes_V[: v.num_symbols] >= 1).all()
+    assert (tokenizer.fixed_bytes_V[v.num_symbols :] == 0).all()
+    ids = tokenizer.encode_documents(["x"])[0].tokens_N.tolist()
     assert ids == [v.bos, *tokenizer.encode("x"), v.eos]
-    assert make(**settings, post_processing=[]).encode_documents(["x"])[0].tolist() == ids[1:-1]
+    assert make(**settings, post_processing=[]).encode_documents(["x"])[0].tokens_N.tolist() == ids[1:-1]
 
 
 def test_the_saved_bpe_names_the_special_tokens_at_their_ids(tmp_path):
@@ -94,12 +96,18 @@ def test_merges_never_cross_what_pre_tokenization_cuts():
     assert sorted(learned) == [b" ab", b"ab"]
 
 
-def test_normalization_applies_in_order_and_bytes_are_those_of_the_normalized_text():
+def test_normalization_applies_in_order_and_bytes_are_those_of_the_text_before_it():
+    text = "Ⅳ É e\u0301 ABC"
     for kind in ("bytes", "bpe"):
-        tokenizer = make(kind=kind, vocab_size=280, normalization=["nfkc", "lowercase"])
-        ids = tokenizer.encode_documents(["Ⅳ É e\u0301 ABC"])[0]
-        assert tokenizer.decode(ids) == "iv é é abc"
-        assert tokenizer.bytes_per_token[ids].sum() == len("iv é é abc".encode())
+        settings = {"kind": kind, "vocab_size": 280, "normalization": ["nfkc", "lowercase"]}
+        tokenizer = make(**settings, post_processing=["bos", "eos"])
+        lost, kept = tokenizer.encode_documents([text, "abc"])
+        v = tokenizer.vocabulary
+        assert lost.tokens_N.tolist() == [v.bos, *tokenizer.encode(text), v.eos]
+        assert tokenizer.decode(lost.tokens_N) == "iv é é abc"
+        assert lost.bytes_N.sum() == len(text.encode()) == 14
+        assert lost.bytes_N[[0, -1]].tolist() == [0, 0]
+        assert (lost.lossless, kept.lossless) == (False, True)
 
 
 def test_bytes_that_are_no_text_decode_to_replacement_characters():

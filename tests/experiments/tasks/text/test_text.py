@@ -177,13 +177,13 @@ def test_a_part_of_the_text_is_passages_from_all_over_it_the_same_for_every_seed
         assert count == min(limit, 5000) // LENGTH
         orders = [rows(task, "train", seed, 0, count) for seed in (0, 1)]
         assert orders[0] != orders[1]  # windows are cut and ordered by the seed
-        sets[limit] = bytes(t % 256 for t in task._tokens["train"].tolist())
+        sets[limit] = bytes(t % 256 for t in task._streams["train"].tokens_N.tolist())
         assert len(sets[limit]) == min(limit, 5000)
         assert rows(task, "test", 0, 0, 20) == rows(text, "test", 0, 0, 20)
     for less, more in ((100, 1500), (1500, 3000), (3000, 5000)):
         assert sets[more].startswith(sets[less])
     assert sets[5000] == sets[10_000]
-    whole = bytes(t % 256 for t in text._tokens["train"].tolist())
+    whole = bytes(t % 256 for t in text._streams["train"].tokens_N.tolist())
     assert sorted(sets[5000]) == sorted(whole)
     assert sets[5000] != whole  # not simply its beginning
 

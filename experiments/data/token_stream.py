@@ -1,0 +1,83 @@
+"""The tokens of a split in the order of its documents, and the text behind them.
+
+Shapes: N tokens of a split, P passages, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.data.counter_rng import permute
+from experiments.data.tokenizers.tokenizer import TextTokenizer
+from experiments.runtime.seeds import stream
+
+PASSAGE = 1024
+"""Tokens of the passages of a text: of those that ``passages`` picks, and of the clusters of a split that is
+one document."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TokenStream:
+    """Tokens and the text behind them, all of it or passages of it."""
+
+    tokens_N: NDArray[np.integer]
+    tokenizer: TextTokenizer
+    bytes_N: NDArray[np.uint32] | None
+    """Bytes of text behind each token; None where the tokenizer has fixed ones."""
+    text: NDArray[np.uint8] | None
+    """The text in UTF-8; None where the tokens spell it."""
+
+    def __len__(self) -> int:
+        return len(self.tokens_N)
+
+    def num_bytes(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes of text behind the tokens at some places."""
+        if self.bytes_N is not None:
+            return self.bytes_N[places].astype(np.int64)
+        assert self.tokenizer.fixed_bytes_V is not None
+        return self.tokenizer.fixed_bytes_V[self.tokens_N[places]].astype(np.int64)
+
+    def text_of(self, begin: int, end: int) -> bytes:
+        """Return the text behind the tokens ``begin`` to ``end`` (not included)."""
+        if self.text is not None:
+            return self.text[self._offset(begin) : self._offset(end)].tobytes()
+        return b"".join(map(self.tokenizer.token_bytes.__getitem__, self.tokens_N[begin:end].tolist()))
+
+    def _offset(self, place: int) -> int:
+        """Return the bytes of text before a token."""
+        assert self.bytes_N is not None
+        passage = place // PASSAGE
+        return int(self._passage_offset_P[passage] + self.bytes_N[passage * PASSAGE : place].sum())
+
+    @cached_property
+    def _passage_offset_P(self) -> NDArray[np.int64]:
+        """The bytes of text before each passage, and before the end."""
+        assert self.bytes_N is not None
+        begins = np.arange(0, len(self), PASSAGE)
+        return np.concatenate([[0], np.cumsum(np.add.reduceat(self.bytes_N, begins, dtype=np.int64))])
+
+    def passages(self, limit: int) -> TokenStream:
+        """Return ``limit`` tokens, or all if there are fewer: passages in a fixed random order.
+
+        The last one is cut.
+        """
+        count = -(-len(self) // PASSAGE)
+        order = permute(stream("passages"), np.arange(min(count, limit // PASSAGE + 2)), count)
+        spans, left = [], limit
+        for begin in (order * PASSAGE).tolist():
+            end = min(begin + PASSAGE, len(self), begin + left)
+            spans.append((begin, end))
+            left -= end - begin
+        text = b"".join(self.text_of(*span) for span in spans) if self.text is not None else None
+        return TokenStream(
+            tokens_N=np.concatenate([self.tokens_N[slice(*span)] for span in spans]),
+            tokenizer=self.tokenizer,
+            bytes_N=None
+            if self.bytes_N is None
+            else np.concatenate([self.bytes_N[slice(*s)] for s in spans]),
+            text=None if text is None else np.frombuffer(text, dtype=np.uint8),
+        )
