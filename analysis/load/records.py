@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-import yaml
-
 from experiments.config.structured import typed
 from experiments.runtime.errors import DataError
+from experiments.runtime.yaml_state import read_yaml
 
 T = TypeVar("T")
 
@@ -25,12 +24,7 @@ def read_records(folder: Path, cls: type[T]) -> dict[str, T]:
 
 def read_record(path: Path, cls: type[T]) -> T:
     """Return one record, checked. Raises DataError naming the file."""
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise DataError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(values, dict):
-        raise DataError(f"{path} is no record: write key: value")
+    values = read_yaml(path, "write key: value", DataError)
     try:
         return typed(cls, values, "")
     except ValueError as error:

@@ -11,14 +11,16 @@ import yaml
 
 from experiments.config.legacy import upgrade
 from experiments.runtime.errors import DataError
-from experiments.runtime.yaml_state import check_nesting
+from experiments.runtime.yaml_state import parse_yaml
+
+REMEDY = "delete it and run the study again"
 
 
 class UnreadableError(DataError):
     """A file of a run folder is damaged, or comes from another version of archbench."""
 
 
-DAMAGE = (yaml.YAMLError, ValueError, AttributeError, TypeError, KeyError, RecursionError, OSError)
+DAMAGE = (ValueError, AttributeError, TypeError, KeyError)
 """Errors that reading a damaged YAML file, or old names in it, can raise."""
 DECIDING = ("backbone", "objective", "task", "scale", "budget", "optimizer")
 """Sections of a configuration that decide a run's result."""
@@ -31,13 +33,16 @@ def flat_config(folder: Path, sections: tuple[str, ...] = DECIDING) -> dict[str,
     """
     path = folder / "config.yaml"
     try:
-        parts = _sections(path.read_text(encoding="utf-8"))
-        return {key: value for section in sections for key, value in _flat(parts.get(section, "")).items()}
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
+    except (OSError, ValueError) as error:
+        raise UnreadableError(f"{path} cannot be read ({error}): {REMEDY}") from error
+    try:
+        parts = _sections(text)
+        return {key: value for section in sections for key, value in _flat(parts.get(section, "")).items()}
     except DAMAGE as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UnreadableError(f"{path} is no YAML ({reason}): delete it and run the study again") from error
+        raise UnreadableError(f"{path} is no YAML ({_reason(text, error)}): {REMEDY}") from error
 
 
 def _sections(text: str) -> dict[str, str]:
@@ -47,21 +52,31 @@ def _sections(text: str) -> dict[str, str]:
     """
     starts = [match.start() for match in re.finditer(r"^\w+:", text, flags=re.MULTILINE)]
     if text[: starts[0] if starts else None].strip():  # something else stands first, such as flow style
-        check_nesting(text)
-        config = yaml.CSafeLoader(text).get_single_data()
+        config = parse_yaml(text)
         if not isinstance(config, dict):
             raise ValueError("it has no sections")
         return {key: yaml.safe_dump({key: value}) for key, value in config.items()}
     ends = [*starts[1:], len(text)]
     parts = [text[start:end] for start, end in zip(starts, ends, strict=True)]
-    return {part.partition(":")[0]: part for part in parts}
+    sections = {part.partition(":")[0]: part for part in parts}
+    if len(sections) < len(parts):
+        raise ValueError("a section is there twice")
+    return sections
+
+
+def _reason(text: str, error: Exception) -> str:
+    """Return why a configuration cannot be read, with its line in the whole text where YAML is at fault."""
+    try:
+        parse_yaml(text)
+    except ValueError as found:
+        return str(found)
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 @lru_cache(maxsize=4096)
 def _flat(section: str) -> dict[str, Any]:
     """Return one section as dotted keys; the caller must not change it."""
     flat: dict[str, Any] = {}
-    check_nesting(section)
 
     def collect(prefix: str, value: Any) -> None:
         if isinstance(value, dict):
@@ -70,5 +85,5 @@ def _flat(section: str) -> dict[str, Any]:
         else:
             flat[prefix[:-1]] = value
 
-    collect("", upgrade(yaml.CSafeLoader(section).get_single_data() or {}))
+    collect("", upgrade(parse_yaml(section) or {}))
     return flat

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from experiments.config.folder import CONF
 from experiments.runtime.errors import nearest
+from experiments.runtime.yaml_state import read_yaml
 
 MAIN = "laptop"
 """The track that is the main comparison."""
@@ -108,7 +107,7 @@ def read_track(name: str, config_dir: str = "") -> Track:
     rates_path = _find(roots, f"study/{rates}.yaml")
     if rates_path is None:
         raise ValueError(f"the track {name} has no conf/study/{rates}.yaml, the study of its tuning runs")
-    tree, own = _yaml(path), _yaml(rates_path)
+    tree, own = read_yaml(path), read_yaml(rates_path)
     params, trials = tree["hydra"]["sweeper"]["params"], own["hydra"]["sweeper"]["params"]
     group = next((key for key in params if key.startswith("track/")), "task")
     return Track(
@@ -134,18 +133,12 @@ def _workload(roots: Sequence[Path], group: str, name: str) -> Workload:
         return Workload(name=name)
     known = {each.name for each in fields(Workload)}
     title = [line for line in path.read_text().splitlines() if line.startswith("# ")][1].removeprefix("# ")
-    own = (_yaml(path).get("study") or {}).get("workload", {})
+    own = (read_yaml(path).get("study") or {}).get("workload", {})
     return Workload(name=name, title=title, **{key: own[key] for key in own if key in known})
 
 
 def _find(roots: Sequence[Path], name: str) -> Path | None:
     return next((root / name for root in roots if (root / name).exists()), None)
-
-
-def _yaml(path: Path) -> dict[str, Any]:
-    tree = OmegaConf.to_container(OmegaConf.load(path))
-    assert isinstance(tree, dict)
-    return {str(key): value for key, value in tree.items()}
 
 
 def _listed(value: Any) -> list[str]:

@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.config.folder import CONF
 from experiments.config.size_target import AXIS_UNITS
 from experiments.runtime.errors import ConfigError
+from experiments.runtime.yaml_state import read_yaml
 
 BESIDE = ("study", "task", "backbone")
 """Groups whose YAML files a study adjusts on purpose, in all of its runs."""
@@ -130,7 +131,7 @@ def check_chosen_groups(cfg: DictConfig, hydra: Any, words: Sequence[str]) -> No
             continue
         lost = [
             (key, value, found)
-            for key, value in _leaves(OmegaConf.to_container(OmegaConf.load(path)), package)
+            for key, value in _leaves(read_yaml(path), package)
             if not any(key == word or key.startswith(f"{word}.") for word in single)
             and (found := _raw(cfg, key)) != value
             and _shown(cfg, key, found) != value

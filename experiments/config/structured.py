@@ -171,12 +171,15 @@ def _check_kinds(cls: type[Any], values: dict[str, Any], prefix: str) -> None:
 
 
 def _check_elements(options: Sequence[Any], value: list[Any], key: str) -> None:
-    """Refuse a container in a list whose elements are numbers, text, true or false."""
-    lists = [each for each in options if typing.get_origin(each) is list]
-    plain = lists and all(set(typing.get_args(each)) <= {int, float, str, bool} for each in lists)
-    for element in value if plain else ():
-        if isinstance(element, list | dict):
+    """Check the elements of a list: no container among numbers, text, true or false; the kinds of a class."""
+    kinds = [kind for each in options if typing.get_origin(each) is list for kind in typing.get_args(each)]
+    plain = kinds and set(kinds) <= {int, float, str, bool}
+    for place, element in enumerate(value):
+        if plain and isinstance(element, list | dict):
             raise ConfigError(f"{key}={value}: {element} must be a single value, not a list or a mapping")
+        for kind in filter(dataclasses.is_dataclass, kinds):
+            if isinstance(element, dict):
+                _check_kinds(kind, element, f"{key}[{place}].")  # type: ignore[arg-type]
 
 
 @functools.cache

@@ -27,6 +27,7 @@ from experiments.objectives.objective import Objective
 from experiments.run.model_files import ModelSpec, fingerprint, is_run_folder, read_model_spec
 from experiments.run.tuned_rates import apply_tuned_rate
 from experiments.runtime.errors import ConfigError, nearest_folder
+from experiments.runtime.yaml_state import read_yaml
 from experiments.tasks.task import Task
 
 KEY_LENGTH = 64
@@ -269,7 +270,7 @@ def _sized(group: str) -> list[tuple[str, str]]:
     """The YAMLs of a group that leave their size open, each with the path of its class."""
     found = []
     for path in sorted((CONF / group).glob("*.yaml")):
-        yaml = OmegaConf.load(path)
+        yaml = OmegaConf.create(read_yaml(path))
         target = OmegaConf.select(yaml, f"{group}._target_") or OmegaConf.select(yaml, "_target_")
         if target and OmegaConf.select(yaml, "d_model") is None:
             found.append((path.stem, str(target)))

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.core.hydra_config import HydraConfig
 
 from experiments.config.structured import typed
 from experiments.runtime.errors import ConfigError
+from experiments.runtime.yaml_state import read_yaml
 
 Key = tuple[str, str, str, float | None, str]
 """Task, scale, axis, target and backbone of an arm."""
@@ -49,6 +49,10 @@ class TunedArm:
     undecided: list[float] = field(default_factory=list)
     """Neighbouring rates that may be as good."""
 
+    def __post_init__(self) -> None:
+        if self.learning_rate <= 0:
+            raise ValueError(f"{_words(self.key)}: learning_rate={self.learning_rate} must be positive")
+
     @property
     def key(self) -> Key:
         return self.task, self.scale, self.axis, self.target, self.backbone
@@ -64,6 +68,13 @@ class TunedRates:
     """The seeds it trained with."""
     arms: list[TunedArm]
     """The chosen learning rates."""
+
+    def __post_init__(self) -> None:
+        if not self.seeds or min(self.seeds) < 0:
+            raise ValueError(f"seeds={self.seeds} must be those that the rates were chosen with")
+        keys = [arm.key for arm in self.arms]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise ValueError(f"arms has two entries for {_words(twice[0])}: leave one")
 
 
 def apply_tuned_rate(tree: dict[str, Any], *, optional: bool = False) -> None:
@@ -110,17 +121,12 @@ def apply_tuned_rate(tree: dict[str, Any], *, optional: bool = False) -> None:
 
 def read_rates(path: Path) -> TunedRates:
     """A rates.yaml. Raises ConfigError where it is missing or something else."""
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         raise ConfigError(
             f"study.tuned={path} is not there: python -m experiments.train study=tune, then "
             "python -m analysis.rates study=tune, writes it; of a track, archbench track does"
-        ) from None
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"study.tuned={path}: cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"study.tuned={path} is no file of analysis.rates")
+        )
+    values = read_yaml(path, f"study.tuned={path} must be a file of analysis.rates")
     return typed(TunedRates, values, f"study.tuned={path}")
 
 

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 
 from experiments.runtime.atomic_io import plain
 from experiments.runtime.secrets import redact
+from experiments.runtime.yaml_state import parse_yaml
 
 FILES = ("config.yaml", "provenance.json", "metrics.jsonl", "result.json")
 """The small files of a run folder: all that analysis reads of a run without experts."""
@@ -31,7 +32,7 @@ def safe_texts(folder: Path) -> dict[str, str]:
         if path.suffix == ".json":
             text = json.dumps(plain(redact(json.loads(text))), indent=1, allow_nan=False) + "\n"
         elif path.suffix == ".yaml":
-            text = OmegaConf.to_yaml(OmegaConf.create(redact(OmegaConf.to_container(OmegaConf.create(text)))))
+            text = OmegaConf.to_yaml(OmegaConf.create(redact(parse_yaml(text))))
         found[name] = text
     return found
 

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 from numpy.typing import NDArray
 
+from analysis.load.run_config import flat_config
 from analysis.load.study import load_study
-from experiments.config.legacy import upgrade
 from experiments.runtime.errors import DataError
 from experiments.runtime.json_state import read_json
 from experiments.tracking.run_files import ResultRecord
@@ -44,13 +43,13 @@ def rate_table(runs: Path, study: str) -> pd.DataFrame:
     frame, rows = load_study(runs, study), []
     for run in frame[frame["status"].isin(ENDED)].to_dict("records"):
         folder = Path(str(run["path"]))
-        config = yaml.safe_load((folder / "config.yaml").read_text())
+        config = flat_config(folder, ("scale", "optimizer"))
         rows.append(
             {
                 **{key: run[key] for key in ("task", "scale", "backbone", "seed", "status")},
-                "axis": upgrade({"scale": config.get("scale") or {}})["scale"].get("axis", "none"),
-                "target": _number((config.get("scale") or {}).get("target")),
-                "learning_rate": float(config["optimizer"]["learning_rate"]),
+                "axis": config.get("scale.axis", "none"),
+                "target": _number(config.get("scale.target")),
+                "learning_rate": _number(config.get("optimizer.learning_rate")),
                 "metric": run["metric"],
                 "direction": run["direction"],
                 "validation": float(run["validation"]) if run["status"] == "complete" else math.nan,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
@@ -41,3 +42,42 @@ def test_every_documented_key_of_a_study_is_set_without_a_plus() -> None:
     for key in STUDY_KEYS:
         assert read_tree(commands.compose(f"study.{key}=x"))["study"] == {"name": "single", key: "x"}
     assert read_tree(commands.compose())["study"] == {"name": "single"}, "what is not asked for is left out"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("study:\n\tname: mine\n", "line 3, column 1: .*not by tabs"),
+        ("seed: 1\nseed: 2\n", "line 3, column 1: the key 'seed' is there twice"),
+        ("seed: " + "[" * 100_000, "nested too deeply"),
+        ("seed: &a [*a]\n", "line 2, column 7: an alias stands inside"),
+    ],
+)
+def test_a_study_file_that_cannot_be_read_is_one_line(
+    content: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "mine.yaml").write_text("# @package _global_\n" + content)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    monkeypatch.setattr(sys, "argv", ["train", "study=mine", "--config-dir", str(tmp_path)])
+    GlobalHydra.instance().clear()
+    with pytest.raises(SystemExit) as stopped:
+        start(lambda cfg: None)
+    said = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert said.count("\n") == 1
+    assert re.search(rf"study/mine\.yaml: cannot be read \({message}", said), said
+
+
+def test_a_byte_order_mark_hides_no_package_of_a_study_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "study").mkdir()
+    content = "# @package _global_\nstudy: {name: mine}\nseed: 7\n"
+    (tmp_path / "study" / "mine.yaml").write_bytes(b"\xef\xbb\xbf" + content.encode())
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    monkeypatch.setattr(sys, "argv", ["train", "study=mine", "--config-dir", str(tmp_path)])
+    GlobalHydra.instance().clear()
+    seeds: list[int] = []
+    start(lambda cfg: seeds.append(cfg.seed))
+    assert seeds == [7]

@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from analysis import rates
 from experiments.config.folder import CONF
+from experiments.run.tuned_rates import read_rates
 from experiments.runtime.errors import ConfigError
 from tests.experiments import commands
 
@@ -61,6 +62,9 @@ def test_the_rate_is_part_of_the_name_and_the_file_is_not(tmp_path: Path) -> Non
         ([], {"rate": 1}, "has no such key"),
         (["study.tuned=nowhere.yaml"], {}, "study.tuned=nowhere.yaml is not there: python -m experiments"),
         (["study.tuned=README.md"], {}, "study.tuned=README.md"),
+        ([], {"learning_rate": -0.1}, "backbone=decoder: learning_rate=-0.1 must be positive"),
+        ([], {"validation": float("nan")}, "validation=nan must be a finite number"),
+        ([], {"bracketed": 3}, "bracketed=3 must be true or false"),
     ],
 )
 def test_what_cannot_be_confirmed_is_refused(
@@ -68,6 +72,29 @@ def test_what_cannot_be_confirmed_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         confirm(tmp_path, *words, **changes)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"seeds": [0.7]}, r"rates\.yaml.*seeds"),
+        ({"seeds": [None]}, r"rates\.yaml.*seeds"),
+        ({"seeds": ["a"]}, r"rates\.yaml.*seeds"),
+        ({"seeds": [[1]]}, r"rates\.yaml.*seeds"),
+        ({"seeds": []}, r"rates\.yaml: seeds=\[\] must be those"),
+        ({"arms": [ARM, {**ARM, "learning_rate": 0.1}]}, r"rates\.yaml: arms has two entries for task=text"),
+        ("study: tune\nseeds: [100]\nseeds: [1]\narms: []\n", r"rates\.yaml.*line 3.*'seeds' is there twice"),
+        ("study: tune\n\tseeds: [100]\n", r"rates\.yaml.*line 2.*not by tabs"),
+    ],
+)
+def test_a_file_of_rates_that_is_ambiguous_is_refused(
+    content: dict[str, Any] | str, message: str, tmp_path: Path
+) -> None:
+    if isinstance(content, dict):
+        content = yaml.safe_dump({"study": "tune", "seeds": [100], "arms": [ARM], **content})
+    (path := tmp_path / "rates.yaml").write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        read_rates(path)
 
 
 @pytest.mark.full
