@@ -39,6 +39,8 @@ class Note:
     """True if the prompt was cut from its left, because the model is not made for so many tokens."""
     variance: float = 0.0
     """Of the nats, through the masks that were drawn."""
+    lossy: bool = False
+    """True if the likelihood is of a whole text that the tokenizer does not give back."""
 
 
 class HarnessModel(LM):
@@ -101,8 +103,11 @@ class HarnessModel(LM):
         for number, score in zip(owners, self._score(answers), strict=True):
             nats[number] += score.nats
             variance[number] += score.variance
+        tokenizer = self._saved.tokenizer
         for number, request in enumerate(requests):
-            self.notes["loglikelihood_rolling", *request.args] = Note(variance=variance[number])
+            (text,) = request.args
+            lossy = tokenizer.decode(tokenizer.encode(text)) != text
+            self.notes["loglikelihood_rolling", text] = Note(variance=variance[number], lossy=lossy)
         return [-x for x in nats]
 
     def generate_until(self, requests: list[Instance]) -> list[str]:

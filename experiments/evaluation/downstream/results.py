@@ -62,6 +62,9 @@ class Row:
     task_version: str
     harness: str
     """The version of the lm-evaluation-harness."""
+    lossy: int
+    """Whole texts that the tokenizer does not give back, of ``requests``: their bits per byte are not
+    comparable with those of other tokenizers."""
     prompts: str
     """Hash of all that the model was given: prompts, continuations, settings of writing."""
     model: str
@@ -116,6 +119,7 @@ def task_rows(
                     seed=seed,
                     task_version=str(results["versions"].get(name)),
                     harness=metadata.version("lm_eval"),
+                    lossy=sum(note.lossy for note in kept),
                     prompts=_prompts(examples),
                     model=saved.description,
                 )
@@ -226,6 +230,12 @@ def below(rows: Sequence[Row]) -> list[str]:
         for row in rows
     )
     lines = [*hows, "±: standard error over examples, not over seeds; cut: prompts cut from the left"]
+    lossy = {row.task: f"{row.lossy} of {row.requests} texts of {row.task}" for row in rows if row.lossy}
+    if lossy:
+        lines.append(
+            f"the tokenizer does not give back {', '.join(lossy.values())}: bits per byte are not comparable "
+            "with those of other tokenizers"
+        )
     return [*lines, f"lm-evaluation-harness {rows[0].harness}, seed {rows[0].seed}"]
 
 

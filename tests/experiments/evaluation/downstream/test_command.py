@@ -18,7 +18,7 @@ from experiments.data.tokenizers.tokenizer import ByteTokenizer, TokenizerConfig
 from experiments.evaluation.downstream.__main__ import DownstreamConfig, check_installed, downstream, evaluate
 from experiments.evaluation.downstream.answer_likelihood import AnswerScore, AnswerScorer, ScoringRequest
 from experiments.evaluation.downstream.lm_eval_model import HarnessModel
-from experiments.evaluation.downstream.results import Row
+from experiments.evaluation.downstream.results import Row, below
 from experiments.generate import generate
 from experiments.objectives.language_modelling.span_corruption import SpanCorruption, SpanCorruptionConfig
 from experiments.run.load_model import LoadedModel, Prompts, UnmaskingOverrides, load_model
@@ -182,6 +182,19 @@ def test_whole_texts_cost_what_evaluation_says(runs: dict[str, Path], tasks: Pat
     expected = commands.result(runs["masked_diffusion"])["metrics"][0]  # 8 draws for each window
     draws = math.sqrt(8) * (row.nats_error or 0) * math.sqrt(1 + 64 / 8) / (8 * 64 * math.log(2))
     assert abs(row.value - expected["value"]) < 4 * draws
+
+
+def test_whole_texts_that_the_tokenizer_loses_are_said(runs: dict[str, Path], tasks: Path) -> None:
+    saved = load_model(runs["decoder"], torch_device("cpu"))
+    (plain,) = evaluate(saved, settings(runs["decoder"], tasks, "bits"))
+    assert plain.lossy == 0
+    lowercase = ByteTokenizer(TokenizerConfig(normalization=["lowercase"]), 28)
+    changed = dataclasses.replace(saved, task=Prompts(lowercase))
+    model = harness(changed)
+    texts = [asked("loglikelihood_rolling", text) for text in ("Abc", "abc")]
+    model.loglikelihood_rolling(texts)
+    assert [model.notes["loglikelihood_rolling", text].lossy for text in ("Abc", "abc")] == [True, False]
+    assert any("does not give back 2 of" in line for line in below([dataclasses.replace(plain, lossy=2)]))
 
 
 def test_a_long_text_is_scored_in_windows_every_token_once(runs: dict[str, Path]) -> None:
