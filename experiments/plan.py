@@ -148,6 +148,7 @@ def _note(cfg: DictConfig) -> None:
         seed=settings.seed,
         folder=settings.folder,
         tokens=settings.budget.tokens,
+        size=settings.scale.target or 1,
     )
     _watched.setdefault(settings.study, []).append(planned)
 

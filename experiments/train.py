@@ -19,10 +19,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from experiments.config.hydra_app import start
+from experiments.config.hydra_app import Parallel, start
 from experiments.config.sections import read_sections
 from experiments.run.refusal import AskedCell, refuse_uncomposed
 from experiments.run.study_summary import summary
+from experiments.run.sweep_schedule import RunCost, arrange
 from experiments.runtime.errors import ConfigError, RunError
 from experiments.runtime.imports import uncollected
 from experiments.runtime.preemption import stops_at_once
@@ -68,6 +69,17 @@ def _read(cfg: DictConfig) -> Settings:
     return read_settings(sections)
 
 
+def cost(cfg: DictConfig) -> RunCost:
+    """Return what the run of a configuration takes."""
+    try:
+        settings = _read(cfg)
+        from experiments.run.estimate.run_cost import estimate_cost
+
+        return estimate_cost(settings)
+    except Exception:  # the run itself meets it too, and records it
+        return RunCost()
+
+
 def _stored(settings: Settings) -> bool:
     """Return True, and say so, if a frame of results holds the run (``study.stored``)."""
     from experiments.run.stored_rows import stored_status
@@ -98,4 +110,4 @@ def end(sweep: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    start(train, refused=refuse_uncomposed, ended=end)
+    start(train, refused=refuse_uncomposed, ended=end, parallel=Parallel(cost=cost, arrange=arrange))

@@ -16,7 +16,9 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hydra import version
 from hydra._internal.utils import _run_hydra, get_args_parser
@@ -44,6 +46,18 @@ from experiments.runtime.secrets import redact
 from experiments.runtime.streams import guard_streams
 
 Function = Callable[[DictConfig], object]
+SEED = re.compile(r"seed=\d+")
+"""The override that no other part of a configuration depends on: cells that differ in it compose alike."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallel:
+    """Decides how the cells of a sweep in parallel processes share the machine."""
+
+    cost: Callable[[DictConfig], Any]
+    """What a cell takes, by its configuration, which is also that of ``HydraConfig`` meanwhile."""
+    arrange: Callable[[dict[str, Any], list[Any]], list[int]]
+    """Completes the options of joblib by the costs of cells, and returns the order in which they begin."""
 
 
 def start(
@@ -52,6 +66,7 @@ def start(
     *,
     refused: Callable[[DictConfig, Sequence[str], str], object] | None = None,
     ended: Callable[[DictConfig], object] | None = None,
+    parallel: Parallel | None = None,
 ) -> None:
     """Runs ``function`` on the composed configuration, once or for each cell of a sweep.
 
@@ -64,12 +79,13 @@ def start(
         refused: called for each cell of a sweep that cannot be composed, while others can: with the
             configuration of the sweep, the words of the cell, and the reason. The others are run.
         ended: called with the configuration of a sweep after its last cell.
+        parallel: decides how the cells of a sweep in parallel processes share the machine.
     """
     guard_streams()
     end_with_parent()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions reach us instead of Hydra's printer
     one_job = functools.partial(_run_job, function)
-    sweep = _Sweep(config_name, refused)
+    sweep = _Sweep(config_name, refused, parallel)
     try:
         try:
             refuse_unreadable(sys.argv[1:])
@@ -117,9 +133,12 @@ class _Sweep:
     """Composes the cells of a sweep before any is run, and leaves out those that cannot be."""
 
     def __init__(
-        self, config_name: str, handler: Callable[[DictConfig, Sequence[str], str], object] | None
+        self,
+        config_name: str,
+        handler: Callable[[DictConfig, Sequence[str], str], object] | None,
+        parallel: Parallel | None,
     ) -> None:
-        self.config_name, self.handler = config_name, handler
+        self.config_name, self.handler, self.parallel = config_name, handler, parallel
         self.config: DictConfig | None = None
         """Configuration of the sweep, once it has begun."""
         self.refused = False
@@ -156,16 +175,13 @@ class _Sweep:
         joblib = getattr(sweeper, "launcher", None) and getattr(sweeper.launcher, "joblib", None)  # type: ignore
         if joblib is not None:  # its options for the processes of a parallel sweep
             joblib |= {"initializer": end_with, "initargs": (os.getpid(),)}
-        composed = HandedOn(sweeper)
-        wrong: dict[int, Exception] = {}
-        for place, words in enumerate(batch):
-            try:
-                cfg = loader.load_sweep_config(master_config=sweeper.config, sweep_overrides=list(words))
-                composed.keep(words, cfg)
-                with open_dict(cfg):
-                    check_words(cfg, cfg.pop("hydra"), list(words))
-            except (HydraException, OmegaConfBaseException, ConfigError) as error:
-                wrong[place] = error
+        cells = [tuple(word for word in words if not SEED.fullmatch(word)) for words in batch]
+        checked = self._compose(sweeper, dict(zip(cells, batch, strict=True)), priced=joblib is not None)
+        wrong = {
+            place: mistake
+            for place, cell in enumerate(cells)
+            if isinstance(mistake := checked[cell], Exception)
+        }
         if wrong and (len(wrong) == len(batch) or not isinstance(batch, list)):
             # The command is wrong, not a cell; or a search chose the cell, and waits for its score.
             first = next(iter(wrong.values()))
@@ -177,8 +193,33 @@ class _Sweep:
             sys.stderr.write(redact(f"error: {' '.join(batch[place])}: {reason}\n"))
             if self.handler is not None:
                 self.handler(sweeper.config, batch[place], reason)
-        if wrong and isinstance(batch, list):
-            batch[:] = [words for place, words in enumerate(batch) if place not in wrong]
+        order = [place for place in range(len(batch)) if place not in wrong]
+        if self.parallel is not None and joblib is not None:
+            begun = self.parallel.arrange(joblib, [checked[cells[place]] for place in order])
+            order = [order[run] for run in begun]
+        if isinstance(batch, list):  # a search tells its cells apart by their order
+            batch[:] = [batch[place] for place in order]
+
+    def _compose(
+        self, sweeper: Sweeper, cells: dict[tuple[str, ...], Sequence[str]], *, priced: bool
+    ) -> dict[tuple[str, ...], Any]:
+        """Return the cost of each cell, None where it is not ``priced``, or the mistake in its words."""
+        assert sweeper.hydra_context is not None
+        assert sweeper.config is not None
+        checked: dict[tuple[str, ...], Any] = {}
+        handed_on = HandedOn(sweeper)
+        for cell, words in cells.items():
+            try:
+                cfg = sweeper.hydra_context.config_loader.load_sweep_config(sweeper.config, list(words))
+                handed_on.keep(words, cfg)
+                HydraConfig.instance().set_config(cfg)
+                with open_dict(cfg):
+                    check_words(cfg, cfg.pop("hydra"), list(words))
+                checked[cell] = self.parallel.cost(cfg) if self.parallel is not None and priced else None
+            except (HydraException, OmegaConfBaseException, ConfigError) as error:
+                checked[cell] = error
+        HydraConfig.instance().set_config(sweeper.config)
+        return checked
 
 
 def _value_of(job: JobReturn) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
@@ -36,6 +37,7 @@ from experiments.runtime.errors import (
     Preempted,
 )
 from experiments.runtime.failures import to_run_error
+from experiments.runtime.machine import usable_threads
 from experiments.runtime.memory import is_out_of_memory, peak_memory, reset_peak_memory
 from experiments.runtime.preemption import Interruptions, stops_at_once
 from experiments.runtime.restarts import check_progress
@@ -118,7 +120,7 @@ def _execute(
     settings: Settings, folder: RunFolder, console: Console, dims: ParallelDims, lock: RunLock
 ) -> None:
     """Do the part of ``execute`` that needs the lock."""
-    configure_process(threads=settings.device.threads, kernels=settings.device.kernels)
+    configure_process(threads=_threads(settings, folder), kernels=settings.device.kernels)
     planned = collectives.rank_zero_first(lambda: plan(settings))
     check_run(settings, planned.matched.config, planned.cost, planned.sizes.vocab_size)
     record = {**run_identity(settings), **planned.cost, "fingerprint": planned.task.fingerprint}
@@ -184,6 +186,20 @@ def _execute(
             lock=lock,
         )
         _train(trainer, planned.extra_evaluations, record, folder, tracker, console)
+
+
+def _threads(settings: Settings, folder: RunFolder) -> int | None:
+    """Return the CPU threads of a run: those set, else those it began with; None leaves PyTorch's choice.
+
+    The number may change the last digits of a result. So a run that is resumed keeps its own, where it may
+    have as many.
+    """
+    if settings.device.threads is not None or collectives.world_size() > 1:  # torchrun shares the cores
+        return settings.device.threads
+    begun = folder.provenance().get("device", {}).get("threads")
+    if begun is None and "OMP_NUM_THREADS" not in os.environ:
+        return None
+    return min(begun or usable_threads(), usable_threads())
 
 
 def _engine(settings: Settings, dims: ParallelDims) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import rich.console
 import rich.live
 import rich.table
 
+from experiments.run.sweep_schedule import makespan
 from experiments.runtime import run_lock as lock
 from experiments.runtime.console import clock, count
 from experiments.runtime.errors import RunError
@@ -53,6 +54,8 @@ class Planned:
     folder: Path
     tokens: int
     """Tokens of training."""
+    size: int = 1
+    """``scale.target``. Within a study, training takes about as long as tokens times size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,29 +126,29 @@ def amount(row: dict[str, Any], key: str) -> float:
 
 
 def seconds_left(looks: list[Look]) -> float | None:
-    """Until the study has ended, with as many runs at a time as now. None where nothing tells.
+    """Return the seconds until a study has ended, with as many runs at a time as now; None if nothing tells.
 
-    A run that has not begun is taken to last as long as the median of those of its backbone, else of all.
+    A run that has not begun takes as long for its tokens and size as the median of its run configuration,
+    else of its backbone, else of all. The longest begin first, as in a sweep.
     """
-    lasted = {
-        each.planned.backbone: [
-            other.seconds / other.fraction_done
-            for other in looks
-            if other.planned.backbone == each.planned.backbone and other.tokens
-        ]
-        for each in looks
-    }
-    everything = [seconds for known in lasted.values() for seconds in known]
-    at_once = sum(each.status == "running" for each in looks)
-    if not everything or not at_once:
-        return None
-    left = 0.0
+    pace: dict[str, list[float]] = defaultdict(list)
     for each in looks:
-        if each.status in OPEN:
-            own = each.seconds_left
-            known = lasted[each.planned.backbone] or everything
-            left += statistics.median(known) * (1 - each.fraction_done) if own is None else own
-    return left / at_once
+        if each.tokens:
+            work = each.planned.tokens * each.planned.size * each.fraction_done
+            for group in (each.planned.cell, each.planned.backbone, ""):
+                pace[group].append(each.seconds / work)
+    running = [each for each in looks if each.status == "running"]
+    if not pace or not running:
+        return None
+
+    def left(each: Look) -> float:
+        if each.seconds_left is not None:
+            return each.seconds_left
+        alike = pace.get(each.planned.cell) or pace.get(each.planned.backbone) or pace[""]
+        return statistics.median(alike) * each.planned.tokens * each.planned.size
+
+    waiting = [left(each) for each in looks if each.status in OPEN and each.status != "running"]
+    return makespan(sorted(waiting, reverse=True), len(running), [left(each) for each in running])
 
 
 def screen(study: str, looks: list[Look]) -> rich.console.Group:

@@ -1,5 +1,6 @@
 """The live view of a study: what it says of real runs and of folders in every state."""
 
+import dataclasses
 import io
 import json
 import os
@@ -77,16 +78,17 @@ def test_a_lock_whose_holder_is_gone_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_time_left_goes_by_backbone_and_by_how_many_run(tmp_path: Path) -> None:
-    def at(backbone: str, status: str, tokens: float = 0.0, seconds: float = 0.0) -> Look:
-        return Look(planned=planned(tmp_path, backbone), status=status, tokens=tokens, seconds=seconds)
+    def at(backbone: str, status: str, tokens: float = 0.0, seconds: float = 0.0, size: int = 1) -> Look:
+        run = dataclasses.replace(planned(tmp_path, backbone), size=size)
+        return Look(planned=run, status=status, tokens=tokens, seconds=seconds)
 
     done, slow = at("decoder", "complete", 1000, 10), at("mamba", "running", 250, 10)
     assert seconds_left([done, slow]) == 30
     assert seconds_left([done, slow, at("decoder", "missing")]) == 40
-    assert (
-        seconds_left([done, slow, at("mamba", "missing"), at("mamba", "running", 500, 20)])
-        == (30 + 40 + 20) / 2
-    )
+    # 40 seconds after the 20 of the run that ends first
+    assert seconds_left([done, slow, at("mamba", "missing"), at("mamba", "running", 500, 20)]) == 60
+    waiting = [at("decoder", "missing"), at("decoder", "missing"), at("decoder", "missing", size=4)]
+    assert seconds_left([done, *waiting, slow, slow]) == 30 + 40  # the longest first, the others beside it
     assert seconds_left([done, at("decoder", "missing")]) is None  # nothing runs
     assert seconds_left([at("decoder", "running")]) is None  # nothing tells
 
