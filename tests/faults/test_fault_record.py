@@ -89,7 +89,8 @@ def test_f35_numbers_and_late_imports_count_and_packages_are_named(
     (tmp_path / "f35_rates.py").write_text("RATE = 2\n")
     (tmp_path / "f35_late.py").write_text("import yaml\n")
     (tmp_path / "f35_model.py").write_text(
-        "from f35_rates import RATE\ndef run():\n    import f35_late\n    return f35_late, RATE\n"
+        "from architectures.backbone import Backbone\nfrom f35_rates import RATE\n"
+        "def run():\n    import f35_late\n    return f35_late, RATE\n"
     )
 
     def now() -> str:
