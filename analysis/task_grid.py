@@ -3,8 +3,8 @@
     python -m analysis.task_grid study=STUDY [runs=runs] [out=FOLDER]
 
 A cell holds the mean score on test over seeds, and how many seeds solved the task: reached
-``study.solved``, 0.95 where a study says nothing. Beside them stands the best line that needs no learning
-(a guess, a majority, a shallow solver); a mean that does not exceed it is in brackets. Writes
+``study.solved``, 0.95 where a study says nothing. Beside them is the best reference line
+(a guess, a majority, a shallow baseline); a mean that does not exceed it is in brackets. Writes
 ``task_grid.csv``, with the 95% Wilson interval of each rate, ``task_grid.md`` and the runs themselves,
 ``task_grid.parquet``.
 """
@@ -53,7 +53,7 @@ class GridConfig:
 def task_grid(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row for each scale, task and arm: mean ``score``, the columns of ``solve_rates``, ``shallow``.
 
-    ``shallow`` names the best line that needs no learning, with its ``shallow_score``. A run that diverged
+    ``shallow`` names the best reference line, with its ``shallow_score``. A run that diverged
     counts as a score of 0. Tasks are left out that are not scored by an accuracy, and those whose runs saw
     different data.
     """
@@ -86,7 +86,7 @@ def grid_text(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         shallow = "-" if pd.isna(first["shallow"]) else f"{first['shallow_score']:.3f} {first['shallow']}"
         body.append([str(task), shallow, *(cells.get(arm, "-") for arm in arms)])
     counts = [f"{whole.loc[arm, 'sum']} of {whole.loc[arm, 'size']}" for arm in arms]
-    return ["task", "best without learning", *arms], [*body, ["solved by every seed", "", *counts]]
+    return ["task", "best reference", *arms], [*body, ["solved by every seed", "", *counts]]
 
 
 def _cell(row: pd.Series) -> str:
@@ -109,7 +109,7 @@ def note(table: pd.DataFrame) -> str:
     levels = " or ".join(f"{level:g}" for level in sorted(table["threshold"].unique()))
     return (
         f"Mean score on the test split, then how many of the seeds reached {levels}. In brackets: not above "
-        "the best line that needs no learning."
+        "the best reference line."
     )
 
 

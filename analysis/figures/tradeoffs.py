@@ -8,7 +8,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from analysis.figures.style import MOST_PANELS, REFERENCE_COLOUR, log_axis, make_panels, styles
-from analysis.stats.arms import TASK_SCALE, arm_table
+from analysis.stats.arms import TASK_SCALE, arm_table, ranked
 
 MEMORY = "training_peak_memory_bytes"
 COSTS = {
@@ -59,8 +59,8 @@ def pareto_fronts(frame: pd.DataFrame, speed: pd.DataFrame | None = None) -> go.
     dominated ones are open. ``speed`` holds rows of ``experiments.benchmark``; without any there is no speed
     of decoding.
     """
-    arms = arm_table(frame).query("kind == 'arm' and seeds > 0")
-    arms = with_costs(arms[arms["learned"].ne(False)], speed)
+    arms = arm_table(frame)
+    arms = with_costs(arms[ranked(arms)], speed)
     groups = list(arms.groupby([*TASK_SCALE, "likelihood"], dropna=False, sort=True))
     costs = measured_costs(frame)
     wanted = [(key, rows, cost) for key, rows in groups for cost in costs if rows[cost].notna().sum() > 1]

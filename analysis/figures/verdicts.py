@@ -19,6 +19,8 @@ from analysis.figures.style import MOST_PANELS, PALETTE, places
 from analysis.stats.arms import TASK_SCALE, likelihood_group
 from analysis.stats.verdicts.verdict_test import UNDECIDED
 from analysis.stats.versus_baseline import with_differences
+from analysis.tables.columns import verdict_text
+from experiments.runtime.console import plural
 
 WIDTH = 8.5
 ROW = 0.25
@@ -157,10 +159,7 @@ def _draw_gains(axes: Any, rows: pd.DataFrame, colours: dict[str, int]) -> None:
         colour = PALETTE[colours[str(row["backbone"])]]
         if row["arm"] == row["baseline"]:
             axes.plot(0, number, marker="|", color=colour, markersize=11, markeredgewidth=4, zorder=3)
-            note = "baseline"
-        elif math.isnan(gains[index]):
-            note = "not compared"
-        else:
+        elif not math.isnan(gains[index]):
             bar = _error_bar(gains[index], lows[index], highs[index])
             axes.errorbar(
                 gains[index], number, xerr=bar, color=colour, linewidth=2, capsize=3, marker="o",
@@ -169,8 +168,8 @@ def _draw_gains(axes: Any, rows: pd.DataFrame, colours: dict[str, int]) -> None:
             )  # fmt: skip
             continue
         axes.annotate(
-            note, (0, number), xytext=(7 if right else -7, 0), textcoords="offset points", fontsize=7.5,
-            color=SOFT, ha="left" if right else "right", va="center", zorder=3,
+            verdict_text(row), (0, number), xytext=(7 if right else -7, 0), textcoords="offset points",
+            fontsize=7.5, color=SOFT, ha="left" if right else "right", va="center", zorder=3,
         )  # fmt: skip
 
 
@@ -195,7 +194,7 @@ def _score(row: pd.Series) -> str:
 def _caption(rows: pd.DataFrame) -> str:
     """Return what points, bars and numbers are."""
     low, high = int(rows["seeds"].min()), int(rows["seeds"].max())
-    seeds = f"{low} seed{'s' * (low > 1)}" if low == high else f"{low} to {high} seeds"
+    seeds = plural(low, "seed") if low == high else f"{low} to {high} seeds"
     return (
         f"Points: mean difference from the baseline over {seeds}; bars: 95% intervals, corrected for their "
         "number.\n"

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from analysis.load.run_config import UnreadableError, flat_config
+from experiments.runtime.console import plural
 
 TASK_SCALE = ["task", "scale"]
 SCORING = {
@@ -25,7 +26,7 @@ SHARED = ("task", "scale", "budget", "optimizer", "objective", "evaluation")
 """Sections of a configuration that are compared between studies; backbones are what a study varies."""
 CONDITIONS = {
     "git_code": "code", "device_processor": "processor", "device_threads": "threads",
-    "device_precision": "precision", "versions": "package versions",
+    "device_precision": "precision",
 }  # fmt: skip
 """Columns of the conditions under which runs were made."""
 MOST_VALUES = 4
@@ -48,7 +49,8 @@ def join_studies(frames: list[pd.DataFrame]) -> pd.DataFrame:
     again = joined.duplicated(["cell", "digest", "seed"])
     differ = _settings(frames) + _conditions(frames)
     if again.any():
-        differ.append(f"{int(again.sum())} runs are in several of the studies and count once")
+        words = "is in several of the studies and counts" if again.sum() == 1 else "are in several and count"
+        differ.append(f"{plural(again.sum(), 'run')} {words} once")
     return joined[~again].reset_index(drop=True).assign(studies_differ=json.dumps(differ))
 
 
@@ -111,7 +113,24 @@ def _conditions(frames: list[pd.DataFrame]) -> list[str]:
         if len({tuple(v) for v in values.values() if v}) > 1:
             long = any(len(text) > 24 for v in values.values() for text in v)
             found.append(f"{words} differ" if long else f"{words} is {_listed(values)}")
+    if packages := mixed_packages(pd.concat(frames)):
+        found.append(f"package versions differ ({', '.join(packages)})")
     return found
+
+
+def mixed_packages(runs: pd.DataFrame) -> list[str]:
+    """Return the packages of which runs had different versions, each with its versions.
+
+    Runs that did not record a package count for none: what only a user's own code imports is recorded only
+    by the runs that use it.
+    """
+    versions: dict[str, set[str]] = {}
+    for text in runs["versions"].dropna().unique():
+        for package, version in json.loads(text).items():
+            versions.setdefault(package, set()).add(version)
+    return [
+        f"{package} {' and '.join(sorted(own))}" for package, own in sorted(versions.items()) if len(own) > 1
+    ]
 
 
 def _listed(values: dict[str, list[str]]) -> str:

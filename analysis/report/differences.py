@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from analysis.figures.style import styles
-from analysis.stats.arms import TASK_SCALE
+from analysis.stats.arms import TASK_SCALE, ranked
 from analysis.stats.verdicts.verdict_test import BETTER, EQUIVALENT, WORSE
 from analysis.tables.body import table_rows
 from analysis.tables.columns import table_columns, verdict_text
@@ -67,7 +67,7 @@ def panels(arms: pd.DataFrame, frame: pd.DataFrame) -> list[Panel]:
     colours = {arm: look["color"] for arm, look in styles(frame).items()}
     found = []
     for (task, scale), rows in arms.groupby(TASK_SCALE, sort=True):
-        models = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0) & rows["learned"].ne(False)]
+        models = rows[ranked(rows)]
         body = table_rows(models, table_columns(models, wide=False)) if len(models) else []
         for group in dict.fromkeys(row.group for row in body):
             own = pd.DataFrame([row.source for row in body if row.group == group])

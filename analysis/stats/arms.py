@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from analysis.load.run_record import NUMBERS
 from analysis.stats.intervals import mean_interval
-from analysis.stats.shares import is_share, share_interval
+from analysis.stats.shares import binomial_error, is_share, share_interval
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
 TASK_SCALE = ["task", "scale"]
@@ -31,6 +33,17 @@ AXIS_WORDS = {
     "flops": "FLOPs per token",
 }
 """Words for ``scale.axis``; frames of version 0.1 hold its former values."""
+
+
+GUESSES = ("chance", "random ", "majority", "uniform", "unigram")
+"""Beginnings of the names of reference lines that need no learning, as does every line whose note is
+``chance``. The other lines, such as a nearest mean or a compressor, are shown beside the scores."""
+SURE = 1.96
+"""Standard errors over test items by which a fraction must be above a guess: 95%, two-sided."""
+NOT_OF_THE_TEXT = ("conditional", "pseudo")
+"""Likelihood types that are no code of the whole text, so that no compressor compares with them."""
+BELOW = "; "
+"""What stands between the names of reference lines in the columns ``below`` and ``no_better_than``."""
 
 
 def finished(frame: pd.DataFrame) -> pd.Series:
@@ -48,21 +61,31 @@ def arm_table(frame: pd.DataFrame) -> pd.DataFrame:
     two seeds), ``seeds`` (runs that count), ``runs``, ``status`` (``complete`` if
     all are), ``message``; ``item_se`` (standard error over test items, the mean of
     the runs': another text, not another seed), ``items`` and ``clusters`` (what it
-    is over); ``below`` (the reference lines that the mean does not beat),
-    ``learned`` (False if one of these needs no learning); and the means of the
-    number columns of ``load_study``.
+    is over); ``solved_from`` (``study.solved``); ``below`` (the arm's own reference
+    lines that its mean does not beat), ``no_better_than`` (those among them that need
+    no learning), ``learned`` (True where there are none of these); and the means of
+    the number columns of ``load_study``.
     Arms are in order of likelihood type, then score; the best first. Where types are mixed,
     in order of score alone, and ``mixed`` names the types.
     """
     rows = []
     for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
         mixed = mixed_likelihoods(group)
-        lines = _reference_rows(group)
-        arms = [_arm_row(runs) | {"mixed": mixed} for _, runs in group.groupby(["cell", "digest"])]
-        arms = [row | _not_beaten(row, lines) for row in arms]
+        arms = [
+            row | _not_beaten(row, _references(runs)) | {"mixed": mixed}
+            for row, runs in ((_arm_row(runs), runs) for _, runs in group.groupby(["cell", "digest"]))
+        ]
         arms.sort(key=_rank)
-        rows += [{"task": task, "scale": scale, **row} for row in arms + lines]
+        rows += [{"task": task, "scale": scale, **row} for row in arms + _reference_rows(group)]
     return pd.DataFrame(rows)
+
+
+def ranked(arms: pd.DataFrame) -> pd.Series:
+    """Return True for the rows of ``arm_table`` that are ranked: arms that have a score and learned the task.
+
+    Every table, sentence and figure asks here.
+    """
+    return arms["kind"].eq("arm") & arms["seeds"].gt(0) & arms["learned"].eq(True)
 
 
 def _arm_row(runs: pd.DataFrame) -> dict[str, Any]:
@@ -90,6 +113,7 @@ def _arm_row(runs: pd.DataFrame) -> dict[str, Any]:
         "item_se": _mean(good, "score_standard_error"),
         "items": items,
         "clusters": _mean(good, "score_clusters"),
+        "solved_from": asked(runs, "solved"),
         "seeds": estimate.n,
         "runs": len(runs),
         "status": "complete" if unfinished.empty else ", ".join(sorted(set(unfinished["status"]))),
@@ -114,38 +138,68 @@ def _mean(runs: pd.DataFrame, column: str) -> float:
 
 
 def _not_beaten(row: dict[str, Any], lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the columns ``below`` and ``learned`` of an arm."""
-    sign = 1 if row["direction"] == "higher" else -1
-    missed = [
-        line["arm"]
-        for line in lines
-        if row["seeds"] and line["metric"] == row["metric"] and sign * (row["score"] - line["score"]) <= 0
-    ]
-    learned = not any(needs_no_learning(row["metric"], name) for name in missed)
-    return {"below": ", ".join(missed) or None, "learned": learned}
+    """Return the columns ``below``, ``no_better_than`` and ``learned`` of an arm, by its own reference lines.
 
-
-def needs_no_learning(metric: str, reference: str) -> bool:
-    """Return True for a line that no trained model should miss: chance, a shallow solver, a unigram.
-
-    Of bits per byte, compressors and n-grams use more of the text than that: to be above them is said, and
-    is no failure.
+    A fraction must be above a guess by ``SURE`` standard errors over test items, as a model that guesses is
+    above it in half of all cases. An interval over seeds would not do: it is wide where some seeds solve the
+    task and others do not.
     """
-    return metric != "bits_per_byte" or reference.startswith(("unigram", "uniform"))
+    sign = 1 if row["direction"] == "higher" else -1
+    error = row["item_se"]
+    if math.isnan(error) and row["unit"] == "share":
+        error = binomial_error(row["score"], row["items"])
+    margin = SURE * error if row["unit"] == "share" and math.isfinite(error) else 0.0
+    below, guesses = [], []
+    for line in lines:
+        if not row["seeds"] or line["metric"] != row["metric"]:
+            continue
+        lead = sign * (row["score"] - line["value"])
+        if is_guess(line):
+            if lead <= margin:
+                guesses.append(line["name"])
+                below.append(line["name"])
+        elif lead <= 0 and row["likelihood"] not in NOT_OF_THE_TEXT:
+            below.append(line["name"])
+    joined = (BELOW.join(dict.fromkeys(names)) or None for names in (below, guesses))
+    return dict(zip(("below", "no_better_than"), joined, strict=True)) | {"learned": not guesses}
+
+
+def is_guess(line: Mapping[str, Any]) -> bool:
+    """Return True for a reference line that needs no learning: chance, the most frequent class, a unigram.
+
+    A model that is no better than one has not learned the task. A line that was fitted to the training split
+    or follows a rule, such as a nearest mean, is one to read a score against, and a good model may miss it.
+    """
+    return str(line["name"]).startswith(GUESSES) or line.get("note") == "chance"
+
+
+def _references(runs: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the reference lines of some runs for the test split, each once."""
+    lines = {(r["name"], r["value"]): r for text in runs["references"].unique() for r in json.loads(text)}
+    return [line for line in lines.values() if line.get("split", "test") == "test"]
 
 
 def _reference_rows(group: pd.DataFrame) -> list[dict[str, Any]]:
-    """The reference lines of a task, best last; only those in the metric of its table."""
+    """Return the reference lines of a task in the metric of its table, best last.
+
+    Where models have lines of one name with different values, as with other tokenizers, the name of each
+    line ends with its models.
+    """
     metric, direction = _first(group["metric"]), _first(group["direction"])
-    found = {(r["name"], r["value"]): r for text in group["references"] for r in json.loads(text)}
+    owners: dict[tuple[str, float], list[str]] = {}
+    for arm, runs in group.groupby("arm", sort=True):
+        for line in _references(runs):
+            if line["metric"] == metric:
+                owners.setdefault((line["name"], float(line["value"])), []).append(str(arm))
+    notes = {(line["name"], float(line["value"])): line.get("note") for line in _references(group)}
+    names = Counter(name for name, _ in owners)
     rows = [
         {
-            "kind": "reference", "arm": r["name"], "metric": metric, "score": float(r["value"]),
-            "direction": direction, "message": r.get("note") or None, "half_width": math.nan,
-            "seeds": 0, "runs": 0,
+            "kind": "reference", "arm": name if names[name] == 1 else f"{name} ({', '.join(arms)})",
+            "metric": metric, "score": value, "direction": direction, "message": notes[name, value] or None,
+            "half_width": math.nan, "seeds": 0, "runs": 0,
         }
-        for r in found.values()
-        if r["metric"] == metric and r.get("split", "test") == "test"
+        for (name, value), arms in owners.items()
     ]  # fmt: skip
     return sorted(rows, key=lambda r: r["score"], reverse=direction == "lower")
 

@@ -15,6 +15,7 @@ from analysis.stats.arms import (
     in_finished_arms,
     mixed_data,
     mixed_likelihoods,
+    ranked,
 )
 from analysis.stats.intervals import MARGINS
 from analysis.stats.solve_rates import solve_counts
@@ -29,7 +30,7 @@ COLUMNS = [
 BASELINE, ALL_PAIRS = "baseline", "all pairs"
 """Families: every model against the study's baseline, or all pairs of a likelihood type."""
 UNLEARNED = "none of these has learned the task"
-"""Reason where both models are below a line that needs no learning."""
+"""Reason where both models are no better than what needs no learning."""
 
 
 def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
@@ -50,7 +51,7 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
         if mixed_data(group):
             continue
         table = arm_table(group)
-        unlearned = set(table.loc[table["learned"].eq(False), "arm"])
+        unranked = set(table.loc[table["seeds"].gt(0) & ~ranked(table), "arm"])
         if (mixed := mixed_likelihoods(group)) is not None:
             group = group.assign(likelihood=mixed)
         classes = group[in_finished_arms(group)].groupby(["likelihood", "metric"], dropna=False, sort=True)
@@ -63,7 +64,7 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
                 "task": task, "scale": scale, "likelihood": None if pd.isna(kind) else kind,
                 "unit": None if units.empty else units.iloc[0], "margin": margin, "family": family,
             }  # fmt: skip
-            rows += [shared | _row(_learned(verdict, unlearned)) for verdict in found]
+            rows += [shared | _row(_learned(verdict, unranked)) for verdict in found]
     found = pd.DataFrame(rows, columns=COLUMNS)
     return found.astype({"seeds_to_decide": float, "separated": bool})
 
@@ -81,9 +82,9 @@ def _of_type(runs: pd.DataFrame, margin: float) -> tuple[str, list[Verdict]]:
     return family, verdicts(scores, direction, baseline=baseline, margin=margin, shared_seeds=shared)
 
 
-def _learned(verdict: Verdict, unlearned: set[str]) -> Verdict:
+def _learned(verdict: Verdict, unranked: set[str]) -> Verdict:
     """Return the verdict, or that there is none between two models that have not learned the task."""
-    if not {verdict.model, verdict.other} <= unlearned:
+    if not {verdict.model, verdict.other} <= unranked:
         return verdict
     return untested(
         verdict.model, verdict.other, difference=verdict.difference, seeds=verdict.seeds, reason=UNLEARNED

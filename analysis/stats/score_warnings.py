@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.stats.arms import arm_table, finished, in_finished_arms
+from analysis.stats.arms import arm_table, finished, in_finished_arms, ranked
 from analysis.stats.solve_rates import solve_counts
 from analysis.stats.verdicts.family import MIN_SEEDS
+from experiments.runtime.console import plural
 
 SOLVE_SEEDS = 10
 """Fewer seeds than this decide little where a task is solved or not."""
@@ -20,7 +21,7 @@ def score_warnings(where: str, group: pd.DataFrame) -> list[str]:
     """Return the warnings about the scores of one task at one scale; ``where`` names them."""
     return [
         *_lossy(where, group),
-        *_below(where, group),
+        *_unlearned(where, group),
         *_jumps(where, group),
         *_spreads(where, group),
         *_identical(where, group),
@@ -43,13 +44,13 @@ def _lossy(where: str, group: pd.DataFrame) -> list[str]:
     ]
 
 
-def _below(where: str, group: pd.DataFrame) -> list[str]:
-    """Arms that are below a line that needs no learning."""
+def _unlearned(where: str, group: pd.DataFrame) -> list[str]:
+    """Arms that are no better than what needs no learning."""
     arms = arm_table(group)
-    missed = arms[arms["learned"].eq(False)]
+    missed = arms[arms["seeds"].gt(0) & ~ranked(arms)]
     if missed.empty:
         return []
-    shown = "; ".join(f"{arm} ({below})" for arm, below in zip(missed["arm"], missed["below"], strict=True))
+    shown = ", ".join(f"{row['arm']} ({row['no_better_than']})" for _, row in missed.iterrows())
     return [f"{where}: not above what needs no learning, so not ranked: {shown}"]
 
 
@@ -58,9 +59,12 @@ def _jumps(where: str, group: pd.DataFrame) -> list[str]:
     whole = group[in_finished_arms(group)]
     if whole.empty or (counts := solve_counts(whole)) is None:
         return []
-    fewest = min(seeds for _, seeds in counts.values())
-    few = f"; {fewest} seeds decide little, take 10 or more" if fewest < SOLVE_SEEDS else ""
-    return [f"{where}: some seeds solve the task and others do not: compared by solve counts{few}"]
+    solved, fewest = [each for each, _ in counts.values()], min(seeds for _, seeds in counts.values())
+    words = "some seeds solve the task and others do not"
+    if not any(solved):
+        words = "no seed solves the task, and accuracies jump between the seeds of a model"
+    few = f"; with {plural(fewest, 'seed')} little is decided, take 10 or more"
+    return [f"{where}: {words}: compared by solve counts{few * (fewest < SOLVE_SEEDS)}"]
 
 
 def _spreads(where: str, group: pd.DataFrame) -> list[str]:
@@ -98,7 +102,9 @@ def _few_clusters(where: str, group: pd.DataFrame) -> list[str]:
     fewest = group["score_clusters"].min()
     if not fewest < CLUSTERS:
         return []
-    return [f"{where}: the standard error over test items rests on {fewest:.0f} documents: not reliable"]
+    return [
+        f"{where}: the standard error over test items rests on {plural(fewest, 'document')}: not reliable"
+    ]
 
 
 def _trials(where: str, group: pd.DataFrame) -> list[str]:

@@ -45,6 +45,11 @@ def share_interval(values: Sequence[float], items: float = math.nan) -> tuple[fl
     return float(ends[0]), float(ends[1])
 
 
+def binomial_error(fraction: float, items: float) -> float:
+    """Return the standard error of a fraction of so many test items; NaN where these are not known."""
+    return math.sqrt(max(fraction * (1 - fraction), 0.0) / items) if items > 0 else math.nan
+
+
 def wilson_interval(successes: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Return the two-sided interval of a fraction, ``successes`` of ``n`` (Wilson 1927)."""
     interval = stats.binomtest(successes, n).proportion_ci(confidence, method="wilson")

@@ -10,6 +10,7 @@ from itertools import product
 
 import pandas as pd
 
+from analysis.load.joined_studies import mixed_packages
 from analysis.stats.arms import (
     TASK_SCALE,
     finished,
@@ -21,6 +22,8 @@ from analysis.stats.arms import (
 from analysis.stats.learning_rates.sensitivity import rate_warnings
 from analysis.stats.score_warnings import score_warnings
 from analysis.stats.verdicts.family import MIN_SEEDS
+from analysis.stats.verdicts.verdict_test import SEED_WORDS
+from experiments.runtime.console import count, plural
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
 RESIDUAL_LIMIT = 0.01
@@ -102,8 +105,9 @@ def _few_seeds(where: str, group: pd.DataFrame) -> list[str]:
     seeds = group[in_finished_arms(group)].groupby("arm")["seed"].nunique()
     few = seeds[seeds < MIN_SEEDS]
     if len(few) and len(few) == len(seeds):
-        count = {1: "one seed", 2: "two seeds"}[int(seeds.max())]
-        return [f"{where}: {count}: no model is called better, which takes {MIN_SEEDS} seeds"]
+        most = SEED_WORDS[int(seeds.max())]
+        most = most if seeds.nunique() == 1 else f"at most {most}"
+        return [f"{where}: {most}: no model is called better, which takes {MIN_SEEDS} seeds"]
     if len(few):
         return [f"{where}: fewer than {MIN_SEEDS} seeds, so not called better: {', '.join(few.index)}"]
     return []
@@ -115,8 +119,9 @@ def _unequal(where: str, group: pd.DataFrame) -> list[str]:
         means = runs.groupby("arm")[["training_tokens", "training_flops"]].mean()
         low, high = means.min(), means.max()
         if (high > low * (1 + RESIDUAL_LIMIT)).all():
-            spans = [f"{low[c]:.3g} to {high[c]:.3g} {c.split('_')[1]}" for c in means]
-            shown = " and ".join(spans).replace("flops", "FLOPs").replace("e+", "e")
+            words = {"training_tokens": "tokens", "training_flops": "FLOPs"}
+            spans = [f"{count(low[key])} to {count(high[key])} {word}" for key, word in words.items()]
+            shown = " and ".join(spans)
             return [f"{where}: unmatched budgets, the models were trained on {shown}"]
     return []
 
@@ -154,7 +159,9 @@ def _disturbed(frame: pd.DataFrame) -> list[str]:
         inexact = frame[~frame["changed"].isin(["[]"])]
         keys = sorted({key for text in inexact["changed"] for key in json.loads(text)})
         if keys:
-            found.append(f"{len(inexact)} runs continued after a change of {', '.join(keys)}: not exact")
+            found.append(
+                f"{plural(len(inexact), 'run')} continued after a change of {', '.join(keys)}: not exact"
+            )
     if "damaged" in frame:
         damaged = frame[~frame["damaged"].isin(["[]"]) & frame["damaged"].notna()]
         for run in damaged.itertuples():
@@ -164,8 +171,9 @@ def _disturbed(frame: pd.DataFrame) -> list[str]:
                 "not exact"
             )
     if "skipped_steps" in frame and frame["skipped_steps"].sum() > 0:
-        runs, steps = (frame["skipped_steps"] > 0).sum(), int(frame["skipped_steps"].sum())
-        found.append(f"{runs} runs left out {steps} steps, as the loss was no finite number")
+        runs = plural((frame["skipped_steps"] > 0).sum(), "run")
+        steps = plural(frame["skipped_steps"].sum(), "step")
+        found.append(f"{runs} left out {steps}, as the loss was no finite number")
     return found
 
 
@@ -173,7 +181,7 @@ def _mixed(frame: pd.DataFrame) -> list[str]:
     """Conditions that differ between the runs."""
     labels = {
         "git_commit": "commits of the code", "device_name": "devices", "device_processor": "processors",
-        "device_threads": "thread counts", "device_precision": "precisions", "versions": "package versions",
+        "device_threads": "thread counts", "device_precision": "precisions",
     }  # fmt: skip
     known = frame[frame["status"] != "incomplete"]
     found = []
@@ -182,8 +190,12 @@ def _mixed(frame: pd.DataFrame) -> list[str]:
             continue
         values = sorted(str(v) for v in known[column].dropna().unique())
         if len(values) > 1:
-            shown = "" if column == "versions" else f" ({', '.join(v[:24] for v in values)})"
-            found.append(f"mixed {label}{shown}: speed, and perhaps more, is not comparable")
+            shown = ", ".join(value[:24] for value in values)
+            found.append(f"mixed {label} ({shown}): speed, and perhaps more, is not comparable")
+    if packages := mixed_packages(known):
+        found.append(
+            f"mixed package versions ({', '.join(packages)}): speed, and perhaps more, is not comparable"
+        )
     for part, paths in _kernels(known).items():
         if len(paths) > 1:
             found.append(
@@ -191,7 +203,7 @@ def _mixed(frame: pd.DataFrame) -> list[str]:
             )
     dirty = int((known["git_dirty"] == True).sum())  # noqa: E712 -- the column also holds None
     if dirty:
-        found.append(f"{dirty} of {len(frame)} runs used code with uncommitted changes")
+        found.append(f"{dirty} of {plural(len(frame), 'run')} used code with uncommitted changes")
     corrupt = int(frame["corrupt_lines"].sum())
     if corrupt:
         found.append(f"unreadable lines of metrics.jsonl, skipped: {corrupt} (a killed run ends mid-line)")
@@ -220,7 +232,8 @@ def _unmatched(frame: pd.DataFrame) -> list[str]:
     found = []
     missing = int(known["matched_axis"].isna().sum())
     if missing:
-        found.append(f"{missing} of {len(known)} complete runs were matched to no budget")
+        word = "was" if missing == 1 else "were"
+        found.append(f"{missing} of {plural(len(known), 'complete run')} {word} matched to no budget")
     axes = sorted(known["matched_axis"].dropna().unique())
     if len(axes) > 1:
         found.append(f"runs were matched on different axes: {', '.join(axes)}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.stats.arms import likelihood_group
+from analysis.stats.arms import likelihood_group, ranked
 from analysis.tables.columns import Column, score_text
 
 GROUPS = {
@@ -55,7 +55,7 @@ def table_rows(rows: pd.DataFrame, columns: list[Column]) -> list[Row]:
     for group in order:
         own = rows[[each == group for each in groups]]
         if group not in (FAILED, REFERENCES):
-            own = pd.concat([own[own["learned"].ne(False)], own[own["learned"].eq(False)]])
+            own = pd.concat([own[ranked(own)], own[~ranked(own)]])
         found += [_row(row, group, columns) for _, row in own.iterrows()]
     return found
 

@@ -95,11 +95,10 @@ def score_text(row: pd.Series) -> str:
 
 
 def verdict_text(row: pd.Series) -> str:
-    """Return the verdict on a model with its difference from the baseline."""
-    if row["arm"] == row["baseline"]:
-        return "baseline"
-    if not row["learned"]:
-        return "not learned"
+    """Return the verdict on a model with its difference from the baseline; what it is, where it has none."""
+    standing = ["baseline"] * bool(row["arm"] == row["baseline"]) + ["not learned"] * (not row["learned"])
+    if standing:
+        return ", ".join(standing)
     if not isinstance(row["verdict"], str):
         return "not compared"
     if pd.isna(row["gain"]):

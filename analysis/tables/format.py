@@ -18,18 +18,25 @@ def size(value: float) -> str:
 def _scaled(value: float, base: float, units: tuple[str, ...]) -> str:
     if not math.isfinite(value):
         return "-"
+    if 0 < abs(value) < 0.1:  # with a fixed number of digits, what is small would be 0
+        return f"{value:.3g}{units[0]}"
     place = 0
     while abs(value) >= 999.5 and place < len(units) - 1:
         value, place = value / base, place + 1
     digits = 0 if abs(value) >= 99.95 or value == round(value) else 1 if abs(value) >= 9.995 else 2
-    return f"{value:.{digits}f}{units[place]}"
+    return f"{value + 0.0:.{digits}f}{units[place]}"
 
 
 def flops(value: float) -> str:
     """Return floating-point operations as 1.23e15; ``-`` where there is none."""
-    return f"{value:.2e}".replace("e+", "e") if math.isfinite(value) else "-"
+    if not math.isfinite(value):
+        return "-"
+    number, _, exponent = f"{value + 0.0:.2e}".partition("e")
+    return f"{number}e{int(exponent)}"
 
 
 def seconds(value: float) -> str:
     """Return seconds with one digit after the point below 100; ``-`` where there is none."""
-    return f"{value:.{0 if value >= 99.95 else 1}f}" if math.isfinite(value) else "-"
+    if not math.isfinite(value):
+        return "-"
+    return f"{value:.3g}" if 0 < abs(value) < 0.1 else f"{value + 0.0:.{0 if abs(value) >= 99.95 else 1}f}"

@@ -7,13 +7,14 @@ import json
 import pandas as pd
 
 from analysis.stats.arms import AXIS_WORDS
-from analysis.stats.comparisons import ALL_PAIRS, BASELINE
+from analysis.stats.comparisons import ALL_PAIRS, BASELINE, UNLEARNED
 from analysis.stats.verdicts.family import MIN_SEEDS
 from analysis.stats.verdicts.rank_test import TEST as RANKS
-from analysis.stats.verdicts.verdict_test import BETTER, EQUIVALENT, WORSE
+from analysis.stats.verdicts.verdict_test import BETTER, EQUIVALENT, NO_SPREAD, WORSE
 from analysis.stats.versus_baseline import verdict_words
 from analysis.tables.columns import interval, p_text
 from analysis.tables.format import flops, si
+from experiments.runtime.console import plural
 
 EQUAL = 0.01
 """Training tokens or FLOPs that differ by less are equal."""
@@ -33,9 +34,11 @@ def counts_line(frame: pd.DataFrame) -> str:
     arms = len(frame.groupby(["cell", "digest"]))
     seeds = ", ".join(str(s) for s in sorted(frame["seed"].unique()))
     counts = frame["status"].value_counts()
-    complete = f"{counts.get('complete', 0)} of {len(frame)} runs complete"
+    complete = f"{counts.get('complete', 0)} of {plural(len(frame), 'run')} complete"
     others = "".join(f", {n} {status}" for status, n in sorted(counts.items()) if status != "complete")
-    return f"Study {study_name(frame)}: {complete}{others}; {arms} run configurations; seeds {seeds}."
+    configurations = plural(arms, "run configuration")
+    word = "seed" if frame["seed"].nunique() == 1 else "seeds"
+    return f"Study {study_name(frame)}: {complete}{others}; {configurations}; {word} {seeds}."
 
 
 def joined_lines(frame: pd.DataFrame) -> list[str]:
@@ -97,7 +100,7 @@ def item_line(rows: pd.DataFrame) -> list[str]:
     low, high = known["item_se"].min(), known["item_se"].max()
     size = f"{low:.3f}" if f"{low:.3f}" == f"{high:.3f}" else f"{low:.3f} to {high:.3f}"
     items, clusters = known["items"].max(), known["clusters"].max()
-    of = f"{items:,.0f} items" + (f" in {clusters:,.0f} clusters" if 0 < clusters < items else "")
+    of = plural(items, "item") + (f" in {plural(clusters, 'cluster')}" if 0 < clusters < items else "")
     return [f"Over other test items a score would vary by a standard error of {size} ({of})."]
 
 
@@ -107,9 +110,9 @@ def how_compared(pairs: pd.DataFrame, *notes: str) -> list[str]:
         return []
     margin, unit = pairs.iloc[0][["margin", "unit"]]
     families = " and ".join(FAMILIES[name] for name in pairs["family"].unique())
-    tests = ", ".join(name for name in pairs["test"].unique() if name != "none")
+    tests = ", ".join(pairs.loc[pairs["p"].notna(), "test"].unique())
     if not tests:
-        return [f"Nothing is tested: a verdict takes {MIN_SEEDS} seeds of each model.", *notes]
+        return [f"Nothing is tested: {'; '.join(map(untested, pairs['reason'].unique()))}.", *notes]
     of_what = "differences are of solve rates; " if "solve rate" in tests else ""
     if of_what and RANKS in tests:
         of_what = "differences are of solve rates, or of scores where ranks tell them apart; "
@@ -117,12 +120,21 @@ def how_compared(pairs: pd.DataFrame, *notes: str) -> list[str]:
     return [f"{how}; {of_what}equivalent: within {margin:g}{'' if unit == 'share' else f' {unit}'}.", *notes]
 
 
+def untested(reason: str) -> str:
+    """Return in words why pairs with a ``reason`` of ``analysis.stats.comparisons`` are not tested."""
+    known = {
+        NO_SPREAD: "no model differs between its seeds",
+        UNLEARNED: "pairs of which neither model has learned the task are not compared",
+    }
+    return known.get(reason, f"a verdict takes {MIN_SEEDS} seeds of each model")
+
+
 def verdict(pair: pd.Series) -> str:
     """Return one comparison in words."""
     model, other = pair["model"], pair["other"]
     size = interval(pair["difference"], pair["low"], pair["high"], 4, "+")
     size += " of solve rates" * ("solve rate" in pair["test"])
-    seeds = f"{pair['seeds']} seed" + "s" * int(pair["seeds"] != 1)
+    seeds = plural(pair["seeds"], "seed")
     if pair["verdict"] in (BETTER, WORSE):
         sure = f"p {p_text(pair['p'])}, {seeds}"
         return f"{model} is {pair['verdict']} than {other}: {size} ({sure})."

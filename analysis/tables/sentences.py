@@ -7,14 +7,15 @@ undecided with the seeds that would decide it. Everything is a function of the r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 
 import pandas as pd
 
-from analysis.stats.arms import TASK_SCALE, likelihood_group
+from analysis.stats.arms import BELOW, TASK_SCALE, likelihood_group, ranked
 from analysis.stats.solve_rates import SOLVED
 from analysis.stats.verdicts.family import MIN_SEEDS
 from analysis.tables.columns import interval, p_text
+from experiments.runtime.console import plural
 
 TYPES = {
     "exact": "exact likelihoods",
@@ -55,47 +56,78 @@ def answers(arms: pd.DataFrame) -> list[str]:
 
 def _sentences(rows: pd.DataFrame) -> list[str]:
     """Return the sentences about the models of one likelihood type."""
-    unlearned = rows[rows["learned"].eq(False)]
-    ranked = rows.drop(unlearned.index)
-    if ranked.empty:
-        return [f"no model has learned the task: none is better than {_lines(rows)}."]
+    first, unlearned = rows[ranked(rows)], rows[~ranked(rows)]
+    lines = _lines(unlearned, "no_better_than")
+    if first.empty:
+        return [f"no model has learned the task: none is better than {_joined(lines)}."]
     missed = []
     if not unlearned.empty:
         who = f"{_names(unlearned['arm'])} {_has(unlearned)} not learned the task"
-        missed.append(f"{who} and {_is(unlearned)} not ranked: no better than {_lines(unlearned)}.")
-    return [*_verdicts(ranked), *missed, *_beyond(ranked)]
+        missed.append(f"{who} and {_is(unlearned)} not ranked: no better than {_joined(lines)}.")
+    return [*_verdicts(rows), *missed, *_beyond(first)]
 
 
 def _beyond(rows: pd.DataFrame) -> list[str]:
-    """Return which reference lines no model beats, such as a compressor."""
-    lines = [set(below.split(", ")) if isinstance(below, str) else set() for below in rows["below"]]
-    missed = sorted(set.intersection(*lines))
-    words = f"the reference{'s' * (len(missed) > 1)} {_joined(missed)}"
-    return [f"None is better than {words}."] * bool(missed)
+    """Return the reference lines that models which have learned the task do not beat.
+
+    That is a line which none of them beats, such as a compressor. A shallow baseline that some models do not
+    beat is named with these: they have not shown more than it does. A bound that lies above a line does not
+    show that the model is worse than it.
+    """
+    names = rows["below"].map(_line_names)
+    missed = {line: rows.loc[[line in own for own in names], "arm"] for line in _lines(rows, "below")}
+    by_all = [line for line, arms in missed.items() if len(arms) == len(rows)]
+    none = "No bound is below" if rows["likelihood"].eq("bound").all() else "None is better than"
+    found = [f"{none} the reference{'s' * (len(by_all) > 1)} {_joined(by_all)}."] * bool(by_all)
+    for line, arms in missed.items():
+        if line not in by_all and rows["unit"].eq("share").all():
+            found.append(f"{_names(arms)} {_is(arms)} no better than {line}, a reference line.")
+    return found
 
 
 def _verdicts(rows: pd.DataFrame) -> list[str]:
-    """Return what wins, how surely, what it costs, and what is undecided."""
-    baseline = str(rows["baseline"].iloc[0])
+    """Return what wins, how surely, what it costs, and what is undecided.
+
+    Args:
+        rows: the models of one likelihood type, of which at least one is ranked. Those that are not are in
+            no sentence, but for the baseline that a study names.
+    """
+    baseline, models = str(rows["baseline"].iloc[0]), len(rows)
+    rows = rows[ranked(rows) | rows["arm"].eq(baseline)]
+    base = rows[rows["arm"] == baseline].iloc[0]
     others = rows[(rows["arm"] != baseline) & rows["verdict"].notna()]
     left = rows[(rows["arm"] != baseline) & rows["verdict"].isna()]
-    apart = [f"{_names(left['arm'])} {_is(left)} not compared: runs are missing."] * (not left.empty)
+    reasons = left.assign(why=[_why_not_compared(row, base) for _, row in left.iterrows()])
+    apart = [
+        f"{_names(own['arm'])} {_is(own)} not compared: {why}."
+        for why, own in reasons.groupby("why", sort=False)
+    ]
     if others.empty:
-        first = rows.iloc[0]
-        alone = f"{first['arm']} has {_score(first)}, and there is nothing of its type to compare it with."
-        return [alone, *apart]
+        first = rows[ranked(rows)].iloc[0]
+        alone = "there is nothing of its type to compare it with"
+        if models > 1:
+            alone = f"no other model {'is compared with it' if apart else 'has learned the task'}"
+        return [f"{first['arm']} has {_score(first)}, and {alone}.", *apart]
     rows = rows.drop(left.index)
     kinds = {kind: _by_size(others[others["verdict"] == kind]) for kind in KINDS}
-    lead = _lead(rows, baseline, kinds)
-    winner = kinds["better"].iloc[0] if len(kinds["better"]) else None
+    lead = _lead(rows, base, kinds, all_others=len(rows) == models)
     sentences = [lead, *_rest(kinds, baseline), *_undecided(kinds["undecided"], baseline), *apart]
-    if winner is not None:
-        beside = rows[rows["arm"] == baseline]
-    else:
-        winner, beside = rows.iloc[0], kinds["worse"]
-    if len(beside) and not (kinds["better"].empty and len(kinds["undecided"])):
-        sentences.insert(1, _cost(winner, beside.iloc[0]))
+    if len(kinds["better"]):
+        sentences.insert(1, _cost(kinds["better"].iloc[0], base))
+    elif len(kinds["worse"]) and kinds["undecided"].empty:
+        sentences.insert(1, _cost(base, kinds["worse"].iloc[0]))
     return [sentence for sentence in sentences if sentence]
+
+
+def _why_not_compared(row: pd.Series, base: pd.Series) -> str:
+    """Return why a model with a score has no verdict against the baseline."""
+    if row["seeds"] < row["runs"]:
+        return "runs are missing"
+    if row["metric"] != base["metric"]:
+        return "another metric"
+    if base["seeds"] < base["runs"]:
+        return f"runs of {base['arm']} are missing"
+    return "the runs saw different data"
 
 
 KINDS = ("better", "worse", "equivalent", "undecided")
@@ -105,25 +137,33 @@ def _by_size(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values("gain", ascending=False, kind="stable")
 
 
-def _lead(rows: pd.DataFrame, baseline: str, kinds: dict[str, pd.DataFrame]) -> str:
-    """Return the first sentence: the winner, or that none is decided."""
-    better, worse, undecided = kinds["better"], kinds["worse"], kinds["undecided"]
+def _lead(rows: pd.DataFrame, base: pd.Series, kinds: dict[str, pd.DataFrame], *, all_others: bool) -> str:
+    """Return the first sentence: the winner, or that none is decided.
+
+    Args:
+        rows: the models that are compared, the best first.
+        base: the baseline's row of them.
+        kinds: the others by verdict.
+        all_others: True where these are all models of the likelihood type.
+    """
+    better, worse, undecided, baseline = kinds["better"], kinds["worse"], kinds["undecided"], base["arm"]
     if len(better):
         first, more = better.iloc[0], better.iloc[1:]
         too = f"; so {_is(more)} {_listed(more)}" if len(more) else ""
         return f"{first['arm']} wins with {_score(first)}, better than {baseline} by {_by(first)}{too}."
-    beside = rows[rows["arm"] == baseline].iloc[0] if (rows["arm"] == baseline).any() else rows.iloc[0]
     if len(undecided):
         lead = rows.iloc[0]
-        solved = rows[rows["direction"].eq("higher") & rows["unit"].eq("share") & (rows["score"] >= SOLVED)]
+        solved = rows[rows["direction"].eq("higher") & rows["unit"].eq("share")]
+        solved = solved[solved["score"] >= solved["solved_from"].astype(float).fillna(SOLVED)]
         if len(solved) > 1:
             first = f"{_names(solved['arm'])} solve the task"
         else:
             first = "No winner is decided"
         return f"{first}. {lead['arm']} has the best mean, {_score(lead)}."
     if len(worse) and not len(kinds["equivalent"]):
-        return f"{baseline} wins with {_score(beside)}: all others are worse."
-    return f"Nothing is better than {baseline}, which has {_score(beside)}."
+        others = "all others are worse" if all_others else "all that are compared with it are worse"
+        return f"{baseline} wins with {_score(base)}: {others}."
+    return f"Nothing is better than {baseline}, which has {_score(base)}."
 
 
 def _rest(kinds: dict[str, pd.DataFrame], baseline: str) -> list[str]:
@@ -156,7 +196,7 @@ def _needed(row: pd.Series) -> str:
     if pd.isna(row["seeds_to_decide"]):
         return "more than 100 seeds would be needed"
     more = int(row["seeds_to_decide"]) - int(row["gain_seeds"])
-    return f"{more} more seed{'s' * (more != 1)} would decide" if more > 0 else "at the edge of a verdict"
+    return f"{plural(more, 'more seed')} would decide" if more > 0 else "at the edge of a verdict"
 
 
 def _cost(row: pd.Series, base: pd.Series) -> str:
@@ -182,8 +222,7 @@ def _times(ratio: float) -> str:
 
 def _score(row: pd.Series) -> str:
     words = str(row["metric"]).replace("_", " ")
-    seeds = f"{row['seeds']} seed{'s' * bool(row['seeds'] != 1)}"
-    return f"{interval(row['score'], row['low'], row['high'], 3)} {words} ({seeds})"
+    return f"{interval(row['score'], row['low'], row['high'], 3)} {words} ({plural(row['seeds'], 'seed')})"
 
 
 def _by(row: pd.Series) -> str:
@@ -209,17 +248,21 @@ def _more(count: int) -> list[str]:
     return [f"{count - MOST_NAMES} more"] if count > MOST_NAMES else []
 
 
-def _lines(rows: pd.DataFrame) -> str:
-    """Return the reference lines that some models do not beat; all of them where they miss several."""
-    return _joined(list(dict.fromkeys(name for below in rows["below"] for name in below.split(", "))))
+def _lines(rows: pd.DataFrame, column: str) -> list[str]:
+    """Return the names of reference lines in a column of some models, each once."""
+    return list(dict.fromkeys(name for names in rows[column] for name in _line_names(names)))
 
 
-def _has(rows: pd.DataFrame) -> str:
-    return "has" if len(rows) == 1 else "have"
+def _line_names(names: str | None) -> list[str]:
+    return names.split(BELOW) if isinstance(names, str) else []
 
 
-def _is(rows: pd.DataFrame) -> str:
-    return "is" if len(rows) == 1 else "are"
+def _has(models: Sized) -> str:
+    return "has" if len(models) == 1 else "have"
+
+
+def _is(models: Sized) -> str:
+    return "is" if len(models) == 1 else "are"
 
 
 def _joined(parts: list[str]) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from analysis.figures.tradeoffs import dominated
+from analysis.stats.arms import ranked
 from analysis.stats.comparisons import UNLEARNED
 from analysis.stats.verdicts.verdict_test import BETTER, UNDECIDED, WORSE
 from analysis.tables.format import size
@@ -93,7 +94,7 @@ def fronts(track: Track, arms: pd.DataFrame) -> pd.DataFrame:
     those that have not learned the workload are left out. Columns: task, likelihood, front (models from
     the smallest state to the largest, each with its score and state).
     """
-    own = arms[(arms["kind"] == "arm") & (arms["seeds"] > 0) & arms["learned"].ne(False)]
+    own = arms[ranked(arms)]
     own = own[own["state_bytes_2k"] > 0]
     rows = []
     for (task, likelihood), group in own.groupby(["task", "likelihood"], dropna=False, sort=True):

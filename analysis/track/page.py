@@ -18,6 +18,7 @@ from analysis.tables.slices import slice_grids
 from analysis.track.families import cells, fronts, strengths, undecided
 from analysis.track.results import carried_over, held_out, tally
 from analysis.track.rules import Track
+from experiments.runtime.console import plural
 
 BEGIN, END = "<!-- tables:begin -->", "<!-- tables:end -->"
 NOT_RUN = "not run"
@@ -84,16 +85,17 @@ def _scores(track: Track, runs: pd.DataFrame) -> list[str]:
     for model in [m for m in models if m in set(runs["arm"])]:
         own = arms[(arms["kind"] == "arm") & (arms["arm"] == model)].set_index("task")
         rows.append([model, *(_score(own.loc[name]) if name in own.index else NOT_RUN for name in names)])
-    rows.append(["best line without training", *(_line(arms, name) for name in names)])
+    rows.append(["best reference", *(_line(arms, name) for name in names)])
     lines = [*table(["model", *names], rows), ""]
     lines.append(
-        "Mean over seeds with its 95% interval; in brackets what is not above a line that needs no learning. "
+        "Mean over seeds with its 95% interval; in brackets: no better than what needs no learning, and so "
+        "not ranked. Best reference: chance, a shallow baseline or a compressor. "
         "Bits per byte of different likelihood types (p: pseudo, b: bound, c: conditional) are not compared."
     )
     missing = runs[runs["status"] != "complete"]
     for (task, arm), own in missing.groupby(["task", "arm"], sort=True):
         reason = " ".join(str(own["message"].iloc[0] or "").split()).partition(". ")[0]
-        line = f"{arm} on {task}: {own['status'].iloc[0]} ({len(own)} runs): {reason}"
+        line = f"{arm} on {task}: {own['status'].iloc[0]} ({plural(len(own), 'run')}): {reason}"
         lines.append(f"- {escaped(line)}")
     return lines
 
@@ -106,7 +108,7 @@ def _score(row: pd.Series) -> str:
     text = f"{row['score']:.3f}"
     if not math.isnan(row["low"]):
         text += f" [{row['low']:.3f}, {row['high']:.3f}]"
-    return f"({text}){kind * bytes_}" if row["learned"] is False else f"{text}{kind * bytes_}"
+    return f"{text}{kind * bytes_}" if row["learned"] else f"({text}){kind * bytes_}"
 
 
 def _line(arms: pd.DataFrame, task: str) -> str:

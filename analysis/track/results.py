@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.stats.arms import is_guess
 from analysis.stats.comparisons import UNLEARNED, comparisons, verdict_of
 from analysis.stats.verdicts.verdict_test import BETTER, WORSE
 from analysis.track.rules import Track
@@ -35,8 +36,14 @@ def scored_runs(track: Track, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_score(frame: pd.DataFrame, where: pd.Series, words: str) -> pd.DataFrame:
-    """Return the frame with the score of an extra evaluation in place of that of the test split."""
+    """Return the frame with the score of an extra evaluation in place of that of the test split.
+
+    Of the reference lines those that need no learning are kept: what guessing reaches is a matter of the
+    possible answers. The others were measured on the test split, and are no lines for another length.
+    """
     found = frame["further"].map(lambda text: _further(text).get(words, math.nan))
+    if "references" in frame:
+        frame = frame.assign(references=frame["references"].mask(where, frame["references"].map(_guesses)))
     changed = frame.assign(
         score=frame["score"].where(~where, found),
         score_standard_error=frame["score_standard_error"].where(~where),
@@ -44,6 +51,10 @@ def with_score(frame: pd.DataFrame, where: pd.Series, words: str) -> pd.DataFram
     )
     lost = where & (changed["status"] == "complete") & found.isna()
     return changed.assign(status=changed["status"].where(~lost, "unscored"))
+
+
+def _guesses(references: str) -> str:
+    return json.dumps([line for line in json.loads(references) if is_guess(line)])
 
 
 def _further(text: Any) -> dict[str, float]:

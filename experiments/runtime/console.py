@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -18,18 +19,33 @@ from experiments.runtime.secrets import redact
 
 
 def clock(seconds: float) -> str:
-    """Seconds as 0:07, 3:20 or 2:05:00."""
-    minutes, second = divmod(round(seconds), 60)
+    """Seconds as 0:07, 3:20 or 2:05:00; ``-`` where there are none."""
+    if not math.isfinite(seconds):
+        return "-"
+    minutes, second = divmod(round(abs(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{second:02d}" if hours else f"{minutes}:{second:02d}"
+    sign = "-" * (round(seconds) < 0)
+    return f"{sign}{hours}:{minutes:02d}:{second:02d}" if hours else f"{sign}{minutes}:{second:02d}"
 
 
 def count(number: float) -> str:
-    """Large numbers in three digits: 950, 12.3k, 4.56M, 1.20G, 3.00T."""
+    """Numbers in three digits: 950, 12.3k, 4.56M, 1.2G, 3T, 4.2e22; ``-`` for what is no finite number."""
+    if not math.isfinite(number):
+        return "-"
+    number = float(f"{number:.3g}")  # rounded first, so that 999,999 is 1M and not 1000k
+    if abs(number) >= 1e18:  # FLOPs of large models
+        return f"{number:g}".replace("e+", "e")
     for unit, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(number) >= size:
-            return f"{number / size:.3g}{unit}"
-    return f"{number:.3g}"
+            return f"{number / size:g}{unit}"
+    return f"{number + 0.0:g}"  # without the sign of -0.0
+
+
+def plural(number: float, noun: str) -> str:
+    """Return a whole number with its noun, as in 1 run, 2 runs, 1,024 tokens, 3 passages of 8 tokens."""
+    first, space, rest = noun.partition(" of ")
+    ending = "" if number == 1 else "es" if first.endswith(("s", "x", "ch", "sh")) else "s"
+    return f"{number:,.0f} {first}{ending}{space}{rest}"
 
 
 class _Screen(rich.console.Console):

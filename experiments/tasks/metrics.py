@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.runtime.console import plural
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
 DIRECTIONS = ("lower", "higher")
@@ -112,15 +113,17 @@ class Metric:
 
     def extent(self) -> str:
         """Return in words what was scored, and what the standard error is over."""
-        part = f"{self.items:,} of {self.available:,} items" if self.available else f"{self.items:,} examples"
+        part = plural(self.items, "example")
+        if self.available:
+            part = f"{self.items:,} of {plural(self.available, 'item')}"
         if self.scored == WHOLE:
-            part = f"{self.scored}, {self.items:,} items"
+            part = f"{self.scored}, {plural(self.items, 'item')}"
         if self.stride is not None:
             part += f", windows of {self.window} tokens of which each scores {self.stride}"
         if self.lossy_documents:
             part += f", the tokenizer loses text of {self.lossy_documents:,} documents"
         clusters = self.items if self.clusters is None else self.clusters
-        return f"{part}; standard error over {clusters:,} {self.clustered_by}s"
+        return f"{part}; standard error over {plural(clusters, self.clustered_by)}"
 
 
 def ratio_standard_error(

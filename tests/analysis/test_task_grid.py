@@ -59,7 +59,7 @@ def test_tasks_of_which_runs_saw_different_data_are_left_out(
 def test_a_mean_below_the_best_guess_is_in_brackets(runs: Path) -> None:
     head, body = grid_text(task_grid(load_study(runs, "probes")))
     cells = dict(zip(head, body[0], strict=True))
-    assert cells["best without learning"] == "0.031 any value"
+    assert cells["best reference"] == "0.031 any value"
     assert cells["decoder"] == "0.823 2/3"
     assert cells["mamba"] == "(0.020) 0/3"
     assert dict(zip(head, body[-1], strict=True))["s4"] == "1 of 1"

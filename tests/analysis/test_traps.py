@@ -197,7 +197,7 @@ TRAPS: dict[str, tuple[Plant, str]] = {
     ),
     "inexact resume": (
         recorded(1, resume={"sittings": 2, "exact": False, "changed": {"versions.torch": ["2.9", "2.10"]}}),
-        "1 runs continued after a change of versions.torch: not exact",
+        "1 run continued after a change of versions.torch: not exact",
     ),
 }
 

@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.stats.arms import TASK_SCALE, arm_table, declared_baseline, finished, likelihood_group
+from analysis.stats.arms import (
+    TASK_SCALE,
+    arm_table,
+    declared_baseline,
+    finished,
+    likelihood_group,
+    ranked,
+)
 from analysis.stats.comparisons import comparisons, verdict_of
 from analysis.stats.targets.steps_to_loss import first_reached, validation_curve
 from analysis.stats.verdicts.verdict_test import BETTER, WORSE
@@ -16,9 +23,13 @@ LEVELS = 8
 
 
 def baseline_of(rows: pd.DataFrame, frame: pd.DataFrame) -> str:
-    """Return ``study.baseline`` where it is one of these rows of ``arm_table``, else the first, the best."""
+    """Return ``study.baseline`` where it is one of these rows of ``arm_table``, else the best that is ranked.
+
+    Where none is ranked, the first of the rows.
+    """
     wanted = declared_baseline(frame[frame["arm"].isin(rows["arm"])])
-    return str(rows["arm"].iloc[0]) if wanted is None else wanted
+    best = pd.concat([rows[ranked(rows)], rows])["arm"].iloc[0]
+    return str(best) if wanted is None else wanted
 
 
 def levels_reached(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
@@ -97,7 +108,7 @@ def ranks(rows: pd.DataFrame, pairs: pd.DataFrame) -> dict[str, str]:
     found = {}
     arms = rows[(rows["kind"] == "arm") & (rows["seeds"] > 0)]
     for _, group in arms.groupby([likelihood_group(row) for _, row in arms.iterrows()]):
-        names = [str(name) for name in group.loc[group["learned"].ne(False), "arm"]]
+        names = [str(name) for name in group.loc[ranked(group), "arm"]]
         above = _better(names, pairs)
         for name in names:
             worse = sum(name in own for own in above.values())

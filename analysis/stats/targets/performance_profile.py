@@ -30,14 +30,11 @@ def task_scores(frame: pd.DataFrame) -> dict[str, dict[str, dict[str, list[float
     Only tasks whose score is a share, of which every run saw the same data, and lines with all of the
     scale's tasks.
     """
-    shares = frame[frame["metric"].isin(SHARES)]["task"].unique()
-    known = frame[frame["task"].isin(shares)]
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for scale, runs in known.groupby("scale", sort=True):
-        whole = [task for task, own in runs.groupby("task", sort=True) if not mixed_data(own)]
+    for scale, whole in whole_tasks(frame).items():
         if len(whole) < MIN_TASKS:
             continue
-        runs = runs[runs["task"].isin(whole)]
+        runs = frame[(frame["scale"] == scale) & frame["task"].isin(whole)]
         good = finished(runs)
         counted = runs[good | (runs["status"] == "diverged")].assign(
             score=runs["score"].where(good, 0.0), line=lines(runs)
@@ -46,8 +43,18 @@ def task_scores(frame: pd.DataFrame) -> dict[str, dict[str, dict[str, list[float
         for line, own in counted.groupby("line", sort=True):
             if line not in failed and own["task"].nunique() == len(whole):
                 by_task = {str(task): r["score"].tolist() for task, r in own.groupby("task", sort=True)}
-                found.setdefault(str(scale), {})[str(line)] = by_task
+                found.setdefault(scale, {})[str(line)] = by_task
     return found
+
+
+def whole_tasks(frame: pd.DataFrame) -> dict[str, list[str]]:
+    """Return for each scale the tasks whose score is a share and of which every run saw the same data."""
+    shares = frame[frame["metric"].isin(SHARES)]["task"].unique()
+    known = frame[frame["task"].isin(shares)]
+    return {
+        str(scale): [str(task) for task, own in runs.groupby("task", sort=True) if not mixed_data(own)]
+        for scale, runs in known.groupby("scale", sort=True)
+    }
 
 
 def lines(frame: pd.DataFrame) -> pd.Series:

@@ -49,7 +49,7 @@ def test_what_differs_between_them_is_said(runs: Path) -> None:
     assert json.loads(text) == [
         "budget.tokens is 1000 in one, 1000 or 2000 in two",
         "processor is p in one, q in two",
-        "1 runs are in several of the studies and count once",
+        "1 run is in several of the studies and counts once",
     ]
     assert "studies_differ" not in load_study(runs, "one")
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 from itertools import combinations
 from pathlib import Path
@@ -132,6 +133,21 @@ def test_unequal_conditions_are_warned_of(
         write_run("mamba", seed, **change)
     [warning] = study_warnings(load_study(tmp_path / "runs", "compare"))
     assert words in warning
+
+
+def test_package_versions_are_mixed_where_one_package_has_two(write_run: Any, tmp_path: Path) -> None:
+    """What only the code of some runs imports is recorded by these alone, and is no other version."""
+    for name, versions in (("mine", {"PyYAML": "6.0", "archbench": "0.2.0"}), ("decoder", {})):
+        path = write_run(name, 0) / "provenance.json"
+        record = json.loads(path.read_text())
+        path.write_text(json.dumps(record | {"versions": record["versions"] | versions}))
+    frame = load_study(tmp_path / "runs", "compare")
+    assert not [w for w in study_warnings(frame) if "package" in w]
+    other = (
+        frame["versions"].str.replace("2.10", "2.13").where(frame["backbone"] == "mine", frame["versions"])
+    )
+    [warning] = [w for w in study_warnings(frame.assign(versions=other)) if "package" in w]
+    assert "mixed package versions (torch 2.10 and 2.13)" in warning
 
 
 def test_mixed_classes_are_ranked_as_one_where_that_is_allowed(study: Path) -> None:

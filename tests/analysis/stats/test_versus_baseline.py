@@ -88,7 +88,7 @@ def test_arms_that_have_not_learned_have_no_rank_and_no_verdict(write_run: Write
     found = arms(tmp_path / "runs").loc["text"]
     assert found.loc["s4", "rank"] == "1"
     assert found["rank"].isna().tolist()[:3] == [False, True, True]
-    assert found.loc["decoder", "below"] == "unigram entropy, xz"
+    assert found.loc["decoder", "below"] == "unigram entropy; xz"
     assert (found.loc["s4", "below"], found.loc["s4", "learned"]) == ("xz", True)
     assert found.loc["mamba", "verdict"] == "worse"  # than S4, the best
     mamba = arms(tmp_path / "runs", baseline="decoder").loc[("text", "mamba")]
