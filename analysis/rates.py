@@ -35,6 +35,7 @@ from analysis.stats.learning_rates.choice import (
 )
 from analysis.stats.warnings import condition_warnings
 from experiments.runtime.child_processes import run_python
+from experiments.runtime.console import plural
 
 MAX_ROUNDS = 8
 """Rounds of extension: four decades. An optimum further out is a mistake somewhere else."""
@@ -90,7 +91,7 @@ def note(arm: pd.Series) -> str:
     found = [f"at the {arm['edge']} edge of the grid: extend it"] * bool(arm["edge"])
     undecided = " or ".join(f"{rate:g}" for rate in arm["undecided"])
     found += [f"undecided: {undecided} may be as good"] * bool(undecided)
-    found += [f"{arm['rates']} rates: a grid has {MIN_RATES} or more"] * (arm["rates"] < MIN_RATES)
+    found += [f"{plural(arm['rates'], 'rate')}: a grid has {MIN_RATES} or more"] * (arm["rates"] < MIN_RATES)
     return "; ".join(found)
 
 

@@ -28,7 +28,7 @@ from experiments.config.hydra_app import start
 from experiments.config.sections import read_sections
 from experiments.config.size_target import AXIS_UNITS
 from experiments.run.live_view import Planned, watch
-from experiments.runtime.console import count
+from experiments.runtime.console import count, plural
 from experiments.runtime.errors import CheckpointError, ConfigError, RunError
 from experiments.runtime.preemption import stops_at_once
 from experiments.runtime.run_status import RunStatus
@@ -76,7 +76,8 @@ def main() -> None:
         if "refused" in cell:
             sys.stderr.write(redact(f"error: {cell['cell']}: {cell['refused']}\n"))
     done = sum(cell["status"] in ("done", "stored") for cell in _cells)
-    print(f"{done} of {len(_cells)} cells are done; experiments.train with the same words runs the others.")
+    runs, verb = plural(len(_cells), "run"), "is" if len(_cells) == 1 else "are"
+    print(f"{done} of {runs} {verb} done; experiments.train with the same words runs the others.")
     if refused:
         sys.exit(refused[0].get("exit_code", ConfigError.exit_code))
 

@@ -79,6 +79,21 @@ def commands(
     return jobs
 
 
+def dry_run(jobs: Mapping[str, list[str]], command: Sequence[str]) -> list[str]:
+    """Return the lines of a dry run: what sbatch would be given for each job, and what submits them.
+
+    Args:
+        jobs: from ``commands``, for a folder named ID, which is not there.
+        command: module and words of the dry run.
+    """
+    words = [word for word in command if not word.startswith("submit=")]
+    return [
+        *(f"  {name}: {shlex.join(job)}" for name, job in jobs.items()),
+        "Nothing was submitted. This submits the jobs, and makes the folder that is named ID above:",
+        f"  {shlex.join(['python', '-m', *words, 'submit=true'])}",
+    ]
+
+
 def submit_jobs(jobs: Mapping[str, list[str]]) -> list[str]:
     """Submit all the jobs, one after the other, or none: what was submitted before a failure is withdrawn.
 

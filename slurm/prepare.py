@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from experiments.prepare import split_words
 from experiments.runtime.errors import ConfigError, RunError
 from experiments.runtime.secrets import redact
 from slurm.cluster import CLUSTER, ClusterConfig, read_cluster
-from slurm.jobs import submit_jobs
+from slurm.jobs import dry_run, submit_jobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,19 +102,15 @@ def submit(words: Sequence[str]) -> None:
     if Path(config.cluster).exists() or config.cluster != CLUSTER:
         cluster = read_cluster(Path(config.cluster))
         os.environ["ARCHBENCH_CLUSTER"] = config.cluster  # which sbatch hands to the jobs
-    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S")
     runs = next((word.partition("=")[2] for word in others if word.startswith("runs=")), "runs")
+    stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S") if config.submit else "ID"
     logs = Path(runs).absolute() / "prepare" / stamp
     jobs = commands(cluster, config, others, logs)
     if config.submit:
         logs.mkdir(parents=True)
         print(*submit_jobs(jobs), f"Logs in {logs}.", sep="\n")
         return
-    prefix = f"ARCHBENCH_CLUSTER={shlex.quote(config.cluster)} " if "ARCHBENCH_CLUSTER" in os.environ else ""
-    for name, command in jobs.items():
-        quoted = " ".join(word if ":$" in word else shlex.quote(word) for word in command)
-        print(f"{name}=$({prefix}{quoted})")
-    print("Nothing was submitted; submit=true does it.")
+    print(*dry_run(jobs, ["slurm.prepare", *words]), sep="\n")
 
 
 def main() -> int:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,14 +25,16 @@ from omegaconf import DictConfig, OmegaConf
 from experiments.config.hydra_app import start
 from experiments.config.sections import read_sections
 from experiments.config.structured import typed_words
+from experiments.config.studies import study_command
 from experiments.run.refusal import AskedCell
+from experiments.runtime.console import plural
 from experiments.runtime.errors import ConfigError, RunError
 from experiments.runtime.run_status import FINAL, RunStatus
 from experiments.runtime.secrets import redact
 from experiments.runtime.streams import guard_streams
 from slurm.allocation import TimeLimits, allocation
 from slurm.cluster import CLUSTER, ClusterConfig, read_cluster
-from slurm.jobs import by_allocation, commands, submit_jobs
+from slurm.jobs import by_allocation, commands, dry_run, submit_jobs
 from slurm.queue import Task, queued_tasks
 from slurm.submission import StudyRun, new_folder, submissions, write_submission
 
@@ -197,7 +198,8 @@ def submit(words: Sequence[str]) -> int:
         for asked, error in planned.refusals:
             asked.refuse(error)
     if planned.stored:
-        print(f"{planned.stored} runs are rows of study.stored, which count as done.")
+        verb = "is a row" if planned.stored == 1 else "are rows"
+        print(f"{plural(planned.stored, 'run')} {verb} of study.stored, and done.")
     if not planned.runs:
         return failure
     queued = in_queue(planned.study)
@@ -205,27 +207,24 @@ def submit(words: Sequence[str]) -> int:
     waiting = sum(run.status not in FINAL for run in planned.runs) - len(chosen)
     ended = len(planned.runs) - len(chosen) - waiting
     print(
-        f"Study {planned.study.name}: {len(planned.runs)} runs, {ended} ended, {waiting} in the queue, "
-        f"{len(chosen)} to submit."
+        f"Study {planned.study.name}: {plural(len(planned.runs), 'run')}, {ended} ended, "
+        f"{waiting} in the queue, {len(chosen)} to submit."
     )
     for run in chosen:
         if run.status == RunStatus.REFUSED:
             print(f"{run.key} was refused, and will be again unless this was mended: {run.message}")
     if not chosen:
         return failure
-    folder = new_folder(planned.study)
     runs = assign(planned.runs, chosen, config.runs_per_task)
-    jobs = commands(cluster, folder, runs, others, config.max_running)
     if config.submit:
+        folder = new_folder(planned.study)
         write_submission(folder, runs)
+        jobs = commands(cluster, folder, runs, others, config.max_running)
         print(*submit_jobs(jobs), sep="\n", flush=True)
-        print(f"Logs in {folder}. To watch: {status_command(planned.study)}")
+        print(f"Logs in {folder}. To watch: {study_command('slurm.status', planned.study)}")
         return failure
-    prefix = f"ARCHBENCH_CLUSTER={shlex.quote(config.cluster)} " if "ARCHBENCH_CLUSTER" in os.environ else ""
-    for name, command in jobs.items():
-        quoted = " ".join(word if "=afterany:$" in word else shlex.quote(word) for word in command)
-        print(f"{name}=$({prefix}{quoted})")
-    print("Nothing was submitted; submit=true does it.")
+    jobs = commands(cluster, planned.study / "slurm" / "ID", runs, others, config.max_running)
+    print(*dry_run(jobs, ["slurm.submit", *words]), sep="\n")
     return failure
 
 
@@ -238,12 +237,6 @@ def _check_packing(config: SubmitConfig, runs: Sequence[StudyRun]) -> None:
                 "(parallel.nodes, parallel.gpus_per_node, or CLUSTER_NODES, CLUSTER_TASKS_PER_NODE), and "
                 "only runs of one process can share a task"
             )
-
-
-def status_command(study: Path) -> str:
-    """Return the command that shows the state of a submission."""
-    runs = study.parent.relative_to(Path.cwd()) if study.is_relative_to(Path.cwd()) else study.parent
-    return shlex.join(["python", "-m", "slurm.status", f"study={study.name}", f"runs={runs}"])
 
 
 def main() -> Any:

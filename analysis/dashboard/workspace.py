@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -17,6 +18,7 @@ from wandb_workspaces import expr
 
 from analysis.stats.arms import TASK_SCALE
 from analysis.tables.text import render_markdown
+from experiments.config.studies import study_command
 
 CURVE_AXES = {
     "progress/tokens": "training tokens",
@@ -93,6 +95,7 @@ def report(
         entity: W&B user or team; where it is empty the run sets name no project, as W&B would look it up.
     """
     by, study = grouping(frame), _study(frame)
+    folder = Path(frame["path"].iloc[0]).parents[1]
     here = project if entity else ""
     runs = _settled(wr.Runset(entity=entity, project=here, name="runs", filters=ONLY_TRAINING))
     analysis = _settled(wr.Runset(entity=entity, project=here, name="analysis", filters=ONLY_ANALYSIS))
@@ -103,8 +106,8 @@ def report(
     ]
     blocks: list[Any] = [
         wr.MarkdownBlock(
-            f"Written by `python -m analysis.dashboard study={study}`. The record is on disk; all of it is "
-            f"in the page that `python -m analysis.report study={study}` writes."
+            f"Written by `{study_command('analysis.dashboard', folder)}`. The record is on disk; all of it "
+            f"is in the page that `{study_command('analysis.report', folder)}` writes."
         ),
         wr.TableOfContents(),
         wr.H2("Verdict and warnings"),

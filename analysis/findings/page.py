@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
+from analysis.findings.claims import EQUAL
 from analysis.findings.verdicts import CONFIRMED, NOT_RUN, REFUTED, UNDECIDED, Finding
 from analysis.stats.verdicts.solve_test import TEST as SOLVE_RATE
 from analysis.tables.markdown import escaped
@@ -19,9 +20,13 @@ writes this page from the records in `findings/` and the frames of the tracks an
 committed before the runs with test seeds that decide it. It says what would refute the claim at this size,
 and the smallest difference of interest.
 
-A claim is *confirmed* where the 95% interval of the difference lies above 0 and the difference is at least
-the smallest of interest, *refuted* where the whole interval lies below the smallest of interest, and
-*undecided* otherwise. Intervals are over seeds, by the tests of [the statistics page](statistics.md), and
+A claim that one model is better is *confirmed* where the 95% interval of the difference lies above 0 and
+the difference is at least the smallest of interest, and *refuted* where the whole interval lies below the
+smallest of interest. A claim that two models are equally good, marked "equality" in the table, is
+*confirmed* where the whole interval lies within the smallest difference of interest on both sides of 0, so
+that neither model is better by as much, and *refuted* where it lies beyond on one side. What is neither is
+*undecided*.
+Intervals are over seeds, by the tests of [the statistics page](statistics.md), and
 are not corrected for the number of claims. Where seeds either solve a task or do not, the difference, its
 interval and the smallest of interest are of the shares of seeds that solve it ("solve rate"), and not of the
 means. The small figures show the difference
@@ -43,7 +48,8 @@ def markdown(findings: Sequence[Finding], figure: str | None) -> str:
         seeds = f"{len(each.scores[0])}, {len(each.scores[1])}"
         link = f"[{each.claim.claim}](#{each.name.replace('_', '-')})"
         drawn = "" if difference(each) == "-" else f"![{difference(each)}](findings/{each.name}.svg)"
-        lines.append(f"| {link} | {each.verdict} | {difference(each)} | {drawn} | {seeds} |")
+        verdict = f"{each.verdict} (equality)" if each.claim.relation == EQUAL else each.verdict
+        lines.append(f"| {link} | {verdict} | {difference(each)} | {drawn} | {seeds} |")
     for each in ordered:
         lines += ["", *_section(each)]
     return "\n".join(lines) + "\n"
@@ -58,6 +64,7 @@ def difference(finding: Finding) -> str:
 
 def _section(finding: Finding) -> list[str]:
     claim, title = finding.claim, finding.name.replace("_", " ")
+    equality = claim.relation == EQUAL
     lines = [f"## {title}", "", f"{claim.claim} **{finding.verdict.capitalize()}.**", ""]
     if finding.scores[0] and finding.scores[1]:
         lines.append(f"- {_scores(finding)}.")
@@ -69,6 +76,7 @@ def _section(finding: Finding) -> list[str]:
         f"- Source: {claim.source}",
         f"- Setting: {claim.setting}",
         f"- Would refute it: {claim.refuted_by} Smallest difference of interest: {claim.effect:g}.",
+        *[f"- Confirmed where the whole interval lies within ±{claim.effect:g} (equality)."] * equality,
         f"- Known before: {claim.known}",
         f"- Not shown: {claim.not_shown}",
         "- To train and judge it anew:",

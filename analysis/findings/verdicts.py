@@ -12,6 +12,7 @@ import pandas as pd
 
 from analysis.findings.claims import BETTER, Claim
 from analysis.load.study import load_study
+from analysis.stats.arms import finished, mixed_data
 from analysis.stats.comparisons import comparisons, verdict_of
 from analysis.stats.verdicts.verdict_test import NO_SPREAD
 from analysis.track.frame import track_frame
@@ -106,10 +107,11 @@ def judge(name: str, claim: Claim, runs: pd.DataFrame) -> Finding:
     unit = str(done["metric"].iloc[0]).replace("_", " ")
     known: dict[str, Any] = {"name": name, "claim": claim, "scores": (ours, theirs), "unit": unit}
     if (few := min(len(ours), len(theirs))) < claim.seeds:
-        return Finding(**known, verdict=UNDECIDED, reason=f"{few} of {claim.seeds} seeds have ended")
+        verb = "has" if few == 1 else "have"
+        return Finding(**known, verdict=UNDECIDED, reason=f"{few} of {claim.seeds} seeds {verb} ended")
     found = verdict_of(comparisons(runs), *SIDES)
     if found is None:
-        return Finding(**known, verdict=UNDECIDED, reason="their likelihood types cannot be compared")
+        return Finding(**known, verdict=UNDECIDED, reason=_why_not_compared(runs))
     low, high, difference = float(found["low"]), float(found["high"]), float(found["difference"])
     reason = found["reason"] if isinstance(found["reason"], str) else ""
     if reason == NO_SPREAD:  # all seeds agree on both sides: the interval is a point
@@ -118,6 +120,17 @@ def judge(name: str, claim: Claim, runs: pd.DataFrame) -> Finding:
         **known, verdict=_verdict(claim, difference, low, high), difference=difference, low=low, high=high,
         p=float(found["p"]), test=str(found["test"]), reason=reason,
     )  # fmt: skip
+
+
+def _why_not_compared(runs: pd.DataFrame) -> str:
+    """Return why the two models of a claim are no pair of ``comparisons``."""
+    if mixed_data(runs):
+        return "the runs saw different data"
+    if not finished(runs).all():
+        return "runs are missing, and the mean of the others would flatter their model"
+    if runs["likelihood"].nunique(dropna=False) > 1:
+        return "their likelihood types cannot be compared"
+    return "their metrics differ"
 
 
 def _verdict(claim: Claim, difference: float, low: float, high: float) -> str:

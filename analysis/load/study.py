@@ -60,7 +60,7 @@ from analysis.load.cache import CURVE, read_runs
 from analysis.load.joined_studies import join_studies
 from analysis.load.run_record import NUMBERS
 from architectures.nearest_name import nearest_name
-from experiments.config.folder import CONF
+from experiments.config.studies import study_words, train_command
 from experiments.runtime.errors import nearest, nearest_folder
 
 LEADING = ("step", "tokens", "flops", "seconds")
@@ -159,7 +159,7 @@ def run_names(runs: Path, study: str) -> list[str]:
         there = f"studies there: {', '.join(studies)}" if studies else "there are none yet"
         if not runs.is_dir():
             there = f"there is no such folder{nearest_folder(runs)}"
-        raise ValueError(f"study={study} is not in {runs}/: {there}; {_remedy(study, near)}")
+        raise ValueError(f"study={study} is not in {runs}/: {there}; {_remedy(root, near)}")
     cells = sorted(entry.name for entry in os.scandir(root) if "-" in entry.name and entry.is_dir())
     names = [
         f"{cell}/{entry.name}"
@@ -168,14 +168,18 @@ def run_names(runs: Path, study: str) -> list[str]:
         if entry.name[:1] == "s" and entry.name[1:].isdecimal() and entry.is_dir()
     ]
     if not names:
-        raise ValueError(f"study={study} has no runs in {root}/: {_remedy(study, None)}")
+        raise ValueError(f"study={study} has no runs in {root}/: {_remedy(root, None)}")
     return names
 
 
-def _remedy(study: str, near: str | None) -> str:
-    """Return how to get the runs of a study; of one that nobody wrote, the nearest (``near``, if any)."""
-    files = (path.relative_to(CONF / "study").with_suffix("") for path in (CONF / "study").rglob("*.yaml"))
-    known = {path.name: path.as_posix() for path in files if path.parts[0] != "parts"}
-    if study in known:
-        return f"run it first: python -m experiments.train study={known[study]}"
-    return f"nor is there a conf/study/{study}.yaml to run{nearest(study, [near] if near else known)}"
+def _remedy(root: Path, near: str | None) -> str:
+    """Return how to get the runs of a study; of one that nobody wrote, the nearest (``near``, if any).
+
+    Args:
+        root: the folder of its runs, which is not there or empty.
+        near: name of a study that has runs.
+    """
+    if command := train_command(root):
+        return f"run it first: {command}"
+    known = [near] if near else study_words()
+    return f"nor is there a conf/study/{root.name}.yaml to run{nearest(root.name, known)}"

@@ -21,7 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from analysis.figures.against import against_figure
-from analysis.figures.contexts import EVALUATED, further_curves, position_curves, read_positions, recall_maps
+from analysis.figures.contexts import further_curves, position_curves, read_positions, recall_maps
 from analysis.figures.curves import AXES, learning_curves
 from analysis.figures.scores import final_scores, forest, profiles
 from analysis.figures.style import styles
@@ -30,6 +30,7 @@ from analysis.figures.tradeoffs import decoding_note, pareto_fronts
 from analysis.figures.training import compute_to_target, gradient_norms, rate_curves
 from analysis.report import tables
 from analysis.report.differences import panels
+from analysis.report.needs import needs, speed_commands
 from analysis.scaling.figures import scaling_curves
 from analysis.scaling.points import study_points
 from analysis.scaling.tables import Fit, checks, fit
@@ -44,6 +45,7 @@ from analysis.stats.ranking.ranks import baseline_gains, levels_reached
 from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
+from analysis.tables.format import flops
 from analysis.tables.headings import counts_line, joined_lines, study_name, verdict
 from analysis.tables.sentences import answers
 from experiments.runtime.streams import printable
@@ -122,9 +124,10 @@ def render_page(frame: pd.DataFrame, history: pd.DataFrame, found: Findings | No
     frame = frame.assign(**{name: empty for name, empty in LATER_COLUMNS.items() if name not in frame})
     found = found or find(frame, history)
     return _environment().get_template("page.html.j2").render(
-        policy=POLICY, axes=list(AXES.values()), evaluated=EVALUATED, likelihood_types=LIKELIHOOD_TYPES,
+        policy=POLICY, axes=list(AXES.values()), likelihood_types=LIKELIHOOD_TYPES,
         style=_asset("page.css"), script=_asset("page.js"), plotly=_packed_plotly(),
         plots={name: figure and plot_json(figure) for name, figure in found.figures.items()},
+        needs=needs(frame, history, [name for name, figure in found.figures.items() if figure is None]),
         **_summary(frame), **_tables(frame, history), **_notes(frame, found), **_speed(frame, found.speed),
     )  # fmt: skip
 
@@ -148,7 +151,7 @@ def _summary(frame: pd.DataFrame) -> dict[str, object]:
         "joined": joined_lines(frame),
         "counts": counts_line(frame),
         "hours": f"{frame['training_seconds'].sum() / 3600:.2f}",
-        "flops": f"{frame['training_flops'].sum():.2e}",
+        "flops": flops(frame["training_flops"].sum()),
         "matched": matched_line(frame),
         "warnings": study_warnings(frame),
         "colours": {arm: look["color"] for arm, look in styles(frame).items()},
@@ -203,11 +206,11 @@ def inline_svg(svg: str) -> Markup:
 
 def _speed(frame: pd.DataFrame, speed: pd.DataFrame | None) -> dict[str, object]:
     """Return the texts and tables of the section on speed, and the note on decoding of the trade-offs."""
-    table = tables.speed_table(frame)
+    common = {"speed_table": tables.speed_table(frame), "speed_commands": speed_commands(frame)}
     if speed is None:
-        return {"speed_table": table, "measured": False}
+        return {**common, "measured": False}
     return {
-        "speed_table": table,
+        **common,
         "measured": True,
         "decoding_note": decoding_note(frame, given(speed)),
         "roof_notes": roof_notes(speed),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 import statistics
 from pathlib import Path
 from typing import Any
 
-from experiments.runtime.console import clock, count
+from experiments.config.studies import study_command
+from experiments.runtime.console import clock, count, plural
 from experiments.runtime.errors import RunError
 from experiments.runtime.run_status import RunStatus
 from experiments.tracking.run_folder import RunFolder
@@ -30,10 +30,7 @@ def closing_lines(folder: Path, result: dict[str, Any]) -> list[str]:
         lines.append(seeds)
     lines += [f"extra evaluation {_score(metric)}" for metric in extra]
     lines.append(_cost(result))
-    study, runs = folder.parents[1].name, folder.parents[2]
-    words = ["python", "-m", "analysis.compare", f"study={study}"]
-    words += [] if str(runs) == "runs" else [f"runs={runs}"]
-    return [*lines, f"next: {shlex.join(words)}"]
+    return [*lines, f"next: {study_command('analysis.compare', folder.parents[1])}"]
 
 
 def _score(metric: dict[str, Any]) -> str:
@@ -43,7 +40,7 @@ def _score(metric: dict[str, Any]) -> str:
     if not isinstance(error, int | float):
         return text
     clusters, kind = metric.get("clusters") or metric["items"], metric.get("clustered_by", "example")
-    return f"{text} ± {_number(error)} (standard error over {clusters:,} {kind}s)"
+    return f"{text} ± {_number(error)} (standard error over {plural(clusters, kind)})"
 
 
 def _over_seeds(folder: Path, metric: dict[str, Any]) -> str | None:
@@ -70,7 +67,7 @@ def _cost(result: dict[str, Any]) -> str:
     training = result["training"]
     return (
         f"cost: {count(training['flops'])} FLOPs, {clock(training['seconds'])} of training steps, "
-        f"{count(training['tokens'])} tokens in {training['steps']:,} steps"
+        f"{count(training['tokens'])} tokens in {plural(training['steps'], 'step')}"
     )
 
 

@@ -28,7 +28,7 @@ from experiments.run.record import (
     training_summary,
 )
 from experiments.run.settings import Settings
-from experiments.runtime.console import Console, clock, count
+from experiments.runtime.console import Console, clock, count, plural
 from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.errors import (
     DivergedError,
@@ -268,6 +268,7 @@ def _train(
         console.log(f"{status}: {message}")
         raise error
     ended = len(list(folder.root.parents[1].glob("*/s*/result.json")))
-    console.log(f"complete in {clock(state.seconds)} ({ended} runs of study {record['study']} have ended)")
+    runs = f"{plural(ended, 'run')} of study {record['study']} {'has' if ended == 1 else 'have'} ended"
+    console.log(f"complete in {clock(state.seconds)} ({runs})")
     for line in closing_lines(folder.root, result):
         console.log(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from pathlib import Path
 
+from experiments.config.studies import study_command
 from experiments.runtime.errors import RunError
 from experiments.runtime.run_status import RunStatus
 from experiments.tracking.run_folder import RunFolder
@@ -32,8 +33,7 @@ def summary(study: Path) -> list[str]:
     for reason, runs in reasons.items():
         more = f" and {len(runs) - SHOWN} more" if len(runs) > SHOWN else ""
         lines.append(f"  {', '.join(runs[:SHOWN])}{more}: {reason}")
-    runs_folder = "" if str(study.parent) == "runs" else f" runs={study.parent}"
-    lines.append(f"to compare: python -m analysis.compare study={study.name}{runs_folder}")
+    lines.append(f"to compare: {study_command('analysis.compare', study)}")
     return lines
 
 

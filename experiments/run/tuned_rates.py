@@ -15,6 +15,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 
 from experiments.config.structured import typed
+from experiments.config.studies import study_command, train_command
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.yaml_state import read_yaml
 
@@ -110,22 +111,32 @@ def apply_tuned_rate(tree: dict[str, Any], *, optional: bool = False) -> None:
         raise ConfigError(f"study.tuned={path} has no rate for {_words(key)}; it has {arms or 'none'}")
     arm = found[key]
     if not arm.bracketed and not study.get("fixed_grid"):
+        swept = path.parent.parent
+        swept = swept if swept.name == rates.study else Path("runs") / rates.study
         raise ConfigError(
             f"study.tuned={path}: the best rate of {_words(key)}, {arm.learning_rate:g}, was at the edge "
-            f"of its grid: extend it with python -m analysis.rates study={rates.study} --extend"
+            f"of its grid: extend it with {study_command('analysis.rates', swept, '--extend')}"
         )
     tree["optimizer"] = {**tree["optimizer"], "learning_rate": arm.learning_rate}
     # In the record of the run the rate stands by itself: the file may change or go.
     tree["study"] = {**study, "rate_from": str(path)}
 
 
+def _commands(path: Path) -> str:
+    """Return the commands that write a rates.yaml, which is RUNS/STUDY/analysis/rates.yaml."""
+    study = path.parent.parent
+    if not (command := train_command(study)):
+        study = Path("runs") / "tune"
+        command = train_command(study)
+    if "analysis.track" in command:
+        return f"{command} writes it"
+    return f"{command}, then {study_command('analysis.rates', study)}, writes {study}/analysis/rates.yaml"
+
+
 def read_rates(path: Path) -> TunedRates:
     """A rates.yaml. Raises ConfigError where it is missing or something else."""
     if not path.exists():
-        raise ConfigError(
-            f"study.tuned={path} is not there: python -m experiments.train study=tune, then "
-            "python -m analysis.rates study=tune, writes it; of a track, archbench track does"
-        )
+        raise ConfigError(f"study.tuned={path} is not there: {_commands(path)}")
     values = read_yaml(path, f"study.tuned={path} must be a file of analysis.rates")
     return typed(TunedRates, values, f"study.tuned={path}")
 

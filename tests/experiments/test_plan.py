@@ -31,7 +31,9 @@ def cells(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
         capsys.readouterr()
         plan.main()
         lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-        return [line for line in lines if re.match(r"[\w=. ]+-[a-z_]+-[a-z]+ |.* cells are done", line)]
+        return [
+            line for line in lines if re.match(r"[\w=. ]+-[a-z_]+-[a-z]+ |.* runs? (?:is|are) done", line)
+        ]
 
     return run
 
@@ -57,7 +59,7 @@ def test_a_study_lists_all_its_cells_and_runs_none(tmp_path: Path) -> None:
         assert f"{task}, held equal: training FLOPs per token, {target:,} (flops)" in ended.stdout
     assert max(map(len, ended.stdout.splitlines())) <= 100
     runs = len(expected) * len(str(params.seed).split(","))
-    assert f"0 of {runs} cells are done" in ended.stdout
+    assert f"0 of {runs} runs are done" in ended.stdout
     assert not [path for path in tmp_path.rglob("*") if path.is_dir()], "a run folder was made"
 
 
@@ -95,12 +97,12 @@ def test_the_status_of_every_cell(cells, tmp_path: Path) -> None:
     assert status() == "missing"
     folder = commands.train(*words)
     assert status() == "done"
-    assert cells(*words)[-1].startswith("1 of 1 cells are done")
+    assert cells(*words)[-1].startswith("1 of 1 run is done")
     record = commands.result(folder)
     record |= {"status": "diverged", "message": "loss is nan\nmore"}
     (folder / "result.json").write_text(json.dumps(record))
     assert status().startswith("unreadable:")
-    assert cells(*words)[-1].startswith("0 of 1 cells are done")
+    assert cells(*words)[-1].startswith("0 of 1 run is done")
     del record["checksum"], record["files"]  # as an earlier version wrote it
     (folder / "result.json").write_text(json.dumps(record))
     assert status().startswith("diverged:")
@@ -120,7 +122,7 @@ def test_an_impossible_cell_is_said_beside_the_others(tmp_path: Path) -> None:
     assert ended.stderr.startswith("error: backbone=encoder objective=causal_lm ")
     assert "needs a causal backbone" in ended.stderr
     assert ended.stderr.count("\n") == 1
-    assert "0 of 2 cells are done" in ended.stdout
+    assert "0 of 2 runs are done" in ended.stdout
 
 
 def test_issuing_a_study_again_runs_only_what_is_missing(cells, tmp_path: Path) -> None:
@@ -131,7 +133,7 @@ def test_issuing_a_study_again_runs_only_what_is_missing(cells, tmp_path: Path) 
     before = {path: path.stat().st_mtime_ns for path in kept.rglob("*")}
     record = commands.result(removed)
     shutil.rmtree(removed)
-    assert cells(*words)[-1].startswith("1 of 2 cells are done")
+    assert cells(*words)[-1].startswith("1 of 2 runs are done")
 
     second = commands.run("train", *words)
     assert second.returncode == 0, second.stderr
@@ -140,7 +142,7 @@ def test_issuing_a_study_again_runs_only_what_is_missing(cells, tmp_path: Path) 
     assert "[decoder-recall-nano s0] step" not in second.stdout
     assert {path: path.stat().st_mtime_ns for path in kept.rglob("*")} == before
     assert commands.result(removed)["metrics"] == record["metrics"]
-    assert cells(*words)[-1].startswith("2 of 2 cells are done")
+    assert cells(*words)[-1].startswith("2 of 2 runs are done")
 
 
 @pytest.mark.parametrize("study", ["..", "../escaped"])

@@ -124,7 +124,7 @@ def test_it_is_found_on_the_search_path_too(toy: Path) -> None:
     ended = commands.run("plan", f"hydra.searchpath=[file://{toy}/conf]", *words(toy), PYTHONPATH=str(toy))
     assert ended.returncode == 0, ended.stderr
     assert "toy-text-nano" in ended.stdout
-    assert "0 of 1 cells are done" in ended.stdout
+    assert "0 of 1 run is done" in ended.stdout
 
 
 def test_its_mistakes_are_said_as_others(toy: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -51,9 +52,11 @@ def test_the_array_waits_for_the_plan_and_the_merge_for_the_array(tmp_path: Path
 
 def test_a_dry_run_submits_nothing(tmp_path: Path) -> None:
     printed = jobs.module("slurm.prepare", "task=fineweb_edu", "tasks=2", "cluster=slurm/cluster.env.example")
-    lines = [line for line in printed.splitlines() if "sbatch" in line]
-    assert [line.partition("=$(")[0] for line in lines] == ["plan", "parts", "merge"]
-    assert "Nothing was submitted" in printed
+    *shown, said, command = printed.splitlines()
+    assert [line.partition(": sbatch ")[0].strip() for line in shown] == ["plan", "parts", "merge"]
+    assert "Nothing was submitted" in said
+    words = ["task=fineweb_edu", "tasks=2", "cluster=slurm/cluster.env.example", "submit=true"]
+    assert shlex.split(command) == ["python", "-m", "slurm.prepare", *words]
 
 
 SLOW = """

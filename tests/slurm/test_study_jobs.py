@@ -111,9 +111,8 @@ def test_a_dry_run_prints_the_commands_and_submits_nothing(story: Story) -> None
     printed = story.printed["dry"]
     assert "6 to submit" in printed
     assert "Nothing was submitted" in printed
-    assert [line.partition("=$(")[0] for line in printed.splitlines() if "=$(" in line] == [
-        "prepare", "runs", "analysis",
-    ]  # fmt: skip
+    shown = [line.partition(": sbatch ")[0].strip() for line in printed.splitlines() if ": sbatch " in line]
+    assert shown == ["prepare", "runs", "analysis"]
     assert "--array=0-5" in printed
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from experiments.config.parallel import ParallelConfig
 from experiments.config.schema import DeviceConfig
+from experiments.config.studies import study_command
 from experiments.runtime.errors import ConfigError, RunError
 from slurm import submit
 from slurm.allocation import Allocation, TimeLimits, allocation, minutes
@@ -336,5 +337,7 @@ def test_runs_of_several_processes_do_not_share_a_task(tmp_path: Path) -> None:
 
 
 def test_the_printed_watch_command_is_one() -> None:
-    words = shlex.split(submit.status_command(Path.cwd() / "runs" / "mine"))
-    assert words == ["python", "-m", "slurm.status", "study=mine", "runs=runs"]
+    words = shlex.split(study_command("slurm.status", Path.cwd() / "runs" / "my own"))
+    assert words == ["python", "-m", "slurm.status", "study=my own"]
+    elsewhere = shlex.split(study_command("slurm.status", Path("/big/runs/mine")))
+    assert elsewhere[3:] == ["study=mine", "runs=/big/runs"]

@@ -55,12 +55,13 @@ def test_every_part_is_there_and_says_what_to_run_where_it_has_no_data(pair: Pat
     text = without_scripts(page(pair))
     titles = re.findall(r"<h2>(\d+)\. ", text)
     assert titles == [str(i) for i in range(1, 13)]
-    for command in ("compare_rates", "ladder", "probes"):
+    for command in ("compare_rates", "ladder", "state_tracking"):
         assert f"<code>python -m experiments.train study={command}</code>" in text
     assert text.count("<code>python -m experiments.benchmark -m backbone=decoder,mamba output=") == 1
-    assert "trainer.extra_evaluations=[sequence_length=256]" in text
+    assert str(escape("""'trainer.extra_evaluations=["sequence_length=256"]'""")) in text
     assert "sequence_length=256 depth=0" in text
-    assert "stretches=8 output=runs/compare/CELL/sSEED/evaluate.json" in text
+    run = pair / "compare" / "decoder-causal_lm-text-nano-ab12cd34" / "s0"
+    assert f"run={run} stretches=8 output={run}/evaluate.json" in text
 
 
 @pytest.mark.full

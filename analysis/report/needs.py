@@ -1,0 +1,194 @@
+"""What a part of the report lacks: how many of what it needs, how many there are, and what to run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.figures.contexts import EVALUATED
+from analysis.figures.tradeoffs import measured_costs, with_costs
+from analysis.scaling.points import study_points
+from analysis.stats.arms import TASK_SCALE, arm_table, finished, ranked
+from analysis.stats.learning_rates.sensitivity import FEW, rate_runs
+from analysis.stats.targets.performance_profile import MIN_TASKS, whole_tasks
+from analysis.stats.text_slices import run_slices
+from analysis.stats.verdicts.family import MIN_SEEDS
+from analysis.stats.versus_baseline import with_differences
+from analysis.tables.headings import study_name, untested
+from experiments.config.studies import study_command, train_command
+from experiments.runtime.console import plural
+
+FITTED = 4
+"""Sizes, and budgets, of a backbone from which a scaling law is fitted."""
+TYPE = [*TASK_SCALE, "likelihood"]
+LONGER = 'trainer.extra_evaluations=["sequence_length=256"]'
+DEPTHS = 'trainer.extra_evaluations=["sequence_length=256 depth=0","sequence_length=256 depth=1"]'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """Why a part is empty."""
+
+    words: str
+    commands: tuple[str, ...] = ()
+    """Each can be typed as it is."""
+
+
+def needs(frame: pd.DataFrame, history: pd.DataFrame, names: Iterable[str]) -> dict[str, Need]:
+    """Return why figures of the report are empty, by their names.
+
+    Args:
+        frame: from ``load_study``.
+        history: from ``load_history``, of the same study.
+        names: of the figures that are empty, of ``analysis.report.page.find``.
+    """
+    again = () if finished(frame).all() else training_commands(frame)
+    found: dict[str, Callable[[], Need]] = {
+        "learning_curves": lambda: Need(words=_curves(history)),
+        "compute_to_target": lambda: Need(
+            words=_levels(frame, history), commands=training_commands(frame, "trainer.evaluate_every=50")
+        ),
+        "learning_rates": lambda: Need(words=_rates(frame), commands=(_train("compare_rates"),)),
+        "scaling_laws": lambda: Need(words=_sizes(frame, history), commands=(_train("ladder"),)),
+        "pareto_fronts": lambda: Need(words=_costs(frame), commands=again),
+        "further_tests": lambda: Need(
+            words="No extra evaluations of the same models were made",
+            commands=training_commands(frame, LONGER),
+        ),
+        "recall_maps": lambda: Need(
+            words="No extra evaluations set a length and a depth, one for each field of the map",
+            commands=(shlex.join(["python", "-m", "experiments.train", "task=needle", DEPTHS]),),
+        ),
+        "positions": lambda: _positions(frame),
+        "slices": lambda: Need(words=_slices(frame)),
+        "gains": lambda: Need(words=_tested(frame)),
+        "performance_profiles": lambda: Need(words=_tasks(frame), commands=(_train("state_tracking"),)),
+        "gradient_norms": lambda: Need(words="No gradient norms were logged"),
+    }
+    return {name: need() for name, need in found.items() if name in names}
+
+
+def training_commands(frame: pd.DataFrame, *more: str) -> tuple[str, ...]:
+    """Return the commands that train the missing runs of a frame's studies, with further words.
+
+    Of a study that is not in ``conf/study/`` the command of its runs is repeated, where it was recorded.
+    """
+    found = []
+    for study, runs in frame.groupby("study", sort=True):
+        recorded = runs["command"].dropna()
+        command = train_command(_runs_folder(runs) / str(study), *more)
+        if not command and len(recorded):
+            command = shlex.join([*shlex.split(recorded.mode().iloc[0]), *more])
+        found.append(command)
+    return tuple(dict.fromkeys(filter(None, found)))
+
+
+def _train(study: str) -> str:
+    return train_command(Path("runs") / study)
+
+
+def _runs_folder(runs: pd.DataFrame) -> Path:
+    """Return the folder of all studies; the path of a run is RUNS/STUDY/CELL-DIGEST/sSEED."""
+    return Path(runs["path"].iloc[0]).parents[2]
+
+
+def speed_commands(frame: pd.DataFrame) -> tuple[str, str]:
+    """Return the command that measures speed, and the one that gives it to the report."""
+    measure = "python -m experiments.benchmark -m backbone=decoder,mamba output=speed.parquet"
+    study = _runs_folder(frame) / study_name(frame)
+    return measure, study_command("analysis.report", study, "speed=speed.parquet")
+
+
+def _lacking(needed: int, there: int, noun: str, which: str) -> str:
+    """Return what is needed of something and how much is there; empty where there is enough."""
+    if there >= needed:
+        return ""
+    return f"Needs {plural(needed, noun)} {which}: there {'is' if there == 1 else 'are'} {there or 'none'}"
+
+
+def _most(groups: pd.Series) -> int:
+    return 0 if groups.empty else int(groups.max())
+
+
+def _whole_arms(frame: pd.DataFrame) -> pd.DataFrame:
+    return arm_table(frame).query("kind == 'arm' and seeds > 0 and seeds == runs")
+
+
+def _curves(history: pd.DataFrame) -> str:
+    if (history["kind"] == "validation").any():
+        return "Runs were validated, but none has ended, which says what its score is"
+    return "No run has been validated yet"
+
+
+def _levels(frame: pd.DataFrame, history: pd.DataFrame) -> str:
+    models = _most(_whole_arms(frame).groupby(TYPE, dropna=False).size())
+    points = _most(history[history["kind"] == "validation"].groupby("path").size())
+    return (
+        _lacking(2, models, "model", "of one likelihood type whose runs have all ended")
+        or _lacking(2, points, "validation", "of each run")
+        or "No model reaches a level of the baseline's validation score under every seed"
+    )
+
+
+def _rates(frame: pd.DataFrame) -> str:
+    tried = rate_runs(frame, at_least=1).groupby(["task", "line"])["learning_rate"].nunique()
+    return _lacking(FEW, _most(tried), "learning rate", "of a backbone in this study")
+
+
+def _sizes(frame: pd.DataFrame, history: pd.DataFrame) -> str:
+    lines = study_points(frame, history).groupby(["task", "likelihood", "line"], dropna=False)
+    counts = lines[["size", "tokens"]].nunique()
+    sizes, budgets = (0, 0) if counts.empty else counts.loc[counts.min(axis=1).idxmax()]
+    return (
+        f"Needs {plural(FITTED, 'size')} and {plural(FITTED, 'budget')} of a backbone whose score is better "
+        f"where lower: there are at most {plural(sizes, 'size')} and {plural(budgets, 'budget')}"
+    )
+
+
+def _costs(frame: pd.DataFrame) -> str:
+    arms = arm_table(frame)
+    arms = with_costs(arms[ranked(arms)], None)
+    known = arms.groupby(TYPE, dropna=False)[list(measured_costs(frame))].count()
+    most = _most(known.max(axis=1))
+    return _lacking(2, most, "model", "of one likelihood type that have learned their task, of known cost")
+
+
+def _slices(frame: pd.DataFrame) -> str:
+    models = run_slices(frame).groupby(TYPE)["arm"].nunique()
+    which = "of one likelihood type on a text, scored by slices"
+    return _lacking(2, _most(models), "model", which) or "The runs of a text saw different data"
+
+
+def _tested(frame: pd.DataFrame) -> str:
+    whole = _whole_arms(frame)
+    models = whole[whole["seeds"] >= MIN_SEEDS].groupby(TYPE, dropna=False).size()
+    reasons = with_differences(frame)["reason"].dropna().unique()
+    return (
+        _lacking(2, _most(models), "model", f"of one likelihood type with {MIN_SEEDS} seeds")
+        or "; ".join(map(untested, reasons))
+        or "The runs of a task saw different data"
+    )
+
+
+def _tasks(frame: pd.DataFrame) -> str:
+    most = max((len(tasks) for tasks in whole_tasks(frame).values()), default=0)
+    return (
+        _lacking(MIN_TASKS, most, "task", "of one scale scored by fractions")
+        or "No model has finished runs on all tasks of a scale"
+    )
+
+
+def _positions(frame: pd.DataFrame) -> Need:
+    runs = frame[finished(frame) & (frame["objective"] == "causal_lm")]
+    folders = [path for path in runs["path"] if Path(path).is_dir()]
+    if not folders:
+        return Need(words="Needs a finished run of a causal model, in its folder: there is none")
+    words = ("run=" + folders[0], "stretches=8", f"output={folders[0]}/{EVALUATED}")
+    return Need(
+        words=f"No run was evaluated by position; for each of {plural(len(folders), 'causal run')}, as here",
+        commands=(shlex.join(["python", "-m", "experiments.evaluate", *words]),),
+    )

@@ -1,0 +1,60 @@
+"""The studies of ``conf/study/``, and the commands about a study that outputs tell a person to type."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from pathlib import Path
+
+from experiments.config.folder import CONF
+from experiments.runtime.yaml_state import parse_yaml
+
+TRACK = "track/"
+"""The folder of the studies that are tracks, which have a command of their own."""
+
+
+def study_words() -> dict[str, str]:
+    """Return the word of each study for ``study=``, by ``study.name``, the name of its folder of runs.
+
+    A file that cannot be read is left out: composing it says why.
+    """
+    found = {}
+    for path in sorted((CONF / "study").rglob("*.yaml")):
+        with contextlib.suppress(ValueError, OSError):
+            tree = parse_yaml(path.read_text(encoding="utf-8"))
+            study = tree.get("study") if isinstance(tree, dict) else None
+            if isinstance(study, dict) and "name" in study:
+                found[str(study["name"])] = path.relative_to(CONF / "study").with_suffix("").as_posix()
+    return found
+
+
+def study_command(module: str, study: Path, *more: str) -> str:
+    """Return a command that reads the runs of a study, as it is typed in the current folder.
+
+    Args:
+        module: such as ``analysis.compare``.
+        study: the folder of its runs.
+        more: further words.
+    """
+    return _command(module, f"study={study.name}", study, *more)
+
+
+def train_command(study: Path, *more: str) -> str:
+    """Return the command that trains what is missing of a study of ``conf/study/``; empty for any other.
+
+    Args:
+        study: the folder of its runs.
+        more: further words, which the command of a track does not take.
+    """
+    word = study_words().get(study.name, "")
+    if word.startswith(TRACK):
+        return _command("analysis.track", word.removeprefix(TRACK).removesuffix("_rates"), study)
+    return _command("experiments.train", f"study={word}", study, *more) if word else ""
+
+
+def _command(module: str, choice: str, study: Path, *more: str) -> str:
+    runs = study.parent
+    if runs.is_absolute() and runs.is_relative_to(Path.cwd()):
+        runs = runs.relative_to(Path.cwd())
+    where = [] if runs == Path("runs") else [f"runs={runs}"]
+    return shlex.join(["python", "-m", module, choice, *where, *more])
