@@ -17,7 +17,8 @@ from slurm.queue import call
 from slurm.submission import StudyRun, job_name
 
 REFERENCE = re.compile(r"\$(\w+)")
-"""The id of an earlier job in the command of a later one."""
+"""The id of an earlier job in the dependencies of a later one."""
+DEPENDENCY = "--dependency="
 
 
 def by_allocation(runs: Sequence[StudyRun]) -> list[tuple[Allocation, list[StudyRun]]]:
@@ -58,7 +59,7 @@ def commands(
     name = job_name(folder)
     jobs = {
         "prepare": [
-            *base, f"--job-name={name}-prepare", f"--output={folder}/prepare.out",
+            *base, f"--job-name={name}-prepare", log_file(folder, "prepare.out"),
             "slurm/module.sbatch", "experiments.prepare", *words,
         ],
     }  # fmt: skip
@@ -66,13 +67,13 @@ def commands(
     for asked, group in groups:
         tasks = [run.task for run in group if run.task is not None]
         jobs["runs" if len(groups) == 1 else f"runs_{asked.name}"] = [
-            *base, f"--job-name={name}", f"--output={folder}/%a.out", "--dependency=afterany:$prepare",
+            *base, f"--job-name={name}", log_file(folder, "%a.out"), "--dependency=afterany:$prepare",
             f"--array={min(tasks)}-{max(tasks)}{limit}", *asked.options(), *cluster.array_options(),
             "slurm/study.sbatch", str(folder),
         ]  # fmt: skip
     arrays = ":".join(f"${job}" for job in jobs if job != "prepare")
     jobs["analysis"] = [
-        *base, f"--job-name={name}-analysis", f"--output={folder}/analysis.out",
+        *base, f"--job-name={name}-analysis", log_file(folder, "analysis.out"),
         f"--dependency=afterany:{arrays}", "slurm/module.sbatch", "analysis.compare", f"study={study.name}",
         f"runs={study.parent}",
     ]  # fmt: skip
@@ -94,6 +95,11 @@ def dry_run(jobs: Mapping[str, list[str]], command: Sequence[str]) -> list[str]:
     ]
 
 
+def log_file(folder: Path, name: str) -> str:
+    """Return sbatch's option for a log; ``%`` in the folder is no pattern, as it is in ``%a.out``."""
+    return f"--output={str(folder).replace('%', '%%')}/{name}"
+
+
 def submit_jobs(jobs: Mapping[str, list[str]]) -> list[str]:
     """Submit all the jobs, one after the other, or none: what was submitted before a failure is withdrawn.
 
@@ -113,7 +119,10 @@ def submit_jobs(jobs: Mapping[str, list[str]]) -> list[str]:
             for name, command in jobs.items():
                 if received:
                     raise RunError(f"stopped by {received[0].name}")
-                words = [REFERENCE.sub(lambda found: ids.get(found[1], found[0]), word) for word in command]
+                words = [
+                    REFERENCE.sub(lambda found: ids[found[1]], word) if word.startswith(DEPENDENCY) else word
+                    for word in command
+                ]
                 ids[name] = call(*words).strip().partition(";")[0]  # ID, or ID;CLUSTER
                 lines.append(f"{name}: job {ids[name]}: {shlex.join(words)}")
         except BaseException as failure:

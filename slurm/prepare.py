@@ -27,7 +27,7 @@ from experiments.prepare import split_words
 from experiments.runtime.errors import ConfigError, RunError
 from experiments.runtime.secrets import redact
 from slurm.cluster import CLUSTER, ClusterConfig, read_cluster
-from slurm.jobs import dry_run, submit_jobs
+from slurm.jobs import dry_run, log_file, submit_jobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ def commands(
     def job(name: str, output: str, *options: str, stage: Sequence[str]) -> list[str]:
         return [
             "sbatch", "--parsable", *cluster.common_options(), f"--job-name=archbench-prepare-{name}",
-            f"--output={logs / output}", "--open-mode=append", *options, "slurm/module.sbatch",
+            log_file(logs, output), "--open-mode=append", *options, "slurm/module.sbatch",
             "experiments.prepare", *words, *stage,
         ]  # fmt: skip
 

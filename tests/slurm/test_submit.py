@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -341,3 +342,65 @@ def test_the_printed_watch_command_is_one() -> None:
     assert words == ["python", "-m", "slurm.status", "study=my own"]
     elsewhere = shlex.split(study_command("slurm.status", Path("/big/runs/mine")))
     assert elsewhere[3:] == ["study=mine", "runs=/big/runs"]
+
+
+HOSTILE = (
+    "$(touch pwned)", "`touch pwned`", "a; touch pwned", "a && touch pwned", "$prepare", "$runs",
+    "x=afterany:$(touch pwned)",
+    "it's", 'a "b"', "a\nb", "*", "~", "-x", "%j", "\\", "${HOME}", "!x", "a\tb", "",
+)  # fmt: skip
+"""Values that a shell, sbatch, or the references between jobs could take for more than text."""
+PROGRAM = '#!/bin/sh\nprintf \'%s\\0\' "$@" > "$CALLS/$(ls "$CALLS" | wc -l)"\necho 41\n'
+"""Records its arguments, as they are."""
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[list[str]]]:
+    """sbatch and python that record their arguments; returns what these were, call by call."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "calls").mkdir()
+    for name in ("sbatch", "recorder"):
+        (tmp_path / "bin" / name).write_text(PROGRAM)
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+
+    def made() -> list[list[str]]:
+        paths = sorted((tmp_path / "calls").iterdir(), key=lambda path: int(path.name))
+        return [path.read_bytes().decode().split("\0")[:-1] for path in paths]
+
+    return made
+
+
+def test_hostile_words_reach_sbatch_as_they_are(tmp_path: Path, calls: Callable[[], list[list[str]]]) -> None:
+    folder = new_folder(tmp_path / "a 'b' $(touch pwned) %j" / "study")
+    words = [f"+study.note={value}" for value in HOSTILE]
+    submitted = commands(ClusterConfig(), folder, [run(tmp_path, task=0)], words)
+    submit_jobs(submitted)
+    prepare, runs, analysis = calls()
+    assert prepare[-len(words) :] == words
+    assert runs[-1] == str(folder)
+    assert [word for word in runs if word.startswith("--dependency")] == ["--dependency=afterany:41"]
+    assert f"--output={str(folder).replace('%', '%%')}/%a.out" in runs
+    assert analysis[-1] == f"runs={folder.parents[2]}"
+    assert not list(Path.cwd().glob("pwned"))
+
+
+@pytest.mark.parametrize("script", ["module.sbatch", "train.sbatch"])
+def test_job_scripts_hand_hostile_words_on_as_they_are(
+    tmp_path: Path, calls: Callable[[], list[list[str]]], script: str
+) -> None:
+    words = ["experiments.prepare", *(f"+study.note={value}" for value in HOSTILE)]
+    environment = os.environ | {"ARCHBENCH_CLUSTER": str(jobs.cluster_file(tmp_path, "cpu"))}
+    (tmp_path / "cpu.env").write_text("CLUSTER_PYTHON=recorder\n")
+    subprocess.run(["bash", f"slurm/{script}", *words], check=True, env=environment, cwd=jobs.ROOT)
+    [[*given]] = calls()
+    assert given[-len(words) :] == words
+
+
+def test_a_cluster_file_runs_nothing_when_it_is_read(tmp_path: Path) -> None:
+    for value in ("$(touch pwned)", "`touch pwned`", "'$HOME'"):
+        (tmp_path / "c.env").write_text(f"CLUSTER_PARTITION={value}\n")
+        with pytest.raises(ConfigError, match=r"taken as they are|needs quotes"):
+            read_cluster(tmp_path / "c.env")
+    assert not list(Path.cwd().glob("pwned"))
