@@ -8,14 +8,22 @@ import random
 import string
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 
+from analysis.cli import read_arguments
+from analysis.compare import CompareConfig
+from experiments.check import CheckConfig
+from experiments.config.hydra_app import start
+from experiments.config.structured import typed_words
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.secrets import redact
+from experiments.train import train
 from tests.experiments import commands
 from tests.experiments.tracking.wandb_server import serving
 from tests.slurm.jobs import cluster_file
@@ -165,10 +173,69 @@ def test_f39_a_sweep_that_is_refused_leaves_no_command_line(tmp_path: Path) -> N
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-@pytest.mark.parametrize("key", ["study.name", "names.task"])
+@pytest.mark.parametrize("key", ["study.name", "names.task", "runs"])
 def test_f39_a_secret_names_no_folder(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI_JOB_TOKEN", "7Aq9zLw2Rt5Ux8Vb1Nc4Ms6Kd3Jf")
     for secret in ("7Aq9zLw2Rt5Ux8Vb1Nc4Ms6Kd3Jf", "ghp_" + "a1B2" * 9):
         with pytest.raises(ConfigError, match=f"{key} looks like a secret") as refused:
             commands.settings(f"{key}={secret}")
         assert secret not in str(refused.value)
+
+
+URLS = ("https://me:CANARY@example.org/x", "https://example.org/x?token=CANARY&a=1")
+PATHS = {
+    "init_from": [],
+    "continue_from": [],
+    "runs": [],
+    "task.tokenizer.path": ["task.tokenizer.kind=folder"],
+    "task.dataset": ["task.source=hub"],
+    "task.paths": ["task.source=files"],
+    "task.cache_dir": [],
+    "study.stored": [],
+    "study.tuned": [],
+}
+"""Keys that take a path or an address, with the words beside which they are read."""
+
+
+@pytest.mark.parametrize("mode", [[], ["-m"]], ids=["run", "sweep"])
+@pytest.mark.parametrize("key", PATHS)
+def test_f39_a_secret_of_a_url_is_nowhere_though_a_path_has_folded_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    key: str,
+    mode: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    monkeypatch.setenv("DEBUG", "1")  # with the traceback
+    for url in URLS:
+        value = f"['{url}']" if key == "task.paths" else f"'{url}'"
+        words = [*mode, *commands.TINY, "task=text", *PATHS[key], f"{key}={value}"]
+        monkeypatch.setattr(sys, "argv", ["train", *words, *(["seed=0,1"] if mode else [])])
+        GlobalHydra.instance().clear()
+        with suppress(SystemExit):  # where there is no frame, study.stored= holds no run
+            start(train)
+    printed = capsys.readouterr()
+    assert key == "study.stored" or "error: " in printed.err
+    assert "CANARY" not in printed.out + printed.err
+    for path in tmp_path.rglob("*"):
+        assert "CANARY" not in path.name
+        assert path.is_dir() or b"CANARY" not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(
+    ("read", "words"),
+    [
+        (CompareConfig, "runs"),
+        (CompareConfig, "out"),
+        (CheckConfig, "runs"),
+    ],
+)
+def test_f39_a_secret_names_no_folder_of_other_commands(read: type, words: str) -> None:
+    for secret in ("ghp_" + "a1B2" * 9, *URLS):
+        for parse in (lambda word: read_arguments([word], read), lambda word: typed_words(read, [word])):
+            with pytest.raises(ConfigError, match=f"{words} looks like a secret") as refused:
+                parse(f"{words}={secret}")
+            assert secret not in str(refused.value)
