@@ -195,10 +195,12 @@ def _check(
     expected = {rule.theirs: rule.write([own[name] for name in rule.ours]).shape for rule in rules}
     optional = {rule.theirs for rule in rules if isinstance(rule, Repeated)}
     ignored = [re.compile(pattern) for pattern in family.ignored]
-    shapes = []
+    shapes, types = [], []
     for theirs in sorted(expected.keys() & places.keys()):
         opened, name = places[theirs]
         found = tuple(opened.get_slice(name).get_shape())
+        if (dtype := opened.get_slice(name).get_dtype()) not in DTYPES:
+            types.append(f"{name} {dtype}")
         if found != tuple(expected[theirs]):
             shapes.append(f"{name} {found}, not {tuple(expected[theirs])}")
     extra = [
@@ -210,6 +212,7 @@ def _check(
         "missing": sorted(expected.keys() - places.keys() - optional),
         "left over": extra,
         "of another shape than config.json says": shapes,
+        f"of a type other than {', '.join(DTYPES)}": types,
     }
     if any(wrong.values()):
         said = "; ".join(f"{what}: {_listed(names)}" for what, names in wrong.items() if names)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,8 @@ from analysis.load.study import load_study
 from analysis.stats.warnings import study_warnings
 from experiments.config.digest import result_settings
 from experiments.run.resume_compatibility import check_config, flat
-from experiments.runtime.errors import CheckpointError, ConfigError, DataError
+from experiments.runtime.errors import CheckpointError, ConfigError, DataError, Preempted
+from experiments.training.trainer import Trainer
 from tests.experiments import commands
 
 WORDS = (*commands.TINY, *commands.RECALL, "trainer.checkpoint_every=10")
@@ -172,3 +175,39 @@ def test_a_fork_of_no_run_is_refused(tmp_path: Path, finished: Path) -> None:
         commands.settings(*WORDS, f"continue_from={tmp_path}/nothing")
     with pytest.raises(ConfigError, match="choose where training starts"):
         commands.settings(*commands.RECALL, f"continue_from={finished}", f"init_from={finished}")
+
+
+def test_a_corpus_that_is_edited_while_a_run_is_interrupted_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Any
+) -> None:
+    """The file keeps its size and its time. Restored, the run goes on, with more threads not exactly."""
+    paths = {name: tmp_path / f"{name}.txt" for name in ("train", "held_out")}
+    for name, path in paths.items():
+        path.write_text(f"some words of {name}. " * 800)
+    words = (
+        *commands.TINY, "task=text", "task.source=files", f"task.paths=[{paths['train']}]",
+        f"task.validation_paths=[{paths['held_out']}]", f"task.test_paths=[{paths['held_out']}]",
+        "task.sequence_length=64", f"task.cache_dir={tmp_path}/cache", f"runs={tmp_path}/runs",
+        "trainer.checkpoint_every=2",
+    )  # fmt: skip
+    honest = Trainer._step
+
+    def stopped(self: Trainer) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return honest(self)
+
+    monkeypatch.setattr(Trainer, "_step", stopped)
+    with pytest.raises(Preempted):
+        commands.train(*words)
+    monkeypatch.setattr(Trainer, "_step", honest)
+    for path in paths.values():
+        before, stat = path.read_bytes(), path.stat()
+        path.write_bytes(b"S" + before[1:])
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        with pytest.raises(DataError, match="the data has changed since this run began"):
+            commands.train(*words)
+        path.write_bytes(before)
+    resume = commands.result(commands.train(*words, "device.threads=2"))["resume"]
+    assert (resume["exact"], resume["changed"]) == (False, {"device.threads": [1, 2]})
+    record("F18", "corpus edited while a run was interrupted, size and time restored", 2, "exit 3")
+    record("F18", "another number of threads on resuming", 1, "continued, not `exact`")

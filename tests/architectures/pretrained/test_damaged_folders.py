@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,26 @@ def cut(folder: Path) -> None:
     file.write_bytes(file.read_bytes()[:-50])
 
 
+def header(change: Callable[[dict[str, Any], list[str]], object], length: int | None = None) -> Change:
+    """Another header before the same bytes; ``length`` is what the file says of its length."""
+
+    def edit(folder: Path) -> None:
+        data = (folder / WEIGHTS).read_bytes()
+        end = 8 + struct.unpack("<Q", data[:8])[0]
+        tree = json.loads(data[8:end])
+        change(tree, sorted(tree.keys() - {"__metadata__"}))
+        text = json.dumps(tree).encode()
+        size = struct.pack("<Q", len(text) if length is None else length)
+        (folder / WEIGHTS).write_bytes(size + text + data[end:])
+
+    return edit
+
+
+def first(**values: Any) -> Change:
+    """Another entry of the first tensor."""
+    return header(lambda tree, names: tree[names[0]].update(values))
+
+
 def many(folder: Path) -> None:
     tensors(lambda t: t.update({f"empty.{i}": torch.empty(0) for i in range(20_000)}))(folder)
 
@@ -116,6 +137,17 @@ DAMAGE: dict[str, tuple[Change, str]] = {
     "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "there is no model.safetensors"),
     "empty weights": (lambda folder: (folder / WEIGHTS).write_bytes(b""), "not a safetensors file"),
     "weights cut off": (cut, "is not a safetensors file"),
+    "a header of exabytes": (header(lambda tree, names: None, 2**62), "is not a safetensors file"),
+    "a header beyond the file": (header(lambda tree, names: None, 2**20), "is not a safetensors file"),
+    "two tensors in one place": (
+        header(lambda tree, names: tree[names[0]].update(data_offsets=tree[names[1]]["data_offsets"])),
+        "is not a safetensors file",
+    ),
+    "a tensor beyond the file": (first(data_offsets=[0, 10**15]), "is not a safetensors file"),
+    "a tensor of exabytes": (first(shape=[2**40, 2**40]), "is not a safetensors file"),
+    "a type of another size": (first(dtype="F64"), "is not a safetensors file"),
+    "a type that is none": (first(dtype="X9"), "is not a safetensors file"),
+    "integers": (first(dtype="I32"), r"of a type other than F64, F32, F16, BF16: .* I32"),
     "tensor missing": (tensors(lambda t: t.__delitem__("model.norm.weight")), "missing: model.norm.weight"),
     "tensors left over": (many, "left over: empty.0, .* and 19900 more"),
     "NaN weights": (poison(math.nan), "tensor model.norm.weight has values that are not finite"),
