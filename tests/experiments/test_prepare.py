@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -165,3 +166,28 @@ def test_shares_and_processes_come_from_the_job(monkeypatch: pytest.MonkeyPatch)
     assert config.index_of() == (2, 5)
     assert config.num_processes == 1
     assert PrepareConfig(processes=3).num_processes == 3
+
+
+@pytest.mark.full
+def test_kills_at_random_moments_leave_nothing_and_change_nothing(dataset: Path, tmp_path: Path) -> None:
+    """Of the command alone: its processes end by themselves."""
+    cache, other, chance = tmp_path / "cache", tmp_path / "other", random.Random(33)
+    run(*command(dataset, other, "processes=1"))
+    for _ in range(4):
+        process = subprocess.Popen(
+            command(dataset, cache, "processes=2"),
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(chance.uniform(1, 8))
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.kill()
+        process.wait()
+        end = time.monotonic() + 30
+        while any(Path(f"/proc/{pid}").exists() for pid in children):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    run(*command(dataset, cache, "processes=2"))
+    assert token_files(cache) == token_files(other)
+    assert [path.name for path in cache.iterdir() if path.name.startswith(".")] == []
