@@ -12,6 +12,8 @@ from experiments.runtime.errors import DataError, nearest
 
 BLOCK = 2**26
 """Bytes of Parquet rows that are unpacked at once."""
+MOST_ROWS = 8
+"""Rows that are unpacked at once at most: later ones may be far larger than the first."""
 SAMPLED_ROWS = 16
 """Rows from which the unpacked size of a Parquet file is estimated."""
 
@@ -19,7 +21,7 @@ SAMPLED_ROWS = 16
 def parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, object]]:
     """Yield the rows with their places (``row 0``); no other columns are read. Raises DataError."""
     file, wanted = _parquet(path, columns)
-    rows_at_once = max(1, min(1024, BLOCK // max(1, _row_bytes(path, file, wanted))))
+    rows_at_once = max(1, min(MOST_ROWS, BLOCK // max(1, _row_bytes(path, file, wanted))))
     row = 0
     for block in _blocks(path, file, wanted, rows_at_once):
         for value in block.to_pylist():

@@ -65,6 +65,24 @@ def test_large_rows_are_unpacked_a_few_at_a_time(tmp_path: Path, monkeypatch: py
     assert asked[-1] <= 2
 
 
+def test_large_rows_after_small_ones_are_unpacked_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: Any
+) -> None:
+    path, asked, honest = tmp_path / "later.parquet", [], parquet_files._blocks
+    rows = pyarrow.DictionaryArray.from_arrays([0] * 16 + [1] * 20, ["a", "a" * 2**20])
+    table = pyarrow.table({"text": rows.cast(pyarrow.string())})
+    pyarrow.parquet.write_table(table, path, compression="zstd")
+
+    def blocks(*arguments: Any) -> Any:
+        asked.append(arguments[3])
+        return honest(*arguments)
+
+    monkeypatch.setattr(parquet_files, "_blocks", blocks)
+    assert len(list(read_files([path], "text"))) == 36
+    assert asked[-1] <= 8
+    record("F44", "Parquet whose rows are small at first and large later", 1, "8 rows unpacked at once")
+
+
 def test_a_parquet_file_that_is_cut_names_itself(tmp_path: Path) -> None:
     path = unfolding(tmp_path, 2)
     path.write_bytes(path.read_bytes()[:-9])
