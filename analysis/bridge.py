@@ -26,6 +26,7 @@ from analysis.tables.bridge import bridge_markdown
 from analysis.track.frame import track_frame
 from analysis.track.results import scored_runs
 from analysis.track.rules import read_track, track_names
+from experiments.tracking.results_frame import NEEDED, read_results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +56,7 @@ def read_side(name: str, config: BridgeConfig) -> pd.DataFrame:
         return scored_runs(track, track_frame(track, Path(config.runs)))
     if not name.endswith(".parquet"):
         return load_study(Path(config.runs), name)
-    try:
-        frame = pd.read_parquet(name)
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{name} cannot be read: {str(error).splitlines()[0]}") from None
-    if missing := {"study", "task", "backbone", "score", "direction", "status"} - set(frame):
-        raise ValueError(f"{name} is no frame of results: no {', '.join(sorted(missing))}")
+    frame = read_results(Path(name), {*NEEDED, "study", "task", "backbone", "direction"}).to_pandas()
     if config.study and config.study in set(frame["study"]):
         frame = frame[frame["study"] == config.study]
     # Frames of tracks have neither: they name places of one machine.
@@ -92,7 +88,7 @@ def publish(found: tuple[BridgeConfig, pd.DataFrame]) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code: 0, or 2 where the person asked for something that is not there."""
+    """The exit code: 0, 2 where the person asked for something that is not there, 3 for a bad frame."""
     return run_command(__doc__, BridgeConfig, arguments, prepare, publish)
 
 

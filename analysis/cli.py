@@ -194,7 +194,7 @@ def _no_formula(value: Any) -> Any:
 
 
 def parquet(frame: pd.DataFrame) -> bytes:
-    """Return a frame as the content of a Parquet file, without its index."""
+    """Return a frame as the content of a Parquet file, without its index; a flipped bit in it is found."""
     buffer = io.BytesIO()
-    frame.to_parquet(buffer, index=False)
+    frame.to_parquet(buffer, index=False, write_page_checksum=True)
     return buffer.getvalue()

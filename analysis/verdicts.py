@@ -21,6 +21,7 @@ from analysis.figures.files import figure_bytes
 from analysis.figures.verdicts import verdict_figure
 from analysis.load.study import load_study
 from analysis.tables.headings import study_name
+from experiments.tracking.results_frame import NEEDED, read_results
 
 FORMATS = ("svg", "png")
 DPI = 200
@@ -46,14 +47,8 @@ class VerdictsConfig:
 
 
 def read_frame(path: Path) -> pd.DataFrame:
-    """Read a frame that ``analysis.compare`` wrote. Raises ValueError."""
-    try:
-        frame = pd.read_parquet(path)
-    except (ValueError, OSError) as error:
-        raise ValueError(f"frame={path} cannot be read: {str(error).splitlines()[0]}") from None
-    if missing := {"study", "task", "arm", "score"} - set(frame):
-        raise ValueError(f"frame={path} is no results.parquet of analysis.compare: no {', '.join(missing)}")
-    return frame
+    """Read a frame that ``analysis.compare`` wrote. Raises DataError."""
+    return read_results(path, {*NEEDED, "study", "task", "arm"}).to_pandas()
 
 
 def prepare(config: VerdictsConfig) -> tuple[VerdictsConfig, str, Figure]:
@@ -75,7 +70,7 @@ def publish(config: VerdictsConfig, study: str, figure: Figure) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the exit code: 0, or 2 for a mistake in the arguments."""
+    """Return the exit code: 0, 2 for a mistake in the arguments, 3 for a frame that cannot be used."""
     return run_command(__doc__, VerdictsConfig, arguments, prepare, lambda found: publish(*found))
 
 

@@ -19,6 +19,7 @@ from analysis.track.frame import track_frame
 from analysis.track.results import scored_runs, with_score
 from analysis.track.rules import read_track
 from experiments.runtime.errors import DataError
+from experiments.tracking.results_frame import read_results
 
 CONFIRMED, REFUTED, UNDECIDED, NOT_RUN = "confirmed", "refuted", "undecided", "not run"
 SIDES = ("model", "other")
@@ -66,7 +67,7 @@ def runs_of(claim: Claim, runs: Path, frames: Path | None) -> pd.DataFrame:
         frame = load_study(runs, claim.frame) if (runs / claim.frame).is_dir() else pd.DataFrame()
     else:
         path = frames / f"{claim.frame}.parquet"
-        frame = pd.read_parquet(path) if path.exists() else pd.DataFrame()
+        frame = read_results(path).to_pandas() if path.exists() else pd.DataFrame()
     if frame.empty:
         return frame
     frame = frame[frame["task"] == claim.workload]

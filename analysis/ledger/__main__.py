@@ -30,6 +30,7 @@ from analysis.stats.arms import finished
 from analysis.stats.intervals import mean_interval
 from analysis.stats.verdicts.family import MIN_SEEDS
 from experiments.runtime.errors import DataError, nearest
+from experiments.tracking.results_frame import read_results
 
 NOT_RUN = "not run"
 
@@ -67,14 +68,7 @@ def frame_of(record: Record, config: LedgerConfig) -> pd.DataFrame | None:
     if config.runs:
         study = record.where.get("study", record.frame)
         return load_study(Path(config.runs), study) if (Path(config.runs) / study).is_dir() else None
-    path = Path(config.frames) / f"{record.frame}.parquet"
-    try:
-        frame = pd.read_parquet(path)
-    except (ValueError, OSError) as error:
-        raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}; a record names it") from None
-    if missing := COLUMNS - set(frame):
-        raise DataError(f"{path} is no frame of runs: it lacks {', '.join(sorted(missing))}")
-    return frame
+    return read_results(Path(config.frames) / f"{record.frame}.parquet", COLUMNS).to_pandas()
 
 
 def row_values(row: Row, record: Record, frame: pd.DataFrame | None) -> Values:

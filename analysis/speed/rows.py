@@ -8,19 +8,36 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import numpy as np
 import pandas as pd
+from typing_extensions import TypedDict
 
 from experiments.runtime.errors import DataError
-from experiments.runtime.json_state import read_json
+from experiments.runtime.json_state import mismatch, read_json
+from experiments.tracking.results_frame import read_frame
 
 MODES = ("train", "prefill", "decode", "sample")
 SETTINGS = ("device", "processor", "threads", "precision", "vocab_size", "torch")
 """Columns that all rows of a figure must share; for mode=sample ``filling`` as well."""
 KEYS = ("backbone", "mode", "context", "group", "steps")
 """Columns that identify a measurement, settings aside."""
+
+
+class SpeedRow(TypedDict):
+    """What is read of a row; a number that was not measured is None or NaN."""
+
+    mode: str
+    status: str
+    backbone: NotRequired[str]
+    kernels: NotRequired[str]
+    context: NotRequired[float]
+    batch_size: NotRequired[float | None]
+    seconds_median: float | None
+    state_bytes: NotRequired[float | None]
+    peak_memory_bytes: NotRequired[float | None]
+    base_memory_bytes: NotRequired[float | None]
 
 
 def load_speed(path: Path, mode: str) -> pd.DataFrame:
@@ -36,11 +53,12 @@ def load_speed(path: Path, mode: str) -> pd.DataFrame:
             rows = read_json(path, list[dict[str, Any]], "name another file", DataError)
             frame = pd.DataFrame(rows or [])
         else:
-            frame = pd.read_parquet(path)
-    except (ValueError, OSError) as error:  # what json and pyarrow raise
-        raise ValueError(f"rows={path} cannot be read: {str(error).splitlines()[0]}") from None
+            frame = read_frame(path, ("mode", "status", "seconds_median")).to_pandas()
+    except ValueError as error:
+        raise ValueError(f"rows={error}") from None
     if not {"mode", "status", "seconds_median"} <= set(frame):
         raise ValueError(f"rows={path} holds no rows of experiments.benchmark")
+    _check(path, frame)
     frame = frame[(frame["mode"] == mode) & (frame["status"] == "complete")]
     if frame.empty:
         raise ValueError(
@@ -56,6 +74,20 @@ def load_speed(path: Path, mode: str) -> pd.DataFrame:
                 f"rows={path} mixes {setting}: {', '.join(map(str, found))}; keep one file for each"
             )
     return frame.sort_values(["order", "backbone", "context", "steps"], ignore_index=True)
+
+
+def _check(path: Path, frame: pd.DataFrame) -> None:
+    """Refuse values of another type, and a complete row that was not timed. Raises ValueError."""
+    columns = [name for name in SpeedRow.__annotations__ if name in frame]
+    if (reason := mismatch(frame[columns].to_dict("records"), list[SpeedRow])) is not None:
+        row, _, rest = reason.partition(".")
+        raise ValueError(f"rows={path}, row {row}, column {rest}: measure it again, or remove the row")
+    timed = frame["seconds_median"].astype(float)
+    if (wrong := (frame["status"] == "complete") & ~(np.isfinite(timed) & (timed > 0))).any():
+        raise ValueError(
+            f"rows={path}, row {int(np.flatnonzero(wrong)[0])}, column seconds_median: complete, and not "
+            "timed: measure it again, or remove the row"
+        )
 
 
 def with_groups(frame: pd.DataFrame) -> pd.DataFrame:

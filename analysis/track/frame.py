@@ -18,6 +18,7 @@ from analysis.load.study import load_history, load_study
 from analysis.stats.targets.steps_to_loss import validation_curve
 from analysis.track.rules import Track
 from experiments.config.folder import CONF
+from experiments.tracking.results_frame import read_results
 
 KEY = ["study", "cell", "digest", "seed"]
 LEFT_OUT = ["path", "arm"]
@@ -59,7 +60,7 @@ def _anywhere(command: str) -> str:
 def stored_frame(track: Track) -> pd.DataFrame:
     """Return the frame that is kept; empty where there is none."""
     path = None if track.stored is None else CONF.parent / track.stored
-    return pd.read_parquet(path) if path is not None and path.exists() else pd.DataFrame()
+    return read_results(path).to_pandas() if path is not None and path.exists() else pd.DataFrame()
 
 
 def _curve(rows: pd.DataFrame | None, metric: str | None) -> str:

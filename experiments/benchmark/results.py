@@ -18,6 +18,7 @@ from experiments.runtime.atomic_io import write_json
 from experiments.runtime.console import count
 from experiments.runtime.errors import ConfigError, DataError
 from experiments.runtime.json_state import read_json
+from experiments.tracking.results_frame import read_frame
 
 SUFFIXES = (".parquet", ".json")
 HEADS = (
@@ -47,7 +48,7 @@ def read_rows(path: Path) -> list[Row]:
         if path.suffix == ".json":
             rows = read_json(path, list[dict[str, Any]], "name another file", DataError)
         else:
-            rows = pd.read_parquet(path).to_dict("records")
+            rows = read_frame(path, ("mode",)).to_pandas().to_dict("records")
     except (ValueError, OSError) as error:  # what json and pyarrow raise
         reason = (str(error).splitlines() or [""])[0]
         raise DataError(f"output={path} cannot be read: {reason}; name another file") from None

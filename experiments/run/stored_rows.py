@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.config.folder import CONF
-from experiments.runtime.errors import ConfigError
 from experiments.runtime.run_status import FINAL
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 def stored_status(settings: Settings) -> str | None:
     """Return the status of a run in the frame of its study; None where there is none, or no final one.
 
-    Raises ConfigError where the frame cannot be read.
+    Raises DataError where the frame cannot be read, or contradicts itself.
     """
     name = settings.resolved["study"].get("stored")
     if name is None:
@@ -40,12 +39,10 @@ def _statuses(path: Path) -> dict[tuple[str, str, int], str]:
     """Return the final statuses of a frame, by cell, digest and seed; none where there is no such file."""
     if not path.exists():
         return {}
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    # Arrow takes half a second to import: only where there is such a file.
+    from experiments.tracking.results_frame import NEEDED, read_results
 
-    try:
-        rows = pq.read_table(path, columns=["cell", "digest", "seed", "status"]).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise ConfigError(f"study.stored={path} is no frame of results: {error}") from error
-    found = {(row["cell"], row["digest"], int(row["seed"])): row["status"] for row in rows}
-    return {key: status for key, status in found.items() if status in FINAL}
+    rows = read_results(path, only=NEEDED).to_pylist()
+    return {
+        (row["cell"], row["digest"], row["seed"]): row["status"] for row in rows if row["status"] in FINAL
+    }

@@ -104,16 +104,16 @@ def test_the_command_reads_studies_and_frames(
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("words", "message", "code"),
     [
-        (["probes=probes"], "name both sides"),
-        (["probes=probes", "text=none.parquet"], "none.parquet cannot be read"),
-        (["probes=probes", "text=few"], "fewer than five models"),
+        (["probes=probes"], "name both sides", 2),
+        (["probes=probes", "text=none.parquet"], "none.parquet cannot be read", 3),
+        (["probes=probes", "text=few"], "fewer than five models", 2),
     ],
 )
 def test_mistakes_are_one_line(
-    both: Path, write_run: Any, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+    both: Path, write_run: Any, capsys: pytest.CaptureFixture[str], words: list[str], message: str, code: int
 ) -> None:
     write_run("decoder", 0, 2.0, study="few")
-    assert main([*words, f"runs={both}"]) == 2
+    assert main([*words, f"runs={both}"]) == code
     assert message in capsys.readouterr().err

@@ -60,5 +60,5 @@ def test_the_command_draws_a_committed_frame(tmp_path: Path, capsys: pytest.Capt
     committed = matplotlib.image.imread(ROOT / "docs" / "results" / "compare.png")
     assert pixels.shape == committed.shape
     assert (tmp_path / "compare.svg").read_text().startswith("<?xml")
-    assert main(["frame=none.parquet"]) == 2
-    assert "frame=none.parquet cannot be read" in capsys.readouterr().err
+    assert main(["frame=none.parquet"]) == 3
+    assert "none.parquet cannot be read" in capsys.readouterr().err

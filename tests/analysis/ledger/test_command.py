@@ -152,7 +152,7 @@ def test_a_frame_of_something_else_is_refused(frames: Path, capsys: pytest.Captu
     planted(frames).drop(columns=["score", "seed"]).to_parquet(frames / "planted.parquet")
     path = write_record(frames)
     assert main([f"records={path.parent}", f"frames={frames}"]) == 3
-    assert "is no frame of runs: it lacks score, seed" in capsys.readouterr().err
+    assert "is no frame of results: no column 'score'" in capsys.readouterr().err
 
 
 def test_a_record_without_a_frame_was_not_run(frames: Path) -> None:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from experiments.run.stored_rows import stored_status
-from experiments.runtime.errors import ConfigError
+from experiments.runtime.errors import DataError
 from tests.experiments import commands
 
 
@@ -18,7 +18,7 @@ def status(path: Path, *words: str) -> str | None:
 
 def test_a_row_counts_by_cell_digest_and_seed(tmp_path: Path) -> None:
     own = commands.settings("backbone=decoder", "task=recall")
-    row = {"cell": own.cell, "digest": own.digest, "seed": 0, "status": "complete"}
+    row = {"cell": own.cell, "digest": own.digest, "seed": 0, "status": "complete", "score": 2.5}
     pd.DataFrame([row, {**row, "seed": 1, "status": "failed"}]).to_parquet(path := tmp_path / "rows.parquet")
     assert status(path) == "complete"
     assert status(path, "seed=1") is None, "an error may not come again"
@@ -32,5 +32,5 @@ def test_a_frame_that_is_not_there_yet_holds_nothing(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_frame_is_said(tmp_path: Path) -> None:
     (path := tmp_path / "rows.parquet").write_text("nothing")
-    with pytest.raises(ConfigError, match="is no frame of results"):
+    with pytest.raises(DataError, match=r"rows\.parquet cannot be read"):
         status(path)

@@ -1,0 +1,191 @@
+"""Read stored frames: Parquet files with a row for each run, or for each measurement.
+
+A frame may have come from another machine or another program. What a reader would take for something else is
+refused with row and column: a seed of 0.7, text among numbers, a complete run without a score, and two rows
+that say different things of one run.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Annotated, Any, NotRequired
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from annotated_types import Ge, Lt
+from typing_extensions import TypedDict
+
+from experiments.runtime.errors import DataError, nearest
+from experiments.runtime.json_state import mismatch, parse_json
+from experiments.runtime.run_status import RunStatus
+
+
+class StoredRun(TypedDict):
+    """What every frame of runs says of a run."""
+
+    study: NotRequired[str | None]
+    cell: NotRequired[str]
+    digest: NotRequired[str]
+    seed: Annotated[int, Ge(0), Lt(2**31)]
+    status: str
+    score: float | None
+
+
+class DescribedColumn(TypedDict):
+    """A column in what pandas says of its frame."""
+
+    field_name: str
+
+
+class Described(TypedDict):
+    """What pandas says of its frame."""
+
+    columns: list[DescribedColumn]
+
+
+KEY = ("study", "cell", "digest", "seed")
+"""Columns that identify a run; a frame may lack the study."""
+NEEDED = ("cell", "digest", "seed", "status", "score")
+
+NUMBERS = re.compile(
+    r"score(_standard_error|_items|_samples|_clusters)?|validation|learning_rate|solved|margin|flops_per_token|"
+    r"state_bytes_2k|matched_(target|residual)|d_model|d_state|num_layers|num_heads|batch_size|sequence_length|"
+    r"loss_spikes|skipped_steps|corrupt_lines|(test|validation|parameters|training)_\w+"
+)
+FLAGS = re.compile("git_dirty|shared_seeds|allow_mixed")
+TEXTS = re.compile(
+    "study|cell|digest|status|message|path|arm|backbone|objective|task|scale|metric|unit|direction|averaging|"
+    "likelihood|estimator|score_setting|baseline|against|steps_to|matched_axis|matched_note|fingerprint|"
+    r"git_commit|git_code|device_\w+|command|finished_at|warnings"
+)
+JSON: dict[str, Any] = {
+    "further": dict[str, float | None],
+    **dict.fromkeys(("versions", "kernels"), dict[str, Any]),
+    **dict.fromkeys(("references", "slices"), list[dict[str, Any]]),
+    "published": list[Any],
+    **dict.fromkeys(("changed", "damaged", "studies_differ"), list[str]),
+    "decay_ends": list[float],
+    "curve": list[list[float | None]],
+}
+KINDS = {"number": NUMBERS, "flag": FLAGS, "text": TEXTS}
+"""Columns of ``analysis.load.study`` by what they hold; other columns are not looked at."""
+
+REMEDY = "correct it, or write the frame again with analysis.compare"
+
+
+def read_results(
+    path: Path, needed: Collection[str] = NEEDED, only: Collection[str] | None = None
+) -> pa.Table:
+    """Return the runs of a stored frame, each once.
+
+    Args:
+        path: of the Parquet file.
+        needed: columns that it must have, seed, status and score among them.
+        only: columns to read; None for all.
+
+    Raises:
+        DataError: with row and column; see above.
+    """
+    table = read_frame(path, needed, only)
+    for name in table.column_names:
+        if name in JSON:
+            _check_json(path, table, name)
+        for kind, names in KINDS.items():
+            if names.fullmatch(name):
+                check_type(path, table, name, kind)
+    checked = [name for name in StoredRun.__annotations__ if name in table.column_names]
+    rows = table.select(checked).to_pylist()
+    for row in rows:
+        if isinstance(row["seed"], float) and row["seed"].is_integer():  # pandas makes 0.0 of 0 beside a gap
+            row["seed"] = int(row["seed"])
+    if (reason := mismatch(rows, list[StoredRun])) is not None:
+        row, _, rest = reason.partition(".")
+        raise DataError(f"{path}, row {row}, column {rest}: {REMEDY}")
+    table = table.set_column(
+        table.column_names.index("seed"), "seed", pa.array([row["seed"] for row in rows], pa.int64())
+    )
+    _check_scores(path, rows)
+    return table.take(_unique(path, rows)) if {"cell", "digest"} <= {*checked} else table
+
+
+def read_frame(path: Path, needed: Collection[str], only: Collection[str] | None = None) -> pa.Table:
+    """Return a Parquet file, or some columns of it. Raises DataError, also where a column is missing."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            names = file.schema_arrow.names
+            _check_names(names, (file.schema_arrow.metadata or {}).get(b"pandas"))
+            table = file.read(None if only is None else [name for name in names if name in only])
+        table.validate(full=True)  # text that is no UTF-8
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {(str(error).splitlines() or [''])[0]}") from None
+    for name in sorted(needed):
+        if name not in table.column_names:
+            raise DataError(f"{path} is no frame of results: no column '{name}'{nearest(name, names)}")
+    return table.replace_schema_metadata(None)  # pandas would take other names and types from it
+
+
+def _check_names(names: list[str], described: bytes | None) -> None:
+    """Refuse a name that occurs twice, or is not the one that pandas wrote. Raises ValueError."""
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"two columns are called '{twice[0]}': remove one")
+    if described is None:
+        return
+    pandas = parse_json(described.decode(), Described, "the description of its columns", REMEDY, DataError)
+    written = [column["field_name"] for column in pandas["columns"]]
+    renamed = [pair for pair in zip(written, names, strict=False) if pair[0] != pair[1]]
+    if len(written) == len(names) and renamed:
+        raise ValueError(f"the column '{renamed[0][1]}' was written as '{renamed[0][0]}': {REMEDY}")
+
+
+def check_type(path: Path, table: pa.Table, name: str, kind: str) -> None:
+    """Refuse a column of another type. A column without any value has none. Raises DataError."""
+    types = pa.types
+    kinds = {
+        "text": lambda t: types.is_string(t) or types.is_large_string(t),
+        "number": lambda t: types.is_integer(t) or types.is_floating(t),
+        "flag": types.is_boolean,
+    }
+    found = table.schema.field(name).type
+    if not (types.is_null(found) or kinds[kind](found)):
+        raise DataError(f"{path}, column {name}: holds {found}, not {kind}s: {REMEDY}")
+
+
+def _check_json(path: Path, table: pa.Table, name: str) -> None:
+    """Refuse a column whose text is no JSON of its kind. Raises DataError."""
+    check_type(path, table, name, "text")
+    seen: set[str] = set()
+    for number, text in enumerate(table[name].to_pylist()):
+        if text is not None and text not in seen:
+            parse_json(text, JSON[name], f"{path}, row {number}, column {name}", REMEDY, DataError)
+            seen.add(text)
+
+
+def _check_scores(path: Path, rows: list[StoredRun]) -> None:
+    """Refuse an unknown status, and a complete run without a score. Raises DataError."""
+    for number, row in enumerate(rows):
+        status, score = row["status"], row["score"]
+        if status not in list(RunStatus):
+            hint = nearest(status, RunStatus)
+            raise DataError(f"{path}, row {number}, column status: there is no '{status}'{hint}")
+        if status == RunStatus.COMPLETE and (score is None or not math.isfinite(score)):
+            raise DataError(f"{path}, row {number}, column score: {score}, of a complete run: {REMEDY}")
+
+
+def _unique(path: Path, rows: list[StoredRun]) -> list[int]:
+    """Return the numbers of the rows to keep: of rows that say the same of one run, the first.
+
+    Raises DataError where rows contradict each other.
+    """
+    first: dict[tuple[Any, ...], int] = {}
+    for number, row in enumerate(rows):
+        place = first.setdefault(tuple(row.get(name) for name in KEY), number)
+        one, other = (str((rows[each]["status"], rows[each]["score"])) for each in (place, number))
+        if one != other:
+            raise DataError(
+                f"{path}, rows {place} and {number}: the same run ({row['cell']}-{row['digest']}, seed "
+                f"{row['seed']}) has status and score {one} and {other}: leave one out"
+            )
+    return list(first.values())
