@@ -11,9 +11,12 @@ from typing import Any
 
 COUNTS = re.compile(
     r"(num_\w+|n_(layers?|heads?|embd|inner|positions|groups?|routed_experts|shared_experts|kv_heads)"
-    r"|\w+_(layers|heads|dim|rank|size|experts|per_tok)|d_model|d_ff|d_kv|d_inner)"
+    r"|\w+_(layers|heads|dim|rank|size|experts|per_tok|position_embeddings)"
+    r"|(seq|max_sequence)_length|max_seq_len|d_model|d_ff|d_kv|d_inner)"
 )
 """Keys of whole numbers."""
+LARGEST = 2**31
+"""No size of a model is as large."""
 FRACTIONS = ("moe_layer_freq", "type_vocab_size")
 SMALL = re.compile(r"\w*(eps|epsilon|theta|rotary_emb_base)|(qk_dim|v_dim|ffn_proj)_factor")
 """Keys of positive numbers."""
@@ -84,13 +87,15 @@ def check_config(hf: Mapping[str, Any], *, causal: bool) -> None:
 
 
 def _check_count(key: str, value: Any) -> None:
-    if isinstance(value, list | dict):  # several widths, or settings under a name like those
+    if key.endswith("_layers") and isinstance(value, list):  # such as mlp_only_layers
         return
-    if isinstance(value, str) and value == "auto":
+    if key.endswith("_rank") and value == "auto":
         return
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if isinstance(value, bool) or not whole or value < 0:
         raise ValueError(f"config.json: {key}={value!r} must be a whole number, not negative")
+    if value >= LARGEST:
+        raise ValueError(f"config.json: {key}={value!r} must be below {LARGEST}")
 
 
 def _check_positive(key: str, value: Any) -> None:

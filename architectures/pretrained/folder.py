@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 """Precisions by their names in safetensors."""
 LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "decoder_layers", "num_blocks")
+LARGEST_RATIO = 1000
+"""Parameters to a byte of tensors, beyond which tensors are not compared one by one."""
 MOST_NAMES = 100
 """Tensors that one message names."""
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -49,14 +52,17 @@ def load_folder(path: Path, *, dtype: torch.dtype = torch.float32) -> Backbone:
             shape (all of them are named), or the weights are not safetensors.
     """
     family, hf = _family(path)
-    with torch.device("meta"):
-        try:
-            model = _blueprint(family, hf).build()
-        except ValueError as error:
-            raise in_their_words(error, hf) from None
+    with torch.device("meta"), _in_their_words(hf):
+        model = _blueprint(family, hf).build()
+    files = _weight_files(path)
+    parameters, stored = sum(p.numel() for p in model.parameters()), sum(f.stat().st_size for f in files)
+    if parameters > LARGEST_RATIO * stored:  # the names of tensors would be too many to list
+        raise ValueError(
+            f"{CONFIG}: its sizes make {parameters} parameters, the folder has {stored} bytes of tensors"
+        )
     with ExitStack() as stack:
         places: dict[str, tuple[Any, str]] = {}
-        for file in _weight_files(path):
+        for file in files:
             opened = stack.enter_context(_open(file))
             for name in opened.keys():  # noqa: SIM118
                 _place(places, family.current_name(name), (opened, name))
@@ -85,12 +91,20 @@ def _blueprint(family: type[Checkpoint], hf: dict[str, Any]) -> Blueprint:
     """Return the model of config.json. Raises ValueError in the words of the file."""
     capabilities = family.backbone_class.capabilities
     check_config(hf, causal=capabilities.causal or capabilities.encoder_decoder)
-    try:
+    with _in_their_words(hf):
         return family.read_config(hf)
+
+
+@contextmanager
+def _in_their_words(hf: dict[str, Any]) -> Iterator[None]:
+    """Raise ValueError in the words of config.json for what its values bring about."""
+    try:
+        yield
     except ValueError as error:
         raise in_their_words(error, hf) from None
-    except (TypeError, AttributeError, KeyError, IndexError, ArithmeticError) as error:
-        raise ValueError(f"config.json: a value is not of the type it must have: {error}") from None
+    except (TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError) as error:
+        first = str(error).partition("\n")[0]
+        raise ValueError(f"config.json: a value is not of the type it must have: {first}") from None
 
 
 def _place(places: dict[str, tuple[Any, str]], key: str, found: tuple[Any, str]) -> None:

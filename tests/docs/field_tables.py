@@ -44,6 +44,7 @@ def section(name: str, outcomes: dict[str, list[Outcome]]) -> str:
         if refused:
             kinds[REFUSED].append(key)
         if not equal and not refused:
+            assert reason(key) is not None, f"{name}: {key} changes nothing and is on no list"
             kinds[f"{WITHOUT} ({reason(key)})"].append(key)
     family = (DECODERS | ENCODER_DECODERS | ENCODERS)[name][0]
     lines = [f"- {kind}: {listed(keys)}" for kind, keys in kinds.items() if keys]

@@ -94,7 +94,7 @@ BASES: dict[str, tuple[Settings, ...]] = {
     "qwen3_next": (
         {},
         {"attention_bias": True} | TIED,
-        UNTYPED | {"decoder_sparse_step": 2, "mlp_only_layers": []},
+        UNTYPED | {"full_attention_interval": 2, "decoder_sparse_step": 2, "mlp_only_layers": []},
     ),
     "nemotron_h_experts": ({}, {"n_group": 1, "topk_group": 1, "norm_topk_prob": False}),
     "xlstm": ({},),
@@ -216,6 +216,8 @@ FITTING: dict[str, list[Settings]] = {
     "num_attention_heads": [{"num_key_value_heads": 2, "num_attention_heads": 2}],
     "embedding_dim": [{"hidden_size": 128, "embedding_dim": 128}],
     "qk_dim_factor": [{"qk_dim_factor": 2.0}],
+    "qk_rope_head_dim": [{"head_dim": REMOVED, "qk_head_dim": REMOVED, "qk_rope_head_dim": 12}],
+    "num_hidden_layers": [{"layer_types": REMOVED, "no_rope_layers": REMOVED, "num_hidden_layers": 6}],
 }
 """Changes of a field together with others, where it does not go with those of the folder."""
 
