@@ -36,7 +36,7 @@ import experiments.config.yaml_source  # noqa: F401  # and the strict reader of 
 from experiments.config.chosen_groups import check_words
 from experiments.config.command_line import refuse_no_words
 from experiments.config.folder import CONF
-from experiments.config.handed_on import HandedOn
+from experiments.config.handed_on import HandedOn, without_seed
 from experiments.config.messages import explain, refuse_other_words_of, refuse_unreadable, unmatched
 from experiments.runtime.child_processes import end_with, end_with_parent
 from experiments.runtime.errors import ConfigError, Preempted, RunError
@@ -46,8 +46,6 @@ from experiments.runtime.secrets import redact
 from experiments.runtime.streams import guard_streams
 
 Function = Callable[[DictConfig], object]
-SEED = re.compile(r"seed=\d+")
-"""The override that no other part of a configuration depends on: cells that differ in it compose alike."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +173,7 @@ class _Sweep:
         joblib = getattr(sweeper, "launcher", None) and getattr(sweeper.launcher, "joblib", None)  # type: ignore
         if joblib is not None:  # its options for the processes of a parallel sweep
             joblib |= {"initializer": end_with, "initargs": (os.getpid(),)}
-        cells = [tuple(word for word in words if not SEED.fullmatch(word)) for words in batch]
+        cells = [without_seed(words) for words in batch]
         checked = self._compose(sweeper, dict(zip(cells, batch, strict=True)), priced=joblib is not None)
         wrong = {
             place: mistake
