@@ -2,17 +2,20 @@
 
 import os
 from collections import Counter
+from collections.abc import Generator
 
 import pytest
 
 from tests import tiers
+
+pytest_plugins = ["pytester"]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
 SECONDS: Counter[str] = Counter()
-"""Seconds of each test of this session, with those of the fixtures made for it."""
+"""Processor seconds of each test of this session, with those of its processes and of its fixtures."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,8 +49,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tiers.sort_files(items, recorded)
 
 
+_counted = 0.0
+"""Processor seconds up to the last report."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note what a phase of a test took; xdist hands the number on to the process that counts."""
+    global _counted
+    report = yield
+    before, _counted = _counted, sum(os.times()[:4])
+    report.processor_seconds = _counted - before
+    return report
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    SECONDS[report.nodeid] += report.duration  # type: ignore[assignment]
+    SECONDS[report.nodeid] += report.processor_seconds  # type: ignore[assignment]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    late = tiers.slower_than_recorded(SECONDS, tiers.read_durations())
+    if late and config.getoption("--tier") == "fast":
+        terminalreporter.section("slower than the fast tier allows; see CONTRIBUTING.md")
+        terminalreporter.write("".join(f"{seconds:.1f} s {node}\n" for node, seconds in late))
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests import ROOT
 from tests.tiers import (
     CASE_SECONDS,
     FUNCTION_SECONDS,
@@ -14,6 +15,7 @@ from tests.tiers import (
     duration,
     parse_shard,
     shard_files,
+    slower_than_recorded,
 )
 
 
@@ -41,6 +43,35 @@ def test_what_is_not_listed_is_short_in_a_recorded_file_and_unknown_in_another()
     assert duration(recorded, "a.py::test_a[1]") == 2.0
     assert duration(recorded, "a.py::test_b") < RECORDED_FROM
     assert duration(recorded, "b.py::test_b") == UNRECORDED
+
+
+def test_a_test_that_has_become_slow_is_named_unless_it_is_known_to_be() -> None:
+    recorded = {"a.py": {"test_a": 30.0, "test_b": 0.1}}
+    seconds = {"a.py::test_a": 40.0, "a.py::test_b": 1.0, "a.py::test_c": 3.0, "b.py::test_d": 9.0}
+    assert slower_than_recorded(seconds, recorded) == [("b.py::test_d", 9.0), ("a.py::test_c", 3.0)]
+
+
+def test_processor_seconds_of_a_test_and_its_processes_are_recorded(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest((ROOT / "tests" / "conftest.py").read_text())
+    pytester.makepyfile("""
+        import subprocess, sys, time
+
+        BUSY = "import time; end = time.process_time() + 0.4\\nwhile time.process_time() < end: pass"
+
+        def test_here(): exec(BUSY)
+        def test_there(): subprocess.run([sys.executable, "-c", BUSY])
+        def test_asleep(): time.sleep(0.4)
+    """)
+    recorded: dict[str, float] = {}
+
+    class Reader:
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            recorded[report.nodeid.partition("::")[2]] = (
+                recorded.get(report.nodeid.partition("::")[2], 0.0) + report.processor_seconds
+            )
+
+    assert pytester.inline_run("--tier=all", "-p", "no:cacheprovider", plugins=[Reader()]).ret == 0
+    assert min(recorded["test_here"], recorded["test_there"]) > 0.35 > recorded["test_asleep"]
 
 
 def test_shards_hold_every_file_once_and_about_the_same_seconds() -> None:

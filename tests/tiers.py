@@ -9,7 +9,8 @@ new cases leave it as it is. The full tier runs what the fast tier leaves: toget
 A tier can be cut into shards of about equal time, for machines that share it: ``--shard 2/4``. A shard has
 whole files.
 
-``tests/durations.json`` holds the recorded seconds; `make durations` refreshes them.
+``tests/durations.json`` holds the recorded seconds, of the processor, so that other work on the machine does
+not count. `make durations` refreshes them, ``--record-durations`` those of the tests that are run.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ FUNCTION_SECONDS = 0.05
 CASE_SECONDS = 0.5
 RECORDED_FROM = 0.05
 """Shorter tests are not listed in the file."""
+LATE_SECONDS = 2.0
+"""A test of the fast tier that takes longer, though it was recorded as short, is named at the end."""
 UNRECORDED = 0.1
 """Seconds that a test counts whose file has never been recorded."""
 FILE = Path(__file__).with_name("durations.json")
@@ -76,6 +79,14 @@ def fast_tests(items: list[pytest.Item], recorded: Recorded) -> set[str]:
     for cases in functions.values():
         chosen |= set(choose_cases(cases))
     return chosen
+
+
+def slower_than_recorded(seconds: Mapping[str, float], recorded: Recorded) -> list[tuple[str, float]]:
+    """Return the tests that were chosen as short and take long, the longest first."""
+    late = [(each, node) for node, each in seconds.items() if each > LATE_SECONDS]
+    return [
+        (node, each) for each, node in sorted(late, reverse=True) if duration(recorded, node) <= CASE_SECONDS
+    ]
 
 
 def choose_cases(cases: list[tuple[str, float]]) -> list[str]:

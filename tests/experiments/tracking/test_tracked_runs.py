@@ -26,6 +26,8 @@ from tests import wandb_file
 from tests.experiments import commands
 from tests.experiments.tracking.processes import child, parts
 
+pytestmark = pytest.mark.full  # four processes of a run, for all tests of this file
+
 STEPS = 60
 PATIENCE = 300
 """Seconds to wait for a process on a busy machine."""
