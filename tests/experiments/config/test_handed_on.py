@@ -43,7 +43,8 @@ def test_each_cell_is_composed_once_for_all_seeds_and_as_hydra_does(
 
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # the entry point sets it; this takes it back
     monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counted)
-    words = ["-m", "backbone=decoder,mamba", "seed=3,4", "study=compare", "task=text,infilling", f"runs={tmp_path}", *batches]
+    swept = ["backbone=decoder,mamba", "seed=3,4", "task=text,infilling"]
+    words = ["-m", *swept, "study=compare", f"runs={tmp_path}", *batches]
     monkeypatch.setattr(sys, "argv", ["train", *words, "hydra/launcher=basic"])
     GlobalHydra.instance().clear()
     start(job)
