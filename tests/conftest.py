@@ -59,7 +59,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     global _counted
     report = yield
     before, _counted = _counted, sum(os.times()[:4])
-    report.processor_seconds = _counted - before
+    report.processor_seconds = _counted - before  # type: ignore[attr-defined]
     return report
 
 
