@@ -64,7 +64,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    SECONDS[report.nodeid] += report.processor_seconds  # type: ignore[assignment]
+    SECONDS[report.nodeid] += getattr(report, "processor_seconds", 0.0)  # a process that died sends none
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
