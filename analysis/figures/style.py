@@ -14,6 +14,8 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from experiments.runtime.console import count
+
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999999", "#C9B800")
 """Okabe and Ito's colour-blind safe colours. Grey stands for their black, which a dark page
 would swallow; their yellow comes last and darkened, for a white page."""
@@ -96,11 +98,4 @@ def log_axis(values: Iterable[float]) -> dict[str, object]:
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     ticks = [step * 10.0**decade for decade in decades for step in steps]
     ticks = [tick for tick in ticks if low / 2 <= tick <= 2 * high]
-    return {"type": "log", "tickvals": ticks, "ticktext": [_tick(tick) for tick in ticks]}
-
-
-def _tick(value: float) -> str:
-    for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= unit:
-            return f"{value / unit:g}{name}"
-    return f"{value:g}"
+    return {"type": "log", "tickvals": ticks, "ticktext": [count(tick) for tick in ticks]}
