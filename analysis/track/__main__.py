@@ -189,6 +189,7 @@ def publish(part: Part, best: pd.DataFrame) -> None:
             f"there is nothing to make tables of; archbench track {part.track.name} trains them"
         )
     runs = scored_runs(part.track, frame)
+    runs = runs.assign(path=f"{part.runs}/" + runs["path"])  # for the report: where their folders would be
     tables = track_markdown(part.track, runs, best)
     contents: dict[str, str | bytes] = {"track.parquet": parquet(frame), "track.md": tables}
     if (runs["status"] == "complete").any():
