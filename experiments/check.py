@@ -23,6 +23,7 @@ from experiments.runtime.streams import guard_streams
 from experiments.runtime.yaml_state import read_yaml
 from experiments.tracking.run_files import HASHED, TOKENIZER, damaged_files
 from experiments.tracking.run_folder import RunFolder
+from experiments.tracking.study_folders import NO_RUN, StudyFolders
 
 AGAIN = "remove the run's folder to begin again"
 
@@ -71,34 +72,35 @@ class Report:
 
 def check_study(study: Path) -> Report:
     """Verify everything that belongs to a study. Raises ConfigError where there is none."""
-    folders = sorted(path for path in study.glob("*-*/s*") if path.is_dir())
-    if not folders:
+    folders = StudyFolders.of(study)
+    if not folders.runs:
         raise ConfigError(f"study={study.name}: there is no run in {study}/{nearest_folder(study / 'x')}")
     report, caches = Report(), set()
-    for folder in folders:
+    report.records += [f"{study / name}: {NO_RUN}" for name in folders.others]
+    for folder in (study / name for name in folders.runs):
         if writer(folder) is not None:
             report.written += 1
             continue
         report.runs += 1
         result = _check_record(folder, report)
-        _check_checkpoints(folder, result or {}, report)
-        caches |= _caches(folder, report)
+        _check_checkpoints(folder, result, report)
+        caches |= _check_config(folder, report)
     for cache in sorted(caches):
         _check_cache(cache, report)
     return report
 
 
 def _check_record(folder: Path, report: Report) -> dict[str, Any] | None:
-    """Check the files beside the checkpoints; return the result, if there is one that can be read."""
+    """Check the files beside the checkpoints; return the result, empty without one, None if it is no good."""
     run = RunFolder(folder)
     try:
         result = run.result()
-        run.provenance()
+        run.check_place(run.provenance())
     except RunError as error:
         report.records.append(str(error))
         return None
     if result is None:
-        return None
+        return {}
     if "files" not in result:
         report.unverified += 1
     contents = {name: (folder / name).read_bytes() if (folder / name).exists() else None for name in HASHED}
@@ -112,8 +114,8 @@ def _check_record(folder: Path, report: Report) -> dict[str, Any] | None:
     return result
 
 
-def _check_checkpoints(folder: Path, result: Mapping[str, Any], report: Report) -> None:
-    from experiments.run.model_files import RECORD, REMEDY, final_step, read_model_spec  # imports torch
+def _check_checkpoints(folder: Path, result: Mapping[str, Any] | None, report: Report) -> None:
+    from experiments.run.model_files import RECORD, REMEDY, final_step, foreign, read_model_spec  # torch
     from experiments.training.checkpoints.checkpoint import broken, committed, place
 
     found = committed(folder / "checkpoints")
@@ -124,22 +126,27 @@ def _check_checkpoints(folder: Path, result: Mapping[str, Any], report: Report) 
             report.records.append(str(error))
     elif found:
         report.records.append(f"{folder / RECORD}: is missing: {REMEDY}")
-    final = final_step(result)
+    final, key = final_step(result or {}), None if result is None else RunFolder(folder).key
     if found and final is not None and (last := place(folder / "checkpoints", final)) not in found:
         report.records.append(f"{last}: is missing: remove result.json, and the same command trains it anew")
     for path in found:
         report.checkpoints += 1
         if (reason := broken(path)) is not None:
             report.records.append(f"{path}: {reason}: the run falls back to an older one when it is resumed")
+        elif (reason := foreign(path, key)) is not None:
+            report.records.append(f"{path}: {reason}: remove it")
 
 
-def _caches(folder: Path, report: Report) -> set[Path]:
+def _check_config(folder: Path, report: Report) -> set[Path]:
     """Return the folder of prepared tokens that the configuration of a run names, if it is there."""
     path = folder / "config.yaml"
     if not path.exists():
         return set()
     try:
-        task = read_yaml(path, AGAIN).get("task")
+        config = read_yaml(path, AGAIN)
+        if not (folder / "result.json").exists():  # of a run that has ended, the result names it
+            RunFolder(folder).check_place(_named_run(folder, config))
+        task = config.get("task")
     except RunError as error:
         report.records.append(str(error))
         return set()
@@ -148,6 +155,15 @@ def _caches(folder: Path, report: Report) -> set[Path]:
         return set()
     name = task.get("cache_dir")
     return {Path(name)} if name and Path(name).is_dir() else set()
+
+
+def _named_run(folder: Path, config: dict[str, Any]) -> dict[str, str]:
+    """Return the run that a configuration names, its digest that of the path; empty if it names none."""
+    names, seed = config.get("names"), config.get("seed")
+    if not isinstance(names, dict) or seed is None:
+        return {}
+    parts = [names.get("backbone"), names.get("task"), names.get("scale")]
+    return {"key": "-".join(map(str, [*parts, folder.parent.name.rpartition("-")[2], f"s{seed}"]))}
 
 
 def _check_cache(cache: Path, report: Report) -> None:

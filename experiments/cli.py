@@ -14,6 +14,7 @@ import runpy
 import sys
 
 from experiments.runtime.errors import ConfigError, nearest
+from experiments.runtime.imports import check_one_root
 from experiments.runtime.streams import guard_streams
 
 COMMANDS = {
@@ -98,6 +99,11 @@ def main() -> None:
         sys.path.insert(
             0, os.getcwd()
         )  # as python -m does: classes of the user's are found in the current folder
+        try:
+            check_one_root(sorted({"architectures", MODULES[name].partition(".")[0]}))
+        except ConfigError as error:
+            sys.stderr.write(f"error: {error}\n")
+            sys.exit(error.exit_code)
         runpy.run_module(MODULES[name], run_name="__main__", alter_sys=True)
 
 

@@ -33,7 +33,7 @@ from analysis.load import run_config, run_record
 from analysis.load.run_record import FILES, read_run
 from experiments.config import legacy
 from experiments.runtime import json_state
-from experiments.tracking import run_files
+from experiments.tracking import run_files, study_folders
 
 NAME = ".frame"
 CHECKSUM = struct.Struct("<I")
@@ -41,7 +41,7 @@ CHECKSUM = struct.Struct("<I")
 CURVE = "curve_"
 SOURCES = (
     __file__, run_record.__file__, run_config.__file__, legacy.__file__, run_files.__file__,
-    json_state.__file__,
+    json_state.__file__, study_folders.__file__,
 )  # fmt: skip
 CODE = hashlib.sha256(b"".join(Path(source).read_bytes() for source in SOURCES)).hexdigest()
 """Hash of the code that made the rows."""

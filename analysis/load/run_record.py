@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import operator
@@ -20,9 +21,12 @@ from pydantic_core import from_json
 from analysis.load.run_config import UnreadableError, flat_config
 from experiments.config.legacy import upgrade
 from experiments.runtime.json_state import read_json
+from experiments.runtime.run_status import RunStatus
 from experiments.tracking.run_files import HASHED, ResultRecord, damaged_files, is_intact
+from experiments.tracking.study_folders import MISPLACED, misplacement
 
 REMEDY = "delete it and run the study again"
+UNREADABLE = str(RunStatus.UNREADABLE)
 
 NUMBERS = {
     "flops_per_token": ("flops_per_token",),
@@ -71,11 +75,21 @@ def read_run(folder: Path) -> RunRecord:
     """Read a run folder. One whose files cannot be read is of status ``unreadable``, with the reason."""
     lines, corrupt = _lines(folder / "metrics.jsonl")
     curve = [line for kind in CURVES for line in _ordered([x for x in lines if x.get("kind") == kind])]
-    return RunRecord(
-        row=_run_row(folder, curve, corrupt),
-        kinds=[line["kind"] for line in curve],
-        points=_points(curve),
+    row = _run_row(folder, curve, corrupt)
+    if row["status"] == UNREADABLE:
+        curve = []  # perhaps that of another run
+    points, kinds = _points(curve), [line["kind"] for line in curve]
+    return RunRecord(row={**row, "curve_hash": _curve_hash(points, kinds)}, kinds=kinds, points=points)
+
+
+def _curve_hash(points: dict[str, npt.NDArray[np.float64]], kinds: list[str]) -> str | None:
+    """Return a hash of the losses and gradient norms of training; None where they are all one number."""
+    steps = kinds.count("train")  # which come first
+    values = np.stack(
+        [points[key][:steps] for key in ("loss", "grad_norm") if key in points] or [np.empty(0)]
     )
+    known = values[np.isfinite(values)]
+    return hashlib.sha256(values.tobytes()).hexdigest()[:16] if known.size and np.ptp(known) else None
 
 
 def _points(curve: list[dict[str, Any]]) -> dict[str, npt.NDArray[np.float64]]:
@@ -125,9 +139,11 @@ def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[st
     try:
         result = _result(folder)
         provenance = _provenance(folder)
+        if other := misplacement(folder, result) or misplacement(folder, provenance):
+            raise UnreadableError(f"{folder}: {other}: {MISPLACED}")
         study_keys = flat_config(folder, ("study", "optimizer"))
     except UnreadableError as error:
-        result, provenance, study_keys = {"status": "unreadable", "message": str(error)}, {}, {}
+        result, provenance, study_keys = {"status": UNREADABLE, "message": str(error)}, {}, {}
     hashed = result.get("files") or {}
     damaged = damaged_files(result, {name: _bytes(folder / name) for name in HASHED if name in hashed})
     cell, digest = folder.parent.name.rsplit("-", 1)
@@ -151,6 +167,7 @@ def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[st
         "fingerprint": result.get("fingerprint") or data.get("fingerprint"),
         "git_commit": git.get("commit"), "git_dirty": git.get("dirty"), "git_code": git.get("code"),
         "command": provenance.get("command"), "finished_at": result.get("finished_at"),
+        "code": SORTED.encode(provenance.get("code") or {}),
         "versions": SORTED.encode(provenance.get("versions") or {}),
         "kernels": SORTED.encode(provenance.get("kernels") or {}),
         "references": json.dumps(result.get("references") or []),

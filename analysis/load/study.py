@@ -7,7 +7,8 @@ rest is text (None where the record has none).
 
     study cell digest seed path        which run; ``seed`` is an integer
     status message                     ``incomplete`` where result.json is not (yet) there;
-                                       ``unreadable`` where a file of the run folder is damaged
+                                       ``unreadable`` where a file of the run folder is damaged, or the
+                                       folder holds another run than its path says
     backbone objective task scale arm  ``arm`` is the shortest name that tells the cells of a task apart
     score score_standard_error score_items score_samples score_clusters score_setting score_lossy_documents
     metric unit direction averaging likelihood estimator
@@ -35,19 +36,21 @@ rest is text (None where the record has none).
                                        what is held equal; the mismatch, relative to the target
     fingerprint git_commit git_dirty git_code device_* versions kernels command
                                        ``git_code`` is a hash of the code that a result depends on
+    code                               a hash of each package and module of that code, JSON text
     finished_at                        when the result was written, UTC
     references versions kernels        JSON text
     changed                            what of code, libraries, machine changed between restarts, JSON text;
                                        where it is not empty, the result is not exact to the last bit
     loss_spikes skipped_steps          jumps of the training loss; steps left out as it was no number
     corrupt_lines                      lines of metrics.jsonl that are no JSON object
+    curve_hash                         of the losses and gradient norms of training, to find copies; text
+    left_out                           folders of the study whose names are none of a run, JSON text
     studies_differ                     of several studies alone: what differs between them, JSON text
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +65,7 @@ from analysis.load.run_record import NUMBERS
 from architectures.nearest_name import nearest_name
 from experiments.config.studies import study_words, train_command
 from experiments.runtime.errors import nearest, nearest_folder
+from experiments.tracking.study_folders import StudyFolders
 
 LEADING = ("step", "tokens", "flops", "seconds")
 """Columns of every history, after ``path`` and ``kind``; the others follow in alphabetical order."""
@@ -94,11 +98,12 @@ def study_names(study: str) -> list[str]:
 
 def _load_one(runs: Path, study: str) -> pd.DataFrame:
     """Return the runs of one study, whose arms have no names yet."""
-    root, names = runs / study, run_names(runs, study)
-    texts = read_runs(root, names, curves=False)["row"].to_pylist()
+    root, folders = runs / study, study_folders(runs, study)
+    texts = read_runs(root, folders.runs, curves=False)["row"].to_pylist()
+    own = {"study": study, "left_out": json.dumps(folders.others)}
     rows = (
-        {"study": study, "path": f"{root}/{name}"} | json.loads(text)
-        for name, text in zip(names, texts, strict=True)
+        {**own, "path": f"{root}/{name}"} | json.loads(text)
+        for name, text in zip(folders.runs, texts, strict=True)
     )
     frame = pd.DataFrame(list(rows))
     for name in frame["against"].dropna().unique():
@@ -134,7 +139,7 @@ def load_history(runs: Path, study: str) -> pd.DataFrame:
 
 def _load_curves(runs: Path, study: str) -> pd.DataFrame:
     """Return the points of one study."""
-    root, names = runs / study, sorted(run_names(runs, study))
+    root, names = runs / study, sorted(study_folders(runs, study).runs)
     table = read_runs(root, names, curves=True).combine_chunks()
     lengths = pc.list_value_length(table["kind"]).to_numpy()
     runs_of_points = pa.array(np.repeat(np.arange(len(names)), lengths))
@@ -150,8 +155,8 @@ def _load_curves(runs: Path, study: str) -> pd.DataFrame:
     return pa.table(columns).to_pandas()
 
 
-def run_names(runs: Path, study: str) -> list[str]:
-    """The run folders of a study inside its own, ``CELL-DIGEST/sSEED``, in order. Raises ValueError."""
+def study_folders(runs: Path, study: str) -> StudyFolders:
+    """Return the run folders of a study, and what stands beside them. Raises ValueError if it has none."""
     root = runs / study
     if not root.is_dir():
         studies = sorted(p.name for p in runs.iterdir() if p.is_dir()) if runs.is_dir() else []
@@ -160,16 +165,10 @@ def run_names(runs: Path, study: str) -> list[str]:
         if not runs.is_dir():
             there = f"there is no such folder{nearest_folder(runs)}"
         raise ValueError(f"study={study} is not in {runs}/: {there}; {_remedy(root, near)}")
-    cells = sorted(entry.name for entry in os.scandir(root) if "-" in entry.name and entry.is_dir())
-    names = [
-        f"{cell}/{entry.name}"
-        for cell in cells
-        for entry in sorted(os.scandir(root / cell), key=lambda entry: entry.name)
-        if entry.name[:1] == "s" and entry.name[1:].isdecimal() and entry.is_dir()
-    ]
-    if not names:
+    folders = StudyFolders.of(root)
+    if not folders.runs:
         raise ValueError(f"study={study} has no runs in {root}/: {_remedy(root, None)}")
-    return names
+    return folders
 
 
 def _remedy(root: Path, near: str | None) -> str:

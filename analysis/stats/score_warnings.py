@@ -25,6 +25,7 @@ def score_warnings(where: str, group: pd.DataFrame) -> list[str]:
         *_jumps(where, group),
         *_spreads(where, group),
         *_identical(where, group),
+        *_copies(where, group),
         *_few_clusters(where, group),
         *_trials(where, group),
     ]
@@ -93,6 +94,21 @@ def _identical(where: str, group: pd.DataFrame) -> list[str]:
         for arms in seen.values()
         if len(arms) > 1
     ]
+
+
+def _copies(where: str, group: pd.DataFrame) -> list[str]:
+    """Seeds of one arm with the same losses throughout their training, to the last bit."""
+    if "curve_hash" not in group:  # a frame that an earlier version wrote
+        return []
+    found = []
+    for (arm, _), runs in group[finished(group)].groupby(["arm", "curve_hash"], sort=True):
+        if len(runs) > 1:
+            seeds = ", ".join(map(str, sorted(runs["seed"])))
+            found.append(
+                f"{where}: seeds {seeds} of {arm} have the same training losses: are they copies, or has the "
+                "seed no effect?"
+            )
+    return found
 
 
 def _few_clusters(where: str, group: pd.DataFrame) -> list[str]:

@@ -35,6 +35,7 @@ def study_warnings(frame: pd.DataFrame) -> list[str]:
     tasks = [(f"{task}, {scale}", group) for (task, scale), group in frame.groupby(TASK_SCALE, sort=True)]
     found = [line for where, group in tasks for line in _of_task(where, group)]
     return [
+        *_left_out(frame),
         *found,
         *_unlike(frame),
         *_mixed(frame),
@@ -46,9 +47,10 @@ def study_warnings(frame: pd.DataFrame) -> list[str]:
 
 def condition_warnings(frame: pd.DataFrame) -> list[str]:
     """Return warnings about failures, different data and different conditions."""
-    found = []
+    found = _left_out(frame)
     for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
-        found += _missing(f"{task}, {scale}", group) + _other_data(f"{task}, {scale}", group)
+        where = f"{task}, {scale}"
+        found += _missing(where, group) + _other_code(where, group) + _other_data(where, group)
     return [*found, *_mixed(frame), *_disturbed(frame)]
 
 
@@ -59,7 +61,7 @@ def with_warnings(table: pd.DataFrame, warnings: list[str]) -> pd.DataFrame:
 
 def _of_task(where: str, group: pd.DataFrame) -> list[str]:
     """Return the warnings about one task at one scale."""
-    found = _missing(where, group)
+    found = _missing(where, group) + _other_code(where, group)
     classes = sorted(group["likelihood"].dropna().unique(), key=list(LIKELIHOOD_TYPES).index)
     if (mixed := mixed_likelihoods(group)) is not None:
         found.append(
@@ -93,6 +95,33 @@ def _missing(where: str, group: pd.DataFrame) -> list[str]:
     ]
     if lacking:
         found.append(f"{where}: seeds that other models have are missing: {'; '.join(lacking)}")
+    return found
+
+
+def _left_out(frame: pd.DataFrame) -> list[str]:
+    """Folders of the study that look like runs and are none."""
+    if "left_out" not in frame:  # a frame that an earlier version wrote
+        return []
+    known = frame[["study", "left_out"]].dropna().drop_duplicates().itertuples(index=False)
+    names = [f"{study}/{name}" for study, text in known for name in json.loads(text)]
+    return [f"left out, as their names are not CELL-DIGEST/sSEED: {', '.join(names)}"] if names else []
+
+
+def _other_code(where: str, group: pd.DataFrame) -> list[str]:
+    """Arms whose seeds were trained by different code."""
+    runs = group[finished(group)]
+    if "git_code" not in runs:  # a frame that an earlier version wrote
+        return []
+    found = []
+    for arm, own in runs.groupby("arm", sort=True):
+        versions = own.groupby(own["git_code"].fillna(own["git_commit"]))["seed"].agg(sorted)
+        if len(versions) > 1:
+            seeds = " and ".join(f"seeds {', '.join(map(str, each))}" for each in sorted(versions))
+            changed = ", ".join(_changed_code(own)) or "nobody recorded which"
+            found.append(
+                f"{where}: seeds of {arm} were trained by different code ({changed}), not of one model: "
+                f"{seeds}"
+            )
     return found
 
 
@@ -179,14 +208,16 @@ def _disturbed(frame: pd.DataFrame) -> list[str]:
 
 def _mixed(frame: pd.DataFrame) -> list[str]:
     """Conditions that differ between the runs."""
+    known = frame[~frame["status"].isin(["incomplete", "refused", "unreadable"])]
+    found = []
+    if changed := _changed_code(known):
+        found.append(f"mixed code ({', '.join(changed)}): scores and speed are perhaps not comparable")
     labels = {
         "git_commit": "commits of the code", "device_name": "devices", "device_processor": "processors",
         "device_threads": "thread counts", "device_precision": "precisions",
     }  # fmt: skip
-    known = frame[frame["status"] != "incomplete"]
-    found = []
     for column, label in labels.items():
-        if column == "git_commit" and _one_code(known):
+        if column == "git_commit" and _code_is_known(known):
             continue
         values = sorted(str(v) for v in known[column].dropna().unique())
         if len(values) > 1:
@@ -210,8 +241,19 @@ def _mixed(frame: pd.DataFrame) -> list[str]:
     return found
 
 
-def _one_code(known: pd.DataFrame) -> bool:
-    """Return True if all runs used the same code; commits may differ in what no result depends on."""
+def _changed_code(known: pd.DataFrame) -> list[str]:
+    """Return the packages and modules of which some runs used another version than others."""
+    versions: dict[str, set[str]] = {}
+    for text in known["code"].dropna().unique() if "code" in known else ():
+        for name, version in json.loads(text).items():
+            versions.setdefault(name, set()).add(version)
+    return sorted(name for name, used in versions.items() if len(used) > 1)
+
+
+def _code_is_known(known: pd.DataFrame) -> bool:
+    """Return True if commits say nothing more: the code of all runs was recorded, or all used the same."""
+    if "code" in known and known["code"].notna().all() and (known["code"] != "{}").all():
+        return True
     return "git_code" in known and known["git_code"].notna().all() and known["git_code"].nunique() == 1
 
 

@@ -40,6 +40,7 @@ from experiments.config.handed_on import HandedOn, without_seed
 from experiments.config.messages import explain, refuse_other_words_of, refuse_unreadable, unmatched
 from experiments.runtime.child_processes import end_with, end_with_parent
 from experiments.runtime.errors import ConfigError, Preempted, RunError
+from experiments.runtime.imports import check_one_root
 from experiments.runtime.preemption import UNSAVED
 from experiments.runtime.rank import process_rank
 from experiments.runtime.secrets import redact
@@ -86,6 +87,7 @@ def start(
     sweep = _Sweep(config_name, refused, parallel)
     try:
         try:
+            check_one_root()
             refuse_unreadable(sys.argv[1:])
             refuse_other_words_of(sys.argv[1:], config_name)
             if config_name == "config":

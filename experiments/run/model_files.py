@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import CheckpointError, ConfigError, nearest_folder
-from experiments.runtime.json_state import mismatch, read_json
+from experiments.runtime.json_state import mismatch, read_json, read_mark
 from experiments.runtime.run_status import RunStatus
 from experiments.tasks.task import Task
 from experiments.tracking.run_files import checksum, is_intact
@@ -45,6 +45,16 @@ from experiments.training.checkpoints.stored_state import (
 RECORD = "model.json"
 """File beside the checkpoints of a run, with all that is needed to build the module again."""
 REMEDY = "restore it; training the run again writes it anew"
+PARENT = "parent.json"
+"""File of a run that was continued from another (``continue_from``), whose checkpoint was copied."""
+
+
+class ParentRecord(TypedDict):
+    """parent.json."""
+
+    step: int
+    path: NotRequired[str]
+    fingerprint: NotRequired[str]
 
 
 class Stored(TypedDict):
@@ -129,7 +139,9 @@ def model_checkpoint(path: Path) -> Path:
     folder = model_folder(path)
     checkpoints = folder / "checkpoints"
     chosen = path if folder != path else checkpoint.place(checkpoints, _last_step(folder))
-    reason = checkpoint.broken(chosen) if chosen.is_dir() else "it is missing"
+    run = RunFolder(folder)
+    key = (run.result(anywhere=True) or run.provenance()).get("key")
+    reason = (checkpoint.broken(chosen) or foreign(chosen, key)) if chosen.is_dir() else "it is missing"
     if reason is None:
         checkpoint.check_format(chosen)
         return chosen
@@ -140,6 +152,18 @@ def model_checkpoint(path: Path) -> Path:
         f"{chosen}: {reason}: restore it; or remove {folder / 'result.json'}, if there is one, and give the "
         f"run's command again, which trains on from the one before; or name an older one: {', '.join(whole)}"
     )
+
+
+def foreign(path: Path, key: str | None) -> str | None:
+    """Return in words which run saved a checkpoint of the run ``key``; None if it did itself.
+
+    That of its parent does not count, nor do those of earlier versions, which do not say.
+    """
+    saved_by = (checkpoint.stored_state(path) or {}).get("key", key)
+    if key is None or saved_by == key:
+        return None
+    parent = read_mark(path.parents[1] / PARENT) or {}
+    return None if parent.get("step") == checkpoint.step_of(path) else f"the run {saved_by} saved it"
 
 
 def _last_step(folder: Path) -> int:

@@ -59,8 +59,9 @@ def begin_record(
             kernels,
             code_modules(settings),
         )
+        resume_compatibility.check_checkpoints(folder.root)
         added["resume"] = resume_compatibility.compare_provenance(folder.root, now, console.log)
-        folder.open(settings.resolved, {**now, "resume": added["resume"]})
+        folder.open(settings.resolved, {"key": settings.key, **now, "resume": added["resume"]})
         spec.write(folder.root)
         if planned.task.tokenizer is not None:
             planned.task.tokenizer.save(folder.root)

@@ -190,7 +190,10 @@ def _is_file_name(name: str) -> bool:
 
 def _begun(run: RunFolder) -> bool:
     """Return True where a folder holds more than a refusal, or a process writes it."""
-    result = run.result()
+    try:
+        result = run.result()
+    except CheckpointError:  # damaged, or of another run
+        return True
     if result is not None:
         return result["status"] != RunStatus.REFUSED
     return run.metrics.exists() or run.checkpoints.exists() or run_lock.writer(run.root) is not None

@@ -12,13 +12,11 @@ import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NotRequired
-
-from typing_extensions import TypedDict
+from typing import Any
 
 from experiments.config.digest import result_settings
 from experiments.config.legacy import upgrade
-from experiments.run.model_files import model_checkpoint
+from experiments.run.model_files import PARENT, ParentRecord, foreign, model_checkpoint
 from experiments.run.settings import Initial, Settings
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError
@@ -29,15 +27,6 @@ from experiments.tracking.run_folder import DAMAGED_PROVENANCE, RunFolder
 from experiments.training.checkpoints import checkpoint
 
 _ABSENT = "nothing"
-PARENT = "parent.json"
-
-
-class ParentRecord(TypedDict):
-    """Where a run was continued from."""
-
-    step: int
-    path: NotRequired[str]
-    fingerprint: NotRequired[str]
 
 
 def check_config(settings: Settings, folder: Path) -> None:
@@ -48,10 +37,10 @@ def check_config(settings: Settings, folder: Path) -> None:
     remedy = "remove the run's folder to begin again"
     stored = read_yaml(path, remedy)
     try:
-        before = flat(result_settings(upgrade(stored)))
+        before = flat(_compared(upgrade(stored)))
     except Exception as error:  # of sections that are none
         raise ConfigError(f"{path}: cannot be read ({error}): {remedy}") from error
-    now = flat(redact(result_settings(settings.resolved)))
+    now = flat(redact(_compared(settings.resolved)))
     different = [
         f"{key}: {before.get(key, _ABSENT)} there, {now.get(key, _ABSENT)} now"
         for key in sorted(before.keys() | now.keys())
@@ -63,6 +52,12 @@ def check_config(settings: Settings, folder: Path) -> None:
             f"config.yaml, remove the folder, or continue its training in a run of its own with "
             f"continue_from={folder}"
         )
+
+
+def _compared(resolved: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that decide the result, and those that name the run in the path of its folder."""
+    names = {group: resolved["names"][group] for group in ("backbone", "task", "scale")}
+    return {**result_settings(resolved), "names": names, "seed": resolved["seed"]}
 
 
 def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
@@ -99,6 +94,7 @@ def compare_provenance(folder: Path, now: dict[str, Any], log: Callable[[str], o
             f"{folder / 'provenance.json'}: is missing, so that nobody can tell whether the data is what "
             f"the run began with: {DAMAGED_PROVENANCE}"
         )
+    RunFolder(folder).check_place(before)
     if before["data"] != now["data"]:
         raise DataError(
             f"{folder}: the data has changed since this run began: fingerprint "
@@ -151,6 +147,13 @@ def _watched(provenance: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a provenance that may change the last bits of a result."""
     kept = {key: provenance.get(key) for key in ("versions", "device", "kernels")}
     return flat(kept | {"code": (provenance.get("git") or {}).get("code")})
+
+
+def check_checkpoints(folder: Path) -> None:
+    """Refuse checkpoints that another run saved. Raises CheckpointError."""
+    for path in checkpoint.committed(folder / "checkpoints"):
+        if reason := foreign(path, RunFolder(folder).key):
+            raise CheckpointError(f"{path}: {reason}: remove it")
 
 
 def copy_parent_checkpoint(parent: Initial, folder: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from experiments.config.studies import study_command
 from experiments.runtime.errors import RunError
 from experiments.runtime.run_status import RunStatus
 from experiments.tracking.run_folder import RunFolder
+from experiments.tracking.study_folders import NO_RUN, StudyFolders
 
 SHOWN = 5
 """Runs that are named with one reason."""
@@ -21,7 +22,9 @@ def summary(study: Path) -> list[str]:
     """
     counts: Counter[str] = Counter()
     reasons: dict[str, list[str]] = defaultdict(list)
-    for folder in sorted(study.glob("*-*/s*")):
+    folders = StudyFolders.of(study)
+    for name in folders.runs:
+        folder = study / name
         status, message = _outcome(folder)
         counts[status] += 1
         if status != RunStatus.COMPLETE:
@@ -33,6 +36,7 @@ def summary(study: Path) -> list[str]:
     for reason, runs in reasons.items():
         more = f" and {len(runs) - SHOWN} more" if len(runs) > SHOWN else ""
         lines.append(f"  {', '.join(runs[:SHOWN])}{more}: {reason}")
+    lines += [f"  {study / name}: {NO_RUN}" for name in folders.others]
     lines.append(f"to compare: {study_command('analysis.compare', study)}")
     return lines
 

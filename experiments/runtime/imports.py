@@ -1,10 +1,35 @@
-"""Imports of large libraries at the start of a command."""
+"""Imports at the start of a command: of the project from one folder, and of large libraries."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import importlib.util
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+
+from experiments.runtime.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+"""Folder that this package is imported from: a checkout, or that of the installation."""
+
+
+def check_one_root(packages: Sequence[str] = ("architectures",)) -> None:
+    """Refuse to import packages of the project from two folders, which would mix two versions of it.
+
+    The current folder is searched first: in another checkout than the one that a command is installed from,
+    it has some of the packages. Raises ConfigError.
+    """
+    for name in packages:
+        spec = importlib.util.find_spec(name)
+        folders = list(spec.submodule_search_locations or []) if spec is not None else []
+        roots = {Path(folder).resolve().parent for folder in folders}
+        if roots != {ROOT}:
+            other = ", ".join(map(str, sorted(roots))) or "no folder"
+            raise ConfigError(
+                f"experiments is imported from {ROOT}, {name} from {other}: two versions of the code must "
+                "not mix: leave the current folder, or use the environment that its checkout is installed in"
+            )
 
 
 @contextmanager

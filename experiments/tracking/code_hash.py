@@ -6,7 +6,8 @@ import ast
 import functools
 import hashlib
 import importlib.util
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 
@@ -16,17 +17,23 @@ SUFFIXES = (".py", ".cpp", ".h")
 """Source files of a package."""
 
 
-def code_hash(modules: Iterable[str] = ()) -> str:
-    """Return 16 hexadecimal digits of the source of ``PROJECT``, of some modules, and of what these import.
+def code_hashes(modules: Iterable[str] = ()) -> dict[str, str]:
+    """Return a hash of the source of each package of ``PROJECT``, of some modules, and of what these import.
 
-    Asked once for each set of modules: a process goes on with the code that it imported, whatever becomes of
-    the files.
+    The key is the name of the package or module, the hash has 16 hexadecimal digits. Each is asked once: a
+    process goes on with the code that it imported, whatever becomes of the files.
 
     Args:
         modules: dotted names, of the user's too. Modules of Python and of installed packages do not count:
             the versions of packages are recorded.
     """
-    return _hash(tuple(sorted({name.partition(".")[0] for name in modules} - set(PROJECT))))
+    own = _imported({name.partition(".")[0] for name in modules} - set(PROJECT))
+    return {top: _hash(top) for top in [*PROJECT, *sorted(own)]}
+
+
+def code_hash(hashes: Mapping[str, str]) -> str:
+    """Return one hash of all the code: 16 hexadecimal digits of what ``code_hashes`` returns."""
+    return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def used_packages(modules: Iterable[str]) -> set[str]:
@@ -41,12 +48,11 @@ def used_packages(modules: Iterable[str]) -> set[str]:
 
 
 @functools.cache
-def _hash(tops: tuple[str, ...]) -> str:
+def _hash(top: str) -> str:
     digest = hashlib.sha256()
-    for top in [*PROJECT, *sorted(_imported(tops))]:
-        for name, path in _sources(top):
-            digest.update(f"{top}/{name}\0".encode())
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    for name, path in _sources(top):
+        digest.update(f"{top}/{name}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import platform
 import shlex
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 from experiments.runtime.secrets import redact
-from experiments.tracking.code_hash import code_hash, used_packages
+from experiments.tracking.code_hash import code_hash, code_hashes, used_packages
 
 PACKAGES = ("torch", "numpy", "hydra-core", "datasets", "tokenizers", "safetensors", "wandb")
 KERNEL_PACKAGES = ("causal-conv1d", "mamba-ssm", "triton")
@@ -39,8 +40,10 @@ def provenance(
         kernels: the paths that were chosen.
         modules: dotted names of the modules of backbone, objective and task, which may be the user's.
     """
+    code = code_hashes(modules)
     return {
-        "git": {**_git(), "code": code_hash(modules)},
+        "git": {**_git(), "code": code_hash(code)},
+        "code": code,
         "versions": _versions(frozenset(used_packages(modules))),
         "data": task,
         "device": {
@@ -66,20 +69,23 @@ def _versions(more: frozenset[str]) -> dict[str, str]:
 
 @functools.cache
 def _git() -> dict[str, Any]:
-    """Commit of the code that runs, and whether anything was changed since.
+    """Commit of the code that runs, and whether anything was changed since; None where git does not have it.
 
     Asked once: a process goes on with the code that it imported, whatever becomes of the files.
     """
+    # Not the repository that calls: git sets these in its hooks.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
 
     def ask(*words: str) -> str | None:
+        command = ["git", "-C", str(Path(__file__).parent), *words]
         try:
-            found = subprocess.run(
-                ["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, timeout=10
-            )
+            found = subprocess.run(command, capture_output=True, text=True, timeout=10, env=environment)
         except (OSError, subprocess.TimeoutExpired):
             return None
         return found.stdout.strip() if found.returncode == 0 else None
 
+    if ask("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return {"commit": None, "dirty": None}  # installed inside of a repository that does not hold it
     status = ask("status", "--porcelain")
     return {"commit": ask("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NotRequired
 
 from typing_extensions import TypedDict
@@ -92,6 +91,7 @@ class DataRecord(TypedDict):
 class ProvenanceRecord(TypedDict):
     """provenance.json."""
 
+    key: NotRequired[str]
     data: DataRecord
     versions: dict[str, str]
     device: dict[str, Any]
@@ -127,28 +127,6 @@ def is_intact(result: Mapping[str, Any]) -> bool:
     if "checksum" not in result:
         return "files" not in result
     return bool(result["checksum"] == checksum(result))
-
-
-MISPLACED = "move the folder back to where its run belongs, or remove it"
-
-
-def misplacement(folder: Path, record: Mapping[str, Any]) -> str | None:
-    """Return how a run differs from what the path of its folder says, in words; None where it does not.
-
-    A folder that was copied, swapped or renamed would else count as another seed, or as another model.
-
-    Args:
-        folder: ``CELL-DIGEST/sSEED``, in any study.
-        record: fields of result.json; those of ``cell``, ``digest`` and ``seed`` that it has are compared.
-    """
-    cell, _, digest = folder.parent.name.rpartition("-")
-    path = {"cell": cell, "digest": digest, "seed": folder.name.removeprefix("s")}
-    differ = [
-        f"{key} {record[key]}, not {path[key]}"
-        for key in path
-        if str(record.get(key, path[key])) != path[key]
-    ]
-    return f"it holds the run of {', '.join(differ)}" if differ else None
 
 
 def damaged_files(result: Mapping[str, Any], contents: Mapping[str, bytes | None]) -> list[str]:

@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +28,14 @@ from experiments.runtime.run_status import FINAL
 from experiments.runtime.secrets import redact
 from experiments.tracking.run_files import (
     HASHED,
-    MISPLACED,
     ProvenanceRecord,
     ResultRecord,
     Row,
     checksum,
     file_record,
     is_intact,
-    misplacement,
 )
+from experiments.tracking.study_folders import MISPLACED, misplacement
 
 DAMAGED_RESULT = "remove it, and the same command continues from the last checkpoint"
 DAMAGED_PROVENANCE = (
@@ -70,9 +69,14 @@ class RunFolder:
         found = read_json(path, ResultRecord, DAMAGED_RESULT)
         if found is not None and not is_intact(found):
             raise CheckpointError(f"{path}: has changed since it was written: {DAMAGED_RESULT}")
-        if found is not None and not anywhere and (other := misplacement(self.root.absolute(), found)):
-            raise CheckpointError(f"{self.root}: {other}: {MISPLACED}")
+        if found is not None and not anywhere:
+            self.check_place(found)
         return None if found is None else dict(found)
+
+    def check_place(self, record: Mapping[str, Any]) -> None:
+        """Raise CheckpointError if a record in the folder is of another run than its path says."""
+        if other := misplacement(self.root.absolute(), record):
+            raise CheckpointError(f"{self.root}: {other}: {MISPLACED}")
 
     def provenance(self) -> dict[str, Any]:
         """Return the content of provenance.json; empty for a run that has not begun.
@@ -80,6 +84,11 @@ class RunFolder:
         Raises CheckpointError if it is damaged.
         """
         return dict(read_json(self.root / "provenance.json", ProvenanceRecord, DAMAGED_PROVENANCE) or {})
+
+    @property
+    def key(self) -> str:
+        """Return the run key, which the path says."""
+        return f"{self.root.parent.name}-{self.root.name}"
 
     @property
     def finished(self) -> bool:

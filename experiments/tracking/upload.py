@@ -12,6 +12,7 @@ from experiments.runtime.errors import ConfigError, RunError, nearest_folder
 from experiments.runtime.json_state import read_mark
 from experiments.runtime.yaml_state import read_yaml
 from experiments.tracking.run_folder import RunFolder
+from experiments.tracking.study_folders import StudyFolders
 from experiments.tracking.summary import derived
 from experiments.tracking.tracker import RunIdentity, open_tracker
 
@@ -20,7 +21,8 @@ MARK = "wandb-uploaded.json"
 
 def study_folders(runs: Path, study: str) -> list[Path]:
     """The run folders of a study that have begun. Raises ConfigError where there is none."""
-    folders = sorted(path.parent for path in (runs / study).glob("*/s*/config.yaml"))
+    names = StudyFolders.of(runs / study).runs
+    folders = [runs / study / name for name in names if (runs / study / name / "config.yaml").is_file()]
     if not folders:
         hint = nearest_folder(runs / study) if not (runs / study).is_dir() else ""
         raise ConfigError(f"study={study}: there is no run in {runs / study}/{hint}")

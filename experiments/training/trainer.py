@@ -335,7 +335,11 @@ class Trainer:
         collectives.run_on_rank_zero(self.lock.check)
         self.folder.sync()  # no row of a saved step is lost, even where the machine dies
         last = self.state.step == self.total_steps
-        state = {"train_state": asdict(self.state), "metrics": self.folder.metrics_record()}
+        state = {
+            "key": self.folder.key,
+            "train_state": asdict(self.state),
+            "metrics": self.folder.metrics_record(),
+        }
         with averaged(self.optimizer):
             self.saver.save(self.state.step, self.model, self.optimizer, state, last=last)
         if wait:

@@ -42,6 +42,7 @@ def write_run_folder(
     state_bytes: int = 65536,
     fingerprint: str = "data-1",
     commit: str = "c0ffee",
+    code: dict[str, str] | None = None,
     processor: str = "p",
     kernel: str = "sdpa",
     threads: int = 1,
@@ -57,7 +58,8 @@ def write_run_folder(
     (folder / "provenance.json").write_text(
         json.dumps(
             {
-                "git": {"commit": commit, "dirty": False},
+                "git": {"commit": commit, "dirty": False, "code": code and str(sorted(code.items()))},
+                "code": code or {},
                 "versions": {"torch": "2.10", "python": "3.11"},
                 "data": {"task": task, "fingerprint": fingerprint},
                 "device": {"name": "cpu", "processor": processor, "threads": threads, "precision": "fp32"},
@@ -69,7 +71,7 @@ def write_run_folder(
     rows: list[dict[str, Any]] = []
     for step in range(10, 60, 10):
         common = {"step": step, "tokens": step * 4096, "flops": step * 1e10, "seconds": step / 10 + seed / 7}
-        loss: Any = "nan" if status == "diverged" and step > 30 else 3.0 / step
+        loss: Any = "nan" if status == "diverged" and step > 30 else 3.0 / step + seed / 1000
         rows.append({"kind": "train", **common, "loss": loss, "learning_rate": 1e-3})
         level = 0.5 if score is None else score
         rows.append({"kind": "validation", **common, metric: level * (1 + 1 / step)})

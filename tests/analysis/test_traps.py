@@ -40,6 +40,16 @@ def again(*seeds: int, **changes: Any) -> Plant:
     return plant
 
 
+def coded(first: dict[str, str], second: dict[str, str]) -> Plant:
+    """Mamba was trained by one code under its first two seeds, and by another under its last."""
+
+    def plant(study: Path, write: WriteRun) -> None:
+        again(0, 1, code=first)(study, write)
+        again(2, code=second)(study, write)
+
+    return plant
+
+
 def unmatched(axis: str) -> Plant:
     return again(0, 1, 2, matched={"axis": axis, "target": 200000, "residual": 0.0})
 
@@ -157,6 +167,28 @@ TRAPS: dict[str, tuple[Plant, str]] = {
     "one seed": (without(1, 2, arms=("mamba", "decoder")), "one seed: no model is called better"),
     "other data": (other_data, "mixed fingerprints, the runs saw different data"),
     "other code": (again(0, commit="deadbeef"), "mixed commits of the code (c0ffee, deadbeef)"),
+    "other code of a model": (
+        coded({"experiments": "1", "mine": "2"}, {"experiments": "1", "mine": "3"}),
+        "seeds of mamba were trained by different code (mine), not of one model: seeds 0, 1 and seeds 2",
+    ),
+    "other code of the study": (
+        coded({"experiments": "1"}, {"experiments": "2"}),
+        "mixed code (experiments): scores and speed are perhaps not comparable",
+    ),
+    "copied seed": (
+        lambda study, write: shutil.copytree(of(study, "mamba")[0], of(study, "mamba")[0].with_name("s7")),
+        "it holds the run mamba-causal",
+    ),
+    "copied curve": (
+        lambda study, write: shutil.copy(*(run / "metrics.jsonl" for run in of(study, "mamba")[:2])),
+        "seeds 0, 1 of mamba have the same training losses",
+    ),
+    "folder of another name": (
+        lambda study, write: shutil.copytree(
+            of(study, "mamba")[0], of(study, "mamba")[0].with_name("s0 (copy)")
+        ),
+        "left out, as their names are not CELL-DIGEST/sSEED: compare/mamba-causal",
+    ),
     "other device": (again(0, processor="q"), "mixed processors (p, q)"),
     "other kernels": (again(0, kernel="eager"), "mixed kernels of attention (eager, sdpa)"),
     "diverged": (

@@ -19,7 +19,7 @@ import yaml
 from experiments.runtime.machine import usable_cores
 from experiments.tracking.provenance import processor
 
-RANDOM = ("F45", "F46", "F47", "F48", "F49")
+RANDOM = ("F45", "F46", "F47", "F48", "F49", "F50")
 """Faults of which each seed injects others."""
 
 _KINDS = Path(__file__).with_name("kinds.yaml")

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from analysis.load.study import load_study
 from analysis.stats.warnings import study_warnings
+from experiments.check import check_study
 from experiments.config.digest import result_settings
 from experiments.run.resume_compatibility import check_config, flat
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError, Preempted
@@ -57,7 +58,8 @@ def test_f17_every_setting_that_decides_is_compared(interrupted: Path, tmp_path:
         changed = OmegaConf.create(OmegaConf.to_container(stored))
         OmegaConf.update(changed, key, "skip" if key == "trainer.non_finite" else f"{value} changed")
         OmegaConf.save(changed, interrupted / "config.yaml")
-        if key in flat(result_settings(OmegaConf.to_container(changed))):
+        names_the_run = key in ("seed", "names.backbone", "names.task", "names.scale")
+        if names_the_run or key in flat(result_settings(OmegaConf.to_container(changed))):
             with pytest.raises(ConfigError, match="another configuration") as refused:
                 check_config(settings, interrupted)
             assert f"{key}: " in str(refused.value)
@@ -135,6 +137,34 @@ def test_f10_f18_other_code_libraries_or_machine_are_said_and_kept(
     commands.train(*WORDS, f"runs={tmp_path}")  # nothing changed since, but it did before
     assert commands.result(interrupted)["resume"] | {"sittings": 0} == found["resume"] | {"sittings": 0}
     record("F10" if "." in change else "F18", f"{change} changed before resuming", 1, "warned, exact: false")
+
+
+@pytest.mark.parametrize("kept", ["config.yaml", "provenance.json", "checkpoints"])
+def test_f50_a_stopped_run_is_not_resumed_as_another_seed(
+    interrupted: Path, tmp_path: Path, kept: str, record: Any
+) -> None:
+    """The folder was copied, and what its files say was edited, but for one of them."""
+    other = interrupted.with_name("s5")
+    shutil.copytree(interrupted, other)
+    config, provenance = other / "config.yaml", other / "provenance.json"
+    if kept != "config.yaml":
+        config.write_text(config.read_text().replace("\nseed: 0\n", "\nseed: 5\n"))
+    if kept != "provenance.json":
+        edit(provenance, lambda tree: tree.update(key=f"{other.parent.name}-s5"))
+    expected = "seed: 0 there, 5 now" if kept == "config.yaml" else "the run .*-s0 saved it"
+    with pytest.raises((ConfigError, CheckpointError), match=expected):
+        commands.train(*WORDS, "seed=5", f"runs={tmp_path}")
+    assert not (other / "result.json").exists()
+    assert check_study(tmp_path / "single").exit_code == 6
+    record("F50", f"stopped run copied to another seed, {kept} as it was", 1, "refused by name")
+
+
+def test_f50_a_complete_run_of_another_seed_is_not_taken_for_done(finished: Path, tmp_path: Path) -> None:
+    folder = commands.settings(*WORDS, "seed=1", f"runs={tmp_path}").folder
+    shutil.copytree(finished, folder)
+    with pytest.raises(ConfigError, match="seed: 0 there, 1 now"):
+        commands.train(*WORDS, "seed=1", f"runs={tmp_path}")
+    assert not any(load_study(tmp_path, "single")["status"] == "complete")
 
 
 def test_an_undisturbed_continuation_is_exact(interrupted: Path, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from experiments.run.model_files import read_model_spec
 from experiments.run.record import code_modules
 from experiments.runtime.errors import CheckpointError, DataError
 from experiments.tracking import code_hash as code_hash_module
-from experiments.tracking.code_hash import code_hash, used_packages
+from experiments.tracking.code_hash import code_hash, code_hashes, used_packages
 from experiments.tracking.provenance import provenance
 from experiments.tracking.run_folder import RunFolder
 from tests.experiments import commands
@@ -70,10 +70,10 @@ def test_f35_code_of_ones_own_and_what_it_imports_is_hashed_without_git(
 
     def now() -> str:
         code_hash_module._hash.cache_clear()
-        return code_hash(asked)
+        return code_hash(code_hashes(asked))
 
     first = now()
-    assert first != code_hash()
+    assert first != code_hash(code_hashes())
     (tmp_path / "f35_helper.py").write_text("def double(x):\n    return 3 * x\n")
     second = now()
     (tmp_path / "f35_mine.py").write_text("x = 1\n")
@@ -95,7 +95,7 @@ def test_f35_numbers_and_late_imports_count_and_packages_are_named(
 
     def now() -> str:
         code_hash_module._hash.cache_clear()
-        return code_hash(["f35_model"])
+        return code_hash(code_hashes(["f35_model"]))
 
     hashes = [now()]
     for name in ("f35_rates", "f35_late"):
@@ -104,7 +104,9 @@ def test_f35_numbers_and_late_imports_count_and_packages_are_named(
     assert len(set(hashes)) == 3
     assert used_packages(["architectures.backbones.decoder", "f35_model"]) == {"PyYAML"}
     assert used_packages(["architectures.backbones.decoder"]) == set()
-    assert provenance(torch.device("cpu"), "fp32", {}, {}, ["f35_model"])["versions"]["PyYAML"]
+    found = provenance(torch.device("cpu"), "fp32", {}, {}, ["f35_model"])
+    assert found["versions"]["PyYAML"]
+    assert list(found["code"]) == ["architectures", "experiments", "f35_late", "f35_model", "f35_rates"]
     code_hash_module._hash.cache_clear()
     record("F35", "a number that code imports, or a late import, changed", 2, "another hash of the code")
 
@@ -123,12 +125,12 @@ def test_f35_an_optimizer_and_a_schedule_of_ones_own_are_hashed(
     words = ("optimizer.schedule=f35_pack.flat", "optimizer._target_=f35_pack.own.Own")
     modules = code_modules(commands.settings(*commands.TINY, *words))
     assert {"f35_pack.flat", "f35_pack.own"} <= set(modules)
-    before = code_hash(modules)
+    before = code_hashes(modules)
     (tmp_path / "f35_pack" / "flat.py").write_text(
         "SEVERAL_DECAYS = False\ndef factor(*_):\n    return 2.0\n"
     )
     code_hash_module._hash.cache_clear()
-    assert code_hash(modules) != before
+    assert code_hashes(modules) != before
     record("F35", "optimizer or schedule of the user's changed", 1, "another hash of the code")
 
 
@@ -140,7 +142,7 @@ def test_f35_a_file_that_git_does_not_track_counts(tmp_path: Path, monkeypatch: 
     for name in ("__init__.py", "new.py", "kernel.cpp", "notes.txt"):
         (tmp_path / "f35_package" / name).write_text("1")
         code_hash_module._hash.cache_clear()
-        found.append(code_hash())
+        found.append(code_hash(code_hashes()))
     code_hash_module._hash.cache_clear()
     assert len(set(found)) == 3
     assert found[2] == found[3]
@@ -280,9 +282,10 @@ def test_f38_seeds_on_different_data_are_not_averaged(ended: Path, tmp_path: Pat
 
     def elsewhere(tree: dict[str, Any]) -> None:
         del tree["checksum"], tree["files"]
-        tree.update(seed=1, fingerprint="0123456789abcdef")
+        tree.update(key=f"{ended.parent.name}-s1", seed=1, fingerprint="0123456789abcdef")
 
     edit(other / "result.json", elsewhere)
+    edit(other / "provenance.json", lambda tree: tree.update(key=f"{ended.parent.name}-s1"))
     arm = arm_table(load_study(tmp_path, "single")).query("kind == 'arm'").iloc[0]
     assert arm["score"] != arm["score"]
     assert "not averaged" in arm["message"]

@@ -225,13 +225,17 @@ def _refuse(path: Path, reason: str, reasons: list[str]) -> None:
 
 def newest_state(folder: Path) -> dict[str, Any] | None:
     """The state beside the tensors of the newest checkpoint in which it is as it was written, or None."""
-    for path in committed(folder):
-        try:
-            expected = json.loads((path / "MANIFEST.json").read_text())["state.json"]["sha256"]
-            if _hash(path / "state.json") == expected:
-                return dict(json.loads((path / "state.json").read_text()))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            continue
+    return next(filter(None, map(stored_state, committed(folder))), None)
+
+
+def stored_state(path: Path) -> dict[str, Any] | None:
+    """Return the state beside the tensors of a checkpoint; None where it is not as it was written."""
+    try:
+        expected = json.loads((path / "MANIFEST.json").read_text())["state.json"]["sha256"]
+        if _hash(path / "state.json") == expected:
+            return dict(json.loads((path / "state.json").read_text()))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass
     return None
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from omegaconf import OmegaConf
 
 from experiments.runtime.atomic_io import plain, write_json, write_text
 from experiments.runtime.run_status import FINAL
-from experiments.tracking.code_hash import code_hash
+from experiments.tracking import provenance as provenance_module
+from experiments.tracking.code_hash import code_hash, code_hashes
 from experiments.tracking.provenance import PACKAGES, _git, provenance
 from experiments.tracking.run_folder import RunFolder
 from tests.experiments import commands
@@ -121,10 +123,34 @@ def test_provenance_names_code_versions_device_and_kernels() -> None:
     assert found["kernels"] == {"scan": "torch"}
 
 
+def test_the_commit_is_that_of_the_code_and_not_of_a_repository_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> None:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", "-C", tmp_path, *identity, *words], check=True, capture_output=True)
+
+    git("init")
+    git("commit", "--allow-empty", "-m", "another project")
+    _git.cache_clear()
+    own = _git()
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / ".git"))  # as in a hook
+    _git.cache_clear()
+    assert _git() == own
+    monkeypatch.delenv("GIT_DIR")
+    installed = tmp_path / ".venv" / "provenance.py"
+    installed.parent.mkdir()
+    installed.touch()
+    monkeypatch.setattr(provenance_module, "__file__", str(installed))
+    _git.cache_clear()
+    assert _git() == {"commit": None, "dirty": None}
+    _git.cache_clear()
+
+
 def test_provenance_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     _git.cache_clear()
     found = provenance(torch.device("cpu"), "fp32", {}, {})["git"]
     _git.cache_clear()
-    assert found == {"commit": None, "dirty": None, "code": code_hash()}
+    assert found == {"commit": None, "dirty": None, "code": code_hash(code_hashes())}
     assert len(found["code"]) == 16

@@ -1,0 +1,35 @@
+"""The packages of the project come from one folder, or nothing is run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+
+
+@pytest.mark.parametrize(
+    "command", [("experiments.cli", "train"), ("experiments.train",), ("experiments.cli", "compare")]
+)
+def test_two_checkouts_do_not_mix(command: tuple[str, ...], tmp_path: Path) -> None:
+    """As for ``archbench`` inside another checkout, which has some of the packages."""
+    package = "analysis" if "compare" in command else "architectures"
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").touch()
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert str(ROOT) in line
+    assert f"{package} from {tmp_path}" in line
+    assert not (tmp_path / "runs").exists()
