@@ -80,6 +80,7 @@ def test_a_study_is_trained_by_the_word_of_its_name() -> None:
             check(f"python -m experiments.train study={word}")
 
 
+@pytest.mark.full
 def test_commands_of_the_reports_of_stored_frames() -> None:
     commands = set()
     for name in FRAMES:
@@ -130,6 +131,7 @@ def test_commands_on_the_page(tmp_path: Path) -> None:
     check_all(found)
 
 
+@pytest.mark.full
 def test_commands_of_a_dry_run_on_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     assert submit.submit(["-m", "backbone=decoder,mamba", "task=recall", "seed=0,1", "study.name=mine"]) == 0
     submit_preparation(["task=fineweb_edu", "tasks=2"])
