@@ -6,6 +6,7 @@ import gc
 import importlib.util
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from experiments.runtime.errors import ConfigError
@@ -21,14 +22,15 @@ def check_one_root(packages: Sequence[str] = ("architectures",)) -> None:
     it has some of the packages. Raises ConfigError.
     """
     for name in packages:
-        spec = importlib.util.find_spec(name)
-        folders = list(spec.submodule_search_locations or []) if spec is not None else []
-        roots = {Path(folder).resolve().parent for folder in folders}
-        if roots != {ROOT}:
-            other = ", ".join(map(str, sorted(roots))) or "no folder"
+        # What the search finds now, whatever was imported before the current folder was searched.
+        spec = PathFinder.find_spec(name)
+        if spec is None or spec.origin is None:  # a plain folder of that name, or an editable installation
+            spec = importlib.util.find_spec(name)
+        root = Path(spec.origin).resolve().parents[1] if spec is not None and spec.origin else Path.cwd()
+        if root != ROOT:
             raise ConfigError(
-                f"experiments is imported from {ROOT}, {name} from {other}: two versions of the code must "
-                "not mix: leave the current folder, or use the environment that its checkout is installed in"
+                f"experiments is imported from {ROOT}, {name} from {root}: two versions of the code must not "
+                "mix: leave the current folder, or use the environment that its checkout is installed in"
             )
 
 

@@ -33,3 +33,20 @@ def test_two_checkouts_do_not_mix(command: tuple[str, ...], tmp_path: Path) -> N
     assert str(ROOT) in line
     assert f"{package} from {tmp_path}" in line
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("folder", ["checkout", "elsewhere"])
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_one_checkout_is_run_wherever_the_command_is_given(command: str, folder: str, tmp_path: Path) -> None:
+    """A folder of the user's may have the name of a package."""
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "architectures").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.cli", command, "--help"],
+        cwd=ROOT if folder == "checkout" else tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
