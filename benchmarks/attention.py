@@ -3,8 +3,8 @@
 python benchmarks/attention.py --output benchmarks/results/attention.md
 
 Both compute the same attention in turns in one process, in an order that alternates; the first turns are not
-counted. Printed is how many times as fast the kernel is, as the ratio of medians, for training (forward and
-backward) and for a forward pass without gradients. In brackets: the rule of
+counted. Printed is how many times as fast the kernel is in processor time, as the ratio of medians, for
+training (forward and backward) and for a forward pass without gradients. In brackets: the rule of
 ``architectures.kernels.attention`` leaves this case to PyTorch. PyTorch's is what a layer takes under
 ``device.kernels=torch``: its fused attention, plain products for a bias that is trained, the definition for
 a soft cap. Memory is what autograd keeps for the backward pass, beside the operands.
@@ -72,9 +72,9 @@ def in_turns(runs: dict[str, Callable[[], object]], turns: int) -> dict[str, flo
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(turns + WARM):
         for name in list(runs)[:: 1 if turn % 2 else -1]:
-            begin = time.perf_counter()
+            begin = time.process_time()
             runs[name]()
-            seconds[name].append(time.perf_counter() - begin)
+            seconds[name].append(time.process_time() - begin)
     return {name: statistics.median(found[WARM:]) for name, found in seconds.items()}
 
 
@@ -160,7 +160,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=2048, help="of a batch")
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--head-dim", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--turns", type=int, default=7, help="that count")
     add_outputs(parser)
     return read_arguments(parser)

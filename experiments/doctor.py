@@ -70,15 +70,20 @@ def _packages() -> Iterator[tuple[str, str]]:
 def _machine() -> Iterator[tuple[str, str]]:
     import torch
 
-    from architectures.kernels.cpu.build import instruction_set, problem
+    from architectures.kernels.cpu.build import problem
     from experiments.runtime import caching_allocator
     from experiments.runtime.machine import free_memory, total_memory, usable_cores
 
     yield "ok", f"{usable_cores()} CPU cores, {torch.get_num_threads()} threads of PyTorch"
-    if reason := problem():
+    try:
+        reason = problem()
+    except ValueError as error:  # of the variable that forces an instruction set
+        yield "!!", str(error)
+        return
+    if reason:
         yield "--", f"no C++ kernels ({reason}): PyTorch's own are used, which are slower"
     else:
-        yield "ok", f"C++ kernels are built and used, for {instruction_set()}"
+        yield from _kernels()
     if reason := caching_allocator.problem():
         yield "--", f"no caching allocator ({reason}): steps with tensors above 32 MiB are slower on a CPU"
     if torch.cuda.is_available():
@@ -89,6 +94,21 @@ def _machine() -> Iterator[tuple[str, str]]:
     else:
         yield "--", "no GPU that PyTorch can use"
     yield "ok", f"{free_memory() / 2**30:.1f} of {total_memory() / 2**30:.1f} GiB of memory free"
+
+
+def _kernels() -> Iterator[tuple[str, str]]:
+    from architectures.kernels.cpu import build, where
+    from experiments.runtime.kernel_choice import measure_unless_known
+
+    name = build.instruction_set()
+    if name in where.SMALLEST:
+        yield "ok", f"C++ kernels are built for {name}, and used where they were measured to be faster"
+        return
+    measure_unless_known()
+    yield "ok", f"C++ kernels are built for {name}; used where this machine measured {where.GAIN} or more:"
+    for kernel, ratios in where.measured_here().items():
+        each = ", ".join(f"{ratio:.2f} in {column}" for column, ratio in ratios.items())
+        yield "ok", f"  {kernel}: {each} times as fast as PyTorch"
 
 
 def _folders() -> Iterator[tuple[str, str]]:

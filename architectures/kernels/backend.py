@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from architectures.kernels.cpu import build
+from architectures.kernels.cpu.where import faster
 
 SCAN_PATHS = ("auto", "mamba_ssm", "cpp", "torch", "reference")
 PACKAGES = ("mamba_ssm", "causal_conv1d")
@@ -76,7 +77,7 @@ def resolve_path(path: str, operand: Tensor, unable: str = "") -> str:
 
     Args:
         path: the one asked for. ``auto`` is ``mamba_ssm`` where it is installed and can do what is asked of
-            it, else ``cpp`` on a CPU with a C++ compiler, else ``torch``.
+            it, else ``cpp`` on a CPU with a C++ compiler where it is faster, else ``torch``.
         operand: a tensor on the device of the others, in their precision.
         unable: what mamba-ssm cannot do and this call needs; empty where there is nothing.
 
@@ -99,7 +100,10 @@ def resolve_path(path: str, operand: Tensor, unable: str = "") -> str:
         return path
     if not unable and installed():
         return "mamba_ssm"
-    return "cpp" if on_cpu and not build.problem() else "torch"
+    if not on_cpu or build.problem():
+        return "torch"
+    trained = torch.is_grad_enabled() and operand.requires_grad
+    return "cpp" if faster("scan", operand, trained=trained) else "torch"
 
 
 def mamba_ssm_selective_scan(

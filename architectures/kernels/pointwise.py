@@ -3,9 +3,9 @@
 On a CPU PyTorch takes several passes over memory for RMSNorm, for an activation times a gate, for rotary
 positions and for cross-entropy, and autograd keeps the intermediate results. The kernels of
 ``cpu.transformer_ops`` take one each way. They run for plain tensors on a CPU, in float32 or bfloat16, where
-a C++ compiler is found; all else (other devices and precisions, torch.compile, torch.export, torch.func,
-sharded tensors) is PyTorch's. In float32 both give the same numbers up to rounding; in bfloat16 the kernels
-round once, at the end.
+a C++ compiler is found and they were measured to be faster (``cpu.where``); all else (other devices and
+precisions, torch.compile, torch.export, torch.func, sharded tensors) is PyTorch's. In float32 both give the
+same numbers up to rounding; in bfloat16 the kernels round once, at the end.
 
 There is one switch for the whole process, ``choose`` (``device.kernels`` of a run), as there is one for the
 number of threads: it changes how something is computed and not what, so that it belongs to no model's
@@ -30,6 +30,7 @@ from architectures.kernels.cpu.transformer_ops import (
     cpp_cross_entropy,
     cpp_rms_norm,
 )
+from architectures.kernels.cpu.where import faster
 
 CHOICES = ("auto", "torch", "cpp")
 PRECISIONS = (torch.float32, torch.bfloat16)
@@ -68,6 +69,14 @@ def path(*operands: Tensor) -> str:
     return "torch" if build.problem() else "cpp"
 
 
+def uses_cpp(kernel: str, *operands: Tensor) -> bool:
+    """Return True where a kernel computes such operands: it can, and is faster (``cpu.where``)."""
+    if path(*operands) != "cpp":
+        return False
+    trained = torch.is_grad_enabled() and any(x.requires_grad for x in operands)
+    return faster(kernel, operands[0], trained=trained)
+
+
 def _plain(x: Tensor) -> bool:
     kind = type(x) in (Tensor, nn.Parameter)
     return kind and x.device.type == "cpu" and x.dtype in PRECISIONS and not x.is_neg()
@@ -79,7 +88,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = 
     ``dtype`` is that of the result; None for that of x.
     """
     dtype = dtype or x.dtype
-    if dtype in PRECISIONS and path(x, weight) == "cpp":
+    if dtype in PRECISIONS and uses_cpp("rms_norm", x, weight):
         return cpp_rms_norm(x, weight, eps, dtype)
     return F.rms_norm(x, weight.shape, weight, eps).to(dtype)
 
@@ -97,14 +106,14 @@ class Activation:
     """True where there is a C++ kernel that multiplies by a gate."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.alone and path(x) == "cpp":
+        if self.alone and uses_cpp(self.name, x):
             return cpp_activation(self.name, x)
         return self.by_torch(x)
 
     def times(self, x: Tensor, other: Tensor) -> Tensor:
         """``activation(x) * other``."""
         same = x.dtype == other.dtype and x.shape == other.shape
-        if self.gated and same and path(x, other) == "cpp":
+        if self.gated and same and uses_cpp(f"{self.name} gated", x, other):
             return cpp_activation(self.name, x, other)
         return self.by_torch(x) * other
 
@@ -141,7 +150,7 @@ def cross_entropy(logits_NV: Tensor, target_N: Tensor, never: int | None = None)
 
     ``never`` is a token that can never be right: its logit counts as minus infinity.
     """
-    if path(logits_NV) == "cpp":
+    if uses_cpp("cross_entropy", logits_NV):
         return cpp_cross_entropy(logits_NV, target_N, never)
     logits_NV = logits_NV.float()
     if never is not None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from architectures.kernels.cpu.transformer_ops import cpp_rotate
-from architectures.kernels.pointwise import path
+from architectures.kernels.pointwise import uses_cpp
 from architectures.layers.layer_pattern import check_pattern, format_pattern, layer_type, pattern_types
 
 KINDS = ("rope", "alibi", "relative", "learned", "sinusoidal", "none")
@@ -118,6 +118,20 @@ class PositionsConfig:
         return self.kind in ("learned", "sinusoidal")
 
 
+def rotate_by_torch(x_BHTE: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool) -> Tensor:
+    """See ``Rotary.rotate``; the tables are (B or 1, 1, T, R/2)."""
+    cos, sin = cos.to(x_BHTE.dtype), sin.to(x_BHTE.dtype)
+    dim = 2 * cos.shape[-1]
+    turned, rest = x_BHTE.split([dim, x_BHTE.shape[-1] - dim], dim=-1)
+    if interleaved:
+        first, second = turned[..., 0::2], turned[..., 1::2]
+        pair = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1).flatten(-2)
+    else:
+        first, second = turned.chunk(2, dim=-1)
+        pair = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    return pair if rest.shape[-1] == 0 else torch.cat([pair, rest], dim=-1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rotary:
     """Rotary position embedding of one layer: Su et al. 2021 (arXiv 2104.09864), eq. 34."""
@@ -142,18 +156,10 @@ class Rotary:
     def rotate(self, x_BHTE: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:
         """Rotate the first R dimensions of queries or keys; the rest passes."""
         x_BTHE = x_BHTE.transpose(1, 2)  # as a projection leaves it
-        if path(x_BHTE, *tables) == "cpp" and x_BTHE.is_contiguous():
+        if x_BTHE.is_contiguous() and uses_cpp("rotary", x_BTHE, *tables):
             cos_PR, sin_PR = (table.flatten(0, 2) for table in tables)
             return cpp_rotate(x_BTHE, cos_PR, sin_PR, interleaved=self.interleaved).transpose(1, 2)
-        cos, sin = (table.to(x_BHTE.dtype) for table in tables)
-        turned, rest = x_BHTE.split([self.dim, x_BHTE.shape[-1] - self.dim], dim=-1)
-        if self.interleaved:
-            first, second = turned[..., 0::2], turned[..., 1::2]
-            pair = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1).flatten(-2)
-        else:
-            first, second = turned.chunk(2, dim=-1)
-            pair = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-        return pair if rest.shape[-1] == 0 else torch.cat([pair, rest], dim=-1)
+        return rotate_by_torch(x_BHTE, *tables, interleaved=self.interleaved)
 
     @property
     def attention_factor(self) -> float:

@@ -9,6 +9,7 @@ import torch
 
 from architectures.kernels import pointwise
 from experiments.runtime.errors import ConfigError
+from experiments.runtime.kernel_choice import measure_unless_known
 from experiments.runtime.memory import keep_freed_memory
 
 
@@ -31,6 +32,8 @@ def configure_process(*, threads: int | None, kernels: str) -> None:
     if threads is not None:
         torch.set_num_threads(threads)
     keep_freed_memory()
+    if kernels != "torch":
+        measure_unless_known()
     try:
         pointwise.choose(kernels)
     except ValueError as error:

@@ -38,11 +38,12 @@ struct Call {
     const int64_t *bounds;  // the first key and the end, of each block of queries
 };
 
-// The memory of a thread, which it keeps; it holds what it last held.
+// The memory of a thread, which it keeps; it holds what it last held. It begins with a line of the cache, so that no
+// vector lies in two.
 float *scratch(int64_t size) {
     static thread_local std::vector<float> kept;
-    if ((int64_t)kept.size() < size) kept.resize(size);
-    return kept.data();
+    if ((int64_t)kept.size() < size + 16) kept.resize(size + 16);
+    return (float *)(((uintptr_t)kept.data() + 63) & ~(uintptr_t)63);
 }
 
 // Copies rows into `width` columns, padded to LANES; what is beyond `count` rows, up to `room`, is zero.
@@ -158,11 +159,13 @@ template <class Number> const Number *head_of(const void *x, const int64_t *stri
 
 // The keys and values of one head of one sequence, laid out for products.
 struct Sizes {
-    int64_t across, value_across, room, strip;
+    int64_t across, value_across;
+    int64_t keys, room;  // the room is whole panels, of which `keys` rows are read
+    int64_t strip;       // no power of two, so that rows do not share the lines of a cache
 
     explicit Sizes(const Shape &s)
-        : across(padded(s.width, LANES)), value_across(padded(s.value_width, LANES)), room(padded(s.keys, PANEL)),
-          strip(room + 16) {}  // not a power of two, so that rows do not share the lines of a cache
+        : across(padded(s.width, LANES)), value_across(padded(s.value_width, LANES)), keys(padded(s.keys, LANES)),
+          room(padded(s.keys, PANEL)), strip(room + 16) {}
 };
 
 template <class Number> void forward_head(const Call &call, int64_t sequence, int64_t group, void *out, float *logs) {
@@ -173,9 +176,9 @@ template <class Number> void forward_head(const Call &call, int64_t sequence, in
     float *keys = rows + size.room * size.across, *values = keys + size.room * size.across;
     float *query = values + size.room * size.value_across, *mean = query + ROWS * size.across;
     float *strip = mean + ROWS * size.value_across;
-    read_rows(head_of<Number>(call.k, s.k, sequence, group), s.k[2], s.keys, size.room, s.width, rows);
-    transpose(rows, size.room, size.across, keys);
-    read_rows(head_of<Number>(call.v, s.v, sequence, group), s.v[2], s.keys, size.room, s.value_width, values);
+    read_rows(head_of<Number>(call.k, s.k, sequence, group), s.k[2], s.keys, size.keys, s.width, rows);
+    transpose(rows, size.keys, size.across, keys);
+    read_rows(head_of<Number>(call.v, s.v, sequence, group), s.v[2], s.keys, size.keys, s.value_width, values);
     const int64_t shared = s.heads / s.groups;
     for (int64_t head = group * shared; head < (group + 1) * shared; head++) {
         const Number *q = head_of<Number>(call.q, s.q, sequence, head);
@@ -237,10 +240,10 @@ void backward_head(const Call &call, const Gradients &g, int64_t sequence, int64
     float *query = dv + size.room * size.value_across, *dq = query + ROWS * size.across;
     float *d_out = dq + ROWS * size.across, *out = d_out + ROWS * size.value_across;
     float *strip = out + ROWS * size.value_across, *slopes = strip + ROWS * size.strip;
-    read_rows(head_of<Number>(call.k, s.k, sequence, group), s.k[2], s.keys, size.room, s.width, rows);
-    transpose(rows, size.room, size.across, keys);
-    read_rows(head_of<Number>(call.v, s.v, sequence, group), s.v[2], s.keys, size.room, s.value_width, values);
-    transpose(values, size.room, size.value_across, turned);
+    read_rows(head_of<Number>(call.k, s.k, sequence, group), s.k[2], s.keys, size.keys, s.width, rows);
+    transpose(rows, size.keys, size.across, keys);
+    read_rows(head_of<Number>(call.v, s.v, sequence, group), s.v[2], s.keys, size.keys, s.value_width, values);
+    transpose(values, size.keys, size.value_across, turned);
     std::fill(dk, query, 0.0f);
     const int64_t shared = s.heads / s.groups;
     for (int64_t head = group * shared; head < (group + 1) * shared; head++)

@@ -11,6 +11,7 @@ values.
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from architectures.kernels.cpu.build import call
+
+
+class _Shape(ctypes.Structure):
+    """The structure of the same name in attention.cpp."""
+
+    _fields_ = (("numbers", ctypes.c_int64 * 27),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,15 +133,13 @@ def _shape(
     bias: Tensor | None,
     bounds: Tensor | None,
     causal: bool,
-) -> Tensor:
-    """Return sizes and strides in the order of the kernel's ``Shape``; 0 for a dimension that repeats."""
+) -> _Shape:
+    """Return sizes and strides; the stride of a dimension that repeats is 0."""
 
     def steps(x: Tensor | None, *dimensions: int) -> list[int]:
         return [0 if x is None or x.shape[d] == 1 else x.stride(d) for d in dimensions]
 
     sizes = [*q.shape[:2], k.shape[1], q.shape[2], *k.shape[2:], v.shape[3]]
     streams = [step for x in (q, k, v, out_BTHF.transpose(1, 2)) for step in steps(x, 0, 1, 2)]
-    half = int(q.dtype == torch.bfloat16)
-    return torch.tensor(
-        [*sizes, half, int(causal), *streams, *steps(mask, 0, 2), *steps(bias, 0, 1, 2), *steps(bounds, 0)]
-    )
+    numbers = (q.dtype == torch.bfloat16, causal, *streams)
+    return _Shape((*sizes, *numbers, *steps(mask, 0, 2), *steps(bias, 0, 1, 2), *steps(bounds, 0)))

@@ -17,9 +17,10 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -71,16 +72,19 @@ def library() -> ctypes.CDLL:
         OSError: there is no compiler, or no folder to keep the library in.
         subprocess.SubprocessError: the compiler fails.
     """
-    folder = Path(__file__).parent
-    flags = (*FLAGS, compiler_flag())
-    built = shared_library("kernels", sorted(folder.rglob("*.cpp")), sorted(folder.rglob("*.h")), flags)
-    kernels = ctypes.CDLL(str(built))
-    for name in ("scan_starts", "ssd_starts"):
-        getattr(kernels, name).restype = ctypes.c_int64
+    kernels = ctypes.CDLL(str(library_file()))
     kernels.instruction_set.restype = ctypes.c_char_p
     return kernels
 
 
+def library_file() -> Path:
+    """Return the file of the library, which is compiled unless it was before. Raises as ``library``."""
+    folder = Path(__file__).parent
+    flags = (*FLAGS, compiler_flag())
+    return shared_library("kernels", sorted(folder.rglob("*.cpp")), sorted(folder.rglob("*.h")), flags)
+
+
+@functools.cache
 def instruction_set() -> str:
     """Return the instruction set that the kernels are compiled for: avx512, avx2, sse2, neon or other."""
     name: bytes = library().instruction_set()
@@ -120,12 +124,23 @@ def _compiler() -> tuple[str, bytes]:
     return compilers[0], subprocess.run(command, capture_output=True, check=True, timeout=SECONDS).stdout
 
 
-def call(name: str, *arguments: Tensor | int | float | None) -> int:
-    """Call a kernel: tensors are passed by their address, None as the null pointer.
+Argument = Tensor | int | float | ctypes.Structure | None
+"""Of a kernel: tensors and structures are passed by their address, None as the null pointer."""
 
-    The caller sees to precision, layout and lifetime of the tensors.
-    """
-    return getattr(library(), name)(*map(_argument, arguments))
+
+def call(name: str, *arguments: Argument) -> int:
+    """Call a kernel. The caller sees to precision, layout and lifetime of the tensors."""
+    kernel = _kernel(name, *map(type, arguments))
+    return kernel(*[x.data_ptr() if isinstance(x, Tensor) else x for x in arguments])
+
+
+@functools.cache
+def _kernel(name: str, *types: type) -> Callable[..., int]:
+    """Return a kernel that takes arguments of these types."""
+    known: dict[type, Any] = {int: ctypes.c_int64, bool: ctypes.c_int64, float: ctypes.c_double}
+    known |= {x: ctypes.POINTER(x) for x in types if issubclass(x, ctypes.Structure)}
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int64, *(known.get(x, ctypes.c_void_p) for x in types))
+    return prototype((name, library()))
 
 
 def rows(x_BTC: Tensor) -> Tensor:
@@ -170,11 +185,3 @@ def _run(command: list[str], folder: str) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS)
     if done.returncode:
         raise subprocess.SubprocessError(f"the C++ compiler fails: {done.stderr}")
-
-
-def _argument(value: Tensor | int | float | None) -> ctypes.c_void_p | ctypes.c_int64 | ctypes.c_double:
-    if isinstance(value, Tensor):
-        return ctypes.c_void_p(value.data_ptr())
-    if isinstance(value, float):
-        return ctypes.c_double(value)
-    return ctypes.c_void_p(None) if value is None else ctypes.c_int64(value)

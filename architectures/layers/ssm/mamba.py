@@ -26,6 +26,7 @@ from architectures.kernels.backend import (
     resolve_path,
 )
 from architectures.kernels.cpu.mamba_ops import cpp_finish
+from architectures.kernels.pointwise import uses_cpp
 from architectures.layers.context import Context
 from architectures.layers.ssm.causal_conv1d import CausalConvolution
 from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts, draw_time_steps
@@ -169,7 +170,7 @@ class SelectiveSSM(RecurrentMixer):
                 negative=self.config.negative_eigenvalues,
                 path=path,
             )
-            if path == "cpp":
+            if path == "cpp" and uses_cpp("skip and gate", y_BTC, u_wide, gate_BTC):
                 return cpp_finish(y_BTC, u_wide, gate_BTC, self.D_C).to(u_BTC.dtype), last_BCN
             y_BTC = y_BTC + self.D_C * u_wide
         return y_BTC.to(u_BTC.dtype) * F.silu(gate_BTC), last_BCN

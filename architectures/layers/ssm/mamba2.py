@@ -24,6 +24,7 @@ from architectures.kernels.backend import (
     resolve_path,
 )
 from architectures.kernels.cpu.mamba_ops import cpp_finish
+from architectures.kernels.pointwise import uses_cpp
 from architectures.layers.context import Context
 from architectures.layers.ssm.causal_conv1d import CausalConvolution
 from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts, draw_time_steps
@@ -210,7 +211,7 @@ class SSD(RecurrentMixer):
 
     def _finish(self, y_BTHP: Tensor, x_BTHP: Tensor, gate_BTI: Tensor, path: str) -> Tensor:
         """Apply skip, gate and norm."""
-        if path == "cpp":
+        if path == "cpp" and (self.norm is not None or uses_cpp("skip and gate", y_BTHP, x_BTHP, gate_BTI)):
             D_I = self.D_H.repeat_interleave(y_BTHP.shape[-1])
             y_BTI, x_BTI = y_BTHP.flatten(-2), x_BTHP.flatten(-2)
             if self.norm is None:

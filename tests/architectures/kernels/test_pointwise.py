@@ -20,7 +20,9 @@ pytestmark = pytest.mark.skipif(bool(build.problem()), reason=build.problem())
 
 
 @pytest.fixture(autouse=True)
-def chosen():
+def chosen(monkeypatch):
+    """The kernels compute inputs of any size."""
+    monkeypatch.setattr(pointwise, "faster", lambda *operands, **settings: True)
     torch.manual_seed(0)
     yield
     pointwise.choose("auto")

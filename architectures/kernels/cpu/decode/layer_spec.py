@@ -12,14 +12,13 @@ Shapes: B batch, D d_model, H query heads, R rotated dimensions.
 from __future__ import annotations
 
 import ctypes
-import functools
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from architectures.kernels.cpu.build import library
+from architectures.kernels.cpu import build
 from architectures.layers.context import Context
 from architectures.layers.normalization import OffsetRMSNorm
 
@@ -127,16 +126,4 @@ class DecodeSpec:
 
 def call(name: str, fields: ctypes.Structure, read_BD: Tensor, stream_BD: Tensor, *more: Any) -> None:
     """Call the kernel of a branch."""
-    arguments = [
-        part.data_ptr() if isinstance(part, Tensor) else part for part in (read_BD, stream_BD, *more)
-    ]
-    kernel = _kernel(name, 3 + len(arguments))
-    kernel(ctypes.addressof(fields), read_BD.shape[0], torch.get_num_threads(), *arguments)
-
-
-@functools.cache
-def _kernel(name: str, arguments: int) -> Callable[..., Any]:
-    """Return a kernel whose arguments are all addresses or integers of 64 bits, as ctypes passes them."""
-    kernel = getattr(library(), name)
-    kernel.argtypes = [ctypes.c_void_p] * arguments
-    return kernel
+    build.call(name, fields, read_BD.shape[0], torch.get_num_threads(), read_BD, stream_BD, *more)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from architectures.kernels.cpu import attention_ops, build, mamba_ops, scan, transformer_ops
-from architectures.kernels.cpu.decode import layer_spec, moe, ssm, transformer
+from architectures.kernels.cpu.decode import layer_spec
 
 LARGEST = 2**17
 """Bytes of memory above which a call is not recorded."""
@@ -114,22 +114,16 @@ def pytest_configure() -> None:
     """Put a recorder between the operations and the kernels."""
     path = Path(os.environ["RECORDED_CALLS"])
 
-    def recorded(inner: Any) -> Any:
-        def call(name: str, *arguments: Any) -> Any:
-            one = Call()
-            values = list(arguments)
-            if values and isinstance(values[0], ctypes.Structure):  # rows and threads, as ``layer_spec.call``
-                values[1:1] = [values[1].shape[0], torch.get_num_threads()]
-            for value in values:
-                one.add(value)
-            before = one.memory()
-            result = inner(name, *arguments)
-            if sum(len(memory) for _, memory, _ in before) <= LARGEST:
-                with path.open("ab") as file:
-                    file.write(one.written(name, before, one.memory()))
-            return result
-
-        return call
+    def recorded(name: str, *arguments: Any) -> Any:
+        one = Call()
+        for value in arguments:
+            one.add(value)
+        before = one.memory()
+        result = plain(name, *arguments)
+        if sum(len(memory) for _, memory, _ in before) <= LARGEST:
+            with path.open("ab") as file:
+                file.write(one.written(name, before, one.memory()))
+        return result
 
     def address(self: layer_spec.DecodeSpec, tensor: Tensor | None) -> int | None:
         value = original(self, tensor)
@@ -137,10 +131,8 @@ def pytest_configure() -> None:
             ADDRESSED[value] = tensor.detach()
         return value
 
-    original = layer_spec.DecodeSpec.address
+    original, plain = layer_spec.DecodeSpec.address, build.call
     patch = pytest.MonkeyPatch()
     patch.setattr(layer_spec.DecodeSpec, "address", address)
-    for module in (attention_ops, mamba_ops, scan, transformer_ops):
-        patch.setattr(module, "call", recorded(build.call))
-    for module in (transformer, moe, ssm):
-        patch.setattr(module, "call", recorded(layer_spec.call))
+    for module in (build, attention_ops, mamba_ops, scan, transformer_ops):
+        patch.setattr(module, "call", recorded)

@@ -1,0 +1,124 @@
+"""Times each C++ kernel beside PyTorch's way, in processor time: the numbers that ``where.py`` is made from.
+
+python benchmarks/kernels.py --output benchmarks/results/kernels.md
+python -m architectures.kernels.cpu.instruction_sets avx2 python benchmarks/kernels.py
+
+Both take turns in one process, in an order that alternates; the first turns are not counted. Printed is how
+many times as fast the kernel is, as the median of the ratios over the turns, and their quartiles: for
+training (forward and backward) and for a forward pass without gradients. Brackets: models take PyTorch's way
+there. ``attention.py`` has attention with masks and in longer sequences.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from machine import Page, add_outputs, as_markdown, machine_line, read_arguments, settle
+
+from architectures.kernels.cpu import where
+from experiments.benchmark.timing import quartiles
+from experiments.runtime.kernel_choice import (
+    Case,
+    activation_case,
+    attention_case,
+    compare,
+    entropy_case,
+    norm_case,
+    rotary_case,
+    scan_cases,
+)
+
+WARM = 2
+TURN_SECONDS = 0.02
+"""A turn repeats a call until about this much has passed."""
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+ATTENTION = (
+    (32, 4, 24, 16),
+    (16, 4, 64, 14),
+    (16, 4, 64, 16),
+    (4, 4, 256, 16),
+    (4, 8, 256, 32),
+    (2, 8, 512, 64),
+)
+ROWS = ((64, 64), (256, 64), (1024, 64), (1024, 256), (4096, 512))
+HEADS = ((1, 4, 64, 16), (4, 4, 256, 16), (4, 16, 256, 16), (8, 8, 512, 64))
+LOGITS = ((64, 64), (256, 64), (1024, 64), (1024, 256), (1024, 8192))
+SCANS = ((2, 64, 64, 16), (8, 64, 96, 16), (4, 256, 128, 16), (4, 256, 512, 16), (1, 2048, 256, 16))
+
+
+def cases(kind: str, dtype: torch.dtype) -> Iterator[Case]:
+    if kind == "attention":
+        for causal in (True, False):
+            yield from (attention_case(*size, dtype, causal=causal) for size in ATTENTION)
+    elif kind == "pointwise":
+        yield from (norm_case(*size, dtype) for size in ROWS)
+        for name in ("silu", "gelu", "gelu_tanh"):
+            yield from (activation_case(name, *size, dtype, gated=True) for size in ROWS)
+        yield from (activation_case("gelu_tanh", *size, dtype, gated=False) for size in ROWS)
+        yield from (rotary_case(*size, dtype) for size in HEADS)
+        yield from (entropy_case(*size, dtype) for size in LOGITS)
+    elif dtype == torch.float32:
+        for size in SCANS:
+            yield from scan_cases(*size)
+
+
+def measure(case: Case, dtype: torch.dtype, turns: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"kernel": case.kernel, "size": case.size}
+    for name, trained in (("training", True), ("inference", False)):
+        pairs = compare(case, trained=trained, turns=turns + WARM, seconds=TURN_SECONDS)[WARM:]
+        low, ratio, high = quartiles([theirs / ours for ours, theirs in pairs])
+        used = case.kernel == "attention" or where.faster(case.kernel, case.operands[0], trained=trained)
+        ours, theirs = (statistics.median(seconds) for seconds in zip(*pairs, strict=True))
+        found[name] = {"ratio": ratio, "quartiles": [low, high], "used": used, "seconds": [ours, theirs]}
+    return found
+
+
+def line(row: dict[str, Any]) -> list[str]:
+    columns = []
+    for kind in ("training", "inference"):
+        low, high = row[kind]["quartiles"]
+        text = f"{row[kind]['ratio']:.2f} ({low:.2f} to {high:.2f})"
+        columns.append(text if row[kind]["used"] else f"[{text}]")
+    milliseconds = f"{1e3 * row['training']['seconds'][0]:.3f}"
+    return [row["kernel"], row["precision"], row["size"], *columns, milliseconds]
+
+
+def main() -> None:
+    args = parse()
+    settle(1)
+    page = Page(args.output, args.json)
+    page.say(machine_line() + ".")
+    page.say(
+        "How many times as fast as PyTorch's way each C++ kernel is, in processor time of one thread "
+        "(median, quartiles; in brackets where models take PyTorch's way); milliseconds of its forward and "
+        "backward pass."
+    )
+    rows: list[dict[str, Any]] = []
+    for kind in args.kinds:
+        for precision in args.precision:
+            for case in cases(kind, PRECISIONS[precision]):
+                rows.append({"precision": precision, **measure(case, PRECISIONS[precision], args.turns)})
+                page.note("kernels", rows)
+                print(*line(rows[-1]), flush=True)
+    columns = ("kernel", "precision", "size", "training", "inference", "ms")
+    page.say(as_markdown(columns, [line(row) for row in rows]))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    kinds = ("attention", "pointwise", "scans")
+    parser.add_argument("--kinds", nargs="+", choices=kinds, default=list(kinds))
+    parser.add_argument("--precision", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
+    parser.add_argument("--turns", type=int, default=7, help="that count")
+    add_outputs(parser)
+    return read_arguments(parser)
+
+
+if __name__ == "__main__":
+    main()
