@@ -21,7 +21,7 @@ help:
 	@echo "make test-gpu     run the tests that need a CUDA device, see docs/performance/gpu.md"
 	@echo "make test-browser open the report in Chromium, where it is installed"
 	@echo "make durations    run both and record how long each test takes; nothing else running"
-	@echo "make bench        measure what has a goal beside other libraries: twenty minutes, nothing else running"
+	@echo "make bench        measure what has a goal beside other libraries: half an hour, nothing else running"
 	@echo "make lint         ruff, mypy and the import contracts"
 	@echo "make docs         build the documentation into docs/_build/html; warnings are errors"
 	@echo "make clean        remove .venv and caches; runs and prepared data stay"

@@ -2,8 +2,11 @@
 
 python benchmarks/goals.py
 python benchmarks/goals.py --parts generation growth --results /tmp/bench
+python benchmarks/goals.py --instruction-sets avx2 --parts attention
 
-Each part is another script of this folder in a process of its own, one after the other. Its page and its
+Each part is another script of this folder in a process of its own, one after the other. A processor with
+AVX-512 is measured twice: as it is, and limited to AVX2 (our kernels and PyTorch's libraries), in float32 and
+without the parts that do not depend on it. The page of a part and its
 numbers go to a folder of this processor in ``--results``, ``benchmarks/results`` if nothing is said. There
 too go the table, which has a column for every processor with such a folder, its numbers (``goals.json``) and
 its figure (``goals.svg``). With ``--parts`` only those are measured; the table takes the others from the
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -29,6 +33,9 @@ import matplotlib as mpl
 from machine import Page, as_markdown, processor_folder
 from measured_goals import DENSE, FAMILIES, Goal, all_goals
 
+from architectures.kernels.cpu import instruction_sets
+from architectures.kernels.cpu.instruction_sets import NATIVE
+
 HERE = Path(__file__).parent
 BOTH = ("--precision", "fp32", "bf16")
 PARTS: dict[str, tuple[str, ...]] = {
@@ -40,7 +47,8 @@ PARTS: dict[str, tuple[str, ...]] = {
         "training.py", "--families", "gpt2", "moe", "mamba2", "--lengths", "512", *BOTH,
         "--tokens", "1024", "--rounds", "3",
     ),
-    "attention": ("attention.py", "--lengths", "256", "512", "--turns", "5"),
+    "attention": ("attention.py", "--lengths", "64", "256", "512", *BOTH, "--turns", "5"),
+    "kernels": ("kernels.py", *BOTH, "--turns", "3"),
     "mamba": ("training.py", "--families", "mamba", "--layers", "1", "--rounds", "3"),
     "generation": ("decoding.py", "--rounds", "3"),
     "growth": (
@@ -53,6 +61,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 """What is run for each part."""
+LIMITED = ("dense", "others", "attention", "kernels", "mamba", "generation", "compiled")
+"""The parts that are measured with fewer instructions too, in float32."""
 
 
 def draw(machines: Sequence[Machine], path: Path) -> None:
@@ -81,11 +91,15 @@ def draw(machines: Sequence[Machine], path: Path) -> None:
     plt.close(figure)
 
 
-def run(name: str, folder: Path) -> None:
+def run(name: str, folder: Path, limit: str) -> None:
     """Measures one part; its page and its numbers go to the folder."""
     script, *words = PARTS[name]
+    environment = dict(os.environ)
+    if limit != NATIVE:
+        words = [word for word in words if word != "bf16"]
+        environment |= instruction_sets.environment(limit)
     outputs = ["--output", str(folder / f"{name}.md"), "--json", str(folder / f"{name}.json")]
-    subprocess.run([sys.executable, str(HERE / script), *words, *outputs], check=True)
+    subprocess.run([sys.executable, str(HERE / script), *words, *outputs], check=True, env=environment)
 
 
 def read_parts(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
@@ -94,12 +108,6 @@ def read_parts(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
     found = {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
     lines = {name: (folder / f"{name}.md").read_text().splitlines()[0] for name in names}
     return found, {name: line.split(", load average")[0].rstrip(".") + "." for name, line in lines.items()}
-
-
-def compile_seconds(found: dict[str, Any]) -> float:
-    """Seconds that the first steps of compiled models took longer than their others."""
-    rows = found.get("compiled", {}).get("training", [])
-    return sum(peer.get("compile_seconds", 0.0) for row in rows for peer in row["peers"].values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,21 +154,30 @@ def say_table(page: Page, machines: Sequence[Machine]) -> None:
 def main() -> None:
     args = parse()
     begin = time.perf_counter()
-    folder = args.results / processor_folder()
-    if args.parts:
-        folder.mkdir(exist_ok=True)
-    for number, name in enumerate(args.parts, 1):
+    parts = [
+        (limit, name)
+        for limit in args.instruction_sets
+        for name in args.parts
+        if limit == NATIVE or name in LIMITED
+    ]
+    failed = []
+    for number, (limit, name) in enumerate(parts, 1):
         spent = time.perf_counter() - begin
-        print(f"part {number} of {len(args.parts)}: {name}, {spent:.0f} s so far", flush=True)
-        run(name, folder)
+        print(f"part {number} of {len(parts)}: {name}, {limit}, {spent:.0f} s so far", flush=True)
+        folder = args.results / processor_folder(limit)
+        folder.mkdir(exist_ok=True)
+        try:
+            run(name, folder, limit)
+        except subprocess.CalledProcessError as error:
+            failed.append(f"{name}, {limit}: {error}")
     machines = read_machines(args.results)
     if not machines:
         sys.exit(f"--results {args.results}: nothing was measured yet")
     say_table(Page(args.results / "goals.md", args.results / "goals.json"), machines)
     minutes = (time.perf_counter() - begin) / 60
-    compiling = compile_seconds(read_parts(folder)[0]) / 60 if "compiled" in args.parts else 0.0
-    print(f"{len(args.parts)} parts measured in {minutes:.0f} minutes, {compiling:.0f} of them compiling.")
+    print(f"{len(parts) - len(failed)} parts measured in {minutes:.0f} minutes.")
     draw(machines, args.results / "goals.svg")
+    sys.exit("\n".join(failed) or None)
 
 
 def parse() -> argparse.Namespace:
@@ -168,6 +185,11 @@ def parse() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
+    sets = ["native", *instruction_sets.INSTRUCTION_SETS]
+    wide = instruction_sets.runs_here("avx512")
+    parser.add_argument(
+        "--instruction-sets", nargs="+", choices=sets, default=[NATIVE, "avx2"] if wide else [NATIVE]
+    )
     parser.add_argument("--results", type=Path, default=HERE / "results")
     args = parser.parse_args()
     if not args.results.is_dir():

@@ -8,26 +8,35 @@ import json
 import platform
 import re
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from architectures.kernels.cpu import instruction_sets
 from experiments.runtime.memory import keep_freed_memory
 
 
 def settle(threads: int) -> None:
     """Sets for all that is timed in this process, ours and others', what a run sets for itself."""
+    instruction_sets.check_libraries()
     torch.set_num_threads(threads)
     keep_freed_memory()
+
+
+def clock() -> float:
+    """Return seconds: of the processor for one thread, which other work disturbs less, else of the wall."""
+    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
 def machine_line() -> str:
     """Processor, threads, versions, date and commit."""
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    processor = _processor(instruction_sets.forced())
     return (
-        f"{_processor()}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
+        f"{processor}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
         f"Python {platform.python_version()}, {date}, commit {commit()}"
     )
 
@@ -36,7 +45,8 @@ INSTRUCTIONS = {"avx512f": "AVX-512", "avx512_bf16": "bfloat16", "amx_bf16": "AM
 """Instructions that tell processors of one name apart: a virtual machine often gives it to several."""
 
 
-def _processor() -> str:
+def _processor(limit: str) -> str:
+    """Return the name of the processor, with the instruction set that it is limited to, or those it has."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -44,13 +54,15 @@ def _processor() -> str:
     found = dict(line.split(":", 1) for line in lines if ":" in line)
     known = {name.strip(): value.split() for name, value in found.items()}
     name = " ".join(known.get("model name", [])) or platform.machine()
+    if limit != instruction_sets.NATIVE:
+        return f"{name} (limited to {limit.upper()})"
     has = [word for flag, word in INSTRUCTIONS.items() if flag in known.get("flags", [])]
     return f"{name} ({' '.join(has)})" if has else name
 
 
-def processor_folder() -> str:
-    """Return a name for a folder of what was measured on this processor."""
-    name = re.sub(r"\((r|tm)\)|processor|cpu @.*?ghz", " ", _processor().lower())
+def processor_folder(limit: str) -> str:
+    """Return a name for a folder of what was measured on this processor, limited to an instruction set."""
+    name = re.sub(r"\((r|tm)\)|processor|cpu @.*?ghz", " ", _processor(limit).lower())
     return "-".join(re.findall(r"[a-z0-9]+", name))
 
 

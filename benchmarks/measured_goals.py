@@ -13,6 +13,8 @@ OURS_COMPILED = "ours, compiled blocks"
 DENSE = ("decoder", "encoder", "encoder_decoder")
 FAMILIES = (*DENSE, "gpt2", "moe", "mamba2")
 """Those that train beside peers in both precisions."""
+LIMITS = {"moe": 1.2, "mamba2": 2.0}
+"""Times the fastest peer, where the goal is not 1.1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +70,9 @@ def training_goals(found: dict[str, Any]) -> Iterator[Goal]:
             for precision in ("fp32", "bf16"):
                 if own := cells(found, part, family, precision, fastest_peer):
                     what = f"training step, {family}, {precision}: times the fastest peer, not compiled"
-                    limit = 2.0 if family == "mamba2" else 1.1
+                    limit = LIMITS.get(family, 1.1)
                     yield Goal(what=what, limit=limit, cells=own, part=part)
-    for peer, limit in (("transformers", 100.0), ("mambapy", 3.0)):
+    for peer, limit in (("transformers", 100.0), ("mambapy", 5.0)):
         value = partial(ratio_to, peer)
         if own := cells(found, "mamba", "mamba", "fp32", value):
             what = f"training step, mamba, fp32: times {peer}"
@@ -89,7 +91,7 @@ def compiled_goals(found: dict[str, Any]) -> Iterator[Goal]:
         for precision in ("fp32", "bf16"):
             if own := cells(found, "compiled", family, precision, fastest_peer):
                 what = f"training step, {family}, {precision}: times the fastest peer, compiled or not"
-                limit = 2.0 if family == "mamba2" else 1.1
+                limit = LIMITS.get(family, 1.1)
                 yield Goal(what=what, limit=limit, cells=own, part="compiled")
     own = {
         f"{family}, {precision}": value
@@ -104,7 +106,7 @@ def compiled_goals(found: dict[str, Any]) -> Iterator[Goal]:
 
 def attention_goals(found: dict[str, Any]) -> Iterator[Goal]:
     """Training by the C++ kernel where a model takes it, beside PyTorch's attention."""
-    for precision, limit in (("fp32", 1.2), ("bf16", 1.5)):
+    for precision in ("fp32", "bf16"):
         own = {
             f"{row['mask']}, T {row['length']}": row["training"]
             for row in found.get("attention", {}).get("attention", [])
@@ -112,7 +114,23 @@ def attention_goals(found: dict[str, Any]) -> Iterator[Goal]:
         }
         if own:
             what = f"attention, {precision}, forward and backward, where it runs in C++: times PyTorch's"
-            yield Goal(what=what, limit=limit, cells=own, part="attention")
+            yield Goal(what=what, limit=1.2, cells=own, part="attention")
+
+
+def kernel_goals(found: dict[str, Any]) -> Iterator[Goal]:
+    """Each other C++ kernel in the sizes where a model takes it, beside PyTorch."""
+    rows = [row for row in found.get("kernels", {}).get("kernels", []) if row["kernel"] != "attention"]
+    for kernel in dict.fromkeys(row["kernel"] for row in rows):
+        own = {
+            f"{row['size']}, {row['precision']}, {kind}": row[kind]["ratio"]
+            for row in rows
+            for kind in ("training", "inference")
+            if row["kernel"] == kernel and row[kind]["used"]
+        }
+        if own:
+            yield Goal(
+                what=f"{kernel}, where it runs in C++: times PyTorch", limit=1.15, cells=own, part="kernels"
+            )
 
 
 def cells(
@@ -193,5 +211,12 @@ def other_goals(found: dict[str, Any]) -> Iterator[Goal]:
 
 
 def all_goals(found: dict[str, Any]) -> list[Goal]:
-    kinds = (training_goals, compiled_goals, attention_goals, decoding_goals, other_goals)
+    kinds = (
+        training_goals,
+        compiled_goals,
+        attention_goals,
+        kernel_goals,
+        decoding_goals,
+        other_goals,
+    )
     return [goal for kind in kinds for goal in kind(found)]

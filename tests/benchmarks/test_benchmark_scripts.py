@@ -268,7 +268,7 @@ def test_compiled_peers_count_for_the_fastest_and_our_compiled_blocks_do_not() -
     assert fastest_peer({**row, "precision": "fp32"}) == 0.7
     assert blocks_over_plain(row) == pytest.approx(1.25)
     goals = list(compiled_goals({"compiled": {"training": [{**row, "precision": "bf16"}]}}))
-    assert [(goal.limit, goal.met) for goal in goals] == [(1.1, 1), (1.0, 1)]
+    assert [(goal.limit, goal.met) for goal in goals] == [(1.2, 0), (1.0, 1)]
     measured = {"mask": "causal", "length": 256, "precision": "bf16", "training": 1.6}
     rows = [{**measured, "takes_training": takes} for takes in (True, False)]
     assert [goal.cells for goal in attention_goals({"attention": {"attention": rows}})] == [
@@ -298,8 +298,7 @@ def test_attention_is_measured_beside_pytorch_and_says_where_a_model_takes_it(tm
     by_case = {(row["mask"], row["precision"], row["length"]): row for row in rows}
     assert by_case["causal", "fp32", 128]["takes_training"]
     assert not by_case["causal", "fp32", 16]["takes_training"]
-    assert by_case["none", "fp32", 128]["takes_training"]
-    assert not by_case["causal", "bf16", 128]["takes_forward"]
+    assert not by_case["none", "fp32", 128]["takes_training"]
 
 
 def test_losses_are_held_against_those_of_before() -> None:

@@ -28,7 +28,7 @@ def test_the_table_of_goals_is_that_of_the_parts(monkeypatch: pytest.MonkeyPatch
     from machine import Page
 
     machines = read_machines(RESULTS)
-    assert len({machine.name for machine in machines}) == 2
+    assert len({machine.name for machine in machines}) >= 2
     say_table(Page(tmp_path / "goals.md"), machines)
     assert (RESULTS / "goals.md").read_text() == (tmp_path / "goals.md").read_text()
 

@@ -85,7 +85,7 @@ SMALLEST = {
     "avx2": {
         "rms_norm": Smallest(),
         "rotary": Smallest(),
-        "silu gated": Smallest(2**16, 2**16, 2**21, 2**21),
+        "silu gated": Smallest(2**16, 2**16, NEVER, NEVER),
         "gelu gated": Smallest(2**14, 2**21, 2**21, 2**21),
         "gelu_tanh gated": Smallest(2**14, 2**14, 2**14, 2**14),
         "gelu_tanh": Smallest(2**14, 2**14, 2**14, 2**14),
