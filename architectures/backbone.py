@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,8 +302,15 @@ class Backbone(nn.Module, ABC):
         source_BS: Tensor | None = None,
         source_valid_BS: Tensor | None = None,
     ) -> DecodingState:
-        """Return an empty decoding state with room for ``max_length`` tokens."""
-        raise ValueError(f"{type(self).__name__} keeps no decoding state: it cannot decode step by step")
+        """Return an empty decoding state with room for ``max_length`` tokens.
+
+        That of a causal backbone without one of its own is the tokens (B, L), which each step reads again.
+        """
+        if not self.capabilities.causal or source_BS is not None:
+            raise ValueError(f"{type(self).__name__} keeps no decoding state: it cannot decode step by step")
+        device = next(self.parameters()).device
+        tokens_BL = torch.zeros(batch_size, 0, dtype=torch.long, device=device)
+        return DecodingState(lengths=[0] * batch_size, layers=[tokens_BL])
 
     def step(self, tokens_BT: Tensor, state: DecodingState, valid_BT: Tensor | None = None) -> Tensor:
         """Return the logits (B, T, V) of the next tokens, given the state, which is advanced in place.
@@ -310,7 +318,23 @@ class Backbone(nn.Module, ABC):
         ``valid_BT`` is False at padding on the right, so that prompts of different lengths can be
         read together; each sequence advances by its own valid tokens.
         """
-        raise ValueError(f"{type(self).__name__} keeps no decoding state: it cannot decode step by step")
+        num_new, counts = tokens_BT.shape[1], [tokens_BT.shape[1]] * len(tokens_BT)
+        if valid_BT is not None:
+            counts = valid_BT.sum(1).tolist()
+        rows = [
+            torch.cat([read_L[:length], tokens_T[:count]])
+            for read_L, length, tokens_T, count in zip(
+                state.layers[0], state.lengths, tokens_BT, counts, strict=True
+            )
+        ]
+        read_BL = pad_sequence(rows, batch_first=True)
+        with torch.no_grad():
+            logits_BLV = self(read_BL).logits_BTV
+        first_B1 = torch.tensor(state.lengths, device=read_BL.device)[:, None]
+        place_BT = (first_B1 + torch.arange(num_new, device=read_BL.device)).clamp(max=read_BL.shape[1] - 1)
+        state.layers = [read_BL]
+        state.lengths = [length + count for length, count in zip(state.lengths, counts, strict=True)]
+        return logits_BLV.gather(1, place_BT[..., None].expand(-1, -1, logits_BLV.shape[-1]))
 
     def denoise(self, tokens_BT: Tensor, state: DecodingState) -> Tensor:
         """Return the logits (B, T, V) of the next, still noisy block of each row; the state does not

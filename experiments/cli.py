@@ -8,6 +8,7 @@ Modules are named here as strings and imported only when they are run, so that h
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
 import runpy
@@ -96,14 +97,14 @@ def main() -> None:
         sys.exit(ConfigError.exit_code)
     else:
         del sys.argv[1]
-        sys.path.insert(
-            0, os.getcwd()
-        )  # as python -m does: classes of the user's are found in the current folder
         try:
-            check_one_root(sorted({"architectures", MODULES[name].partition(".")[0]}))
+            check_one_root()
         except ConfigError as error:
             sys.stderr.write(f"error: {error}\n")
             sys.exit(error.exit_code)
+        for package in ("architectures", "analysis", "slurm"):
+            importlib.import_module(package)  # an analysis.py of the user's does not stand in for ours
+        sys.path.append(os.getcwd())  # where classes of the user's are found, after all libraries
         runpy.run_module(MODULES[name], run_name="__main__", alter_sys=True)
 
 

@@ -32,7 +32,7 @@ from analysis.cli import write
 from analysis.load import run_config, run_record
 from analysis.load.run_record import FILES, read_run
 from experiments.config import legacy
-from experiments.runtime import json_state
+from experiments.runtime import json_state, yaml_state
 from experiments.tracking import run_files, study_folders
 
 NAME = ".frame"
@@ -41,7 +41,7 @@ CHECKSUM = struct.Struct("<I")
 CURVE = "curve_"
 SOURCES = (
     __file__, run_record.__file__, run_config.__file__, legacy.__file__, run_files.__file__,
-    json_state.__file__, study_folders.__file__,
+    json_state.__file__, yaml_state.__file__, study_folders.__file__,
 )  # fmt: skip
 CODE = hashlib.sha256(b"".join(Path(source).read_bytes() for source in SOURCES)).hexdigest()
 """Hash of the code that made the rows."""
@@ -88,7 +88,7 @@ def _files(folder: Path) -> tuple[str, int]:
     for name in FILES:
         try:
             stat = os.stat(f"{folder}/{name}")
-        except FileNotFoundError:
+        except OSError:  # also of a link that leads to itself
             found.append("none")
             continue
         found.append(f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}")

@@ -290,9 +290,8 @@ def _lines(path: Path) -> tuple[list[dict[str, Any]], int]:
 
     Where all lines look whole, they are read as one list, which is several times as fast.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
+    content = _bytes(path)
+    if content is None:
         return [], 0
     joined = content.removesuffix(b"\n")
     ends = joined.count(b"\n")

@@ -11,6 +11,7 @@ import functools
 import importlib
 import os
 import re
+import shutil
 import signal
 import sys
 import traceback
@@ -163,6 +164,11 @@ class _Sweep:
         """Take the cells that do not compose out of a batch. Raises the first reason where none does."""
         assert sweeper.hydra_context is not None
         assert sweeper.config is not None
+        if "SlurmLauncher" in sweeper.config.hydra.launcher._target_ and shutil.which("srun") is None:
+            raise _CommandError(
+                "hydra/launcher=submitit_slurm: there is no srun on this machine, so it cannot submit jobs; "
+                "use hydra/launcher=parallel, or leave it out"
+            )
         # Hydra's copy of the command line. Nobody reads it, and it would keep a secret given there.
         (Path(sweeper.config.hydra.sweep.dir) / "multirun.yaml").unlink(missing_ok=True)
         loader = sweeper.hydra_context.config_loader

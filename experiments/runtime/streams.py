@@ -5,6 +5,7 @@ Whichever part of the program writes to them: a command's own lines, a library's
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -26,6 +27,8 @@ def guard_streams() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, _Guarded):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # its encoding may lack what is printed
             setattr(sys, name, cast(TextIO, _Guarded(stream)))
 
 

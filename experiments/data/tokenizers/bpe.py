@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -65,7 +66,7 @@ class BPETokenizer(TextTokenizer):
             initial_alphabet=sorted(byte_level_alphabet()),
             show_progress=False,
         )
-        tokenizer.train_from_iterator(texts, trainer)
+        tokenizer.train_from_iterator((piece for text in texts for piece in _pieces(text)), trainer)
         if tokenizer.get_vocab_size() < config.vocab_size:
             raise DataError(
                 f"tokenizer.vocab_size={config.vocab_size}: the training text yields only "
@@ -86,6 +87,29 @@ class BPETokenizer(TextTokenizer):
     def save(self, folder: Path) -> None:
         # Its own ``save`` does not raise OSError where the disk is full.
         (folder / "tokenizer.json").write_text(self._tokenizer.to_str(pretty=True), encoding="utf-8")
+
+
+LONGEST = 1_000_000
+"""Characters that merges are learned from at once, of which the package takes 170 bytes each."""
+_SPACE = re.compile(r"(?<=\S)\s")
+_LONG_WORD = re.compile(r"(\S{1000})(?=\S)")
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield a text, a long one in pieces that begin with white space: every pattern cuts there too.
+
+    What has no white space for 1,000 characters is cut as well, in long texts alone: the time that a word
+    takes grows with the square of its length.
+    """
+    if len(text) > LONGEST:
+        text = _LONG_WORD.sub(r"\1\n", text)
+    begin = 0
+    while len(text) - begin > LONGEST:
+        spaces = [each.start() for each in _SPACE.finditer(text, begin + LONGEST // 2, begin + LONGEST)]
+        end = spaces[-1] if spaces else begin + LONGEST
+        yield text[begin:end]
+        begin = end
+    yield text[begin:]
 
 
 def _add_special_tokens(tokenizer: HFTokenizer, config: TokenizerConfig, num_sentinels: int) -> None:

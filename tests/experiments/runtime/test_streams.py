@@ -12,6 +12,7 @@ import pytest
 import rich.console
 
 from experiments.runtime.streams import guard_streams
+from tests import ROOT
 
 SECRET = "7Aq9zLw2Rt5Ux8Vb1Nc4"
 
@@ -95,3 +96,19 @@ sys.exit(5)
     assert process.stderr.read() == b""
     assert process.wait() == 5
     process.stderr.close()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_what_an_encoding_lacks_is_printed_as_an_escape(encoding: str) -> None:
+    code = (
+        "from experiments.runtime.streams import guard_streams; import sys; guard_streams(); "
+        "print('loss █ 漢'); print('é', file=sys.stderr)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        capture_output=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == b"loss \\u2588 \\u6f22\n"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tokenizers import pre_tokenizers
 
+from experiments.data.tokenizers import bpe
 from experiments.data.tokenizers.byte_alphabet import byte_level_alphabet
 from experiments.data.tokenizers.make_tokenizer import load_tokenizer, train_tokenizer
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
@@ -143,3 +144,30 @@ def test_a_vocabulary_larger_than_the_text_yields_is_refused_with_the_size_it_yi
 def test_impossible_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         TokenizerConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    "stages", [["byte_level"], ["whitespace", "digits"], ["whitespace", "digits", "byte_level"]]
+)
+def test_merges_of_a_long_text_are_those_of_the_whole(stages, monkeypatch):
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdeéü漢12", k=rng.randint(1, 8))) for _ in range(300)]
+    spaces = [" ", " ", "\n", "  ", "\r\n", ", "]
+    text = "".join(rng.choice(words) + rng.choice(spaces) for _ in range(20_000))
+    config = {"kind": "bpe", "vocab_size": 400, "pre_tokenization": stages}
+    whole = make([text], **config)
+    monkeypatch.setattr(bpe, "LONGEST", 3000)
+    assert "".join(bpe._pieces(text)) == text
+    assert max(map(len, bpe._pieces(text))) <= 3000
+    assert make([text], **config).token_bytes == whole.token_bytes
+
+
+def test_a_long_line_without_white_space_is_learned_from_in_bounded_pieces():
+    """As one word it would take the square of its length, and 170 bytes of memory for each character."""
+    for text in ("x" * 3_000_000, " " * 3_000_000):
+        pieces = list(bpe._pieces(text))
+        assert max(map(len, pieces)) <= bpe.LONGEST
+        assert "".join(pieces).replace("\n", "") == text
+        assert max(len(word) for piece in pieces for word in [*piece.split(), ""]) <= 1000
+    text = "".join(random.Random(0).choices("abcdefghij", k=2_000_000))
+    assert len(make([text], kind="bpe", vocab_size=300).token_bytes) > 256

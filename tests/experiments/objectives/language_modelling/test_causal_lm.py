@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from architectures.backbone import DecodingState
+from architectures.backbone import Capabilities, DecodingState
 from experiments.objectives.decoding.beam_search import BeamConfig, beam_search
 from experiments.objectives.decoding.sampling import GREEDY, SamplingConfig, allowed_tokens
 from experiments.objectives.language_modelling.causal_lm import CausalLM, CausalLMConfig
@@ -218,3 +218,31 @@ def test_a_beam_search_moves_the_state_with_its_beams(name):
             logits_TV = model(read).logits_BTV[0, len(prompt) :].masked_fill(~allowed_V, -torch.inf)
             log_p = logits_TV.log_softmax(-1)[torch.arange(len(written)), written].sum().item()
             assert hypothesis.log_p == pytest.approx(log_p, abs=1e-4)
+
+
+def test_a_backbone_without_decoding_generates_by_full_passes():
+    """The same text as by steps, from prompts of different lengths."""
+    model = toys.build("decoder", TASK.vocabulary.size)
+
+    class WithoutDecoding(type(model)):
+        capabilities = Capabilities(causal=True)
+
+    plain = WithoutDecoding(model.config, vocab_size=model.vocab_size, max_length=model.max_length).eval()
+    plain.to(next(model.parameters()).dtype).load_state_dict(model.eval().state_dict())
+    tokens_BT = torch.tensor([[3, 1, 4, 1], [2, 5, 0, 0]])
+    valid_BT = torch.tensor([[True] * 4, [True, True, False, False]])
+    logits = []
+    for each in (model, plain):
+        state = each.start(2, 8)
+        first = each.step(tokens_BT, state, valid_BT)[valid_BT]
+        state.select([1, 0, 1])
+        logits.append(torch.cat([first, each.step(torch.tensor([[6], [7], [1]]), state)[:, 0]]))
+        assert state.lengths == [3, 5, 3]
+    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)
+    prompts = [[3, 1, 4, 1], [2, 5]]
+    for sampling in (GREEDY, SamplingConfig(temperature=1.0)):
+        texts = [
+            objective().sample(each, prompts, max_tokens=6, generators=toys.generators(2), sampling=sampling)
+            for each in (model, plain)
+        ]
+        assert texts[0] == texts[1]
