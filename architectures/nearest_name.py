@@ -16,7 +16,8 @@ def nearest_name(
     """Return the option that was probably meant, or None if no option is near.
 
     Letter case and punctuation are ignored. The rules, in order: the same name or a synonym; one name begins
-    with the other; the name is a word of the option; the most similar name.
+    with the other; the name is a word of the option, or has its letters in another order; the most similar
+    name.
 
     Args:
         name: what was written.
@@ -35,7 +36,11 @@ def nearest_name(
         for each in targets
         if (each.startswith(written) and len(written) >= 2) or (written.startswith(each) and len(each) >= 3)
     ]
-    words = [each for each, option in targets.items() if written in re.split(r"[\W_]+", option.lower())]
+    words = [
+        each
+        for each, option in targets.items()
+        if written in re.split(r"[\W_]+", option.lower()) or sorted(written) == sorted(each)
+    ]
     candidates, cutoff = (prefixes or words, 0.0) if prefixes or words else (list(targets), CUTOFF)
     close = difflib.get_close_matches(written, candidates, n=1, cutoff=cutoff)
     return targets[close[0]] if close else None
