@@ -43,7 +43,7 @@ def lines(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[s
     ("word", "message"),
     [
         ("runs=[a", r"study=single: there is no run in \[a/single"),
-        ("study", r"'study': write KEY=VALUE"),
+        ("study", r"'study': did you mean study=VALUE\?"),
         ("stdy=a", r"stdy: CheckConfig has no such key; did you mean 'study'\?"),
         ("study=another", r"study is given twice, as single and as another"),
         ("study=", r"'study=': write KEY=VALUE"),

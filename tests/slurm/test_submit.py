@@ -150,9 +150,13 @@ def test_runs_that_ask_for_different_resources_are_arrays_of_one_name(tmp_path: 
 def test_a_later_job_waits_for_every_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes = stub_slurm(tmp_path, monkeypatch, sbatch=f"expr 40 + $(grep -c sbatch {tmp_path}/called)")
     submit_jobs(
-        {"runs": ["sbatch", "a"], "runs_2x4": ["sbatch", "b"], "analysis": ["sbatch", "$runs:$runs_2x4"]}
+        {
+            "runs": ["sbatch", "a"],
+            "runs_2x4": ["sbatch", "b"],
+            "analysis": ["sbatch", "--dependency=afterany:$runs:$runs_2x4"],
+        }
     )
-    assert notes.read_text().splitlines()[-1] == "sbatch 41:42"
+    assert notes.read_text().splitlines()[-1] == "sbatch --dependency=afterany:41:42"
 
 
 @pytest.mark.parametrize(

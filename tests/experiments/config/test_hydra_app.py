@@ -73,7 +73,7 @@ def test_a_byte_order_mark_hides_no_package_of_a_study_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "study").mkdir()
-    content = "# @package _global_\nstudy: {name: mine}\nseed: 7\n"
+    content = "# @package _global_\ndefaults: [override /backbone: decoder]\nstudy: {name: mine}\nseed: 7\n"
     (tmp_path / "study" / "mine.yaml").write_bytes(b"\xef\xbb\xbf" + content.encode())
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     monkeypatch.setattr(sys, "argv", ["train", "study=mine", "--config-dir", str(tmp_path)])
