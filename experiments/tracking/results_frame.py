@@ -2,7 +2,7 @@
 
 A frame may have come from another machine or another program. What a reader would take for something else is
 refused with row and column: a seed of 0.7, text among numbers, a complete run without a score, and two rows
-that say different things of one run.
+that say different things of one run, or a path that is another run's.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class StoredRun(TypedDict):
     seed: Annotated[int, Ge(0), Lt(2**31)]
     status: str
     score: float | None
+    unit: NotRequired[str | None]
+    path: NotRequired[str | None]
 
 
 class DescribedColumn(TypedDict):
@@ -108,6 +110,7 @@ def read_results(
         table.column_names.index("seed"), "seed", pa.array([row["seed"] for row in rows], pa.int64())
     )
     _check_scores(path, rows)
+    _check_paths(path, rows)
     return table.take(_unique(path, rows)) if {"cell", "digest"} <= {*checked} else table
 
 
@@ -172,6 +175,20 @@ def _check_scores(path: Path, rows: list[StoredRun]) -> None:
             raise DataError(f"{path}, row {number}, column status: there is no '{status}'{hint}")
         if status == RunStatus.COMPLETE and (score is None or not math.isfinite(score)):
             raise DataError(f"{path}, row {number}, column score: {score}, of a complete run: {REMEDY}")
+        if row.get("unit") == "share" and score is not None and not 0 <= score <= 1:
+            raise DataError(f"{path}, row {number}, column score: {score} is no share, from 0 to 1: {REMEDY}")
+
+
+def _check_paths(path: Path, rows: list[StoredRun]) -> None:
+    """Refuse a row whose run folder is that of another run. Raises DataError."""
+    for number, row in enumerate(rows):
+        folder, names = row.get("path"), (row.get("cell"), row.get("digest"))
+        if folder is not None and None not in names:
+            expected = f"{names[0]}-{names[1]}/s{row['seed']}"
+            if "/".join(Path(folder).parts[-2:]) != expected:
+                raise DataError(
+                    f"{path}, row {number}, column path: {folder} is not the folder of {expected}: {REMEDY}"
+                )
 
 
 def _unique(path: Path, rows: list[StoredRun]) -> list[int]:

@@ -54,6 +54,13 @@ def test_every_frame_of_the_checkout_is_read_whole() -> None:
         (({"git_dirty": 1},), "column git_dirty: holds int64, not flags"),
         (({}, {"seed": 0, "status": "diverged"}), "rows 0 and 1: the same run .*complete.*diverged"),
         (({}, {"seed": 0, "score": 2.6}), r"rows 0 and 1: the same run .*2\.5.*2\.6"),
+        (({"unit": "share", "score": -5.0},), "row 0, column score: -5.0 is no share"),
+        (({"unit": "share", "score": 1.5},), "row 0, column score: 1.5 is no share"),
+        (
+            ({}, {"path": "runs/s/s4-text-00112233/s1"}),
+            "row 1, column path: .*s4-text.* is not the folder of",
+        ),
+        (({"path": "runs/s/decoder-text-ab12cd34/s3"},), "row 0, column path: "),
     ],
 )
 def test_what_would_count_as_something_else_is_refused(
