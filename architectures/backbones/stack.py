@@ -203,7 +203,7 @@ class Stack(Backbone):
 
     @torch.no_grad()
     def step(self, tokens_BT: Tensor, state: DecodingState, valid_BT: Tensor | None = None) -> Tensor:
-        if not self.capabilities.decodes:
+        if self.capabilities.causal and not self.capabilities.decodes:
             return super().step(tokens_BT, state, valid_BT)
         context = self.next_context(tokens_BT, state.lengths, valid_BT)
         logits_BTV = self.step_with_context(context, tokens_BT, state)
