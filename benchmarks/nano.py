@@ -1,6 +1,7 @@
 """Train the models of ``make compare`` beside another checkout, and print tokens a second and thread.
 
 python benchmarks/nano.py --against ../before --task text
+python benchmarks/nano.py --against ../before --against-words device.kernels=torch
 
 Each checkout trains in a process of its own, with its own code, and all of them take turns step by step: a
 machine that slows down slows all. The trainer's whole step is timed, as a run of study=compare takes it. The
@@ -30,17 +31,20 @@ WARM = 5
 """Steps that come first and are not counted."""
 
 
-def train(backbone: str, task: str) -> None:
-    """``--train BACKBONE TASK``: takes a step for each line it reads, and says what it took."""
+def train(backbone: str, task: str, *more: str) -> None:
+    """``--train BACKBONE TASK WORDS``: takes a step for each line it reads, and says what it took."""
     sys.path.insert(0, str(Path.cwd() / "benchmarks"))  # of the checkout that this process is started in
     from machine import settle
     from overhead import NEVER, Harness, compose, plan, silence
+
+    from architectures.kernels import pointwise  # of that checkout too
 
     settle(1)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as held:
         words = (f"backbone={backbone}", f"task={task}", f"runs={folder}", "device=cpu")
         never = (f"trainer.checkpoint_every={NEVER}", f"trainer.log_every={NEVER}")
-        settings = compose("study=compare", *words, *never)
+        settings = compose("study=compare", *words, *never, *more)
+        pointwise.choose(settings.device.kernels)
         with silence():
             harness = Harness(settings, plan(settings), held)
             harness.step()
@@ -55,9 +59,9 @@ def train(backbone: str, task: str) -> None:
 class Trained:
     """A process that trains a model with the code of a checkout, a step at a time."""
 
-    def __init__(self, checkout: Path, backbone: str, task: str) -> None:
+    def __init__(self, checkout: Path, backbone: str, task: str, words: Sequence[str]) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--train", backbone, task],
+            [sys.executable, __file__, "--train", backbone, task, *words],
             cwd=checkout,
             env=os.environ | {"PYTHONPATH": str(checkout)},
             stdin=subprocess.PIPE,
@@ -84,10 +88,14 @@ class Trained:
 
 
 def measure(
-    checkouts: Sequence[Path], backbone: str, task: str, steps: int
+    checkouts: Sequence[Path], backbone: str, task: str, steps: int, words: Sequence[str]
 ) -> tuple[int, list[list[list[float]]]]:
-    """Tokens of a step, and of each checkout the seconds of every step: by the clock, of the processor."""
-    trained = [Trained(checkout, backbone, task) for checkout in checkouts]
+    """Tokens of a step, and of each checkout the seconds of every step: by the clock, of the processor.
+
+    All checkouts but the first train with ``words`` too.
+    """
+    first, *others = checkouts
+    trained = [Trained(first, backbone, task, ()), *(Trained(each, backbone, task, words) for each in others)]
     try:
         (tokens,) = {one.read()["tokens"] for one in trained}  # type: ignore[index]  # the same for all
         found: list[Seconds] = [[] for _ in trained]
@@ -135,7 +143,7 @@ def main() -> None:
     ]  # fmt: skip
     lines = []
     for backbone in args.models:
-        tokens, found = measure([ROOT, *args.against], backbone, args.task, args.steps)
+        tokens, found = measure([ROOT, *args.against], backbone, args.task, args.steps, args.against_words)
         page.note(backbone, {"tokens": tokens, "seconds": found})
         lines.append(row(backbone, tokens, found))
         print(" ".join(lines[-1]), file=sys.stderr, flush=True)
@@ -152,6 +160,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--task", default="text", choices=TASKS)
     parser.add_argument("--steps", type=at_least_one, default=40)
     add_checkouts(parser, "benchmarks/overhead.py")
+    parser.add_argument(
+        "--against-words", nargs="+", default=[], help="settings of the other checkouts, as in a command"
+    )
     add_outputs(parser)
     return read_arguments(parser)
 
