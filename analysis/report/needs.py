@@ -1,4 +1,4 @@
-"""What a part of the report lacks: how many of what it needs, how many there are, and what to run."""
+"""State what a part of the report needs: which items, how many there are, and what to run."""
 
 from __future__ import annotations
 

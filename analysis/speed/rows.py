@@ -26,7 +26,7 @@ KEYS = ("backbone", "mode", "context", "group", "steps")
 
 
 class SpeedRow(TypedDict):
-    """What is read of a row; a number that was not measured is None or NaN."""
+    """The columns that are read of a row; a value that was not measured is None or NaN."""
 
     mode: str
     status: str

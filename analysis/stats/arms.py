@@ -43,7 +43,7 @@ SURE = 1.96
 NOT_OF_THE_TEXT = ("conditional", "pseudo")
 """Likelihood types that are no code of the whole text, so that no compressor compares with them."""
 BELOW = "; "
-"""What stands between the names of reference lines in the columns ``below`` and ``no_better_than``."""
+"""Separator of the names of reference lines in the columns ``below`` and ``no_better_than``."""
 
 
 def finished(frame: pd.DataFrame) -> pd.Series:

@@ -55,7 +55,7 @@ class Parallel:
     """Decides how the cells of a sweep in parallel processes share the machine."""
 
     cost: Callable[[DictConfig], Any]
-    """What a cell takes, by its configuration, which is also that of ``HydraConfig`` meanwhile."""
+    """Estimates the cost of a cell from its configuration, which ``HydraConfig`` holds during the call."""
     arrange: Callable[[dict[str, Any], list[Any]], list[int]]
     """Completes the options of joblib by the costs of cells, and returns the order in which they begin."""
 
@@ -143,7 +143,7 @@ class _Sweep:
         self.config: DictConfig | None = None
         """Configuration of the sweep, once it has begun."""
         self.refused = False
-        """Whether cells were left out."""
+        """True if cells were left out."""
 
     @contextmanager
     def checked(self) -> Iterator[None]:

@@ -200,7 +200,7 @@ STUDY_KEYS = (
     "baseline", "margin", "shared_seeds", "against", "solved", "steps_to", "published", "tuned", "fixed_grid",
     "stored",
 )  # fmt: skip
-"""What a study may ask for, of which docs/how-to/study.md has a table; it may have keys of its own beside."""
+"""Keys of a study that have a meaning (see docs/how-to/study.md); a study may have further keys."""
 
 
 @dataclass

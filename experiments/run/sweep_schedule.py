@@ -19,7 +19,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class RunCost:
-    """What a run takes, as estimated before it begins."""
+    """The estimated cost of a run."""
 
     flops: float = 0.0
     """Of its training."""
@@ -34,7 +34,7 @@ class RunCost:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """How the runs of a sweep share a machine."""
+    """The number of simultaneous runs of a sweep, their threads and their order."""
 
     order: list[int]
     """Positions of the runs in the sweep, in the order in which they begin."""
@@ -43,7 +43,7 @@ class Schedule:
     threads: int
     """Threads of each: the same, since the number may change last digits."""
     limit: str
-    """What limits the number of runs at a time."""
+    """The reason for the number of simultaneous runs."""
 
     def __str__(self) -> str:
         """Return the line that is printed before the first run."""

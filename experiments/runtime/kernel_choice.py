@@ -153,7 +153,7 @@ def scan_cases(B: int, T: int, C: int, N: int) -> Iterator[Case]:
 
 
 def short_cases() -> Iterator[tuple[torch.dtype, Case]]:
-    """One case of each kernel and precision: what the smallest models compute."""
+    """Yield a case of each kernel and precision, in the sizes of the smallest models."""
     for dtype in PRECISIONS:
         yield dtype, attention_case(4, 4, 128, 16, dtype)
         yield dtype, norm_case(1024, 64, dtype)

@@ -37,7 +37,7 @@ _CONTROLS |= dict.fromkeys(
     [*range(0x80, 0xA0), 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)], 0xFFFD
 )
 _STYLE = re.compile(r"(\r|\x1b\[[\d;?]*[A-HKhlm])")
-"""What Rich and progress bars write to a terminal: colours, and moves of the cursor."""
+"""The control sequences of Rich and progress bars: colours, and moves of the cursor."""
 
 
 def printable(text: str) -> str:

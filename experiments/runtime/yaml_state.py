@@ -17,7 +17,7 @@ MOST_REPEATED = 10_000
 SURELY_FLAT = 4096
 """Characters up to which no text is nested so deeply that libyaml ends the process: a level takes one."""
 KINDS = ("map", "seq", "str", "int", "float", "bool", "null")
-"""What a value may be."""
+"""The types that a value may have."""
 
 
 class _Loader(yaml.CSafeLoader):

@@ -24,7 +24,7 @@ from experiments.runtime.run_status import RunStatus
 
 
 class StoredRun(TypedDict):
-    """What every frame of runs says of a run."""
+    """The columns of a run that are checked in every frame."""
 
     study: NotRequired[str | None]
     cell: NotRequired[str]
@@ -43,7 +43,7 @@ class DescribedColumn(TypedDict):
 
 
 class Described(TypedDict):
-    """What pandas says of its frame."""
+    """The metadata that pandas writes about a frame."""
 
     columns: list[DescribedColumn]
 

@@ -182,7 +182,7 @@ def test_an_evaluation_is_left_in_the_middle(tmp_path: Path, monkeypatch: pytest
 def test_f11_the_processes_of_a_killed_sweep_save_themselves_and_end(
     tmp_path: Path, sign: signal.Signals, record: Any
 ) -> None:
-    """One worker trains and one waits for more work, as does a third that never had any."""
+    """A worker trains; two wait, one of which never had any work."""
     words = (*commands.TINY, *commands.RECALL, "trainer.checkpoint_every=100000", f"runs={tmp_path}")
     tokens = (20_000_000, 400)
     budgets = f"budget.tokens={','.join(map(str, tokens))}"

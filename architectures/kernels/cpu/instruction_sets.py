@@ -24,7 +24,7 @@ NATIVE = "native"
 
 @dataclass(frozen=True, kw_only=True)
 class InstructionSet:
-    """How to compile for an instruction set, and how to limit the libraries to it."""
+    """The compiler flag of an instruction set, and the settings that limit the libraries to it."""
 
     flag: str
     """Of the compiler."""

@@ -1,4 +1,4 @@
-"""What an empty part of the report says it needs agrees with what the study has."""
+"""The needs that an empty part of the report states agree with the contents of the study."""
 
 from __future__ import annotations
 

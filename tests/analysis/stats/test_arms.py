@@ -136,7 +136,7 @@ def test_unequal_conditions_are_warned_of(
 
 
 def test_package_versions_are_mixed_where_one_package_has_two(write_run: Any, tmp_path: Path) -> None:
-    """What only the code of some runs imports is recorded by these alone, and is no other version."""
+    """A package that only some runs import is recorded only by these, and is not another version."""
     for name, versions in (("mine", {"PyYAML": "6.0", "archbench": "0.2.0"}), ("decoder", {})):
         path = write_run(name, 0) / "provenance.json"
         record = json.loads(path.read_text())

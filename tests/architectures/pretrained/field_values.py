@@ -10,7 +10,7 @@ from typing import Any
 
 Settings = dict[str, Any]
 REMOVED = object()
-"""As a value: the field is not there."""
+"""Marks a field that is missing."""
 S, F = "sliding_attention", "full_attention"
 PLAIN = {"rope_type": "default", "rope_theta": 500.0}
 LINEAR = PLAIN | {"rope_type": "linear", "factor": 4.0}
@@ -123,7 +123,7 @@ BASES: dict[str, tuple[Settings, ...]] = {
         BIASES | UNTYPED | UNTIED | {"norm_bias": True, "decoder_bias": False},
     ),
 }
-"""What config.json of the folders to begin with has beside the settings of ``folders``, by the name there."""
+"""Further fields of config.json in the first folders, by the name in ``folders``."""
 ROTARY = ("rope_theta", "rope_scaling", "partial_rotary_factor", "original_max_position_embeddings")
 EARLIER: dict[str, tuple[str, ...]] = {
     "gpt_neox": ("rotary_pct", "rotary_emb_base"),

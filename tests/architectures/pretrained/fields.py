@@ -1,4 +1,4 @@
-"""What becomes of a configuration with some fields changed: here, beside what becomes of it in their library.
+"""Compare what we and transformers compute from a configuration with some fields changed.
 
 A folder is written by their library, ``config.json`` is changed, and both libraries compute its logits. The
 fields are those that their library writes, those of earlier versions, and those of other families.
@@ -98,7 +98,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What becomes of a case."""
+    """The outcome of a case."""
 
     kind: str
     """``equal`` logits, ``refused`` here, ``missing`` where that is for want of a field, ``void`` where their

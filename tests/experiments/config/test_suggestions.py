@@ -1,4 +1,4 @@
-"""What is suggested for a likely mistake on the command line is what was probably meant, or nothing."""
+"""The suggestion for a likely mistake on the command line is what was probably meant, or nothing."""
 
 import shlex
 

@@ -1,4 +1,4 @@
-"""How the runs of a sweep share a machine: their order, how many at a time, threads of each, and why."""
+"""The runs of a sweep share a machine: their order, number at a time, threads, and the stated reason."""
 
 import random
 import sys

@@ -16,7 +16,7 @@ from tests import ROOT
     "command", [("experiments.cli", "train"), ("experiments.train",), ("experiments.cli", "compare")]
 )
 def test_two_checkouts_do_not_mix(command: tuple[str, ...], tmp_path: Path) -> None:
-    """As for ``archbench`` inside another checkout, which has some of the packages."""
+    """``archbench`` is refused inside another checkout, which has some of the packages."""
     (tmp_path / "architectures").mkdir()
     (tmp_path / "architectures" / "__init__.py").touch()
     done = subprocess.run(

@@ -54,7 +54,7 @@ def test_kernels_for_one_other_instruction_set():
 
 @pytest.mark.full
 def test_every_kernel_in_an_emulated_arm_processor(tmp_path):
-    """What the kernels compute with SSE2, whose vectors have as many lanes, they compute with NEON."""
+    """The kernels compute the same with NEON as with SSE2, whose vectors have as many lanes."""
     if not (shutil.which(CROSS_COMPILER) and shutil.which(EMULATOR)):
         pytest.skip("no cross compiler or emulator: apt-get install g++-aarch64-linux-gnu qemu-user")
     skip_unless_it_runs("sse2")

@@ -163,7 +163,7 @@ def test_merges_of_a_long_text_are_those_of_the_whole(stages, monkeypatch):
 
 
 def test_a_long_line_without_white_space_is_learned_from_in_bounded_pieces():
-    """As one word it would take the square of its length, and 170 bytes of memory for each character."""
+    """A single word would take time quadratic in its length, and 170 bytes of memory for each character."""
     for text in ("x" * 3_000_000, " " * 3_000_000):
         pieces = list(bpe._pieces(text))
         assert max(map(len, pieces)) <= bpe.LONGEST
