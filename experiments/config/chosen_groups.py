@@ -76,8 +76,7 @@ def _chooses_backbone(hydra: DictConfig, study: str) -> bool:
     path = _yaml_file(hydra, "study", study)
     if path is None:
         return True
-    tree = OmegaConf.to_container(OmegaConf.load(path))
-    assert isinstance(tree, dict)
+    tree = read_yaml(path)
     defaults = tree.get("defaults", [])
     bases = [each for each in defaults if isinstance(each, str) and each != "_self_"]
     return (

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from experiments.runtime.console import plural
 from experiments.runtime.machine import free_memory, usable_cores, usable_threads
 
 GIB = 2**30
@@ -47,10 +48,9 @@ class Schedule:
 
     def __str__(self) -> str:
         """Return the line that is printed before the first run."""
-        runs, threads = f"run{'s' * (len(self.order) > 1)}", f"thread{'s' * (self.threads > 1)}"
         return (
-            f"{len(self.order)} {runs}, the longest first: {self.at_once} at a time, "
-            f"{self.threads} {threads} each; limited by {self.limit}"
+            f"{plural(len(self.order), 'run')}, the longest first: {self.at_once} at a time, "
+            f"{plural(self.threads, 'thread')} each; limited by {self.limit}"
         )
 
 
@@ -70,7 +70,7 @@ def make_schedule(
     largest = max(cost.memory for cost in costs)
     spared = f" (hydra.launcher.n_jobs={n_jobs})" if n_jobs < -1 else ""
     limits = {
-        f"{cores} core{'s' * (cores > 1)}{spared}": (cores + min(0, n_jobs + 1)) // asked,
+        f"{plural(cores, 'core')}{spared}": (cores + min(0, n_jobs + 1)) // asked,
         "the number of runs": len(costs),
     }
     if n_jobs > 0:
