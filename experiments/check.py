@@ -22,7 +22,7 @@ from experiments.runtime.run_lock import writer
 from experiments.runtime.streams import guard_streams
 from experiments.runtime.yaml_state import read_yaml
 from experiments.tracking.run_files import HASHED, TOKENIZER, damaged_files
-from experiments.tracking.run_folder import RunFolder
+from experiments.tracking.run_folder import LOST, RunFolder
 from experiments.tracking.study_folders import NO_RUN, StudyFolders
 
 AGAIN = "remove the run's folder to begin again"
@@ -107,10 +107,7 @@ def _check_record(folder: Path, report: Report) -> dict[str, Any] | None:
     if TOKENIZER in result.get("files", ()) and contents[TOKENIZER] is None and run.checkpoints.exists():
         contents[TOKENIZER] = b""  # its model cannot be used without it
     for name in damaged_files(result, contents):
-        report.records.append(
-            f"{folder / name}: has changed since the run ended: restore it, or remove the run's folder and "
-            "train it again"
-        )
+        report.records.append(f"{folder / name}: has changed since the run ended: {LOST}")
     return result
 
 

@@ -32,12 +32,14 @@ from experiments.tracking.run_files import (
     ResultRecord,
     Row,
     checksum,
+    damaged_files,
     file_record,
     is_intact,
 )
 from experiments.tracking.study_folders import MISPLACED, misplacement
 
 DAMAGED_RESULT = "remove it, and the same command continues from the last checkpoint"
+LOST = "restore it, or remove the run's folder and train it again"
 DAMAGED_PROVENANCE = (
     "restore it, or continue the training in a run of its own with continue_from= the run's folder"
 )
@@ -92,9 +94,17 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Return True if running again would only repeat the result: complete, diverged, out of memory."""
+        """Return True if running again would only repeat the result: complete, diverged, out of memory.
+
+        Raises CheckpointError if the result is damaged, or a file is lost that it lists.
+        """
         result = self.result()
-        return result is not None and result.get("status") in FINAL
+        if result is None or result.get("status") not in FINAL:
+            return False
+        absent = {name: None for name in HASHED if not (self.root / name).is_file()}
+        for name in damaged_files(result, absent):
+            raise CheckpointError(f"{self.root / name}: is missing: {LOST}")
+        return True
 
     def open(self, config: dict[str, Any], provenance: dict[str, Any]) -> None:
         """Make the folder and write what is known before training."""

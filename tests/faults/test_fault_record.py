@@ -209,6 +209,18 @@ def test_f37_files_that_change_after_the_end_are_said_in_every_table(
     record("F37", f"{name} changed after the end", 1, "said in every table")
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "provenance.json"])
+def test_f37_a_run_that_has_ended_and_lost_a_file_is_not_taken_for_complete(
+    ended: Path, tmp_path: Path, name: str, record: Any
+) -> None:
+    (ended / name).unlink()
+    with pytest.raises(CheckpointError, match=f"{name}: is missing: restore it, or remove the run's folder"):
+        resume(tmp_path)
+    assert not (ended / name).exists()
+    assert check_study(tmp_path / "single").exit_code == 6
+    record("F37", f"{name} removed after the end", 1, "exit 6 with the remedy, found by archbench check")
+
+
 def test_f37_a_tokenizer_that_changes_after_the_end_is_said_and_not_used(tmp_path: Path, record: Any) -> None:
     """Two merges that change places give the same tokens other texts, and none is unknown."""
     (tmp_path / "text").mkdir()
