@@ -273,8 +273,9 @@ def checksum(meta: Any) -> str:
 
 def _empty_message(corpus: CorpusConfig, split: str, num_documents: dict[str, int]) -> str:
     found = ", ".join(f"{name} {count}" for name, count in num_documents.items())
+    empty = "only white space" if num_documents[split] else "no text"
     remedy = {
-        "files": "give more files, or task.validation_paths and task.test_paths",
+        "files": "give more text, or files with text as task.validation_paths and task.test_paths",
         "hub": "name the dataset's own splits, or read more documents",
     }.get(corpus.source, "use another Python installation, or task.source=files")
-    return f"source={corpus.source}: no text in the {split} split (documents: {found}); {remedy}"
+    return f"source={corpus.source}: {empty} in the {split} split (documents: {found}): {remedy}"

@@ -91,7 +91,7 @@ def one_example(folder: Path) -> tuple[list[str], str]:
 
 
 def blank_texts(folder: Path) -> tuple[list[str], str]:
-    return texts(folder, train=b" \n\t" * 500), "no text in the train split"
+    return texts(folder, train=b" \n\t" * 500), "only white space in the train split (documents: train 1"
 
 
 def blank_rows(folder: Path) -> tuple[list[str], str]:

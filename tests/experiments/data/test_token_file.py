@@ -163,7 +163,7 @@ def test_a_failed_preparation_leaves_nothing_behind(corpus, tmp_path, line, mess
 def test_white_space_is_no_text_and_refused_with_the_counts(tmp_path):
     (tmp_path / "one.txt").write_text(" \n" * 500)
     corpus = CorpusConfig(source="files", paths=[str(tmp_path / "one.txt")])
-    with pytest.raises(DataError, match=r"no text in the \w+ split .*validation_paths"):
+    with pytest.raises(DataError, match=r"only white space in the \w+ split .*validation_paths"):
         open_token_file(corpus, TokenizerConfig(), 28, tmp_path / "cache")
     assert visible(tmp_path / "cache") == []
 
