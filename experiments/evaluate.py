@@ -33,6 +33,7 @@ from experiments.run.load_model import LoadedModel, load_model, read_run
 from experiments.run.model_files import is_run_folder
 from experiments.run.plan import build_task
 from experiments.runtime.atomic_io import write_json
+from experiments.runtime.console import plus_minus
 from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.errors import ConfigError, nearest
 from experiments.tasks.metrics import Metric
@@ -197,6 +198,6 @@ def describe(metric: Metric) -> str:
     """A metric in one line, with all that is needed to read it."""
     likelihood = f"{metric.likelihood} likelihood, " if metric.likelihood else ""
     return (
-        f"{metric.split} {metric.name} {metric.value:.4f} ± {metric.standard_error:.4f} {metric.unit} "
+        f"{metric.split} {metric.name} {metric.value:.4f}{plus_minus(metric.standard_error)} {metric.unit} "
         f"({metric.extent()}; {likelihood}{metric.estimator})"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config.studies import study_command
-from experiments.runtime.console import clock, count, plural
+from experiments.runtime.console import clock, count, plural, plus_minus, standard_error_over
 from experiments.runtime.errors import RunError
 from experiments.runtime.run_status import RunStatus
 from experiments.tracking.run_folder import RunFolder
@@ -37,10 +37,10 @@ def _score(metric: dict[str, Any]) -> str:
     """Return a metric with the standard error over the items that were scored."""
     value, error = metric["value"], metric.get("standard_error")
     text = f"{metric['split']} {metric['name']} {_number(value)}"
-    if not isinstance(error, int | float):
+    if error is None:
         return text
     clusters, kind = metric.get("clusters") or metric["items"], metric.get("clustered_by", "example")
-    return f"{text} ± {_number(error)} (standard error over {plural(clusters, kind)})"
+    return f"{text}{plus_minus(error)} ({standard_error_over(clusters, kind)})"
 
 
 def _over_seeds(folder: Path, metric: dict[str, Any]) -> str | None:

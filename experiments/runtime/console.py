@@ -48,6 +48,17 @@ def plural(number: float, noun: str) -> str:
     return f"{number:,.0f} {first}{ending}{space}{rest}"
 
 
+def plus_minus(error: float | str | None, digits: int = 4) -> str:
+    """Return a standard error as it follows its value; empty where there is none, as of a single item."""
+    return f" ± {error:.{digits}f}" if isinstance(error, int | float) and math.isfinite(error) else ""
+
+
+def standard_error_over(clusters: int, noun: str) -> str:
+    """Return in words what a standard error is over, or why there is none."""
+    kind = "no standard error, of" if clusters < 2 else "standard error over"
+    return f"{kind} {plural(clusters, noun)}"
+
+
 class _Screen(rich.console.Console):
     """A console whose reader may go away: what is printed then is lost, and the run goes on."""
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.runtime.console import plural
+from experiments.runtime.console import plural, standard_error_over
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
 DIRECTIONS = ("lower", "higher")
@@ -123,7 +123,7 @@ class Metric:
         if self.lossy_documents:
             part += f", the tokenizer loses text of {self.lossy_documents:,} documents"
         clusters = self.items if self.clusters is None else self.clusters
-        return f"{part}; standard error over {plural(clusters, self.clustered_by)}"
+        return f"{part}; {standard_error_over(clusters, self.clustered_by)}"
 
 
 def ratio_standard_error(

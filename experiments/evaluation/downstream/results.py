@@ -21,6 +21,7 @@ from experiments.evaluation.downstream.answer_likelihood import AnswerScorer
 from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjective
 from experiments.run.load_model import LoadedModel
 from experiments.runtime.atomic_io import plain
+from experiments.runtime.console import plus_minus
 from experiments.runtime.errors import ConfigError, DataError
 from experiments.tasks.metrics import jackknife
 
@@ -205,12 +206,11 @@ def table(rows: Sequence[Row]) -> rich.table.Table:
         found.add_column(name, justify="left" if name == "class" else "right", no_wrap=True)
     found.add_column("prompts", no_wrap=True)
     for row in rows:
-        error = "" if row.standard_error is None else f" ± {row.standard_error:.4f}"
         arrow = {"higher": " ↑", "lower": " ↓", "": ""}[row.direction]
         found.add_row(
             row.task,
             row.metric + ("" if row.filter == "none" else f" ({row.filter})") + arrow,
-            f"{row.value:.4f}{error}",
+            f"{row.value:.4f}{plus_minus(row.standard_error)}",
             str(row.items),
             row.likelihood or "-",
             "" if row.nats_error is None else f"{row.nats_error:.3f}",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from experiments.runtime.console import plus_minus
 from experiments.runtime.errors import ConfigError
 
 
@@ -49,8 +50,8 @@ def render(rows: Sequence[Row]) -> str:
     for row in rows:
         steps, passes = ("" if x is None else f"{x:g}" for x in (row.steps, row.passes))
         speed = "" if row.tokens_per_second is None else f"{row.tokens_per_second:.1f}"
-        perplexity = f"{row.perplexity:.2f} ± {row.perplexity_error:.2f}"
-        entropy = f"{row.entropy:.3f} ± {row.entropy_error:.3f}"
+        perplexity = f"{row.perplexity:.2f}{plus_minus(row.perplexity_error, 2)}"
+        entropy = f"{row.entropy:.3f}{plus_minus(row.entropy_error, 3)}"
         lines.append(
             f"{row.text:8} {steps:>6} {passes:>7} {speed:>9} {perplexity:>18} {row.bits_per_byte:9.3f} "
             f"{entropy:>14} {row.distinct_1:6.3f} {row.distinct_2:6.3f} {row.distinct_3:6.3f}"

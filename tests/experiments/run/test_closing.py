@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from experiments.run.closing import closing_lines
 
@@ -43,6 +46,16 @@ def test_one_seed_says_nothing_of_others_and_clusters_are_named(tmp_path: Path) 
     lines = closing_lines(written(tmp_path, 2.0), found)
     assert lines[0].endswith("(standard error over 28 documents)")
     assert not any("seeds" in line for line in lines)
+
+
+@pytest.mark.parametrize("error", [math.nan, "nan"])  # as computed, and as result.json has it
+def test_a_single_passage_has_no_standard_error(tmp_path: Path, error: float | str) -> None:
+    found = record(2.0)
+    found["metrics"] = [
+        found["metrics"][0] | {"standard_error": error, "clusters": 1, "clustered_by": "passage of 64 tokens"}
+    ]
+    score = closing_lines(written(tmp_path, 2.0), found)[0]
+    assert score == "score: test bits_per_byte 2.0000 (no standard error, of 1 passage of 64 tokens)"
 
 
 def test_a_run_that_ended_otherwise_says_why(tmp_path: Path) -> None:
