@@ -60,7 +60,7 @@ def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
     _check_kinds(cls, values, prefix)
     try:
         merged = OmegaConf.merge(_schema(cls), values)
-        return OmegaConf.to_object(merged)  # type: ignore[return-value]
+        instance = OmegaConf.to_object(merged)
     except ConfigKeyError as error:
         # The key may be one of a dataclass inside this one.
         inside = error.object_type if dataclasses.is_dataclass(error.object_type) else cls
@@ -87,6 +87,8 @@ def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
         raise ConfigError(f"{where}: {first_line(error)}{hint}") from None
     except ValueError as error:
         raise ConfigError(f"{key}: {error}" if key else str(error)) from None
+    _check_finite(OmegaConf.to_container(merged), key)  # OmegaConf makes a number of the text "nan"
+    return instance  # type: ignore[return-value]
 
 
 def typed_words(cls: type[T], words: Sequence[str]) -> T:
@@ -147,8 +149,8 @@ def _check_finite(value: Any, key: str) -> None:
         for name, inner in value.items():
             _check_finite(inner, f"{key}.{name}" if key else name)
     if isinstance(value, list):
-        for inner in value:
-            _check_finite(inner, key)
+        for place, inner in enumerate(value):
+            _check_finite(inner, f"{key}[{place}]")
 
 
 SWITCHES = ("true", "false", "yes", "no", "on", "off", "0", "1")
@@ -168,10 +170,12 @@ def _check_kinds(cls: type[Any], values: dict[str, Any], prefix: str) -> None:
             raise ConfigError(f"{prefix}{name}={value} must be true or false")
         elif isinstance(value, list):
             _check_elements(options, value, f"{prefix}{name}")
+        elif isinstance(value, dict) and all(typing.get_origin(each) is list for each in options):
+            raise ConfigError(_no_list(f"{prefix}{name}", value))
 
 
 def _check_elements(options: Sequence[Any], value: list[Any], key: str) -> None:
-    """Check the elements of a list: no container among numbers, text, true or false; the kinds of a class."""
+    """Check the elements of a list: no container among numbers, text, true or false; those of a class as ``typed`` does."""
     kinds = [kind for each in options if typing.get_origin(each) is list for kind in typing.get_args(each)]
     plain = kinds and set(kinds) <= {int, float, str, bool}
     for place, element in enumerate(value):
@@ -179,7 +183,7 @@ def _check_elements(options: Sequence[Any], value: list[Any], key: str) -> None:
             raise ConfigError(f"{key}={value}: {element} must be a single value, not a list or a mapping")
         for kind in filter(dataclasses.is_dataclass, kinds):
             if isinstance(element, dict):
-                _check_kinds(kind, element, f"{key}[{place}].")  # type: ignore[arg-type]
+                typed(kind, element, f"{key}[{place}]")  # OmegaConf does not name the place
 
 
 @functools.cache

@@ -138,7 +138,10 @@ def read_rates(path: Path) -> TunedRates:
     if not path.exists():
         raise ConfigError(f"study.tuned={path} is not there: {_commands(path)}")
     values = read_yaml(path, f"study.tuned={path} must be a file of analysis.rates")
-    return typed(TunedRates, values, f"study.tuned={path}")
+    try:
+        return typed(TunedRates, values, "")
+    except ConfigError as error:
+        raise ConfigError(f"study.tuned={path}: {error}") from None
 
 
 def _words(key: Key) -> str:

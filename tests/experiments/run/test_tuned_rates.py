@@ -63,8 +63,8 @@ def test_the_rate_is_part_of_the_name_and_the_file_is_not(tmp_path: Path) -> Non
         (["study.tuned=nowhere.yaml"], {}, "study.tuned=nowhere.yaml is not there: python -m experiments"),
         (["study.tuned=README.md"], {}, "study.tuned=README.md"),
         ([], {"learning_rate": -0.1}, "backbone=decoder: learning_rate=-0.1 must be positive"),
-        ([], {"validation": float("nan")}, "validation=nan must be a finite number"),
-        ([], {"bracketed": 3}, "bracketed=3 must be true or false"),
+        ([], {"validation": float("nan")}, r"rates.yaml: arms\[0\].validation=nan must be a finite number"),
+        ([], {"bracketed": 3}, r"rates.yaml: arms\[0\].bracketed=3 must be true or false"),
     ],
 )
 def test_what_cannot_be_confirmed_is_refused(
@@ -82,6 +82,7 @@ def test_what_cannot_be_confirmed_is_refused(
         ({"seeds": ["a"]}, r"rates\.yaml.*seeds"),
         ({"seeds": [[1]]}, r"rates\.yaml.*seeds"),
         ({"seeds": []}, r"rates\.yaml: seeds=\[\] must be those"),
+        ({"arms": {"a": 1}}, r"rates\.yaml: arms=\{'a': 1\} must be a list"),
         ({"arms": [ARM, {**ARM, "learning_rate": 0.1}]}, r"rates\.yaml: arms has two entries for task=text"),
         ("study: tune\nseeds: [100]\nseeds: [1]\narms: []\n", r"rates\.yaml.*line 3.*'seeds' is there twice"),
         ("study: tune\n\tseeds: [100]\n", r"rates\.yaml.*line 2.*not by tabs"),
@@ -95,6 +96,19 @@ def test_a_file_of_rates_that_is_ambiguous_is_refused(
     (path := tmp_path / "rates.yaml").write_text(content)
     with pytest.raises(ConfigError, match=message):
         read_rates(path)
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "validation", "decades", "target", "undecided"])
+@pytest.mark.parametrize("value", [float("nan"), "nan", "inf", "fast", [[1]], {"a": 1}])
+def test_an_entry_of_another_type_is_named_with_its_file(name: str, value: Any, tmp_path: Path) -> None:
+    arms = [{**ARM, "backbone": "mamba"}, {**ARM, name: value}]
+    (path := tmp_path / "rates.yaml").write_text(
+        yaml.safe_dump({"study": "tune", "seeds": [100], "arms": arms})
+    )
+    with pytest.raises(ConfigError) as refused:
+        read_rates(path)
+    assert str(refused.value).startswith(f"study.tuned={path}: arms[1].{name}")
+    assert str(value) in str(refused.value)
 
 
 @pytest.mark.full
