@@ -16,10 +16,10 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra import version
 from hydra._internal.utils import _run_hydra, get_args_parser
@@ -48,6 +48,8 @@ from experiments.runtime.secrets import redact
 from experiments.runtime.streams import guard_streams
 
 Function = Callable[[DictConfig], object]
+
+STOPPED = "stopped; the same command continues where each run saved itself"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +110,8 @@ def start(
         _fail("at least one cell failed, for the reason printed above", error.exit_code)
     except (HydraException, OmegaConfBaseException) as error:
         _fail(explain(error, config_name), 2)
-    except KeyboardInterrupt:  # in a sweep over processes; a run by itself saves and says so
-        _fail("stopped; the same command continues where each run saved itself", Preempted.exit_code)
+    except KeyboardInterrupt:  # between two runs; a run itself saves and says so
+        _fail(STOPPED, Preempted.exit_code)
     except ValueError as error:
         if not str(error).startswith("Config group override"):  # Hydra's complaint about GROUP=null
             raise
@@ -152,6 +154,7 @@ class _Sweep:
         And for its report of a job that failed, which prints the overrides again, with secrets in them.
         """
         own, value = Sweeper.validate_batch_is_legal, JobReturn.return_value
+        interrupt = signal.getsignal(signal.SIGINT)
         Sweeper.validate_batch_is_legal = lambda sweeper, batch: self._check(sweeper, batch)  # type: ignore
         JobReturn.return_value = property(_value_of, value.fset)  # type: ignore
         try:
@@ -159,6 +162,7 @@ class _Sweep:
         finally:
             Sweeper.validate_batch_is_legal = own  # type: ignore[method-assign]
             JobReturn.return_value = value  # type: ignore[method-assign]
+            signal.signal(signal.SIGINT, interrupt)
 
     def _check(self, sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
         """Take the cells that do not compose out of a batch. Raises the first reason where none does."""
@@ -203,6 +207,9 @@ class _Sweep:
         if self.parallel is not None and joblib is not None:
             begun = self.parallel.arrange(joblib, [checked[cells[place]] for place in order])
             order = [order[run] for run in begun]
+        interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not with nohup
+        if joblib is not None and joblib["n_jobs"] != 1 and interrupts:
+            signal.signal(signal.SIGINT, _leave_workers)
         if isinstance(batch, list):  # a search tells its cells apart by their order
             batch[:] = [batch[place] for place in order]
 
@@ -226,6 +233,13 @@ class _Sweep:
                 checked[cell] = error
         HydraConfig.instance().set_config(sweeper.config)
         return checked
+
+
+def _leave_workers(number: int, frame: object) -> NoReturn:
+    """End on Ctrl-C before joblib kills the workers: without a parent they save their runs and end."""
+    with suppress(OSError):  # the terminal may be gone
+        os.write(2, f"error: {STOPPED}\n".encode())
+    os._exit(Preempted.exit_code)
 
 
 def _value_of(job: JobReturn) -> object:

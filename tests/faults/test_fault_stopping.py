@@ -177,18 +177,24 @@ def test_an_evaluation_is_left_in_the_middle(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize(
     "sign",
-    [signal.SIGKILL, *(pytest.param(s, marks=pytest.mark.full) for s in (signal.SIGTERM, signal.SIGHUP))],
+    [
+        signal.SIGKILL,
+        signal.SIGINT,
+        *(pytest.param(s, marks=pytest.mark.full) for s in (signal.SIGTERM, signal.SIGHUP)),
+    ],
 )
 def test_f11_the_processes_of_a_killed_sweep_save_themselves_and_end(
     tmp_path: Path, sign: signal.Signals, record: Any
 ) -> None:
     """A worker trains; two wait, one of which never had any work."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child inherits one that is ignored
     words = (*commands.TINY, *commands.RECALL, "trainer.checkpoint_every=100000", f"runs={tmp_path}")
     tokens = (20_000_000, 400)
     budgets = f"budget.tokens={','.join(map(str, tokens))}"
     process = commands.start(
         "train", "-m", budgets, *words, "hydra/launcher=parallel", "hydra.launcher.n_jobs=3"
     )
+    signal.signal(signal.SIGINT, before)
     long, short = (commands.settings(*words, f"budget.tokens={count}").folder for count in tokens)
     wait(lambda: (short / "result.json").exists() and (long / "metrics.jsonl").exists())
     children = [
