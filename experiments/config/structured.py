@@ -175,7 +175,7 @@ def _check_kinds(cls: type[Any], values: dict[str, Any], prefix: str) -> None:
 
 
 def _check_elements(options: Sequence[Any], value: list[Any], key: str) -> None:
-    """Check the elements of a list: no container among numbers, text, true or false; those of a class as ``typed`` does."""
+    """Check the elements of a list: no container among plain values; those of a class as ``typed`` does."""
     kinds = [kind for each in options if typing.get_origin(each) is list for kind in typing.get_args(each)]
     plain = kinds and set(kinds) <= {int, float, str, bool}
     for place, element in enumerate(value):
@@ -183,7 +183,7 @@ def _check_elements(options: Sequence[Any], value: list[Any], key: str) -> None:
             raise ConfigError(f"{key}={value}: {element} must be a single value, not a list or a mapping")
         for kind in filter(dataclasses.is_dataclass, kinds):
             if isinstance(element, dict):
-                typed(kind, element, f"{key}[{place}]")  # OmegaConf does not name the place
+                typed(kind, element, f"{key}[{place}]")  # type: ignore[arg-type]
 
 
 @functools.cache
