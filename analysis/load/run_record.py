@@ -281,8 +281,10 @@ def _provenance(folder: Path) -> dict[str, Any]:
 def _bytes(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
-    except OSError:
+    except FileNotFoundError:
         return None
+    except OSError:  # such as a link to itself: it is there, and has not the content that was written
+        return b""
 
 
 def _lines(path: Path) -> tuple[list[dict[str, Any]], int]:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from analysis import compare
 from analysis.load.study import load_study
 from analysis.stats.arms import arm_table
 from analysis.stats.warnings import study_warnings
@@ -23,6 +24,7 @@ from experiments.runtime.errors import CheckpointError, DataError
 from experiments.tracking import code_hash as code_hash_module
 from experiments.tracking.code_hash import code_hash, code_hashes, used_packages
 from experiments.tracking.provenance import provenance
+from experiments.tracking.run_files import checksum, file_record
 from experiments.tracking.run_folder import RunFolder
 from tests.experiments import commands
 from tests.faults.test_fault_drift import edit
@@ -254,6 +256,34 @@ def test_f37_a_tokenizer_that_changes_after_the_end_is_said_and_not_used(tmp_pat
         assert f"delete {prepared.parent} and run again" in report.data[0]
     record("F37", "two merges of a tokenizer exchanged", 1, "said in every table, exit 6 where it is used")
     record("F33", "tokenizer of prepared tokens damaged or lost", 3, "exit 3 with the remedy")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "config.yaml", "metrics.jsonl", "provenance.json"])
+def test_f37_a_link_to_itself_in_the_place_of_a_file_is_named(
+    ended: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str], record: Any
+) -> None:
+    """A run of another seed is compared all the same."""
+    other = commands.train(*WORDS, f"runs={tmp_path}", "seed=1")
+    for run in (ended, other):
+        (run / "tokenizer.json").write_text("{}")
+        edit(run / "result.json", with_tokenizer)
+    load_study(tmp_path, "single")  # what it reads is kept
+    (ended / name).unlink()
+    (ended / name).symlink_to("a")
+    (ended / "a").symlink_to(name)
+    capsys.readouterr()
+    assert compare.main(["study=single", f"runs={tmp_path}"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert name in said
+    assert f"{other.parent.name}/s1" not in said
+    assert any(name in line for line in check_study(tmp_path / "single").records)
+    record("F37", f"{name} a link to itself", 1, "said in every table, found by archbench check")
+
+
+def with_tokenizer(tree: dict[str, Any]) -> None:
+    """Edit a result as if the run had learned the tokenizer ``{}``."""
+    tree["files"]["tokenizer.json"] = file_record(b"{}")
+    tree["checksum"] = checksum(tree)
 
 
 def test_f37_a_score_that_changes_in_the_result_is_no_score(ended: Path, tmp_path: Path, record: Any) -> None:
