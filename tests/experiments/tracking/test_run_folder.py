@@ -16,6 +16,7 @@ from experiments.runtime.run_status import FINAL
 from experiments.tracking import provenance as provenance_module
 from experiments.tracking.code_hash import code_hash, code_hashes
 from experiments.tracking.provenance import PACKAGES, _git, provenance
+from experiments.tracking.run_files import damaged_files
 from experiments.tracking.run_folder import RunFolder
 from tests.experiments import commands
 
@@ -63,6 +64,18 @@ def test_a_status_says_whether_a_run_is_finished(tmp_path: Path, status: str) ->
     assert folder.finished == (status in FINAL)
     folder.open({"seed": 0}, {})
     assert folder.result() is None, "a run that has begun again has no result"
+
+
+def test_a_run_that_ended_before_its_first_row_lost_no_file(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.open({"seed": 0}, {})
+    folder.metrics_record()  # as each checkpoint has it
+    folder.finish({"status": "diverged"})
+    assert not folder.metrics.exists()
+    assert folder.finished
+    assert damaged_files(folder.result() or {}, {"metrics.jsonl": None, "config.yaml": None}) == [
+        "config.yaml"
+    ]
 
 
 def test_a_file_is_replaced_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
