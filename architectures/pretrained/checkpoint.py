@@ -87,6 +87,16 @@ class Checkpoint(ABC):
         return type(model) is cls.backbone_class
 
     @classmethod
+    def without_aliases(cls, hf: dict[str, Any]) -> dict[str, Any]:
+        """Return config.json with each alias under its key. Raises ValueError where both are there and differ."""
+        for alias, key in cls.aliases.items():
+            value = hf.get(alias)
+            if value is not None and hf.get(key) not in (None, value):
+                raise ValueError(f"config.json: {alias}={value} and {key}={hf[key]} must be equal")
+            hf = hf if value is None else hf | {key: value}
+        return hf
+
+    @classmethod
     def complete_config(cls, hf: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
         """Return config.json with settings that only tensor names tell; a folder without weights has none."""
         return hf

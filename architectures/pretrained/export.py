@@ -118,7 +118,8 @@ def _still_says(family: type[Checkpoint], original: dict[str, Any], model: Backb
     if original.get("model_type") not in family.model_types:
         return False
     names = {rule.theirs for rule in family.applicable_rules(model) if type(rule) is not Repeated}
-    return not _lost(model, family.read_config(family.complete_config(original, names)))
+    config = family.complete_config(family.without_aliases(original), names)
+    return not _lost(model, family.read_config(config))
 
 
 def _write_weights(

@@ -135,17 +135,7 @@ def _family(path: Path) -> tuple[type[Checkpoint], dict[str, Any]]:
         raise ValueError(
             f"{CONFIG}: it says {layers} layers, the folder has {len(names)} tensors: tensors are missing"
         )
-    return known[kind], known[kind].complete_config(_without_aliases(known[kind], hf), names)
-
-
-def _without_aliases(family: type[Checkpoint], hf: dict[str, Any]) -> dict[str, Any]:
-    """Return config.json with each alias under its key. Raises ValueError where both are there and differ."""
-    for alias, key in family.aliases.items():
-        value = hf.get(alias)
-        if value is not None and hf.get(key) not in (None, value):
-            raise ValueError(f"config.json: {alias}={value} and {key}={hf[key]} must be equal")
-        hf = hf if value is None else hf | {key: value}
-    return hf
+    return known[kind], known[kind].complete_config(known[kind].without_aliases(hf), names)
 
 
 def _supported() -> str:

@@ -150,7 +150,7 @@ def test_the_final_model_is_an_artifact_where_one_is_asked_for(tmp_path: Path, s
     body = f"""
         tracker = start(artifacts=True)
         metrics = [{{"split": "test", "name": "bits_per_byte", "value": 2.5}}]
-        tracker.close({{"status": "{status}", "metrics": metrics}}, 0)
+        tracker.close({{"status": "{status}", "metrics": metrics, "training": {{"steps": 10}}}}, 0)
     """
     assert child(tmp_path, body).stderr == ""
     (path,) = parts(tmp_path)
