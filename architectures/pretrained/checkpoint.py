@@ -88,7 +88,11 @@ class Checkpoint(ABC):
 
     @classmethod
     def without_aliases(cls, hf: dict[str, Any]) -> dict[str, Any]:
-        """Return config.json with each alias under its key. Raises ValueError where both are there and differ."""
+        """Return config.json with each alias under its key.
+
+        Raises:
+            ValueError: both are there and differ.
+        """
         for alias, key in cls.aliases.items():
             value = hf.get(alias)
             if value is not None and hf.get(key) not in (None, value):

@@ -31,8 +31,10 @@ while True:
     time.sleep(0.05)
 """
 PARENT = """
-import sys
+import signal, sys
 from experiments.runtime.child_processes import run_python
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored below nohup and in the background
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 run_python(["-c", {child!r}, *sys.argv[1:]])
 """
 
