@@ -63,7 +63,8 @@ def of_report(frame: pd.DataFrame, history: pd.DataFrame = NO_POINTS) -> set[str
 def check_all(commands: set[str]) -> None:
     assert commands
     for command in sorted(commands):
-        check(command)
+        for each in command.split(" && "):
+            check(each)
 
 
 @pytest.mark.full
