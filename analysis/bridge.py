@@ -1,7 +1,7 @@
 """Does the order of models on small workloads predict their order on a larger text?
 
-    python -m analysis.bridge probes=cpu text=bridge
-    python -m analysis.bridge probes=probes text=runs/bridge/analysis/results.parquet
+    archbench bridge probes=cpu text=bridge
+    archbench bridge probes=probes text=runs/bridge/analysis/results.parquet
 
 Compares the models that both sides have in common, by rank correlations over models: each workload of
 ``probes`` (of a track, under the score that its rules name) with the score of ``text``, and with its slices

@@ -23,6 +23,7 @@ from typing import Any, NoReturn, TypeVar
 import pandas as pd
 
 from architectures.nearest_name import nearest_name
+from experiments.cli import MODULES
 from experiments.config.command_line import refuse_other_words_of_keys
 from experiments.runtime.streams import guard_streams
 from experiments.runtime.synonyms import SYNONYMS
@@ -78,9 +79,11 @@ def read_arguments(arguments: Sequence[str], config: type[Config], description: 
 
 
 def _program() -> str:
-    """Return the command as it is typed, for example ``python -m analysis.compare``."""
+    """Return the command as it is typed, for example ``archbench compare``."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return f"python -m {spec.name.removesuffix('.__main__')}" if spec else Path(sys.argv[0]).name
+    module = spec.name.removesuffix(".__main__") if spec else ""
+    commands = {module: f"archbench {name}" for name, module in MODULES.items()}
+    return commands.get(module, Path(sys.argv[0]).name)
 
 
 def _typed(field: Field[Any], text: str) -> Any:

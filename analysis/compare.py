@@ -1,7 +1,7 @@
 """Compare the models of a study: print its tables, write its frames and its report.
 
-    python -m analysis.compare study=compare [runs=runs] [out=FOLDER] [--wide] [--allow-mixed]
-    python -m analysis.compare study=one,two
+    archbench compare study=compare [runs=runs] [out=FOLDER] [--wide] [--allow-mixed]
+    archbench compare study=one,two
 
 Prints what wins, by how much and how surely, then a table for each task; of several studies also what
 differs between them. Writes results.csv and results.parquet (a row for each run), table.csv, table.md and

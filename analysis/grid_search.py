@@ -1,6 +1,6 @@
 """Choose each backbone's settings from a grid by the validation split, and print what they reach on test.
 
-    python -m analysis.grid_search study=fine_tuning [runs=runs]
+    archbench grid-search study=fine_tuning [runs=runs]
 
 A point of the grid is chosen by its mean over all seeds. Test scores of the others are not shown: whoever
 compares them chooses on the test split. Points that lack seeds, or whose seeds failed, are not chosen.

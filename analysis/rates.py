@@ -1,6 +1,6 @@
 """Choose each model's learning rate from a study that swept it, on the validation split.
 
-    python -m analysis.rates study=tune [runs=runs] [--extend]
+    archbench rates study=tune [runs=runs] [--extend]
 
 The test split is never looked at. An optimum at the edge of its grid is flagged: the true one may lie
 beyond. Prints a table for each task and size, and the command that extends the grid of a model whose best
@@ -9,7 +9,6 @@ learning rate is at its edge. Writes RUNS/STUDY/analysis/rates.yaml, which study
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from analysis.stats.learning_rates.choice import (
     runs_of,
 )
 from analysis.stats.warnings import condition_warnings
+from experiments.config.studies import typed_command
 from experiments.runtime.child_processes import run_python
 from experiments.runtime.console import plural
 
@@ -142,8 +142,8 @@ def extend(config: RatesConfig) -> None:
             return
         for _, arm in at_edge.iterrows():
             words = extension(arm, rates)
-            print(f"extending: python {shlex.join(words)}", flush=True)
-            code = run_python(words).returncode
+            print(f"extending: {typed_command('train', *words)}", flush=True)
+            code = run_python(["-m", "experiments.train", *words]).returncode
             if code not in (0, DIVERGED):
                 raise ValueError(f"the command above ended with exit code {code}: its message says why")
     raise ValueError(f"study={config.study}: still at the edge after {MAX_ROUNDS} rounds: look at its runs")
@@ -177,7 +177,7 @@ def publish(config: RatesConfig, rates: pd.DataFrame, best: pd.DataFrame, warnin
             "a larger budget decides"
         )
     for _, arm in best[best["edge"] != ""].iterrows():
-        print(f"extend: python {shlex.join(extension(arm, rates))}")
+        print(f"extend: {typed_command('train', *extension(arm, rates))}")
     if not best.duplicated(["task", "backbone"]).any():
         print("learning_rate:  # as study/compare.yaml wants it")
         print(yaml.safe_dump(by_task(best), sort_keys=True))

@@ -1,6 +1,6 @@
 """Print all models on all tasks of a study in one table: a row for each task, a column for each model.
 
-    python -m analysis.task_grid study=STUDY [runs=runs] [out=FOLDER]
+    archbench task-grid study=STUDY [runs=runs] [out=FOLDER]
 
 A cell holds the mean score on test over seeds, and how many seeds solved the task: reached
 ``study.solved``, 0.95 where a study says nothing. Beside them is the best reference line

@@ -1,7 +1,7 @@
 """Draw the verdict figure of a study: each model's difference from the baseline, with its 95% interval.
 
-    python -m analysis.verdicts study=compare
-    python -m analysis.verdicts frame=docs/results/compare.parquet out=docs/results
+    archbench verdicts study=compare
+    archbench verdicts frame=docs/results/compare.parquet out=docs/results
 
 Writes STUDY.svg and STUDY.png.
 """
@@ -37,7 +37,7 @@ class VerdictsConfig:
     runs: str = "runs"
     """The folder of all studies."""
     frame: str = ""
-    """``results.parquet`` of ``analysis.compare``, read instead of the run folders; empty for none."""
+    """``results.parquet`` of ``archbench compare``, read instead of the run folders; empty for none."""
     out: str = ""
     """Where the figure goes; empty for ``RUNS/STUDY/analysis``."""
 

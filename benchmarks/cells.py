@@ -2,7 +2,7 @@
 
 python benchmarks/cells.py --threads 1 --output benchmarks/results/cells.md
 
-One process trains one cell after the other, as ``python -m experiments.train -m`` does, or two do
+One process trains one cell after the other, as ``archbench train -m`` does, or two do
 (``hydra/launcher=parallel``). The overhead of a cell is what passes from the end of the cell before to its
 own end, less its training steps and its test. In it are composing its configuration, planning, building, the
 validation, checkpoints and records. Hydra composes a cell twice, the first time to see whether it can be, and

@@ -2,7 +2,7 @@
 
 python benchmarks/first_step.py --starts 7 --against ../before
 
-``python -m experiments.train`` is started again and again, and ended when it has printed the first step.
+``archbench train`` is started again and again, and ended when it has printed the first step.
 Checkouts take turns, so that a drift of the machine falls on all of them. Files are in the page cache.
 """
 

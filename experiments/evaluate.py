@@ -1,9 +1,9 @@
 """Evaluates a trained model on its own task, or on another.
 
-python -m experiments.evaluate run=runs/single/decoder-text-nano-1a2b3c4d/s0
-python -m experiments.evaluate run=FOLDER task=text task.sequence_length=512 output=result.json
-python -m experiments.evaluate run=GPT2 task=text task.tokenizer.kind=folder task.tokenizer.path=GPT2
-python -m experiments.evaluate run=GPT2 text=story.txt stride=512
+archbench evaluate run=runs/single/decoder-text-nano-1a2b3c4d/s0
+archbench evaluate run=FOLDER task=text task.sequence_length=512 output=result.json
+archbench evaluate run=GPT2 task=text task.tokenizer.kind=folder task.tokenizer.path=GPT2
+archbench evaluate run=GPT2 text=story.txt stride=512
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes a trained model as a folder that the Hugging Face library loads.
 
-    python -m experiments.export run=runs/single/decoder-text-nano-1a2b3c4d/s0 to=exported
-    python -m experiments.export run=FOLDER to=exported shard_bytes=2_000_000_000
+    archbench export run=runs/single/decoder-text-nano-1a2b3c4d/s0 to=exported
+    archbench export run=FOLDER to=exported shard_bytes=2_000_000_000
 
 The weights and settings are written, and the tokenizer where the run has learned
 one. Of a Hugging Face folder, or a run that began from one, config.json, precision,

@@ -1,10 +1,10 @@
 """Generates text with a trained model.
 
-    python -m experiments.generate run=runs/single/decoder-text-nano-1a2b3c4d/s0 prompt='def main():'
-    python -m experiments.generate run=FOLDER prompt='The' num_samples=3 sampling.top_p=0.9 max_tokens=50
-    python -m experiments.generate run=FOLDER prompt='The' beam.num_beams=4
-    python -m experiments.generate run=FOLDER 'messages=[{role: user, content: Hello}]'
-    python -m experiments.generate run=FOLDER prompt='def ____(x):' blank=_ filling.method=first_hitting
+    archbench generate run=runs/single/decoder-text-nano-1a2b3c4d/s0 prompt='def main():'
+    archbench generate run=FOLDER prompt='The' num_samples=3 sampling.top_p=0.9 max_tokens=50
+    archbench generate run=FOLDER prompt='The' beam.num_beams=4
+    archbench generate run=FOLDER 'messages=[{role: user, content: Hello}]'
+    archbench generate run=FOLDER prompt='def ____(x):' blank=_ filling.method=first_hitting
 
 A single text is printed as it is generated, several when all are done.
 """

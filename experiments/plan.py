@@ -1,8 +1,8 @@
 """Prints the cells of a study: parameters, FLOPs, state, and what is done. Trains nothing.
 
-    python -m experiments.plan study=compare
-    python -m experiments.plan -m backbone=glob(*) task=text
-    python -m experiments.plan study=compare --watch
+    archbench plan study=compare
+    archbench plan -m backbone=glob(*) task=text
+    archbench plan study=compare --watch
 
 ``--watch`` shows instead how far a study is while others run it, until all its runs have ended; where the
 output is no terminal it shows that once. ``--list`` prints a line of JSON for each run instead, without its
@@ -77,7 +77,7 @@ def main() -> None:
             sys.stderr.write(redact(f"error: {cell['cell']}: {cell['refused']}\n"))
     done = sum(cell["status"] in ("done", "stored") for cell in _cells)
     runs, verb = plural(len(_cells), "run"), "is" if len(_cells) == 1 else "are"
-    print(f"{done} of {runs} {verb} done; experiments.train with the same words runs the others.")
+    print(f"{done} of {runs} {verb} done; archbench train with the same words runs the others.")
     if refused:
         sys.exit(refused[0].get("exit_code", ConfigError.exit_code))
 

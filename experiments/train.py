@@ -1,8 +1,8 @@
 """Trains one cell, or every missing cell of a sweep.
 
-    python -m experiments.train backbone=mamba task=recall scale=nano seed=0
-    python -m experiments.train -m backbone=decoder,mamba seed=0,1,2
-    python -m experiments.train study=compare
+    archbench train backbone=mamba task=recall scale=nano seed=0
+    archbench train -m backbone=decoder,mamba seed=0,1,2
+    archbench train study=compare
     torchrun --nproc-per-node 2 -m experiments.train backbone=decoder parallel=fsdp
 
 A cell that is complete is not trained again; one that was interrupted continues. A cell of a sweep or a study

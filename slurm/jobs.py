@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from experiments.config.studies import typed_command
 from experiments.runtime.errors import RunError
 from slurm.allocation import Allocation, minutes
 from slurm.cluster import ClusterConfig
@@ -85,13 +86,13 @@ def dry_run(jobs: Mapping[str, list[str]], command: Sequence[str]) -> list[str]:
 
     Args:
         jobs: from ``commands``, for a folder named ID, which is not there.
-        command: module and words of the dry run.
+        command: name and words of the dry run.
     """
     words = [word for word in command if not word.startswith("submit=")]
     return [
         *(f"  {name}: {shlex.join(job)}" for name, job in jobs.items()),
         "Nothing was submitted. This submits the jobs, and makes the folder that is named ID above:",
-        f"  {shlex.join(['python', '-m', *words, 'submit=true'])}",
+        f"  {typed_command(*words, 'submit=true')}",
     ]
 
 

@@ -1,12 +1,12 @@
 """Submits the preparation of a large dataset to SLURM: an array of tasks that tokenise, each its share.
 
-    python -m slurm.prepare task=fineweb_edu tasks=8                 what would be submitted
-    python -m slurm.prepare task=fineweb_edu tasks=8 submit=true     submits it
+    archbench submit-prepare task=fineweb_edu tasks=8                 what would be submitted
+    archbench submit-prepare task=fineweb_edu tasks=8 submit=true     submits it
 
 Three jobs: ``plan`` looks at the dataset and learns the tokenizer where one is learned; ``parts`` is the
 array; ``merge`` makes the parts that are still missing and puts all together. A task that is preempted or
 killed loses the parts it was at. The same command again continues. Besides its own options (submit, tasks,
-max_running, cluster) it takes the words of experiments.prepare. Call it from the root of the checkout.
+max_running, cluster) it takes the words of archbench prepare. Call it from the root of the checkout.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def split(words: Sequence[str]) -> tuple[SubmitPreparationConfig, list[str]]:
         )
     for word in others:
         if word.partition("=")[0] in ("stage", "share"):
-            raise ConfigError(f"{word}: slurm.prepare gives each job its own; leave it out")
+            raise ConfigError(f"{word}: archbench submit-prepare gives each job its own; leave it out")
     split_words(others)
     values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(mine))
     return typed(SubmitPreparationConfig, values, ""), others
@@ -97,7 +97,7 @@ def submit(words: Sequence[str]) -> None:
     """Print or submit the jobs. Raises RunError."""
     config, others = split(words)
     if not Path("slurm/module.sbatch").exists():
-        raise ConfigError(f"{Path.cwd()} is not the root of the checkout: run slurm.prepare from there")
+        raise ConfigError(f"{Path.cwd()} is no root of a checkout: run archbench submit-prepare from there")
     cluster = ClusterConfig()
     if Path(config.cluster).exists() or config.cluster != CLUSTER:
         cluster = read_cluster(Path(config.cluster))
@@ -110,7 +110,7 @@ def submit(words: Sequence[str]) -> None:
         logs.mkdir(parents=True)
         print(*submit_jobs(jobs), f"Logs in {logs}.", sep="\n")
         return
-    print(*dry_run(jobs, ["slurm.prepare", *words]), sep="\n")
+    print(*dry_run(jobs, ["submit-prepare", *words]), sep="\n")
 
 
 def main() -> int:

@@ -22,6 +22,7 @@ from analysis.report.page import find, render_page
 from analysis.track.results import scored_runs
 from analysis.track.rules import read_track
 from analysis.track.runs import sweep
+from experiments.cli import MODULES
 from experiments.config.studies import study_words
 from experiments.run.study_summary import summary
 from experiments.run.tuned_rates import read_rates
@@ -44,6 +45,21 @@ FIGURES = (
     "gradient_norms",
 )  # fmt: skip
 NO_POINTS = pd.DataFrame(columns=["path", "kind", "step", "tokens", "flops", "seconds"])
+
+
+INTRODUCED = ("experiments/cli.py", "conf/config.yaml", "docs/reference/commands.md")
+"""Where the form with Python's module is introduced."""
+
+
+def test_no_text_tells_to_type_a_module_that_has_a_command() -> None:
+    """In a folder with an analysis.py, or where there is no ``python``, it would fail."""
+    modules = "|".join(re.escape(module) for module in MODULES.values())
+    pattern = re.compile(rf"python -m (?:{modules})\b|\"python\", \"-m\"")
+    paths = [ROOT / "README.md"]
+    for folder in ("analysis", "experiments", "slurm", "conf", "docs"):
+        paths += [p for p in (ROOT / folder).rglob("*") if p.suffix in (".md", ".py", ".yaml", ".sbatch")]
+    names = {path.relative_to(ROOT).as_posix() for path in paths if pattern.search(path.read_text())}
+    assert names == set(INTRODUCED)
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +94,7 @@ def test_commands_of_registered_claims_and_published_numbers(part: int) -> None:
 def test_a_study_is_trained_by_the_word_of_its_name() -> None:
     for name, word in study_words().items():
         if name != "search":  # an optimiser of its own chooses its runs
-            check(f"python -m experiments.train study={word}")
+            check(f"archbench train study={word}")
 
 
 @pytest.mark.full
@@ -90,23 +106,24 @@ def test_commands_of_the_reports_of_stored_frames() -> None:
     assert track.stored is not None
     runs = scored_runs(track, pd.read_parquet(ROOT / track.stored))
     of_track = training_commands(runs.assign(path="runs/" + runs["path"]))
-    assert of_track == ("python -m analysis.track cpu",)
+    assert of_track == ("archbench track cpu",)
     check_all({*commands, *of_track})
 
 
 def test_commands_about_a_sweep_of_ones_own(tmp_path: Path) -> None:
     """It is no study of ``conf/study/``; its runs say how they were trained."""
-    typed = "python -m experiments.train -m backbone=decoder,mamba 'seed=0,1' study.name=mine"
+    words = "-m backbone=decoder,mamba 'seed=0,1' study.name=mine"
+    typed, older = f"archbench train {words}", f"python -m experiments.train {words}"
     for name in ("decoder", "mamba"):
         folder = write_run_folder(tmp_path / "my runs", name, 0, study="mine")
         record = json.loads((folder / "provenance.json").read_text())
-        (folder / "provenance.json").write_text(json.dumps(record | {"command": typed}))
+        (folder / "provenance.json").write_text(json.dumps(record | {"command": older}))
     frame = load_study(tmp_path / "my runs", "mine")
     [command] = training_commands(frame, "trainer.evaluate_every=50")
     assert shlex.split(command) == [*shlex.split(typed), "trainer.evaluate_every=50"]
     assert training_commands(frame.assign(command=None)) == ()
     commands = of_report(frame, load_history(tmp_path / "my runs", "mine"))
-    assert not [each for each in commands if "study=mine" in each and "experiments.train" in each]
+    assert not [each for each in commands if "study=mine" in each and "archbench train" in each]
     check_all(commands)
 
 
@@ -116,8 +133,8 @@ def test_commands_about_several_studies_in_a_folder_of_ones_own(tmp_path: Path) 
     frame = load_study(tmp_path / "runs", "compare,digits")
     where = f"runs={tmp_path / 'runs'}"
     assert training_commands(frame) == (
-        f"python -m experiments.train study=compare {where}",
-        f"python -m experiments.train study=reproduce/digits {where}",
+        f"archbench train study=compare {where}",
+        f"archbench train study=reproduce/digits {where}",
     )
     assert f"study=compare,digits {where} speed=speed.parquet" in speed_commands(frame)[1]
     check_all(of_report(frame, load_history(tmp_path / "runs", "compare,digits")))
@@ -139,8 +156,8 @@ def test_commands_of_a_dry_run_on_a_cluster(capsys: pytest.CaptureFixture[str]) 
     text = capsys.readouterr().out
     commands = in_text(text)
     assert commands == [
-        "python -m slurm.submit -m backbone=decoder,mamba task=recall seed=0,1 study.name=mine submit=true",
-        "python -m slurm.prepare task=fineweb_edu tasks=2 submit=true",
+        "archbench submit -m backbone=decoder,mamba task=recall seed=0,1 study.name=mine submit=true",
+        "archbench submit-prepare task=fineweb_edu tasks=2 submit=true",
     ]
     check_all(set(commands))
     for line in text.splitlines():  # every other line that names a folder to come says so
@@ -160,9 +177,9 @@ def refused(ask: Callable[[], Any]) -> str:
 @pytest.mark.parametrize(
     ("study", "expected"),
     [
-        ("compare", "python -m experiments.train study=compare runs=nowhere"),
-        ("digits", "python -m experiments.train study=reproduce/digits runs=nowhere"),
-        ("track_cpu", "python -m analysis.track cpu runs=nowhere"),
+        ("compare", "archbench train study=compare runs=nowhere"),
+        ("digits", "archbench train study=reproduce/digits runs=nowhere"),
+        ("track_cpu", "archbench track cpu runs=nowhere"),
     ],
 )
 def test_commands_in_messages_about_a_study_without_runs(study: str, expected: str) -> None:
@@ -181,16 +198,16 @@ def test_commands_in_messages_about_a_study_without_runs(study: str, expected: s
 )
 def test_commands_in_messages_about_missing_learning_rates(path: str, expected: list[str]) -> None:
     text = refused(lambda: read_rates(Path(path)))
-    commands = [found.strip(" ,") for found in re.findall(r"python -m [\w.]+ [^,]*?(?=, | writes)", text)]
-    assert [command.split(" ", 3)[3] for command in commands] == expected
+    commands = [found.strip(" ,") for found in re.findall(r"archbench \w+ [^,]*?(?=, | writes)", text)]
+    assert [command.split(" ", 2)[2] for command in commands] == expected
     check_all(set(commands))
 
 
 def test_commands_of_a_track_and_at_the_end_of_a_sweep(tmp_path: Path) -> None:
     track = read_track("cpu")
     words = sweep(track, track.rates_study, "parity", ["decoder", "mamba"], f"runs={tmp_path}")
-    check(f"python -m experiments.train {shlex.join(words)}")
+    check(f"archbench train {shlex.join(words)}")
     write_run_folder(tmp_path / "my runs", "decoder", 0, study="mine")
     [command] = in_text(summary(tmp_path / "my runs" / "mine")[-1])
-    assert shlex.split(command)[3:] == ["study=mine", f"runs={tmp_path / 'my runs'}"]
+    assert shlex.split(command)[2:] == ["study=mine", f"runs={tmp_path / 'my runs'}"]
     check(command)

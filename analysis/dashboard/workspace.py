@@ -106,8 +106,8 @@ def report(
     ]
     blocks: list[Any] = [
         wr.MarkdownBlock(
-            f"Written by `{study_command('analysis.dashboard', folder)}`. The record is on disk; all of it "
-            f"is in the page that `{study_command('analysis.report', folder)}` writes."
+            f"Written by `{study_command('dashboard', folder)}`. The record is on disk; all of it "
+            f"is in the page that `{study_command('report', folder)}` writes."
         ),
         wr.TableOfContents(),
         wr.H2("Verdict and warnings"),

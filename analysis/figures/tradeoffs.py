@@ -141,6 +141,6 @@ def decoding_note(frame: pd.DataFrame, speed: pd.DataFrame | None) -> str:
     sizes = rows.groupby("backbone")["parameters_body"].last()
     listed = ", ".join(f"{name} {body:,.0f}" for name, body in sizes.items() if math.isfinite(body))
     return (
-        f"Decoding was measured of one sequence after {context:,} tokens, by experiments.benchmark, with "
+        f"Decoding was measured of one sequence after {context:,} tokens, by archbench benchmark, with "
         f"models of these non-embedding parameters: {listed}."
     ) * bool(listed)

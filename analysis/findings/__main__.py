@@ -1,7 +1,7 @@
 """Decide the claims of the field that are registered, from the runs that their records name.
 
-    python -m analysis.findings [claim=NAME] [runs=runs] [--own-runs]
-    python -m analysis.findings out=docs
+    archbench findings [claim=NAME] [runs=runs] [--own-runs]
+    archbench findings out=docs
 
 Prints a table of claims and verdicts; with ``out`` writes findings.md, findings/findings.svg and
 findings/CLAIM.svg into that folder. Records: docs/findings/*.yaml, each committed before the runs that

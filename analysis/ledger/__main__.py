@@ -1,7 +1,7 @@
 """Print published numbers beside ours, with a verdict on each that is computed from the frames.
 
-    python -m analysis.ledger [record=NAME] [runs=runs]
-    python -m analysis.ledger out=docs/results/ledger.md
+    archbench ledger [record=NAME] [runs=runs]
+    archbench ledger out=docs/results/ledger.md
 
 Verdicts. A number with a tolerance is reproduced where our mean over seeds lies within it, else missed by the
 distance to the number (or to the nearer end of a range). An order holds where each gain, paired by seed, is

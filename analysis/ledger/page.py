@@ -19,7 +19,7 @@ from analysis.tables.text import WIDTH
 PREAMBLE = """\
 # Published numbers, and ours
 
-    python -m analysis.ledger out=docs/results/ledger.md
+    archbench ledger out=docs/results/ledger.md
 
 writes this page from the records in `ledger/` and the frames beside it. Each section is one claim of one
 source: what was published, in which setting, how ours differs, and the command that repeats it. Ours are

@@ -1,6 +1,6 @@
 """Write the report of a study: one HTML file that opens offline, and every figure for papers.
 
-    python -m analysis.report study=compare [runs=runs] [out=FOLDER] [speed=FILE.parquet]
+    archbench report study=compare [runs=runs] [out=FOLDER] [speed=FILE.parquet]
 
 Writes report.html, which opens from disk without a network, and each of its figures as
 figures/NAME.svg, .pdf and .png. Parts for which the study has no data say what to run.
@@ -35,7 +35,7 @@ class ReportConfig:
     out: str = ""
     """Where the report goes; empty for ``RUNS/STUDY/report``."""
     speed: str = ""
-    """Parquet or JSON file of rows of ``experiments.benchmark``; empty for none."""
+    """Parquet or JSON file of rows of ``archbench benchmark``; empty for none."""
 
     def __post_init__(self) -> None:
         for name in ("study", "runs"):

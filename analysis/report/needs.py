@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from analysis.stats.text_slices import run_slices
 from analysis.stats.verdicts.family import MIN_SEEDS
 from analysis.stats.versus_baseline import with_differences
 from analysis.tables.headings import study_name, untested
-from experiments.config.studies import study_command, train_command
+from experiments.config.studies import study_command, train_command, train_words, typed_command
 from experiments.runtime.console import plural
 
 FITTED = 4
@@ -61,7 +60,7 @@ def needs(frame: pd.DataFrame, history: pd.DataFrame, names: Iterable[str]) -> d
         ),
         "recall_maps": lambda: Need(
             words="No extra evaluations set a length and a depth, one for each field of the map",
-            commands=(shlex.join(["python", "-m", "experiments.train", "task=needle", DEPTHS]),),
+            commands=(typed_command("train", "task=needle", DEPTHS),),
         ),
         "positions": lambda: _positions(frame),
         "slices": lambda: Need(words=_slices(frame)),
@@ -82,7 +81,7 @@ def training_commands(frame: pd.DataFrame, *more: str) -> tuple[str, ...]:
         recorded = runs["command"].dropna()
         command = train_command(_runs_folder(runs) / str(study), *more)
         if not command and len(recorded):
-            command = shlex.join([*shlex.split(recorded.mode().iloc[0]), *more])
+            command = typed_command("train", *train_words(recorded.mode().iloc[0]), *more)
         found.append(command)
     return tuple(dict.fromkeys(filter(None, found)))
 
@@ -98,9 +97,9 @@ def _runs_folder(runs: pd.DataFrame) -> Path:
 
 def speed_commands(frame: pd.DataFrame) -> tuple[str, str]:
     """Return the command that measures speed, and the one that gives it to the report."""
-    measure = "python -m experiments.benchmark -m backbone=decoder,mamba output=speed.parquet"
+    measure = "archbench benchmark -m backbone=decoder,mamba output=speed.parquet"
     study = _runs_folder(frame) / study_name(frame)
-    return measure, study_command("analysis.report", study, "speed=speed.parquet")
+    return measure, study_command("report", study, "speed=speed.parquet")
 
 
 def _lacking(needed: int, there: int, noun: str, which: str) -> str:
@@ -190,5 +189,5 @@ def _positions(frame: pd.DataFrame) -> Need:
     words = ("run=" + folders[0], "stretches=8", f"output={folders[0]}/{EVALUATED}")
     return Need(
         words=f"No run was evaluated by position; for each of {plural(len(folders), 'causal run')}, as here",
-        commands=(shlex.join(["python", "-m", "experiments.evaluate", *words]),),
+        commands=(typed_command("evaluate", *words),),
     )

@@ -1,7 +1,7 @@
 """Fit the scaling law loss = E + A N^-alpha + B D^-beta, to a CSV of points or to each backbone of a study.
 
-    python -m analysis.scaling study=ladder [runs=runs]
-    python -m analysis.scaling points=FILE.csv [drop=5]
+    archbench scaling study=ladder [runs=runs]
+    archbench scaling points=FILE.csv [drop=5]
 
 A CSV file has the columns Model Size, Training FLOP, loss; tokens are Training FLOP / (6 Model Size). The
 size N is the active non-embedding parameters: those that a token uses, without embedding and LM head.

@@ -1,6 +1,6 @@
-"""Draw speed and memory against length from the rows of ``experiments.benchmark``.
+"""Draw speed and memory against length from the rows of ``archbench benchmark``.
 
-    python -m analysis.speed rows=rows.parquet out=FOLDER [mode=decode] [baseline=decoder]
+    archbench speed rows=rows.parquet out=FOLDER [mode=decode] [baseline=decoder]
 
 Tokens per second, milliseconds and the peak of memory, all axes logarithmic, a column of panels for each
 number of sequences, each number of tokens of a training step and each limit on memory; one colour for each
@@ -44,7 +44,7 @@ class SpeedConfig:
 
     def __post_init__(self) -> None:
         if not self.rows:
-            raise ValueError("rows= is empty: name what experiments.benchmark wrote, as rows=rows.parquet")
+            raise ValueError("rows= is empty: name what archbench benchmark wrote, as rows=rows.parquet")
         if self.mode not in MODES:
             raise ValueError(f"mode={self.mode} must be one of {', '.join(MODES)}")
 

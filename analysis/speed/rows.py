@@ -47,7 +47,7 @@ def load_speed(path: Path, mode: str) -> pd.DataFrame:
         ValueError: there are none, or they were not measured under the same settings.
     """
     if not path.is_file():
-        raise ValueError(f"rows={path}: there is no such file; write it with experiments.benchmark output=")
+        raise ValueError(f"rows={path}: there is no such file; write it with archbench benchmark output=")
     try:
         if path.suffix == ".json":
             rows = read_json(path, list[dict[str, Any]], "name another file", DataError)
@@ -57,7 +57,7 @@ def load_speed(path: Path, mode: str) -> pd.DataFrame:
     except ValueError as error:
         raise ValueError(f"rows={error}") from None
     if not {"mode", "status", "seconds_median"} <= set(frame):
-        raise ValueError(f"rows={path} holds no rows of experiments.benchmark")
+        raise ValueError(f"rows={path} holds no rows of archbench benchmark")
     _check(path, frame)
     frame = frame[(frame["mode"] == mode) & (frame["status"] == "complete")]
     if frame.empty:

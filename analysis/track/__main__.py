@@ -1,8 +1,8 @@
 """Run a track: tune, train what is missing, and write its tables.
 
-    python -m analysis.track cpu [workloads=text,parity] [backbones=decoder] [runs=runs] [--dry-run]
-    python -m analysis.track cpu workloads=parity backbones=decoder,mamba --own-runs
-    python -m analysis.track cpu --add my_backbone
+    archbench track cpu [workloads=text,parity] [backbones=decoder] [runs=runs] [--dry-run]
+    archbench track cpu workloads=parity backbones=decoder,mamba --own-runs
+    archbench track cpu --add my_backbone
 
 Each workload is a part: its learning rates are swept on the tuning seed, with equally many trials for every
 model, and chosen on validation; then the test seeds are trained. Runs that ended, in run folders or in the

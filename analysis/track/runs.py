@@ -1,19 +1,19 @@
 """The runs of a track: which there are, which are missing, and the commands that train them.
 
-Everything is done by the commands a person would type (``experiments.plan``, ``experiments.train``), in
+Everything is done by the commands a person would type (``archbench plan``, ``archbench train``), in
 processes of their own and printed before they run.
 """
 
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
 from analysis.track.rules import Track
+from experiments.config.studies import typed_command
 from experiments.runtime.child_processes import run_python
 from experiments.runtime.run_status import FINAL
 
@@ -34,11 +34,10 @@ def listed(words: Sequence[str]) -> pd.DataFrame:
 
     Raises ValueError where the command fails for all of them.
     """
-    command = ["-m", "experiments.plan", *words, "--list"]
-    done = run_python(command, capture=True)
+    done = run_python(["-m", "experiments.plan", *words, "--list"], capture=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
-        raise ValueError(f"{shlex.join(command)}: {done.stderr.strip() or 'no run was listed'}")
+        raise ValueError(f"{typed_command('plan', *words)}: {done.stderr.strip() or 'no run was listed'}")
     rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
     columns = ["task", "backbone", "cell", "digest", "seed", "status", "refused"]
     return pd.DataFrame(rows).reindex(columns=columns)
@@ -52,15 +51,13 @@ def missing(runs: pd.DataFrame) -> pd.DataFrame:
 
 def train(words: Sequence[str]) -> None:
     """Train the missing runs of a sweep. Raises ValueError where the command fails as a whole."""
-    command = ["-m", "experiments.train", *words]
-    print(f"python {shlex.join(command)}", flush=True)
-    code = run_python(command).returncode
+    print(typed_command("train", *words), flush=True)
+    code = run_python(["-m", "experiments.train", *words]).returncode
     if code not in (0, DIVERGED, REFUSED):
         raise ValueError(f"the command above ended with exit code {code}: its message says why")
 
 
 def show_plan(words: Sequence[str]) -> None:
     """Print the cost of runs."""
-    command = ["-m", "experiments.plan", *words]
-    print(f"python {shlex.join(command)}", flush=True)
-    run_python(command)
+    print(typed_command("plan", *words), flush=True)
+    run_python(["-m", "experiments.plan", *words])

@@ -1,13 +1,13 @@
 """Measures one backbone's speed, each cell in a fresh process: training steps, prefill, decoding, filling in.
 
-python -m experiments.benchmark backbone=mamba contexts=[512,2048] batch_size=8 output=rows.parquet
-python -m experiments.benchmark backbone=decoder mode=[train] tokens_per_step=16384 memory_limit=4
-python -m experiments.benchmark backbone=masked_diffusion mode=[sample] contexts=[128] steps=[8,32,128]
-python -m experiments.benchmark -m backbone=decoder,mamba device.precision=fp32,bf16 output=rows.json
+archbench benchmark backbone=mamba contexts=[512,2048] batch_size=8 output=rows.parquet
+archbench benchmark backbone=decoder mode=[train] tokens_per_step=16384 memory_limit=4
+archbench benchmark backbone=masked_diffusion mode=[sample] contexts=[128] steps=[8,32,128]
+archbench benchmark -m backbone=decoder,mamba device.precision=fp32,bf16 output=rows.json
 
 ``mode=null`` measures all that a backbone can do. Prefill, decoding and sampling are measured for one
 sequence and for ``batch_size``. A cell that runs out of memory or fails is a row too.
-``python -m analysis.speed rows.parquet`` draws the rows.
+``archbench speed rows.parquet`` draws the rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The studies of ``conf/study/``, and the commands about a study that outputs tell a person to type."""
+"""The studies of ``conf/study/``, and the commands that outputs tell a person to type."""
 
 from __future__ import annotations
 
@@ -28,15 +28,26 @@ def study_words() -> dict[str, str]:
     return found
 
 
-def study_command(module: str, study: Path, *more: str) -> str:
+def typed_command(name: str, *words: str) -> str:
+    """Return a command as it is typed: it works in every folder, whatever modules of the user's are there."""
+    return shlex.join(["archbench", name, *words])
+
+
+def train_words(command: str) -> list[str]:
+    """Return the words of a recorded command, which in older records is ``python -m experiments.train``."""
+    words = shlex.split(command)
+    return words[2:] if words[:1] == ["archbench"] else words[3:]
+
+
+def study_command(name: str, study: Path, *more: str) -> str:
     """Return a command that reads the runs of a study, as it is typed in the current folder.
 
     Args:
-        module: such as ``analysis.compare``.
+        name: of the command, such as ``compare``.
         study: the folder of its runs.
         more: further words.
     """
-    return _command(module, f"study={study.name}", study, *more)
+    return _command(name, f"study={study.name}", study, *more)
 
 
 def train_command(study: Path, *more: str) -> str:
@@ -48,13 +59,13 @@ def train_command(study: Path, *more: str) -> str:
     """
     word = study_words().get(study.name, "")
     if word.startswith(TRACK):
-        return _command("analysis.track", word.removeprefix(TRACK).removesuffix("_rates"), study)
-    return _command("experiments.train", f"study={word}", study, *more) if word else ""
+        return _command("track", word.removeprefix(TRACK).removesuffix("_rates"), study)
+    return _command("train", f"study={word}", study, *more) if word else ""
 
 
-def _command(module: str, choice: str, study: Path, *more: str) -> str:
+def _command(name: str, choice: str, study: Path, *more: str) -> str:
     runs = study.parent
     if runs.is_absolute() and runs.is_relative_to(Path.cwd()):
         runs = runs.relative_to(Path.cwd())
     where = [] if runs == Path("runs") else [f"runs={runs}"]
-    return shlex.join(["python", "-m", module, choice, *where, *more])
+    return typed_command(name, choice, *where, *more)

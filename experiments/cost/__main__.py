@@ -1,8 +1,8 @@
 """Prints what a model costs: parameters, FLOPs, memory of weights and of the decoding state. Builds nothing.
 
-python -m experiments.cost backbone=llama2_70b sequence_length=4096 batch_size=1 precision=bf16
-python -m experiments.cost backbone=deepseek_v3 memory_gib=1128 output=deepseek.json
-python -m experiments.cost backbone=mamba scale=small sequence_length=65536
+archbench cost backbone=llama2_70b sequence_length=4096 batch_size=1 precision=bf16
+archbench cost backbone=deepseek_v3 memory_gib=1128 output=deepseek.json
+archbench cost backbone=mamba scale=small sequence_length=65536
 """
 
 from __future__ import annotations

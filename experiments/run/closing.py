@@ -30,7 +30,7 @@ def closing_lines(folder: Path, result: dict[str, Any]) -> list[str]:
         lines.append(seeds)
     lines += [f"extra evaluation {_score(metric)}" for metric in extra]
     lines.append(_cost(result))
-    return [*lines, f"next: {study_command('analysis.compare', folder.parents[1])}"]
+    return [*lines, f"next: {study_command('compare', folder.parents[1])}"]
 
 
 def _score(metric: dict[str, Any]) -> str:

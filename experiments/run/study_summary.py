@@ -37,7 +37,7 @@ def summary(study: Path) -> list[str]:
         more = f" and {len(runs) - SHOWN} more" if len(runs) > SHOWN else ""
         lines.append(f"  {', '.join(runs[:SHOWN])}{more}: {reason}")
     lines += [f"  {study / name}: {NO_RUN}" for name in folders.others]
-    lines.append(f"to compare: {study_command('analysis.compare', study)}")
+    lines.append(f"to compare: {study_command('compare', study)}")
     return lines
 
 

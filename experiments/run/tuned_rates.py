@@ -115,7 +115,7 @@ def apply_tuned_rate(tree: dict[str, Any], *, optional: bool = False) -> None:
         swept = swept if swept.name == rates.study else Path("runs") / rates.study
         raise ConfigError(
             f"study.tuned={path}: the best rate of {_words(key)}, {arm.learning_rate:g}, was at the edge "
-            f"of its grid: extend it with {study_command('analysis.rates', swept, '--extend')}"
+            f"of its grid: extend it with {study_command('rates', swept, '--extend')}"
         )
     tree["optimizer"] = {**tree["optimizer"], "learning_rate": arm.learning_rate}
     # In the record of the run the rate stands by itself: the file may change or go.
@@ -128,16 +128,16 @@ def _commands(path: Path) -> str:
     if not (command := train_command(study)):
         study = Path("runs") / "tune"
         command = train_command(study)
-    if "analysis.track" in command:
+    if command.startswith("archbench track"):
         return f"{command} writes it"
-    return f"{command}, then {study_command('analysis.rates', study)}, writes {study}/analysis/rates.yaml"
+    return f"{command}, then {study_command('rates', study)}, writes {study}/analysis/rates.yaml"
 
 
 def read_rates(path: Path) -> TunedRates:
     """A rates.yaml. Raises ConfigError where it is missing or something else."""
     if not path.exists():
         raise ConfigError(f"study.tuned={path} is not there: {_commands(path)}")
-    values = read_yaml(path, f"study.tuned={path} must be a file of analysis.rates")
+    values = read_yaml(path, f"study.tuned={path} must be a file of archbench rates")
     try:
         return typed(TunedRates, values, "")
     except ConfigError as error:

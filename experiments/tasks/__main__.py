@@ -1,7 +1,7 @@
 """Task check: prints what the oracle and shallow baselines reach on generated tasks. Trains nothing.
 
-python -m experiments.tasks task=recall
-python -m experiments.tasks -m 'task=glob(*)'
+archbench tasks task=recall
+archbench tasks -m 'task=glob(*)'
 
 A score tells models apart where the oracle, which reads only what a model is shown, reaches 1.000, and the
 shallow baselines do not. Tasks whose examples are read from text or images are left out.

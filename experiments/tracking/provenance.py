@@ -6,7 +6,6 @@ import contextlib
 import functools
 import os
 import platform
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -16,6 +15,7 @@ from typing import Any
 
 import torch
 
+from experiments.config.studies import typed_command
 from experiments.runtime.secrets import redact
 from experiments.tracking.code_hash import code_hash, code_hashes, used_packages
 
@@ -53,7 +53,7 @@ def provenance(
             "precision": precision,
         },
         "kernels": kernels,
-        "command": shlex.join(redact(["python", "-m", "experiments.train", *sys.argv[1:]])),
+        "command": typed_command("train", *redact(sys.argv[1:])),
     }
 
 

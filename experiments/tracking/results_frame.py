@@ -75,7 +75,7 @@ JSON: dict[str, Any] = {
 KINDS = {"number": NUMBERS, "flag": FLAGS, "text": TEXTS}
 """Columns of ``analysis.load.study`` by what they hold; other columns are not looked at."""
 
-REMEDY = "correct it, or write the frame again with analysis.compare"
+REMEDY = "correct it, or write the frame again with archbench compare"
 
 
 def read_results(

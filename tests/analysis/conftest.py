@@ -64,7 +64,7 @@ def write_run_folder(
                 "data": {"task": task, "fingerprint": fingerprint},
                 "device": {"name": "cpu", "processor": processor, "threads": threads, "precision": "fp32"},
                 "kernels": {"attention": kernel},
-                "command": "python -m experiments.train study=compare",
+                "command": "archbench train study=compare",
             }
         )
     )

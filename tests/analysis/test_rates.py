@@ -24,7 +24,7 @@ def swept(tmp_path: Path, write_run: Callable[..., Path]) -> Path:
             folder = write_run(backbone, 100, score, study="rates", digest=f"{index}{backbone[0]}")
             (folder / "config.yaml").write_text(yaml.safe_dump({"optimizer": {"learning_rate": rate}}))
             record = json.loads((folder / "provenance.json").read_text())
-            record["command"] = "python -m experiments.train study=rates"
+            record["command"] = "archbench train study=rates"
             (folder / "provenance.json").write_text(json.dumps(record))
     return tmp_path / "runs"
 
@@ -56,7 +56,7 @@ def test_an_edge_is_said_with_the_command_that_extends_it(
     assert "at the upper edge" in rows["mamba"]
     words = "-m study=rates backbone=mamba optimizer.learning_rate=0.03 seed=100"
     commands = [line for line in printed.splitlines() if line.startswith("extend: ")]
-    assert commands == [f"extend: python -m experiments.train {words}"]
+    assert commands == [f"extend: archbench train {words}"]
 
 
 def test_extending_goes_on_until_the_optimum_is_inside(

@@ -28,7 +28,7 @@ def rows(study: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("study", ["state_tracking", "induction", "recall_state"])
 def test_tables_are_those_of_the_frames(study: str) -> None:
-    section = PAGE[PAGE.index(f"    python -m experiments.train study={study}") :]
+    section = PAGE[PAGE.index(f"    archbench train study={study}") :]
     found = rows(study)
     assert len(found) >= 4
     for row in found:

@@ -230,8 +230,8 @@ def test_f41_a_signal_while_data_is_prepared_means_what_it_means_later(
     [
         ("zzz", r"nor is there a conf/study/zzz\.yaml to run; options: .*compare"),
         ("compar", r"conf/study/compar\.yaml to run; did you mean 'compare'\?"),
-        ("compare", "run it first: python -m experiments.train study=compare runs="),
-        ("digits", "run it first: python -m experiments.train study=reproduce/digits runs="),
+        ("compare", "run it first: archbench train study=compare runs="),
+        ("digits", "run it first: archbench train study=reproduce/digits runs="),
     ],
 )
 def test_f42_a_study_that_was_not_run_names_what_can_be(tmp_path: Path, study: str, message: str) -> None:

@@ -6,7 +6,6 @@ An arm is a backbone at one size on one task. Only the validation split is looke
 from __future__ import annotations
 
 import math
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from analysis.load.run_config import flat_config
 from analysis.load.study import load_study
+from experiments.config.studies import train_words
 from experiments.runtime.errors import DataError
 from experiments.runtime.json_state import read_json
 from experiments.tracking.run_files import ResultRecord
@@ -54,7 +54,7 @@ def rate_table(runs: Path, study: str) -> pd.DataFrame:
                 "direction": run["direction"],
                 "validation": float(run["validation"]) if run["status"] == "complete" else math.nan,
                 "totals": _totals(folder),
-                "words": shlex.split(str(run["command"] or ""))[3:],
+                "words": train_words(str(run["command"] or "")),
             }
         )
     if not rows:
@@ -218,7 +218,7 @@ def runs_of(arm: pd.Series, rates: pd.DataFrame) -> pd.DataFrame:
 
 
 def extension(arm: pd.Series, rates: pd.DataFrame) -> list[str]:
-    """The words after ``python`` that train the rate beyond the edge: the arm's own, changed."""
+    """The words of ``archbench train`` that train the rate beyond the edge: the arm's own, changed."""
     words = {
         "task": str(arm["task"]), "scale": str(arm["scale"]), "axis": str(arm["axis"]),
         "target": f"{arm['target']:.0f}", "backbone": str(arm["backbone"]),
@@ -232,4 +232,4 @@ def extension(arm: pd.Series, rates: pd.DataFrame) -> list[str]:
         for word in runs_of(arm, rates)["words"].iloc[0]
         if word not in ("-m", "--multirun") and word.partition("=")[0] not in changed
     ]
-    return ["-m", "experiments.train", "-m", *kept, *(f"{key}={value}" for key, value in changed.items())]
+    return ["-m", *kept, *(f"{key}={value}" for key, value in changed.items())]

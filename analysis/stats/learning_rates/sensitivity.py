@@ -83,6 +83,6 @@ def rate_warnings(frame: pd.DataFrame) -> list[str]:
         names = ", ".join(sorted(own["line"].unique()))
         found.append(
             f"{task}: {names} stand at several learning rates: to take the best by these scores is to choose "
-            "on the test split; analysis.rates chooses on the validation split"
+            "on the test split; archbench rates chooses on the validation split"
         )
     return found

@@ -35,7 +35,7 @@ def own_task(name: str, task: Task, seed: int) -> dict[str, Any]:
         )
     raise ConfigError(
         f"task={name}: solved examples can be shown of texts with classes (sentences) and of pairs of texts "
-        "(pairs); experiments.evaluate takes the other tasks"
+        "(pairs); archbench evaluate takes the other tasks"
     )
 
 

@@ -23,7 +23,7 @@ RECORDS = RESULTS / "ledger"
 SCORES = {"a": (0.9, 0.8, 1.0), "b": (0.5, 0.5, 0.5), "c": (0.4, 0.9, 0.7)}
 FACTS = {
     "title": "A claim", "source": "Someone 2020", "place": "table 1", "setting": "large",
-    "differs": "smaller", "tier": "C", "command": "python -m experiments.train study=compare",
+    "differs": "smaller", "tier": "C", "command": "archbench train study=compare",
     "frame": "planted", "unit": "share",
 }  # fmt: skip
 

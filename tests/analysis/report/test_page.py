@@ -56,8 +56,8 @@ def test_every_part_is_there_and_says_what_to_run_where_it_has_no_data(pair: Pat
     titles = re.findall(r"<h2>(\d+)\. ", text)
     assert titles == [str(i) for i in range(1, 13)]
     for command in ("compare_rates", "ladder", "state_tracking"):
-        assert f"<code>python -m experiments.train study={command}</code>" in text
-    assert text.count("<code>python -m experiments.benchmark -m backbone=decoder,mamba output=") == 1
+        assert f"<code>archbench train study={command}</code>" in text
+    assert text.count("<code>archbench benchmark -m backbone=decoder,mamba output=") == 1
     assert str(escape("""'trainer.extra_evaluations=["sequence_length=256"]'""")) in text
     assert "sequence_length=256 depth=0" in text
     run = pair / "compare" / "decoder-causal_lm-text-nano-ab12cd34" / "s0"
@@ -133,7 +133,7 @@ def test_no_picture_is_an_image(write_run: Any, tmp_path: Path) -> None:
 
 def test_provenance_and_meanings_are_there(pair: Path) -> None:
     text = without_scripts(page(pair))
-    command = "python -m experiments.train study=compare"
+    command = "archbench train study=compare"
     for words in ("c0ffee", "data-1", command, "upper bound", "sdpa", "fp32"):
         assert words in text
 

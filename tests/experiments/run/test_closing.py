@@ -36,7 +36,7 @@ def test_a_complete_run_ends_with_score_cost_and_the_next_command(tmp_path: Path
         "over 2 seeds: mean 2.1000, standard deviation 0.1414",
         "extra evaluation length=256 bits_per_byte 2.5000 ± 0.0120 (standard error over 700 examples)",
         "cost: 911G FLOPs, 1:15 of training steps, 1.2M tokens in 1,171 steps",
-        f"next: python -m analysis.compare study=mine runs={tmp_path}/runs",
+        f"next: archbench compare study=mine runs={tmp_path}/runs",
     ]
 
 

@@ -46,7 +46,7 @@ def test_a_sweep_records_what_it_refuses_and_trains_the_others(tmp_path: Path) -
     assert "did you mean 'mamba'?" in frame.loc["mambo", "message"]
     assert "needs a causal backbone" in frame.loc["encoder", "message"]
     assert "study mix: 1 complete, 2 refused" in ended.stdout
-    assert f"python -m analysis.compare study=mix runs={tmp_path}" in ended.stdout
+    assert f"archbench compare study=mix runs={tmp_path}" in ended.stdout
     assert "at least one cell failed" in ended.stderr
     for reason in ("did you mean 'mamba'?", "needs a causal backbone"):
         assert (ended.stdout + ended.stderr).count(reason) == 1
@@ -162,4 +162,4 @@ def test_the_summary_counts_and_explains(tmp_path: Path) -> None:
     assert "  b-recall-nano-2 s0, b-recall-nano-2 s1: refused" in lines
     assert any(line.startswith("  c-recall-nano-3 s0: incomplete: ") for line in lines)
     assert any("d-recall-nano-4 s0: unreadable: " in line for line in lines)
-    assert lines[-1] == f"to compare: python -m analysis.compare study=mix runs={tmp_path}"
+    assert lines[-1] == f"to compare: archbench compare study=mix runs={tmp_path}"

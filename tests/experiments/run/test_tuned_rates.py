@@ -53,14 +53,14 @@ def test_the_rate_is_part_of_the_name_and_the_file_is_not(tmp_path: Path) -> Non
     ("words", "changes", "message"),
     [
         (["seed=100"], {}, "seed=100: study=tune chose the rates of .* use seeds other than 100"),
-        ([], {"bracketed": False}, "was at the edge of its grid: extend it with python -m analysis.rates"),
+        ([], {"bracketed": False}, "was at the edge of its grid: extend it with archbench rates"),
         ([], {"backbone": "mamba"}, "has no rate for .* backbone=decoder; it has .* backbone=mamba"),
         ([], {"target": 1e5}, "no rate for .* scale.targets.flops=280000 .* scale.targets.flops=100000"),
         ([], {"axis": "total"}, "no rate for .* scale.axis=flops .* it has .* scale.axis=total "),
         (["optimizer.learning_rate=0.1"], {}, "optimizer.learning_rate=0.1 beside study.tuned="),
         ([], {"learning_rate": "fast"}, "learning_rate"),
         ([], {"rate": 1}, "has no such key"),
-        (["study.tuned=nowhere.yaml"], {}, "study.tuned=nowhere.yaml is not there: python -m experiments"),
+        (["study.tuned=nowhere.yaml"], {}, "study.tuned=nowhere.yaml is not there: archbench train"),
         (["study.tuned=README.md"], {}, "study.tuned=README.md"),
         ([], {"learning_rate": -0.1}, "backbone=decoder: learning_rate=-0.1 must be positive"),
         ([], {"validation": float("nan")}, r"rates.yaml: arms\[0\].validation=nan must be a finite number"),
@@ -137,7 +137,7 @@ def test_a_planted_edge_is_extended_and_the_rate_confirmed(
     assert arm["bracketed"]
     assert arm["learning_rate"] >= 3e-2
     printed = capsys.readouterr().out
-    assert "extending: python -m experiments.train -m " in printed
+    assert "extending: archbench train -m " in printed
     assert "optimizer.learning_rate=0.03 seed=100" in printed
     folder = commands.train(*tiny, "study=confirm", "seed=0")
     config = yaml.safe_load((folder / "config.yaml").read_text())

@@ -90,13 +90,13 @@ def test_a_run_prints_its_steps(tmp_path, capsys: pytest.CaptureFixture[str]) ->
     assert any("| validation answer_accuracy 0." in line for line in lines)
     assert f"test answer_accuracy {commands.result(folder)['metrics'][0]['value']:.4f} ± " in lines[-3]
     assert lines[-2].split("] ", 1)[1].startswith("cost: ")
-    assert lines[-1].endswith(f"next: python -m analysis.compare study=single runs={tmp_path}")
+    assert lines[-1].endswith(f"next: archbench compare study=single runs={tmp_path}")
     kept = (folder / "train.log").read_text().splitlines()
     assert [line[20:] for line in kept] == [line.split("] ", 1)[1] for line in lines]
 
 
 def test_a_reader_that_goes_away_ends_no_run() -> None:
-    """As in ``python -m experiments.train ... | head -1``."""
+    """As in ``archbench train ... | head -1``."""
     body = (
         "import time\nfrom experiments.runtime.console import Console\nconsole = Console('run')\n"
         "for n in range(100):\n    console.log(f'line {n}')\n    time.sleep(0.005)\n"

@@ -172,7 +172,7 @@ def test_the_extension_is_the_command_of_the_study_for_one_arm(swept: Path, writ
     rates["words"] = [given] * len(rates)
     arm = best_rates(rates).set_index("backbone", drop=False).loc["mamba"]
     assert extension(arm, rates) == [
-        "-m", "experiments.train", "-m", "study=rates", "budget.tokens=600", "task.path=a b",
+        "-m", "study=rates", "budget.tokens=600", "task.path=a b",
         "backbone=mamba", "optimizer.learning_rate=0.03", "seed=100,101",
     ]  # fmt: skip
 

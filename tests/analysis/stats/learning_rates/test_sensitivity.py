@@ -47,7 +47,7 @@ def test_two_rates_are_no_curve_and_one_is_no_choice(write_run: WriteRun, tmp_pa
     frame = load_study(tmp_path / "runs", "compare")
     assert rate_runs(frame).empty
     [warning] = rate_warnings(frame)
-    assert "analysis.rates chooses on the validation split" in warning
+    assert "archbench rates chooses on the validation split" in warning
 
 
 @pytest.mark.parametrize("column", ["validation", "learning_rate"])
