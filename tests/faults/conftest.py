@@ -1,4 +1,4 @@
-"""Fixture that the fault tests share: the record behind docs/reference/faults.md."""
+"""Fixture that the fault tests share: the record behind tests/faults/recorded.csv."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def kills(trials: int, seed: int = 1) -> Iterator[Kill]:
 
 
 def note(count: int) -> dict[str, object]:
-    """The row of docs/reference/faults.md about so many trials."""
+    """Return the row of tests/faults/recorded.csv about this number of trials."""
     injected = "SIGKILL of one or both of two processes that save shards together, at a point or at random"
     happened = "newest committed step resumed by 1, 2 or 4, losses equal"
     return {"fault": "F01", "injected": injected, "count": count, "happened": happened}

@@ -1,93 +1,88 @@
-"""Renders docs/reference/faults.md from what the fault tests recorded.
+"""Update tests/faults/recorded.csv and the table of tested faults in docs/reference/reliability.md.
 
 FAULT_RECORD=faults.jsonl python -m pytest tests/faults --tier all
-python tests/faults/table.py faults.jsonl > docs/reference/faults.md
+python -m tests.faults.table faults.jsonl
 """
 
 from __future__ import annotations
 
+import csv
 import datetime
 import json
-import platform
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
-from experiments.runtime.machine import usable_cores
-from experiments.tracking.provenance import processor
+from tests import ROOT
 
 RANDOM = ("F45", "F46", "F47", "F48", "F49", "F50")
-"""Faults of which each seed injects others."""
+"""Faults of which each seed injects different ones, so that counts are summed."""
+PAGE = ROOT / "docs" / "reference" / "reliability.md"
+RECORDED = Path(__file__).with_name("recorded.csv")
+"""What each fault test recorded: fault, what was injected, how often, what happened, date."""
+KINDS: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("kinds.yaml").read_text())
+"""Kinds of faults: outcome, faults, and the files with tests."""
+BEGIN, END = "<!-- faults:begin -->\n", "<!-- faults:end -->"
 
-_KINDS = Path(__file__).with_name("kinds.yaml")
-KINDS: list[dict[str, Any]] = yaml.safe_load(_KINDS.read_text(encoding="utf-8"))
-"""Kinds of silence: what went wrong, what is promised now, the faults injected, and the files with tests."""
-
-HEAD = """# Faults injected
-
-Faults that the tests in `tests/faults/` inject, how often, and what happened. Each line was written by a
-test after its checks. Made on {day}, {machine}, by
-
-    FAULT_RECORD=faults.jsonl python -m pytest tests/faults --tier all
-    python tests/faults/table.py faults.jsonl > docs/reference/faults.md
-
-`make test` injects the same faults a few times each.
-[Reliability](reliability.md) says what a run guarantees.
-
-## Kinds
-
-| what went wrong | promised | faults | shown by `tests/` |
-|---|---|---|---|
-{kinds}
-
-## Injected
-
-| fault | injected | times | what happened |
-|---|---|---:|---|
-"""
-
-TAIL = """
-Tested elsewhere: exact resume of every backbone after SIGKILL, once and twice (`F08`, and with it the order
-of the data, `F09`: `tests/experiments/run/test_resume.py`), W&B that fails and resumes (`F24`, `F25`:
-`tests/experiments/tracking/test_wandb.py`, and online, in whole runs too: `test_wandb_online.py`,
-`test_wandb_training.py`, `tests/analysis/dashboard/test_online.py`), bad configurations (`F26`:
-`test_errors.py`), bad data (`F27`: `tests/experiments/data/test_bad_data.py`), several processes
-(`F11`: `test_distributed.py`; `F19`, `F23`: `test_failing_together.py`), a real SLURM (`F11` to `F13`:
-`tests/slurm/`).
-Not tested: what needs a GPU (`F31`, CUDA out of memory).
-"""
+Row = dict[str, str]
 
 
-def machine() -> str:
-    """Of this machine: cores, processor, versions."""
-    cores, python = usable_cores(), platform.python_version()
-    return f"on {cores} cores ({processor(torch.device('cpu'))}), Python {python}, torch {torch.__version__}"
+def read_recorded() -> list[Row]:
+    """Return the rows of recorded.csv."""
+    with RECORDED.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
-def render(lines: list[str], day: str, machine: str) -> str:
-    """The page; of a fault injected both a few and many times, the many, of random ones all together."""
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
+def read_new(lines: Iterable[str], date: str) -> list[Row]:
+    """Return the rows of a new record: of a fault injected both a few and many times, the many."""
+    rows: dict[tuple[str, str], Row] = {}
     for line in lines:
         row = json.loads(line)
+        key, count = (row["fault"], row["injected"]), row["count"]
+        if key in rows:
+            previous = int(rows[key]["count"])
+            count = previous + count if row["fault"] in RANDOM else max(previous, count)
+        rows[key] = {**row, "count": str(count), "date": date}
+    return list(rows.values())
+
+
+def merge(recorded: list[Row], new: list[Row]) -> list[Row]:
+    """Return all rows, sorted. A new row replaces a stored one if the fault was injected as often."""
+    rows = {(row["fault"], row["injected"]): row for row in recorded}
+    for row in new:
         key = (row["fault"], row["injected"])
-        if row["fault"] in RANDOM and key in rows:
-            rows[key]["count"] += row["count"]
-        elif key not in rows or row["count"] > rows[key]["count"]:
+        if key not in rows or int(row["count"]) >= int(rows[key]["count"]):
             rows[key] = row
-    table = [
-        f"| {row['fault']} | {row['injected']} | {row['count']:,} | {row['happened']} |"
-        for _, row in sorted(rows.items())
-    ]
-    kinds = [
-        f"| {each['kind']} | {each['promised']} | {', '.join(each['faults'])} | {', '.join(each['tests'])} |"
-        for each in KINDS
-    ]
-    return HEAD.format(day=day, machine=machine, kinds="\n".join(kinds)) + "\n".join(table) + "\n" + TAIL
+    return [row for _, row in sorted(rows.items())]
+
+
+def render(rows: list[Row]) -> str:
+    """Return the table of the page: kind of fault, number injected, outcome."""
+    lines = ["| fault | injected | outcome |", "|---|--:|---|"]
+    for kind in KINDS:
+        count = sum(int(row["count"]) for row in rows if row["fault"] in kind["faults"])
+        lines.append(f"| {kind['kind']} | {count:,} | {kind['outcome']} |")
+    return "\n".join(lines) + "\n"
+
+
+def quoted() -> str:
+    """Return the table that the page has."""
+    return PAGE.read_text().split(BEGIN)[1].split(END)[0]
+
+
+def main() -> None:
+    """Add a new record to recorded.csv and write the table of the page."""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    rows = merge(read_recorded(), read_new(Path(sys.argv[1]).read_text().splitlines(), today))
+    with RECORDED.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["fault", "injected", "count", "happened", "date"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    PAGE.write_text(PAGE.read_text().replace(BEGIN + quoted() + END, BEGIN + render(rows) + END))
 
 
 if __name__ == "__main__":
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    sys.stdout.write(render(Path(sys.argv[1]).read_text().splitlines(), today, machine()))
+    main()
