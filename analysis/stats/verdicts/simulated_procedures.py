@@ -80,7 +80,7 @@ def holm_rejects(p_RP: Array) -> Found:
 
 
 def paired_holm(score_RKN: Array, pair_P2: Pairs) -> Found:
-    """Paired t-tests with Holm's correction: the verdict of version 0.1."""
+    """Paired t-tests with Holm's correction."""
     seeds = score_RKN.shape[2]
     difference_RPN = score_RKN[:, pair_P2[:, 0]] - score_RKN[:, pair_P2[:, 1]]
     t_RP = _ratio(np.abs(difference_RPN.mean(-1)), difference_RPN.std(-1, ddof=1) / np.sqrt(seeds))
@@ -226,7 +226,7 @@ def unequal_larger_se_or_own(score_RKN: Array, pair_P2: Pairs) -> Found:
 
 
 PROCEDURES: dict[str, Procedure] = {
-    "paired t + Holm (version 0.1)": paired_holm,
+    "paired t + Holm": paired_holm,
     "Welch + Holm": welch_holm,
     "pooled Tukey / Dunnett": pooled_tukey,
     "Games-Howell": games_howell,
@@ -234,4 +234,4 @@ PROCEDURES: dict[str, Procedure] = {
     "larger-SE Tukey / Dunnett": larger_se,
     "larger-SE or Welch": larger_se_or_own,
 }
-"""Candidates of the table of ``docs/statistics.md``; tests of solve counts have rows of their own."""
+"""Candidates for the verdict; ``docs/statistics.md`` compares some. Tests of solve counts have other rows."""
