@@ -1,10 +1,11 @@
-"""Renews the tables of docs/models/hugging_face.md: ``python -m tests.docs.folder_tables``.
+"""Renews the tables in docs/models/hugging_face: ``python -m tests.docs.folder_tables``.
 
 It takes some minutes: every family generates by both libraries, in each of the ways that the columns name.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 import shutil
 import tempfile
@@ -24,7 +25,8 @@ from tests.experiments.folder_round_trips import ALL as TRIPS
 from tests.experiments.folder_round_trips import trip_row
 from tests.experiments.folder_texts import ALONE, chats, ours, quoted, theirs
 
-PAGE = ROOT / "docs" / "models" / "hugging_face.md"
+FOLDER = ROOT / "docs" / "models" / "hugging_face"
+TABLES = ("generation", "round_trips", "scores", "damaged_folders")
 PROMPTS = ["the cat", "a dog ran to the house", "<|im_start|>user the  added"]
 EQUAL, DIFFERENT, ABSENT = "=", "differs", "-"
 MESSAGES = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "the cat sat"}]
@@ -131,9 +133,8 @@ def damage_row(name: str, whole: Path, folder: Path) -> list[str]:
         message = (
             str(error).replace(f"{folder}/", "").replace(f"{folder}: ", "").replace(str(folder), "FOLDER")
         )
-        message = message.replace("|", r"\|")
         short = message if len(message) < 100 else f"{message[:97]}..."
-        return [name, str(error.exit_code), seconds, f"`{short}`"]
+        return [name, str(error.exit_code), seconds, short]
     raise AssertionError(f"{name} is not refused")
 
 
@@ -146,14 +147,8 @@ def score_rows(name: str, folder: Path) -> list[list[str]]:
     ]
 
 
-def table(header: list[str], rows: list[list[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
 def main() -> None:
-    """Write the tables into the page."""
+    """Write the tables."""
     with tempfile.TemporaryDirectory() as name:
         room = Path(name)
         parity = [parity_row(family, room / family) for family in FAMILIES]
@@ -161,27 +156,21 @@ def main() -> None:
         whole = make_whole(room / "whole")
         scored = [row for family in SCORED for row in score_rows(family, room / f"{family} scored")]
         damages = [damage_row(damage, whole, room / damage.replace(" ", "-")) for damage in DAMAGE]
-    write_tables(
-        [
-            table(["family", *COLUMNS], parity),
-            table(TRIP, trips),
-            table(SCORES, scored),
-            table(["damage", "code", "seconds", "message"], damages),
-        ]
-    )
+    tables = [
+        [["family", *COLUMNS], *parity],
+        [TRIP, *trips],
+        [SCORES, *scored],
+        [["damage", "code", "seconds", "message"], *damages],
+    ]
+    for name, rows in zip(TABLES, tables, strict=True):
+        with (FOLDER / f"{name}.csv").open("w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def read_tables() -> list[list[list[str]]]:
-    """Return the rows of the page's tables, without their headers."""
-    blocks = re.split(r"(<!-- table:begin -->\n|<!-- table:end -->)", PAGE.read_text())[2::4]
-    return [[line.strip("| ").split(" | ") for line in block.splitlines()[2:]] for block in blocks]
-
-
-def write_tables(blocks: list[str]) -> None:
-    """Write the tables between the marks of the page."""
-    parts = re.split(r"(<!-- table:begin -->\n|<!-- table:end -->)", PAGE.read_text())
-    parts[2::4] = blocks
-    PAGE.write_text("".join(parts))
+    """Return the rows of the tables, without their headers."""
+    texts = [(FOLDER / f"{name}.csv").read_text() for name in TABLES]
+    return [list(csv.reader(text.splitlines()))[1:] for text in texts]
 
 
 if __name__ == "__main__":
