@@ -23,7 +23,7 @@ import pandas as pd
 
 from analysis.cli import run_command, write
 from analysis.ledger.claims import Order, Record, Row, in_order
-from analysis.ledger.page import Line, Page, markdown, text
+from analysis.ledger.page import NOT_RUN, Line, OrderVerdict, Page, markdown, text
 from analysis.load.records import read_records
 from analysis.load.study import load_study
 from analysis.stats.arms import finished
@@ -31,8 +31,6 @@ from analysis.stats.intervals import mean_interval
 from analysis.stats.verdicts.family import MIN_SEEDS
 from experiments.runtime.errors import DataError, nearest
 from experiments.tracking.results_frame import read_results
-
-NOT_RUN = "not run"
 
 COLUMNS = {"status", "score", "seed", "git_commit", "git_dirty", "device_processor", "device_threads"}
 """Columns of a frame that every record needs."""
@@ -119,7 +117,7 @@ def row_verdict(row: Row, values: Values, direction: str, digits: int) -> str:
     return f"missed by {missed:+.{digits}f}" + ("" if side is None else " (better)" if side else " (worse)")
 
 
-def order_verdict(order: Order, values: Mapping[str, Values], direction: str, digits: int) -> str:
+def order_verdict(order: Order, values: Mapping[str, Values], direction: str, digits: int) -> OrderVerdict:
     """What a claimed order comes to; it is as good as its weakest pair."""
     sign = 1.0 if direction == "higher" else -1.0
     gains = []
@@ -128,15 +126,15 @@ def order_verdict(order: Order, values: Mapping[str, Values], direction: str, di
             a, b = values[better], values[worse]
             gain = mean_interval([sign * (a[seed] - b[seed]) for seed in sorted(a) if seed in b])
             if not gain.n:
-                return NOT_RUN
+                return OrderVerdict(NOT_RUN)
             bottom = -math.inf if gain.half_width is None else gain.mean - gain.half_width
             sure = gain.n >= MIN_SEEDS and bottom > 0
-            shown = "" if gain.half_width is None else f" ± {gain.half_width:.{digits}f}"
-            name = f"{better} over {worse}: {gain.mean:+.{digits}f}{shown}"
-            gains.append((gain.mean > 0, sure, bottom, name))
-    agrees, sure, _, weakest = min(gains)
+            shown = f"{gain.mean:+.{digits}f}"
+            shown += "" if gain.half_width is None else f" ± {gain.half_width:.{digits}f}"
+            gains.append((gain.mean > 0, sure, bottom, f"{better} over {worse}", shown))
+    agrees, sure, _, pair, gain_text = min(gains)
     verdict = "does not hold" if not agrees else "holds" if sure else "not separated"
-    return f"{verdict}; weakest gain, {weakest}"
+    return OrderVerdict(verdict, pair, gain_text)
 
 
 def page_of(name: str, record: Record, config: LedgerConfig) -> Page:

@@ -11,31 +11,34 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from analysis.ledger.claims import TIERS, Record, Row
+from analysis.ledger.claims import Record, Row
 from analysis.stats.intervals import Estimate
 from analysis.tables.markdown import table
 from analysis.tables.text import WIDTH
 
 PREAMBLE = """\
-# Published numbers, and ours
+# Published numbers and ours
 
-    archbench ledger out=docs/results/ledger.md
+{counts}
 
-writes this page from the records in `ledger/` and the frames beside it. Each section is one claim of one
-source: what was published, in which setting, how ours differs, and the command that repeats it. Ours are
-means over seeds ± the half-width of the 95% t-interval, the number of seeds in brackets.
+{rows}
 
-A number has a tolerance where it should carry over: the settings are alike, or it is all or nothing (a
-task is solved, or not at all), or a ratio. It is then `reproduced`, or `missed by` the distance to it.
-Where a study is much smaller than the published one, the order of the rows is what is claimed: it `holds`
-where every gain, paired by seed, is above 0 with its whole 95% interval over at least three seeds, is
-`not separated` where only the means agree, and `does not hold` where a mean disagrees. `not run` is what
-no study here has measured.
+Ours: mean over seeds ± half-width of the 95% t-interval; higher is better unless the record says otherwise.
+A number is `reproduced` within its tolerance, or `missed by` the distance to it; without a verdict only an
+order is claimed. An order has its weakest gain, paired by seed: it `holds` where that is above 0 with its
+95% interval, is `not separated` where only the means agree, and `does not hold` where a mean disagrees.
 
-Tiers say what the command takes: C two CPU cores for minutes, G one GPU for hours, cluster more than that.
+## Records
+
+`archbench ledger record=NAME` prints both settings and the runs; `archbench ledger
+out=docs/results/ledger.md` writes this page.
+
+{records}
 """
-
 HEADERS = ("row", "published", "ours (seeds)", "verdict")
+KINDS = ("reproduced", "missed", "holds", "not separated", "does not hold")
+"""Beginnings of the verdicts on what was run."""
+NOT_RUN = "not run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +50,20 @@ class Line:
     verdict: str
 
 
+@dataclass(frozen=True)
+class OrderVerdict:
+    """What became of a claimed order."""
+
+    verdict: str
+    pair: str = ""
+    """The pair of rows with the weakest gain."""
+    gain: str = ""
+    """Its gain with the half-width of the interval."""
+
+    def __str__(self) -> str:
+        return f"{self.verdict}; weakest gain, {self.pair}: {self.gain}" if self.pair else self.verdict
+
+
 @dataclass(frozen=True, kw_only=True)
 class Page:
     """One record with all that was found."""
@@ -54,7 +71,7 @@ class Page:
     name: str
     record: Record
     lines: list[Line]
-    orders: list[tuple[str, str]]
+    orders: list[tuple[str, OrderVerdict]]
     """Each claimed order and its verdict."""
     when: str
     """Date, machine, commit and seeds of our runs."""
@@ -80,11 +97,14 @@ def cells(line: Line, digits: int) -> list[str]:
 
 def summary(page: Page) -> list[str]:
     """Tier, title and how many verdicts of each kind."""
-    verdicts = [v.split(";")[0] for _, v in page.orders] + [line.verdict for line in page.lines]
-    kinds = ("reproduced", "missed", "holds", "not separated", "does not hold")
-    counts = {kind: sum(v.startswith(kind) for v in verdicts) for kind in kinds}
-    found = ", ".join(f"{kind} {n}" for kind, n in counts.items() if n)
-    return [page.record.tier, page.record.title, found or "not run"]
+    return [page.record.tier, page.record.title, verdict_counts([page]) or NOT_RUN]
+
+
+def verdict_counts(pages: Sequence[Page]) -> str:
+    """Return how many verdicts of each kind there are."""
+    verdicts = [verdict for page in pages for *_, verdict in _rows(page)]
+    counts = {kind: sum(verdict.startswith(kind) for verdict in verdicts) for kind in KINDS}
+    return ", ".join(f"{kind} {count}" for kind, count in counts.items() if count)
 
 
 def facts(page: Page) -> list[tuple[str, str]]:
@@ -117,27 +137,34 @@ def text(pages: Sequence[Page]) -> str:
 
 
 def markdown(pages: Sequence[Page]) -> str:
-    """The page of results: a summary, then a section for each record."""
-    lines = [PREAMBLE, *table(("tier", "record", "verdicts"), [summary(page) for page in pages])]
-    for tier in TIERS:
-        for page in pages:
-            if page.record.tier == tier:
-                lines += _section(page)
-    return "\n".join(lines) + "\n"
+    """Return the page of results: one table of published numbers and ours, then what each record repeats."""
+    run = [page for page in pages if page.when != NOT_RUN]
+    rows = [[page.name, *line] for page in run for line in _rows(page)]
+    left = [_link(page) for page in pages if page.when == NOT_RUN]
+    entries = [_entry(page) for page in run] + [f"- Not run: {', '.join(left)}."] * bool(left)
+    return PREAMBLE.format(
+        counts=f"{len(run)} of {len(pages)} records were run. Verdicts: {verdict_counts(run)}.",
+        rows="\n".join(table(("record", *HEADERS), rows)),
+        records="\n".join(entries),
+    )
 
 
-def _section(page: Page) -> list[str]:
+def _rows(page: Page) -> list[list[str]]:
+    """Return the numbers of a record, then its orders with their weakest gain."""
+    numbers = [cells(line, page.record.digits) for line in page.lines]
+    return numbers + [[claim, "", order.gain, order.verdict] for claim, order in page.orders]
+
+
+def _link(page: Page) -> str:
+    return f"[{page.record.title}](ledger/{page.name}.yaml)"
+
+
+def _entry(page: Page) -> str:
+    """Return source and unit of a record, and the command that repeats it."""
     record = page.record
-    better = "" if record.direction == "none" else f"; {record.direction} is better"
-    lines = ["", f"## {record.title}", "", f"    {record.command}", ""]
-    lines += [f"- {name}: {fact}" for name, fact in facts(page)]
-    lines += [
-        "",
-        f"Unit: {record.unit}{better}. Tier {record.tier}, record `{page.name}`.",
-        "",
-    ]
-    lines += table(HEADERS, [cells(line, record.digits) for line in page.lines])
-    return lines + [""] * bool(page.orders) + [f"- {claim}: **{verdict}**." for claim, verdict in page.orders]
+    lower = "; lower is better" if record.direction == "lower" else ""
+    source = f"{record.source}, {record.place}"
+    return f"- `{page.name}`: {_link(page)}, {record.unit}{lower}. {source}. `{record.command}`"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

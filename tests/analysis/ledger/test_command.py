@@ -12,7 +12,7 @@ import yaml
 
 from analysis.ledger.__main__ import LedgerConfig, main, order_verdict, page_of, row_values, row_verdict
 from analysis.ledger.claims import Order, Record, Row, in_order
-from analysis.ledger.page import markdown
+from analysis.ledger.page import OrderVerdict, markdown
 from analysis.load.records import read_record, read_records
 from experiments.runtime.errors import DataError
 from tests import ROOT
@@ -107,7 +107,7 @@ VALUES = {name: dict(enumerate(scores)) for name, scores in SCORES.items()}
 
 def test_an_order_is_as_good_as_its_weakest_pair() -> None:
     def verdict(better: list[str], worse: list[str], direction: str = "higher") -> str:
-        return order_verdict(Order(claim="x", better=better, worse=worse), VALUES, direction, 3)
+        return str(order_verdict(Order(claim="x", better=better, worse=worse), VALUES, direction, 3))
 
     # Gains 0.4, 0.3, 0.5: mean 0.4, t(0.975, 2) = 4.3027, standard error 0.1 / sqrt(3).
     assert verdict(["a"], ["b"]) == "holds; weakest gain, a over b: +0.400 ± 0.248"
@@ -122,10 +122,10 @@ def test_an_order_is_as_good_as_its_weakest_pair() -> None:
 def test_two_seeds_separate_nothing_and_none_were_not_run() -> None:
     order = Order(claim="x", better=["a"], worse=["b"])
     two = {name: {0: values[0], 1: values[0] + 0.0} for name, values in VALUES.items()}
-    assert order_verdict(order, two, "higher", 3).startswith("not separated")
+    assert order_verdict(order, two, "higher", 3).verdict == "not separated"
     one = {name: {0: values[0]} for name, values in VALUES.items()}
-    assert order_verdict(order, one, "higher", 3) == "not separated; weakest gain, a over b: +0.400"
-    assert order_verdict(order, {"a": {0: 1.0}, "b": {}}, "higher", 3) == "not run"
+    assert order_verdict(order, one, "higher", 3) == OrderVerdict("not separated", "a over b", "+0.400")
+    assert order_verdict(order, {"a": {0: 1.0}, "b": {}}, "higher", 3) == OrderVerdict("not run")
 
 
 def test_the_command_prints_and_writes_what_it_found(
@@ -142,10 +142,10 @@ def test_the_command_prints_and_writes_what_it_found(
     for expected in ("reproduced within 0.05", "2026-01-02; p, 1 threads; commit c0ffee1; seeds 0, 1, 2"):
         assert expected in printed
     page = (frames / "page.md").read_text()
-    assert "| A | 0.910 | 0.900 ± 0.248 (3) | reproduced within 0.05 |" in page
-    assert "| B | fails | 0.500 ± 0.000 (3) |  |" in page
-    assert "- A over B: **holds; weakest gain, A over B: +0.400 ± 0.248**." in page
-    assert "| C | A claim | reproduced 1, holds 1 |" in page
+    assert "| claim | A | 0.910 | 0.900 ± 0.248 (3) | reproduced within 0.05 |" in page
+    assert "| claim | B | fails | 0.500 ± 0.000 (3) |  |" in page
+    assert "| claim | A over B |  | +0.400 ± 0.248 | holds |" in page
+    assert "Verdicts: reproduced 1, holds 1." in page
 
 
 def test_a_frame_of_something_else_is_refused(frames: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +160,7 @@ def test_a_record_without_a_frame_was_not_run(frames: Path) -> None:
     record = read_record(frames / "records" / "claim.yaml", Record)
     page = page_of("claim", record, LedgerConfig())
     assert (page.when, page.lines[0].verdict) == ("not run", "not run")
-    assert "| C | A claim | not run |" in markdown([page])
+    assert "- Not run: [A claim](ledger/claim.yaml)." in markdown([page])
 
 
 @pytest.mark.parametrize(
