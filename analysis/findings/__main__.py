@@ -3,9 +3,8 @@
     archbench findings [claim=NAME] [runs=runs] [--own-runs]
     archbench findings out=docs
 
-Prints a table of claims and verdicts; with ``out`` writes findings.md, findings/findings.svg and
-findings/CLAIM.svg into that folder. Records: docs/findings/*.yaml, each committed before the runs that
-decide it.
+Prints a table of claims and verdicts; with ``out`` writes findings.md and findings/findings.svg into that
+folder. Records: docs/findings/*.yaml, each committed before the runs that decide it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import rich.table
 from analysis.cli import run_command, write
 from analysis.figures.files import figure_bytes
 from analysis.findings.claims import Claim
-from analysis.findings.figure import findings_figure, interval_figure
+from analysis.findings.figure import findings_figure
 from analysis.findings.page import difference, markdown
 from analysis.findings.verdicts import Finding, judge, runs_of
 from analysis.load.records import read_records
@@ -79,10 +78,6 @@ def publish(found: tuple[FindingsConfig, list[Finding]]) -> None:
     figure = findings_figure(findings)
     if figure is not None:
         print(f"wrote {write(Path(config.out) / FIGURE, figure_bytes(figure, 'svg'))}")
-    for each in findings:
-        small = interval_figure(each)
-        if small is not None:
-            write(Path(config.out) / "findings" / f"{each.name}.svg", figure_bytes(small, "svg"))
     page = markdown(findings, None if figure is None else str(FIGURE))
     print(f"wrote {write(Path(config.out) / 'findings.md', page)}")
 

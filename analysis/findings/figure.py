@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -40,22 +39,4 @@ def findings_figure(findings: Sequence[Finding]) -> Figure | None:
         axes.spines[["top", "right", "left"]].set_visible(False)
         title = f"{finding.name.replace('_', ' ')}: {finding.verdict} ({finding.unit})"
         axes.set_title(title, fontsize=8, loc="left", pad=2)
-    return figure
-
-
-def interval_figure(finding: Finding) -> Figure | None:
-    """Return the small drawing of one verdict: the difference with its interval, the line of no difference,
-    and the smallest differences of interest, shaded; None where nothing was tested."""
-    if math.isnan(finding.difference) or math.isnan(finding.low):
-        return None
-    effect, colour = finding.claim.effect, COLOURS[finding.verdict]
-    figure = Figure(figsize=(1.8, 0.3), layout="constrained", facecolor="white")
-    axes = figure.add_subplot()
-    axes.axvspan(-effect, effect, color=REFERENCE_COLOUR, alpha=0.25, linewidth=0)
-    axes.axvline(0, color=REFERENCE_COLOUR, linewidth=1)
-    axes.plot([finding.low, finding.high], [0, 0], color=colour, linewidth=2)
-    axes.plot([finding.difference], [0], "o", color=colour, markersize=4)
-    reach = 1.1 * max(effect, abs(finding.low), abs(finding.high))
-    axes.set_xlim(-reach, reach)
-    axes.set_axis_off()
     return figure

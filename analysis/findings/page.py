@@ -1,4 +1,4 @@
-"""The page of findings: one table of claims and verdicts, then each claim with what decides it."""
+"""The page of findings: one table of claims and verdicts, then the measurement behind each."""
 
 from __future__ import annotations
 
@@ -14,45 +14,41 @@ from analysis.tables.markdown import escaped
 PREAMBLE = """\
 # Findings
 
-    archbench findings out=docs
+{counts}
+{figure}
+{rows}
 
-writes this page from the records in `findings/` and the frames of the tracks and studies. Each record was
-committed before the runs with test seeds that decide it. It says what would refute the claim at this size,
-and the smallest difference of interest.
+Each record was committed before the runs with test seeds that decide it. A claim that one model is better
+is *confirmed* where the 95% interval lies above 0 and the difference is at least the smallest of interest,
+and *refuted* where the whole interval lies below the smallest of interest. An *equality* is confirmed where
+the whole interval lies within the smallest difference of interest on both sides of 0, and refuted where it
+lies beyond on one side. Everything else is *undecided*. [Tests](statistics.md) are over seeds and not
+corrected for the number of claims; where a test is of solve rates, so are the difference and its interval.
+All models are small: at the sizes of the source a verdict may differ.
 
-A claim that one model is better is *confirmed* where the 95% interval of the difference lies above 0 and
-the difference is at least the smallest of interest, and *refuted* where the whole interval lies below the
-smallest of interest. A claim that two models are equally good, marked "equality" in the table, is
-*confirmed* where the whole interval lies within the smallest difference of interest on both sides of 0, so
-that neither model is better by as much, and *refuted* where it lies beyond on one side. What is neither is
-*undecided*.
-Intervals are over seeds, by the tests of [the statistics page](statistics.md), and
-are not corrected for the number of claims. Where seeds either solve a task or do not, the difference, its
-interval and the smallest of interest are of the shares of seeds that solve it ("solve rate"), and not of the
-means. The small figures show the difference
-with its interval; the line is no difference, the shade what is below the smallest of interest. All models
-are small: what is refuted here may well hold at the sizes of its source, and the other way round.
+## Claims
+
+A record has the setting, what would refute the claim, what was known before, and what is not shown. After
+the commands of a claim, `archbench findings claim=NAME --own-runs` decides it from the new runs. `archbench
+findings out=docs` writes this page.
 """
 ORDER = (CONFIRMED, REFUTED, UNDECIDED, NOT_RUN)
 
 
 def markdown(findings: Sequence[Finding], figure: str | None) -> str:
     """Return the page. ``figure`` is the path of the drawing of all claims, from the page."""
-    counts = [f"{sum(each.verdict == word for each in findings)} {word}" for word in ORDER]
-    lines = [PREAMBLE, f"Of {len(findings)} claims: {', '.join(counts)}.", ""]
-    if figure is not None:
-        lines += [f"![Scores of each claim by seed]({figure})", ""]
-    lines += ["| claim | verdict | difference | | seeds |", "|---|---|--:|---|--:|"]
+    counts = ", ".join(f"{sum(each.verdict == word for each in findings)} {word}" for word in ORDER)
     ordered = sorted(findings, key=lambda each: (ORDER.index(each.verdict), each.name))
-    for each in ordered:
-        seeds = f"{len(each.scores[0])}, {len(each.scores[1])}"
-        link = f"[{each.claim.claim}](#{each.name.replace('_', '-')})"
-        drawn = "" if difference(each) == "-" else f"![{difference(each)}](findings/{each.name}.svg)"
-        verdict = f"{each.verdict} (equality)" if each.claim.relation == EQUAL else each.verdict
-        lines.append(f"| {link} | {verdict} | {difference(each)} | {drawn} | {seeds} |")
-    for each in ordered:
-        lines += ["", *_section(each)]
-    return "\n".join(lines) + "\n"
+    rows = "\n".join(["| claim | verdict | difference |", "|---|---|--:|", *map(_row, ordered)])
+    image = "" if figure is None else f"\n![Scores of each claim by seed]({figure})\n"
+    page = PREAMBLE.format(counts=f"Of {len(findings)} claims: {counts}.", figure=image, rows=rows)
+    return "\n".join([page, *map(_section, ordered)])
+
+
+def _row(finding: Finding) -> str:
+    link = f"[{finding.claim.claim}](#{finding.name.replace('_', '-')})"
+    equality = " (equality)" if finding.claim.relation == EQUAL else ""
+    return f"| {link} | {finding.verdict}{equality} | {difference(finding)} |"
 
 
 def difference(finding: Finding) -> str:
@@ -62,38 +58,36 @@ def difference(finding: Finding) -> str:
     return f"{finding.difference:+.3f} [{finding.low:.3f}, {finding.high:.3f}]"
 
 
-def _section(finding: Finding) -> list[str]:
-    claim, title = finding.claim, finding.name.replace("_", " ")
-    equality = claim.relation == EQUAL
-    lines = [f"## {title}", "", f"{claim.claim} **{finding.verdict.capitalize()}.**", ""]
-    if finding.scores[0] and finding.scores[1]:
-        lines.append(f"- {_scores(finding)}.")
-    if finding.reason:
-        words = "Not decided because" if finding.verdict == UNDECIDED else "Note"
-        lines.append(f"- {words}: {escaped(finding.reason)}.")
-    return [
-        *lines,
-        f"- Source: {claim.source}",
-        f"- Setting: {claim.setting}",
-        f"- Would refute it: {claim.refuted_by} Smallest difference of interest: {claim.effect:g}.",
-        *[f"- Confirmed where the whole interval lies within ±{claim.effect:g} (equality)."] * equality,
-        f"- Known before: {claim.known}",
-        f"- Not shown: {claim.not_shown}",
-        "- To train and judge it anew:",
-        "",
-        *(f"      {command}" for command in claim.training_commands),
-        f"      archbench findings claim={finding.name} --own-runs",
-    ]
+def _section(finding: Finding) -> str:
+    """Return the source of a claim, what was compared and measured, the verdict and the commands."""
+    claim = finding.claim
+    commands = "".join(f"    {command}\n" for command in claim.training_commands)
+    reason = f" ({escaped(finding.reason)})" if finding.reason else ""
+    return (
+        f"### {finding.name.replace('_', ' ')}\n\n"
+        f"{claim.source} [Record](findings/{finding.name}.yaml). {_compared(finding)} "
+        f"Smallest difference of interest {claim.effect:g}: **{finding.verdict}**{reason}.\n\n{commands}"
+    )
 
 
-def _scores(finding: Finding) -> str:
-    """Return the means of both sides, and their difference with its test."""
-    sides = zip((finding.claim.model, finding.claim.other), finding.scores, strict=True)
-    means = ", ".join(f"{', '.join(where.values())} {fmean(values):.3f}" for where, values in sides)
-    found = f"Scores ({finding.unit}, means over seeds): {means}"
+def _compared(finding: Finding) -> str:
+    """Return both models with their means, and the difference with its test."""
+    claim = finding.claim
+    names = [", ".join(where.values()) for where in (claim.model, claim.other)]
+    if not all(finding.scores):
+        return f"{' against '.join(names)} on {claim.workload}."
+    sides = [f"{name} {fmean(values):.3f}" for name, values in zip(names, finding.scores, strict=True)]
+    test = f", {claim.test}" if claim.test else ""
+    unit = finding.unit[:1].upper() + finding.unit[1:]
+    means = f"{unit} on {claim.workload}{test}, {_seeds(finding)}: {' against '.join(sides)}"
     if difference(finding) == "-":
-        return found
+        return f"{means}."
     p = "p < 0.0001" if finding.p < 1e-4 else f"p = {finding.p:.4f}"
     tested = "" if math.isnan(finding.p) else f", {p} ({finding.test})"
-    of = " of the shares of seeds that solve it" if finding.test == SOLVE_RATE else ""
-    return f"{found}; difference{of} {difference(finding)}{tested}"
+    of = " in solve rate" if finding.test == SOLVE_RATE else ""
+    return f"{means}; difference{of} {difference(finding)}{tested}."
+
+
+def _seeds(finding: Finding) -> str:
+    """Return the number of seeds, of both models where they differ."""
+    return " and ".join(dict.fromkeys(str(len(values)) for values in finding.scores)) + " seeds"
