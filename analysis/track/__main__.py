@@ -23,17 +23,23 @@ import pandas as pd
 from analysis.cli import csv_text, parquet, run_command, write
 from analysis.figures.files import figure_bytes
 from analysis.report.page import find, render_page
+from analysis.stats.arms import arm_table
 from analysis.stats.comparisons import comparisons
+from analysis.stats.targets.target_profiles import to_target
+from analysis.stats.text_slices import slice_table
 from analysis.track.frame import track_frame
 from analysis.track.overview import overview
-from analysis.track.page import fill_page, track_markdown
-from analysis.track.results import history, scored_runs
+from analysis.track.page import TrackResults, fill_page, track_markdown
+from analysis.track.results import carried_over, held_out, history, scored_runs
 from analysis.track.rules import Track, read_track
 from analysis.track.runs import listed, missing, show_plan, sweep, train
+from analysis.track.scores import score_table
 from analysis.track.tuning import write_rates
 from experiments.config.folder import CONF
 
 DOCS = CONF.parent / "docs" / "tracks"
+REFERENCE = "decoder"
+"""The model whose gains and losses by slice of a text the others are shown against."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,24 +196,44 @@ def publish(part: Part, best: pd.DataFrame) -> None:
         )
     runs = scored_runs(part.track, frame)
     runs = runs.assign(path=f"{part.runs}/" + runs["path"])  # for the report: where their folders would be
-    tables = track_markdown(part.track, runs, best)
-    contents: dict[str, str | bytes] = {"track.parquet": parquet(frame), "track.md": tables}
+    name, results = part.track.name, track_results(part.track, runs, best)
+    tables = track_markdown(part.track, results)
+    beside_page: dict[str, str | bytes] = {f"{name}.parquet": parquet(frame)}
+    if (drawn := overview(part.track, results.arms, results.pairs)) is not None:
+        beside_page[f"{name}.svg"] = figure_bytes(drawn, "svg")
+    beside_page |= {
+        f"{name}_{key}.csv": csv_text(getattr(results, key)) for key in ("scores", "pairs", "slices")
+    }
+    paths = [write(part.out / file, content) for file, content in beside_page.items()]
+    paths.append(write(part.out / f"{name}.md", tables))
     if (runs["status"] == "complete").any():
         curves = history(runs)
-        drawn = overview(part.track, runs)
-        if drawn is not None:
-            contents["track.svg"] = figure_bytes(drawn, "svg")
-        contents["pairs.csv"] = csv_text(comparisons(runs))
-        contents["track.html"] = render_page(runs, curves, find(runs, curves))
-    paths = [write(part.out / name, content) for name, content in contents.items()]
+        paths.append(write(part.out / f"{name}.html", render_page(runs, curves, find(runs, curves))))
     if part.publish:
-        assert part.track.stored is not None
-        page = DOCS / part.track.page
-        if "track.svg" in contents:
-            paths.append(write(page.with_suffix(".svg"), contents["track.svg"]))
-        paths.append(write(CONF.parent / part.track.stored, contents["track.parquet"]))
+        paths += [write(DOCS / file, content) for file, content in beside_page.items()]
+        page = DOCS / f"{name}.md"
         paths.append(write(page, fill_page(page.read_text(encoding="utf-8"), tables)))
     print("\n".join(f"wrote {path}" for path in paths), flush=True)
+
+
+def track_results(track: Track, runs: pd.DataFrame, tuning: pd.DataFrame) -> TrackResults:
+    """Return all tables of a track.
+
+    Args:
+        runs: from ``analysis.track.results.scored_runs``.
+        tuning: the chosen learning rates, from ``analysis.track.tuning.write_rates``.
+    """
+    arms, pairs = arm_table(runs), comparisons(runs)
+    reached = to_target(runs, {w.name: w.target for w in track.workloads if w.target is not None})
+    return TrackResults(
+        runs=runs,
+        arms=arms,
+        pairs=pairs,
+        scores=score_table(arms, held_out(track, runs), reached, tuning),
+        reached=reached,
+        carried=carried_over(track, runs),
+        slices=slice_table(runs.assign(baseline=REFERENCE)),
+    )
 
 
 def _names(text: str) -> list[str]:

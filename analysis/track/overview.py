@@ -5,9 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.stats.comparisons import comparisons
 from analysis.stats.verdicts.verdict_test import BETTER, WORSE
-from analysis.stats.versus_baseline import with_differences
 from analysis.track.results import tally
 from analysis.track.rules import Track
 
@@ -16,7 +14,7 @@ INCHES = (1.05, 0.36)
 CAPTION = "Mean score. Colour: share of the models of its type that it is better than, less worse than."
 
 
-def overview(track: Track, runs: pd.DataFrame) -> Figure | None:
+def overview(track: Track, arms: pd.DataFrame, pairs: pd.DataFrame) -> Figure | None:
     """Return the map of models by workloads; None where no two models can be compared yet.
 
     A field holds the mean score. Its colour is the number of models of the same likelihood type that the
@@ -24,10 +22,11 @@ def overview(track: Track, runs: pd.DataFrame) -> Figure | None:
     worse than all, white undecided or not compared.
 
     Args:
-        runs: from ``analysis.track.results.scored_runs``.
+        arms: from ``analysis.stats.arms.arm_table``.
+        pairs: from ``analysis.stats.comparisons.comparisons``.
     """
-    arms = with_differences(runs).query("kind == 'arm' and seeds > 0").set_index(["arm", "task"])
-    counts = tally(comparisons(runs))
+    arms = arms.query("kind == 'arm' and seeds > 0").set_index(["arm", "task"])
+    counts = tally(pairs)
     if counts.empty:
         return None
     counts = counts.set_index(["model", "task"])

@@ -1,58 +1,57 @@
-"""The tables of a track as Markdown, which its page holds between two marks, and as text for the terminal."""
+"""The results of a track as Markdown, which its page holds between two marks."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import pandas as pd
 
-from analysis.stats.comparisons import comparisons
-from analysis.stats.targets.target_profiles import FACTORS, performance_profiles, to_target
-from analysis.stats.text_slices import slice_table
-from analysis.stats.verdicts.verdict_test import BETTER, EQUIVALENT, UNDECIDED, WORSE
-from analysis.stats.versus_baseline import with_differences
-from analysis.tables.format import si
+from analysis.stats.arms import ranked
+from analysis.stats.targets.target_profiles import FACTORS, performance_profiles
+from analysis.stats.verdicts.verdict_test import BETTER, UNDECIDED, WORSE
 from analysis.tables.markdown import escaped, table
-from analysis.tables.sentences import answers
-from analysis.tables.slices import slice_grids
-from analysis.track.families import cells, fronts, strengths, undecided
-from analysis.track.results import carried_over, held_out, tally
+from analysis.track.results import both_directions
 from analysis.track.rules import Track
 from experiments.runtime.console import plural
 
 BEGIN, END = "<!-- tables:begin -->", "<!-- tables:end -->"
 NOT_RUN = "not run"
-REFERENCE = "decoder"
-"""The model whose gains and losses by slice of a text the others are shown against."""
-ALONE = 4
-"""Columns of a table of slices that has no model but its baseline."""
 
 
-def track_markdown(track: Track, runs: pd.DataFrame, tuning: pd.DataFrame) -> str:
-    """Return the results of a track.
+@dataclass(frozen=True, kw_only=True)
+class TrackResults:
+    """All tables of a track, of which the page and the CSV files beside it are made."""
 
-    Args:
-        runs: from ``analysis.track.results.scored_runs``.
-        tuning: the chosen learning rates, from ``analysis.track.tuning.write_rates``.
-    """
-    lines = [_state(track, runs)]
-    if (runs["status"] == "complete").any():
-        reached = to_target(runs, {w.name: w.target for w in track.workloads if w.target is not None})
-        if not comparisons(runs).empty:
-            lines += ["", f"![Models by workloads]({track.page.replace('.md', '.svg')})"]
-        lines += ["", "### Answers", "", *(f"- {escaped(line)}" for line in answers(with_differences(runs)))]
-        lines += ["", "### Strengths of each model", "", *_strengths(track, runs)]
-        lines += ["", "### Scores", "", *_scores(track, runs)]
-        lines += ["", "### Verdicts", "", *_tally(comparisons(runs))]
-        lines += ["", "### Undecided pairs", "", *_undecided(runs)]
-        lines += ["", "### Score against decoding state", "", *_fronts(track, runs)]
-        lines += ["", "### Tokens and FLOPs to the target", "", *_targets(reached)]
-        lines += ["", "### Performance profiles", "", *_profiles(reached)]
-        if slices := _slices(runs):
-            lines += ["", "### What a language model has learned", "", *slices]
-        lines += ["", "### Held-out variants", "", *_held_out(track, runs)]
-    if not tuning.empty:
-        lines += ["", "### Learning rates", "", *_rates(tuning)]
+    runs: pd.DataFrame
+    """From ``analysis.track.results.scored_runs``."""
+    arms: pd.DataFrame
+    """From ``analysis.stats.arms.arm_table``."""
+    pairs: pd.DataFrame
+    """From ``analysis.stats.comparisons.comparisons``."""
+    scores: pd.DataFrame
+    """From ``analysis.track.scores.score_table``."""
+    reached: pd.DataFrame
+    """From ``analysis.stats.targets.target_profiles.to_target``."""
+    carried: pd.DataFrame
+    """From ``analysis.track.results.carried_over``."""
+    slices: pd.DataFrame
+    """From ``analysis.stats.text_slices.slice_table``."""
+
+
+def track_markdown(track: Track, results: TrackResults) -> str:
+    """Return the results of a track: a sentence, the figure, and the tables that are on the page."""
+    lines = [_state(track, results.runs)]
+    if (results.runs["status"] == "complete").any():
+        compared = both_directions(results.pairs)
+        if not compared.empty:
+            figure = f"![Models by workloads]({track.name}.svg)"
+            summary = _summary(track, results, compared)
+            lines = [_undefeated(track, compared), "", figure, "", *lines, "", *summary]
+        lines += ["", "## Scores", "", *_scores(track, results)]
+        lines += ["", "## Performance profiles", "", *_profiles(results.reached)]
+        lines += ["", "## Held-out variants", "", *_held_out(results.carried)]
+        lines += ["", "## Data", "", *_files(track, results)]
     return "\n".join(lines) + "\n"
 
 
@@ -66,32 +65,59 @@ def fill_page(page: str, tables: str) -> str:
 
 def _state(track: Track, runs: pd.DataFrame) -> str:
     """Return how much of the track has been run."""
-    parts = []
+    counts = ", ".join(f"{count} {status}" for status, count in runs["status"].value_counts().items())
+    missing = [workload.name for workload in track.workloads if workload.name not in set(runs["task"])]
+    left = f"; {NOT_RUN}: {', '.join(missing)}" if missing else ""
+    return f"Runs with test seeds: {escaped(counts + left)}."
+
+
+def _undefeated(track: Track, compared: pd.DataFrame) -> str:
+    """Return on how many workloads no other model of its likelihood type is better than a model."""
+    worse = compared.assign(worse=compared["verdict"].eq(WORSE)).groupby(["model", "task"])["worse"].any()
+    counts = (~worse).groupby("model").sum().sort_values(ascending=False, kind="stable")
+    listed = ", ".join(f"{model} {count}" for model, count in counts.items())
+    number = len(track.workloads)
+    return f"Workloads (of {number}) on which no model of the same likelihood type is better: {listed}."
+
+
+def _summary(track: Track, results: TrackResults, compared: pd.DataFrame) -> list[str]:
+    """Return a table of the best model of each workload and likelihood type, with its verdicts."""
+    arms = results.arms[ranked(results.arms)]
+    rows = []
     for workload in track.workloads:
-        own = runs[runs["task"] == workload.name]
-        done = int((own["status"] == "complete").sum())
-        others = own[own["status"] != "complete"]["status"].value_counts()
-        more = "".join(f", {count} {status}" for status, count in others.items())
-        parts.append(f"{workload.name} {f'{done} complete{more}' if len(own) else NOT_RUN}")
-    return f"Runs with test seeds: {escaped('; '.join(parts))}."
+        own = arms[arms["task"] == workload.name]
+        for likelihood, group in own.groupby("likelihood", dropna=False, sort=True):
+            best = group.iloc[0]
+            against = compared[(compared["task"] == workload.name) & (compared["model"] == best["arm"])]
+            open_ = against[against["verdict"] != BETTER]["other"].sort_values()
+            # A pseudo-likelihood is easier than any compressor's code, so no line is comparable.
+            line = "-" if likelihood == "pseudo" else _reference(results.arms, workload.name)
+            type_ = likelihood if isinstance(likelihood, str) else "-"
+            better = f"{len(against) - len(open_)} of {len(against)}"
+            names = ", ".join(open_) or "-"
+            rows.append([workload.name, type_, best["arm"], _score(best), better, names, line])
+    head = ["workload", "likelihood", "best model", "score", "better than", "not better than", "reference"]
+    note = (
+        "Score: mean over seeds with its 95% interval. Reference: the best of chance, shallow baselines and "
+        "compressors. Verdicts: [statistics](../statistics.md)."
+    )
+    return [*table(head, rows), "", note]
 
 
-def _scores(track: Track, runs: pd.DataFrame) -> list[str]:
+def _scores(track: Track, results: TrackResults) -> list[str]:
     """Return a table of mean scores: a model a row, a workload a column; then the cells without a score."""
-    arms = with_differences(runs)
-    names = [w.name for w in track.workloads if w.name in set(runs["task"])]
+    runs, arms = results.runs, results.arms[results.arms["kind"] == "arm"]
+    names = [workload.name for workload in track.workloads if workload.name in set(runs["task"])]
     models = [*dict.fromkeys([*track.backbones, *sorted(runs["arm"].unique())])]
     rows = []
     for model in [m for m in models if m in set(runs["arm"])]:
-        own = arms[(arms["kind"] == "arm") & (arms["arm"] == model)].set_index("task")
-        rows.append([model, *(_score(own.loc[name]) if name in own.index else NOT_RUN for name in names)])
-    rows.append(["best reference", *(_line(arms, name) for name in names)])
-    lines = [*table(["model", *names], rows), ""]
-    lines.append(
-        "Mean over seeds with its 95% interval; in brackets: no better than what needs no learning, and so "
-        "not ranked. Best reference: chance, a shallow baseline or a compressor. "
-        "Bits per byte of different likelihood types (p: pseudo, b: bound, c: conditional) are not compared."
+        own = arms[arms["arm"] == model].set_index("task")
+        rows.append([model, *(_cell(own.loc[name]) if name in own.index else NOT_RUN for name in names)])
+    note = (
+        "In brackets: no better than what needs no learning, and not ranked. Bits per byte of different "
+        "likelihood types (p: pseudo, b: bound, c: conditional) are not compared."
     )
+    lines = [*table(["model", *names], rows), "", note]
     missing = runs[runs["status"] != "complete"]
     for (task, arm), own in missing.groupby(["task", "arm"], sort=True):
         reason = " ".join(str(own["message"].iloc[0] or "").split()).partition(". ")[0]
@@ -101,79 +127,23 @@ def _scores(track: Track, runs: pd.DataFrame) -> list[str]:
 
 
 def _score(row: pd.Series) -> str:
+    interval = "" if math.isnan(row["low"]) else f" [{row['low']:.3f}, {row['high']:.3f}]"
+    return f"{row['score']:.3f}{interval}"
+
+
+def _cell(row: pd.Series) -> str:
+    """Return a score with the mark of its likelihood type, or the status of runs that have none."""
     if not row["seeds"]:
         return str(row["status"])
     kind = {"pseudo": " p", "bound": " b", "conditional": " c"}.get(str(row["likelihood"]), "")
-    bytes_ = row["metric"] == "bits_per_byte"
-    text = f"{row['score']:.3f}"
-    if not math.isnan(row["low"]):
-        text += f" [{row['low']:.3f}, {row['high']:.3f}]"
-    return f"{text}{kind * bytes_}" if row["learned"] else f"({text}){kind * bytes_}"
+    text = _score(row) if row["learned"] else f"({_score(row)})"
+    return f"{text}{kind}" if row["metric"] == "bits_per_byte" else text
 
 
-def _line(arms: pd.DataFrame, task: str) -> str:
+def _reference(arms: pd.DataFrame, task: str) -> str:
     """Return the best reference line of a workload."""
     own = arms[(arms["kind"] == "reference") & (arms["task"] == task)]
-    if own.empty:
-        return "-"
-    best = own.iloc[-1]
-    return f"{best['score']:.3f} {best['arm']}"
-
-
-def _strengths(track: Track, runs: pd.DataFrame) -> list[str]:
-    found = strengths(track, with_differences(runs), comparisons(runs))
-    head = ["model", "reaches the target of", "leads on", "between", "behind on", "open"]
-    note = (
-        "Leads: better than more models of its likelihood type than it is worse than; behind: the other way "
-        "round; open: undecided against all, or the only one of its type."
-    )
-    return [*table(head, cells(found)), "", note]
-
-
-def _undecided(runs: pd.DataFrame) -> list[str]:
-    return [f"- {escaped(line)}" for line in undecided(comparisons(runs))] or ["None."]
-
-
-def _fronts(track: Track, runs: pd.DataFrame) -> list[str]:
-    found = fronts(track, with_differences(runs))
-    note = (
-        "Models that no other of their likelihood type beats in both score and bytes of decoding state after "
-        "2,048 tokens (Pareto front), from the smallest state to the largest. Models that have not learned "
-        "the workload and those without a decoding state are left out."
-    )
-    return [*table(["workload", "likelihood", "front"], cells(found)), "", note]
-
-
-def _tally(pairs: pd.DataFrame) -> list[str]:
-    counts = tally(pairs)
-    if counts.empty:
-        return ["No two models can be compared yet."]
-    words = [word for word in (BETTER, WORSE, EQUIVALENT, UNDECIDED) if word in counts]
-    order = counts.sort_values(["task", "likelihood", words[0]], ascending=[True, True, False])
-    rows = [
-        [row["task"], row["likelihood"] if isinstance(row["likelihood"], str) else "-", row["model"],
-         *(str(row[word]) for word in words)]
-        for _, row in order.iterrows()
-    ]  # fmt: skip
-    note = (
-        "Of the other models of its likelihood type, how many a model is better than, and so on. Two models "
-        "of which neither has learned the workload are not compared."
-    )
-    return [*table(["workload", "likelihood", "model", *words], rows), "", note]
-
-
-def _targets(reached: pd.DataFrame) -> list[str]:
-    rows = [
-        [
-            row["task"], f"{row['target']:g}", row["arm"], f"{row['reached']} of {row['runs']}",
-            *(si(row[cost]) if math.isfinite(row[cost]) else "not reached" for cost in ("tokens", "flops")),
-        ]
-        for _, row in reached.sort_values(["task", "flops", "arm"]).iterrows()
-    ]  # fmt: skip
-    note = (
-        "Medians over runs; a run that never reaches the target counts as infinite. On the validation split."
-    )
-    return [*table(["workload", "target", "model", "runs", "tokens", "FLOPs"], rows), "", note]
+    return "-" if own.empty else f"{own.iloc[-1]['score']:.3f} {own.iloc[-1]['arm']}"
 
 
 def _profiles(reached: pd.DataFrame) -> list[str]:
@@ -184,47 +154,30 @@ def _profiles(reached: pd.DataFrame) -> list[str]:
     ]
     head = ["model", "workloads", *(f"within {factor:g}" for factor in FACTORS)]
     note = (
-        "Fraction of the workloads whose target somebody reaches on which a model reaches it with at most so "
-        "many times the FLOPs of the cheapest (performance profile)."
+        "Fraction of the workloads on which a model reaches the target with at most so many times the FLOPs "
+        "of the cheapest model."
     )
     return [*table(head, rows), "", note]
 
 
-def _slices(runs: pd.DataFrame) -> list[str]:
-    """Return for each text the gains on its slices over ``REFERENCE``, or else the best of the type."""
-    lines: list[str] = []
-    for name, head, body, note in slice_grids(slice_table(runs.assign(baseline=REFERENCE))):
-        if len(head) > ALONE:
-            lines += [f"{escaped(name)}:", "", *table(head, body), "", escaped(note), ""]
-    return lines[:-1]
-
-
-def _held_out(track: Track, runs: pd.DataFrame) -> list[str]:
-    scores = held_out(track, runs)
-    if scores.empty:
+def _held_out(carried: pd.DataFrame) -> list[str]:
+    if carried.empty:
         return ["None has been scored yet."]
-    lines = []
-    wide = scores.pivot_table(index="arm", columns=["task", "variant"], values="score")
-    head = ["model", *(f"{task}: {variant}" for task, variant in wide.columns)]
-    rows = [
-        [str(arm), *("-" if math.isnan(value) else f"{value:.3f}" for value in values)]
-        for arm, values in zip(wide.index, wide.to_numpy(), strict=True)
-    ]
-    lines += [*table(head, rows), ""]
-    carried = carried_over(track, runs)
     rows = [[str(value) for value in row] for row in carried.itertuples(index=False)]
-    head = ["workload", "variant", "decided pairs", "same verdict", "reversed", "undecided there"]
-    return lines + table(head, rows)
+    head = ["workload", "variant", "decided pairs", "same verdict", "reversed", UNDECIDED]
+    return [*table(head, rows), "", "What became of the pairs that are decided on the workload."]
 
 
-def _rates(best: pd.DataFrame) -> list[str]:
-    names = list(dict.fromkeys(best["task"]))
-    rows = []
-    for arm, own in best.groupby("backbone", sort=True):
-        found = {r["task"]: f"{r['learning_rate']:g}{'*' if r['edge'] else ''}" for _, r in own.iterrows()}
-        rows.append([str(arm), *(found.get(name, "-") for name in names)])
-    return [
-        *table(["model", *names], rows),
-        "",
-        "\\*: at the edge of the grid, which is the same for every model.",
-    ]
+def _files(track: Track, results: TrackResults) -> list[str]:
+    """Return the list of CSV files beside the page."""
+    files = {
+        "pairs": "each comparison of two models: difference, interval, p, verdict, minimum detectable "
+        "difference, and seeds that would decide it",
+        "scores": "each model on each workload and held-out variant: score, interval, decoding state, "
+        "learning rate (`edge`: at an edge of the grid), tokens and FLOPs to the target (medians over runs; "
+        "`inf`: most runs do not reach it)",
+        "slices": "bits per token of each slice of a text, and the gain over the decoder or else over the "
+        "best model of the likelihood type",
+    }
+    names = {key: f"{track.name}_{key}.csv" for key in files if not getattr(results, key).empty}
+    return [f"- [{name}]({name}): {files[key]}." for key, name in names.items()]

@@ -120,20 +120,25 @@ def _verdict(pairs: pd.DataFrame, pair: pd.Series) -> str | None:
     return None if found is None else str(found["verdict"])
 
 
-def tally(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Return for each workload and model how many others it is better than, worse than, and so on.
+def both_directions(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Return each pair twice, with each of its models as ``model`` and the verdict on it.
 
-    Pairs of which neither has learned the workload are not compared, and do not count.
+    Pairs of which neither has learned the workload are not compared, and left out.
 
     Args:
         pairs: from ``analysis.stats.comparisons.comparisons``, all pairs of each likelihood type.
     """
     flip = {BETTER: WORSE, WORSE: BETTER}
-    pairs = pairs[pairs["reason"] != UNLEARNED]
-    other = pairs.assign(
+    pairs = pairs.loc[pairs["reason"] != UNLEARNED, ["task", "likelihood", "model", "other", "verdict"]]
+    swapped = pairs.assign(
         model=pairs["other"], other=pairs["model"], verdict=pairs["verdict"].map(lambda v: flip.get(v, v))
     )
-    both = pd.concat([pairs, other], ignore_index=True)
+    return pd.concat([pairs, swapped], ignore_index=True)
+
+
+def tally(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Return for each workload and model how many others it is better than, worse than, and so on."""
+    both = both_directions(pairs)
     if both.empty:
         return pd.DataFrame(columns=["task", "likelihood", "model"])
     counts = (

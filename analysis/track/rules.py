@@ -71,8 +71,6 @@ class Track:
     """The frame of results whose runs count as done, relative to the root of the checkout."""
     miniature: list[str]
     """Words that shrink every run to one of seconds."""
-    page: str
-    """Name of its page in docs/tracks/."""
 
     def workload(self, name: str) -> Workload:
         """Return the workload of a name. Raises ValueError where there is none."""
@@ -122,7 +120,6 @@ def read_track(name: str, config_dir: str = "") -> Track:
         tuned="tuned" in tree["study"],
         stored=tree["study"].get("stored"),
         miniature=list(tree["study"].get("miniature") or []),
-        page=f"{name}.md",
     )  # fmt: skip
 
 

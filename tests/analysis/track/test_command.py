@@ -108,13 +108,13 @@ def test_a_track_is_run_once_and_takes_another_model(
     words = ["toy", f"config_dir={toy}/conf", f"runs={toy}/runs"]
     assert main(words) == 0, capfd.readouterr().err
     analysis = toy / "runs" / "track_toy" / "analysis"
-    frame = pd.read_parquet(analysis / "track.parquet")
+    frame = pd.read_parquet(analysis / "toy.parquet")
     assert frame.groupby("study").size().to_dict() == {"track_toy": 2, "track_toy_rates": 2}
     assert (frame["status"] == "complete").all()
     assert cells(toy / "runs" / "track_toy") == {"decoder-lookup-nano/s0", "decoder-lookup-nano/s1"}
 
     # Elsewhere, with the frame and without the run folders: nothing is trained.
-    shutil.copy(analysis / "track.parquet", toy / "toy.parquet")
+    shutil.copy(analysis / "toy.parquet", toy / "toy.parquet")
     shutil.rmtree(toy / "runs")
     capfd.readouterr()
     assert main(words) == 0
@@ -130,12 +130,12 @@ def test_a_track_is_run_once_and_takes_another_model(
     assert main([*words, "--add", "my_toy"]) == 0, capfd.readouterr().err
     assert cells(toy / "runs" / "track_toy") == {"my_toy-lookup-nano/s0", "my_toy-lookup-nano/s1"}
     assert cells(toy / "runs" / "track_toy_rates") == {"my_toy-lookup-nano/s100"}
-    pairs = pd.read_csv(analysis / "pairs.csv")
+    pairs = pd.read_csv(analysis / "toy_pairs.csv")
     assert {*pairs["model"], *pairs["other"]} == {"decoder", "my_toy"}
     assert pairs["verdict"].notna().all()
-    tables = (analysis / "track.md").read_text()
-    assert "| my_toy |" in tables
-    assert "lookup: longer" in tables
+    assert "| my_toy |" in (analysis / "toy.md").read_text()
+    scores = pd.read_csv(analysis / "toy_scores.csv")
+    assert set(scores.loc[scores["variant"] == "longer", "arm"]) == {"decoder", "my_toy"}
 
 
 def test_a_track_has_to_be_named(capsys: pytest.CaptureFixture[str]) -> None:
