@@ -13,10 +13,8 @@ from analysis.tables.markdown import escaped
 
 LEVEL = 0.05
 NOTE = (
-    "rho: Spearman's, over models, with the 95% interval of Bonett and Wright (would other models give the "
-    "same?); other seeds: the middle 95% of rho over draws of the seeds of these models; tau: Kendall's, "
-    "with the interval of Fieller, Hartley and Pearson; p: of rho, by permutations, corrected for the "
-    "workloads (Holm)."
+    "rho: Spearman's over models, with its 95% interval; other seeds: the middle 95% of rho over draws of "
+    "the seeds; tau: Kendall's with its interval; p: of rho, corrected for the workloads."
 )
 
 
@@ -42,16 +40,16 @@ def bridge_sentences(table: pd.DataFrame) -> list[str]:
 
 
 def bridge_markdown(table: pd.DataFrame) -> str:
-    """Return the sentences, and a table for each likelihood type and target of a text."""
+    """Return the sentences, and a table of the whole text for each likelihood type."""
     lines = [f"- {escaped(line)}" for line in bridge_sentences(table)]
     head = ["workload", "models", "rho", "other seeds", "tau", "p"]
-    for (likelihood, target), rows in table.groupby(["likelihood", "target"], sort=False):
+    for likelihood, rows in table[table["target"] == WHOLE].groupby("likelihood", sort=False):
         body = [
             [str(row["task"]), str(row["models"]), _interval(row, "rho"), _range(row), _interval(row, "tau"),
              _p(row)]
             for _, row in rows.iterrows()
         ]  # fmt: skip
-        lines += ["", f"### {escaped(f'{target}, {likelihood}')}", "", *markdown.table(head, body)]
+        lines += ["", f"### {escaped(f'{WHOLE}, {likelihood}')}", "", *markdown.table(head, body)]
     return "\n".join([*lines, "", NOTE]) + "\n"
 
 

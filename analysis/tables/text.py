@@ -178,6 +178,19 @@ def render_markdown(frame: pd.DataFrame, *, wide: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
+def render_scores(frame: pd.DataFrame) -> str:
+    """Return as Markdown the table of each task and the gap between likelihood types, without sentences."""
+    lines: list[str] = []
+    for (task, scale), rows in with_differences(frame).groupby(TASK_SCALE, sort=True):
+        runs = frame[(frame["task"] == task) & (frame["scale"] == scale)]
+        lines += [f"## {escaped(title(rows))}", "", *markdown_table(rows[rows["kind"] == "arm"]), ""]
+        lines += [escaped(" ".join([held_equal(runs), *reference_line(rows)])), ""]
+        if not (gaps := gap.gaps(runs)).empty:
+            head, body = gap.gap_grid(gaps)
+            lines += [f"### {escaped(gap.gap_title(gaps))}", "", *markdown.table(head, body), ""]
+    return "\n".join([*lines, COLUMNS_NOTE]) + "\n"
+
+
 def markdown_table(rows: pd.DataFrame, *, wide: bool = False) -> list[str]:
     """Return the lines of one table, with all columns or with the eight that the terminal shows first."""
     columns = table_columns(rows, wide=wide)

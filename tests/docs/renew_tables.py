@@ -14,10 +14,15 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.bridge import BridgeConfig, prepare
+from analysis.cli import csv_text
 from analysis.figures.bridge import bridge_figure
 from analysis.figures.files import figure_bytes
+from analysis.stats.comparisons import comparisons
+from analysis.stats.extra_tests import TRAINED, further_grid, further_scores
+from analysis.stats.text_slices import slice_table
+from analysis.tables import markdown
 from analysis.tables.bridge import bridge_markdown
-from analysis.tables.text import render_markdown, render_tables
+from analysis.tables.text import render_markdown, render_scores, render_tables
 from tests import ROOT
 
 RESULTS = ROOT / "docs" / "results"
@@ -56,10 +61,26 @@ def bridge_table() -> pd.DataFrame:
     return prepare(BridgeConfig(probes="cpu", text=str(RESULTS / "bridge.parquet")))[1]
 
 
+def length_scores() -> pd.DataFrame:
+    """Return the accuracies by length of the studies of recurrent state."""
+    return pd.concat([further_scores(frame(name)) for name in ("state_tracking", "induction")])
+
+
+def length_block() -> str:
+    """Return the table of accuracies at the trained length and at eight times that length."""
+    tests = {TRAINED: "32 tokens", "sequence_length=256": "256 tokens"}
+    rows = []
+    for task, scores in length_scores().groupby("task", sort=False):
+        _, grid = further_grid(scores[scores["test"].isin(tests)])
+        rows += [[str(task), *row] for row in grid]
+    return "\n".join([*markdown.table(["task", "model", *tests.values()], rows), ""])
+
+
 def blocks() -> dict[Path, str]:
     """Return what stands between the marks of each page."""
     pages = {RESULTS / page: page_block(name, level) for page, (name, level) in PAGES.items()}
     pages[RESULTS / "bridge.md"] = bridge_markdown(bridge_table())
+    pages[RESULTS / "state_space.md"] = length_block()
     return {ROOT / "README.md": readme_block(), **pages}
 
 
@@ -69,13 +90,17 @@ def quoted(page: Path) -> str:
 
 
 def main() -> None:
-    """Write the blocks, the figure of the bridge, and docs/results/compare.md whole."""
+    """Write the blocks, the figure of the bridge, and the files that are generated whole."""
     for page, block in blocks().items():
         page.write_text(page.read_text().replace(BEGIN + quoted(page) + END, BEGIN + block + END))
     figure = bridge_figure(bridge_table())
     assert figure is not None
     (RESULTS / "bridge.svg").write_bytes(figure_bytes(figure, "svg"))
-    (RESULTS / "compare.md").write_text(render_markdown(frame("compare")))
+    (RESULTS / "bridge.csv").write_text(csv_text(bridge_table()))
+    (RESULTS / "state_space.csv").write_text(csv_text(length_scores()))
+    (RESULTS / "compare.md").write_text(render_scores(frame("compare")))
+    (RESULTS / "compare_pairs.csv").write_text(csv_text(comparisons(frame("compare"))))
+    (RESULTS / "compare_slices.csv").write_text(csv_text(slice_table(frame("compare"))))
 
 
 if __name__ == "__main__":

@@ -20,11 +20,22 @@ def test_quoted_tables_are_those_of_the_frame(page: str) -> None:
     assert renew_tables.quoted(RESULTS / page) == renew_tables.page_block(name, level), remedy
 
 
+def test_the_main_comparison_is_that_of_its_frame() -> None:
+    frame = renew_tables.frame("compare")
+    assert (RESULTS / "compare.md").read_text() == renew_tables.render_scores(frame)
+    kept = pd.read_csv(RESULTS / "compare_pairs.csv")
+    found = renew_tables.comparisons(frame)
+    assert kept["verdict"].tolist() == found["verdict"].tolist()
+    assert kept["difference"].to_numpy() == pytest.approx(found["difference"].to_numpy())
+
+
 def test_the_bridge_is_that_of_the_frames_of_track_and_text() -> None:
     assert (renew_tables.frame("bridge")["status"] == "complete").all()
     table = renew_tables.bridge_table()
     assert table["models"].max() >= 7
     assert renew_tables.quoted(RESULTS / "bridge.md") == renew_tables.bridge_markdown(table)
+    kept = pd.read_csv(RESULTS / "bridge.csv")
+    pd.testing.assert_frame_equal(kept, table, check_dtype=False, rtol=1e-6)
 
 
 def test_the_laws_of_the_ladder_are_those_of_its_points() -> None:

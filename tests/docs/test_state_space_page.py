@@ -6,30 +6,28 @@ import pandas as pd
 import pytest
 
 from analysis.stats.arms import arm_table
-from analysis.stats.extra_tests import further_grid, further_scores
 from analysis.tables.columns import score_text
 from analysis.tables.format import size
-from tests import ROOT
+from tests.docs import renew_tables
 
-RESULTS = ROOT / "docs" / "results"
-PAGE = (RESULTS / "state_space.md").read_text().splitlines()
-
-
-def rows(study: str) -> list[list[str]]:
-    """Every row that the page owes its reader."""
-    frame = pd.read_parquet(RESULTS / f"{study}.parquet")
-    assert (frame["status"] == "complete").all()
-    grids = [further_grid(scores)[1] for _, scores in further_scores(frame).groupby("task")]
-    if grids:
-        return [row for grid in grids for row in grid]
-    arms = arm_table(frame).query("kind == 'arm'")
-    return [[arm["arm"], score_text(arm), size(arm["state_bytes_2k"])] for _, arm in arms.iterrows()]
+PAGE = renew_tables.RESULTS / "state_space.md"
 
 
 @pytest.mark.parametrize("study", ["state_tracking", "induction", "recall_state"])
-def test_tables_are_those_of_the_frames(study: str) -> None:
-    section = PAGE[PAGE.index(f"    archbench train study={study}") :]
-    found = rows(study)
-    assert len(found) >= 4
-    for row in found:
-        assert f"| {' | '.join(row)} |" in section
+def test_all_runs_are_complete(study: str) -> None:
+    assert (renew_tables.frame(study)["status"] == "complete").all()
+
+
+def test_scores_by_length_are_those_of_the_frames() -> None:
+    assert renew_tables.quoted(PAGE) == renew_tables.length_block()
+    kept = pd.read_csv(PAGE.with_suffix(".csv"))
+    scores = renew_tables.length_scores().reset_index(drop=True)
+    pd.testing.assert_frame_equal(kept, scores, check_dtype=False)
+
+
+def test_recall_by_state_is_that_of_the_frame() -> None:
+    arms = arm_table(renew_tables.frame("recall_state")).query("kind == 'arm'")
+    assert len(arms) == 4
+    for _, arm in arms.iterrows():
+        cells = [arm["arm"], score_text(arm), size(arm["state_bytes_2k"])]
+        assert f"| {' | '.join(cells)} |" in PAGE.read_text()
