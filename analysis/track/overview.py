@@ -25,10 +25,10 @@ def overview(track: Track, arms: pd.DataFrame, pairs: pd.DataFrame) -> Figure | 
         arms: from ``analysis.stats.arms.arm_table``.
         pairs: from ``analysis.stats.comparisons.comparisons``.
     """
-    arms = arms.query("kind == 'arm' and seeds > 0").set_index(["arm", "task"])
     counts = tally(pairs)
     if counts.empty:
         return None
+    arms = arms.query("kind == 'arm' and seeds > 0").set_index(["arm", "task"])
     counts = counts.set_index(["model", "task"])
     scored = {str(name) for name in arms.index.get_level_values("arm")}
     tasks = [w.name for w in track.workloads if w.name in arms.index.get_level_values("task")]

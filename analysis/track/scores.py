@@ -29,7 +29,8 @@ def score_table(
         columns={"reached": "reached_runs", "tokens": "tokens_to_target", "flops": "flops_to_target"}
     )
     rates = tuning[["task", "backbone", "learning_rate", "edge"]].rename(columns={"backbone": "arm"})
-    scores = arms[KEPT]
+    # Before the first run with a test seed the table has neither rows nor columns.
+    scores = arms.reindex(columns=KEPT).astype({"task": object, "arm": object})
     for more in (costs, rates):
         scores = scores.merge(more, on=["task", "arm"], how="left")
     return pd.concat([scores, held_out.assign(kind="held out")], ignore_index=True)

@@ -10,7 +10,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.track.page import fill_page
+from analysis.track.__main__ import track_results
+from analysis.track.overview import overview
+from analysis.track.page import fill_page, track_markdown
 from analysis.track.results import held_out, scored_runs, with_score
 from analysis.track.rules import Track, Workload, read_track
 from analysis.track.runs import missing
@@ -82,6 +84,15 @@ def test_runs_that_ended_or_were_refused_are_not_missing() -> None:
         "missing",
         "begun",
     ]
+
+
+def test_before_the_first_test_seed_the_page_lists_what_is_not_run(track: Track) -> None:
+    runs = scored_runs(track, pd.DataFrame([row(study="track_cpu_rates", seed=100)]))
+    rates = pd.DataFrame(columns=["task", "backbone", "learning_rate", "edge"])
+    results = track_results(track, runs, rates)
+    assert "not run: parity" in track_markdown(track, results)
+    assert results.scores.empty
+    assert overview(track, results.arms, results.pairs) is None
 
 
 def test_a_page_keeps_what_stands_around_its_tables() -> None:
