@@ -86,7 +86,8 @@ def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
             hint = whole_number_hint(where, str(value))
         raise ConfigError(f"{where}: {first_line(error)}{hint}") from None
     except ValueError as error:
-        raise ConfigError(f"{key}: {error}" if key else str(error)) from None
+        named = not key or str(error).startswith(f"{key}.")
+        raise ConfigError(str(error) if named else f"{key}: {error}") from None
     _check_finite(OmegaConf.to_container(merged), key)  # OmegaConf makes a number of the text "nan"
     return instance  # type: ignore[return-value]
 

@@ -112,5 +112,5 @@ def test_f47_the_bytes_of_random_tokenizers_are_those_of_the_text(
 
 REFUSALS = (
     "the tokenizer knows no word", "makes no token of the document", "fails on a text", "no text in the",
-    "only white space in the", "fewer than sequence_length", "symbols; set tokenizer.vocab_size",
+    "only white space in the", "fewer than sequence_length", "symbols; set task.tokenizer.vocab_size",
 )  # fmt: skip

@@ -69,8 +69,8 @@ class BPETokenizer(TextTokenizer):
         tokenizer.train_from_iterator((piece for text in texts for piece in _pieces(text)), trainer)
         if tokenizer.get_vocab_size() < config.vocab_size:
             raise DataError(
-                f"tokenizer.vocab_size={config.vocab_size}: the training text yields only "
-                f"{tokenizer.get_vocab_size()} symbols; set tokenizer.vocab_size to that or fewer"
+                f"task.tokenizer.vocab_size={config.vocab_size}: the training text yields only "
+                f"{tokenizer.get_vocab_size()} symbols; set task.tokenizer.vocab_size to that or fewer"
             )
         _add_special_tokens(tokenizer, config, num_sentinels)
         return cls(tokenizer, num_sentinels)

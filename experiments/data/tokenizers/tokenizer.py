@@ -62,27 +62,30 @@ class TokenizerConfig:
         _check("kind", [self.kind], ("bytes", "bpe", "folder"))
         if (self.kind == "folder") != (self.path is not None):
             raise ValueError(
-                f"tokenizer.path={self.path} with tokenizer.kind={self.kind}: the kind 'folder' needs one, "
-                "no other kind takes one"
+                f"task.tokenizer.path={self.path} with task.tokenizer.kind={self.kind}: the kind 'folder' "
+                "needs one, no other kind takes one"
             )
         if self.kind == "folder" and self.normalization:
             raise ValueError(
-                f"tokenizer.normalization={self.normalization}: a folder's tokenizer has its own; leave it []"
+                f"task.tokenizer.normalization={self.normalization}: a folder's tokenizer has its own; leave "
+                "it []"
             )
         _check("normalization", self.normalization, _NORMALIZERS)
         _check("pre_tokenization", self.pre_tokenization, PRE_TOKENIZATION)
         _check("post_processing", self.post_processing, ("bos", "eos"))
         if "byte_level" in self.pre_tokenization[:-1]:
-            raise ValueError(f"tokenizer.pre_tokenization={self.pre_tokenization}: byte_level must come last")
+            raise ValueError(
+                f"task.tokenizer.pre_tokenization={self.pre_tokenization}: byte_level must come last"
+            )
         if self.vocab_size < 256:
-            raise ValueError(f"tokenizer.vocab_size={self.vocab_size} must hold the 256 bytes at least")
+            raise ValueError(f"task.tokenizer.vocab_size={self.vocab_size} must hold the 256 bytes at least")
 
 
 def _check(key: str, values: Sequence[str], known: Iterable[str]) -> None:
     names = list(known)
     for value in values:
         if value not in names:
-            raise ValueError(f"tokenizer.{key}: '{value}' is unknown{nearest(value, names)}")
+            raise ValueError(f"task.tokenizer.{key}: '{value}' is unknown{nearest(value, names)}")
 
 
 class TextTokenizer(ABC):

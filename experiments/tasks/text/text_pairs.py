@@ -75,8 +75,8 @@ class PairsConfig(RowsConfig):
             raise ValueError(f"num_sentinels={self.num_sentinels} must not be negative")
         if self.tokenizer.post_processing:
             raise ValueError(
-                f"tokenizer.post_processing={self.tokenizer.post_processing}: pairs get their end tokens "
-                "from the task; set it to []"
+                f"task.tokenizer.post_processing={self.tokenizer.post_processing}: pairs get their end "
+                "tokens from the task; set it to []"
             )
 
 

@@ -191,7 +191,7 @@ def test_a_folder_that_names_no_end_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "folder"}, "path=None with tokenizer.kind=folder"),
+        ({"kind": "folder"}, "path=None with task.tokenizer.kind=folder"),
         ({"kind": "bytes", "path": "somewhere"}, "no other kind takes one"),
         ({"kind": "folder", "path": "x", "normalization": ["nfc"]}, "leave it"),
     ],

@@ -126,19 +126,21 @@ def test_the_byte_alphabet_is_that_of_the_tokenizers_package():
 
 
 def test_a_vocabulary_larger_than_the_text_yields_is_refused_with_the_size_it_yields():
-    with pytest.raises(DataError, match="vocab_size=5000: the training text yields only 256"):
+    with pytest.raises(
+        DataError, match=r"^task\.tokenizer\.vocab_size=5000: .* only 256 .*; set task\.tokenizer\.vocab_size"
+    ):
         make(["ab"], kind="bpe", vocab_size=5000)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "bytepair"}, "tokenizer.kind: 'bytepair' is unknown"),
+        ({"kind": "bytepair"}, r"task\.tokenizer\.kind: 'bytepair' is unknown"),
         ({"normalization": ["nfcc"]}, "did you mean 'nfc'"),
         ({"pre_tokenization": ["white_space"]}, "did you mean 'whitespace'"),
         ({"pre_tokenization": ["byte_level", "digits"]}, "byte_level must come last"),
         ({"post_processing": ["cls"]}, "'cls' is unknown"),
-        ({"vocab_size": 255}, "vocab_size=255"),
+        ({"vocab_size": 255}, r"^task\.tokenizer\.vocab_size=255"),
     ],
 )
 def test_impossible_settings_are_refused(settings, message):
