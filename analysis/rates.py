@@ -88,7 +88,9 @@ def note(arm: pd.Series) -> str:
     """Warnings about the runs."""
     if pd.isna(arm["learning_rate"]):
         return "every rate diverged: extend it downwards"
-    found = [f"at the {arm['edge']} edge of the grid: extend it"] * bool(arm["edge"])
+    missing = ", ".join(map(str, arm["missing"]))
+    found = [f"not chosen: seeds that other models have are missing ({missing})"] * bool(missing)
+    found += [f"at the {arm['edge']} edge of the grid: extend it"] * bool(arm["edge"])
     undecided = " or ".join(f"{rate:g}" for rate in arm["undecided"])
     found += [f"undecided: {undecided} may be as good"] * bool(undecided)
     found += [f"{plural(arm['rates'], 'rate')}: a grid has {MIN_RATES} or more"] * (arm["rates"] < MIN_RATES)
@@ -105,7 +107,7 @@ def _cell(value: float | None, best: bool) -> str:
 def chosen(study: str, best: pd.DataFrame) -> dict[str, Any]:
     """The content of rates.yaml: the study, its seeds, and what was chosen for each arm."""
     arms = []
-    for _, arm in best.dropna(subset="learning_rate").iterrows():
+    for _, arm in _decided(best).iterrows():
         arms.append(
             {
                 **{key: str(arm[key]) for key in ARM if key != "target"},
@@ -121,10 +123,15 @@ def chosen(study: str, best: pd.DataFrame) -> dict[str, Any]:
     return {"study": study, "seeds": sorted({s for seeds in best["seeds"] for s in seeds}), "arms": arms}
 
 
+def _decided(best: pd.DataFrame) -> pd.DataFrame:
+    """Return the arms for which a rate is chosen: some rate did not diverge, and no seed is missing."""
+    return best[best["learning_rate"].notna() & ~best["missing"].astype(bool)]
+
+
 def by_task(best: pd.DataFrame) -> dict[str, dict[str, float]]:
     """The rates as ``study.learning_rate`` of study/compare.yaml has them."""
     found: dict[str, dict[str, float]] = {}
-    for _, arm in best.dropna(subset="learning_rate").iterrows():
+    for _, arm in _decided(best).iterrows():
         found.setdefault(str(arm["task"]), {})[str(arm["backbone"])] = float(arm["learning_rate"])
     return found
 

@@ -59,6 +59,23 @@ def test_an_edge_is_said_with_the_command_that_extends_it(
     assert commands == [f"extend: archbench train {words}"]
 
 
+def test_a_model_that_lacks_a_seed_gets_no_choice_and_is_asked_for_it(
+    swept: Path, write_run: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for index, rate in enumerate((3e-4, 1e-3, 3e-3, 1e-2, 3e-2)):
+        folder = write_run("decoder", 101, 2.0, study="rates", digest=f"{index}d")
+        (folder / "config.yaml").write_text(yaml.safe_dump({"optimizer": {"learning_rate": rate}}))
+    assert main(["study=rates", f"runs={swept}"]) == 0
+    printed = capsys.readouterr().out
+    chosen = yaml.safe_load(printed.split("wants it\n")[1].split("wrote")[0])
+    assert set(chosen["text"]) == {"decoder"}
+    written = yaml.safe_load((swept / "rates" / "analysis" / "rates.yaml").read_text())
+    assert [arm["backbone"] for arm in written["arms"]] == ["decoder"]
+    assert "are missing (101)" in " ".join(printed.split())
+    [command] = [line for line in printed.splitlines() if line.startswith("extend: ")]
+    assert command.endswith("optimizer.learning_rate=0.001,0.003,0.01,0.03 seed=100,101")
+
+
 def test_extending_goes_on_until_the_optimum_is_inside(
     swept: Path, write_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,11 +91,12 @@ def rate_means(arm: pd.DataFrame) -> pd.Series:
 def best_rates(rates: pd.DataFrame) -> pd.DataFrame:
     """For each arm the rate with the best mean over seeds; of equals the middle one (the lower of two).
 
-    Columns: those of ``ARM``, metric, learning_rate, validation, rates (how many were tried), seeds,
-    ``edge`` (``lower`` or ``upper`` where nothing was tried beyond the best rate, else empty), ``decades``
-    (see ``robust_decades``), ``open`` (whether they reach the end of the grid), and ``undecided`` (neighbours
-    in the grid that may be as good: see ``undecided_rates``). An arm all of whose runs diverged has NaN for a
-    rate, and its edge is the lower one.
+    Columns: those of ``ARM``, metric, learning_rate, validation, rates (how many were tried), ``seeds`` (of
+    all arms of its task and scale), ``missing`` (those of them that no run of the arm has: nothing is chosen
+    for it), ``edge`` (``lower`` or ``upper`` where nothing was tried beyond the best rate, else empty),
+    ``decades`` (see ``robust_decades``), ``open`` (whether they reach the end of the grid), and ``undecided``
+    (neighbours in the grid that may be as good: see ``undecided_rates``). An arm all of whose runs diverged
+    has NaN for a rate, and its edge is the lower one.
     """
     rows = []
     for key, arm in rates.groupby(ARM, sort=True, dropna=False):
@@ -105,11 +106,13 @@ def best_rates(rates: pd.DataFrame) -> pd.DataFrame:
         higher, finished = bool((arm["direction"] == "higher").any()), mean.dropna()
         best, edge = best_rate(mean, higher=higher)
         decades, is_open = (math.nan, False) if finished.empty else robust_decades(mean, best, higher=higher)
+        alike = (rates["task"] == key[0]) & (rates["scale"] == key[1])
+        seeds = {int(seed) for seed in rates[alike]["seed"]}
         rows.append(
             dict(zip(ARM, key, strict=True))
             | {"metric": arm["metric"].dropna().iloc[0] if arm["metric"].notna().any() else None}
             | {"learning_rate": best, "validation": finished.get(best, math.nan), "rates": len(mean)}
-            | {"seeds": sorted(int(seed) for seed in arm["seed"].unique())}
+            | {"seeds": sorted(seeds), "missing": sorted(seeds - set(arm["seed"]))}
             | {"edge": edge, "decades": decades, "open": is_open}
             | {"undecided": undecided_rates(arm, mean, best)}
         )
@@ -218,14 +221,18 @@ def runs_of(arm: pd.Series, rates: pd.DataFrame) -> pd.DataFrame:
 
 
 def extension(arm: pd.Series, rates: pd.DataFrame) -> list[str]:
-    """The words of ``archbench train`` that train the rate beyond the edge: the arm's own, changed."""
+    """The words of ``archbench train`` that train the rate beyond the edge: the arm's own, changed.
+
+    Where the arm lacks a seed, they train the missing runs of the other rates too.
+    """
     words = {
         "task": str(arm["task"]), "scale": str(arm["scale"]), "axis": str(arm["axis"]),
         "target": f"{arm['target']:.0f}", "backbone": str(arm["backbone"]),
     }  # fmt: skip
     keys = {"axis": "scale.axis", "target": f"scale.targets.{arm['axis']}"}
     changed = {keys.get(name, name): word for name, word in words.items() if rates[name].nunique() > 1}
-    changed["optimizer.learning_rate"] = f"{further_rate(arm, rates):g}"
+    tried = sorted(runs_of(arm, rates)["learning_rate"].unique()) if arm["missing"] else []
+    changed["optimizer.learning_rate"] = ",".join(f"{rate:g}" for rate in (*tried, further_rate(arm, rates)))
     changed["seed"] = ",".join(str(seed) for seed in arm["seeds"])
     kept = [
         word
