@@ -101,7 +101,7 @@ def read_track(name: str, config_dir: str = "") -> Track:
     path = _find(roots, f"study/{study}.yaml")
     if path is None:
         known = track_names(roots)
-        raise ValueError(f"'{name}' is no track{nearest(name, known)}; there are {', '.join(known)}")
+        raise ValueError(f"'{name}' is no track{nearest(name, known)}")
     rates_path = _find(roots, f"study/{rates}.yaml")
     if rates_path is None:
         raise ValueError(f"the track {name} has no conf/study/{rates}.yaml, the study of its tuning runs")

@@ -38,7 +38,13 @@ from experiments.config.chosen_groups import check_words
 from experiments.config.command_line import refuse_no_words
 from experiments.config.folder import CONF
 from experiments.config.handed_on import HandedOn, without_seed
-from experiments.config.messages import explain, refuse_other_words_of, refuse_unreadable, unmatched
+from experiments.config.messages import (
+    explain,
+    no_option,
+    refuse_other_words_of,
+    refuse_unreadable,
+    unmatched,
+)
 from experiments.runtime.child_processes import end_with, end_with_parent
 from experiments.runtime.errors import ConfigError, Preempted, RunError
 from experiments.runtime.imports import check_one_root
@@ -115,7 +121,7 @@ def start(
     except ValueError as error:
         if not str(error).startswith("Config group override"):  # Hydra's complaint about GROUP=null
             raise
-        _fail(f"a group cannot be null: choose one of its YAML files ({error})", 2)
+        _fail(no_option(sys.argv[1:]) or f"a group has YAML files for values ({error})", 2)
 
 
 def _run(one_job: Callable[[DictConfig], object], config_name: str) -> None:

@@ -73,6 +73,9 @@ def explain(error: Exception, config_name: str = "config") -> str:
     if found := re.search(r"Could not override '([^']+)'", text):
         return _unknown_key(found[1], config_name)
     if found := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '([^']+)'", text):
+        key, cfg = found[1].partition("=")[0].strip(), _composed(config_name)
+        if cfg and re.fullmatch(r"\w+", key) and key not in _dotted(cfg) and not (CONF / key).is_dir():
+            return _unknown_key(key, config_name)
         return f"{found[1]}: several values are the runs of a sweep: add -m; a list is written in brackets"
     if isinstance(error, OverrideParseException) and "=" in error.override:
         return _no_word(error)
@@ -119,7 +122,17 @@ def _unknown_option(group: str, option: str, text: str) -> str:
         return f"{group}= is empty{nearest('', options)}"
     files = (path.relative_to(CONF / group) for path in (CONF / group).rglob("*.yaml"))
     options |= {path.with_suffix("").as_posix() for path in files if path.parts[0] != "parts"}
-    return f"{group}={option}: there is no conf/{group}/{option}.yaml{nearest(option, options)}"
+    named = f" (a study of your own is named by study.name={option})" if group == "study" else ""
+    return f"{group}={option}: there is no conf/{group}/{option}.yaml{named}{nearest(option, options)}"
+
+
+def no_option(words: Sequence[str]) -> str | None:
+    """Return what is wrong with a word that chooses null, a number or a truth value of a group; else None."""
+    for word in words:
+        group, _, value = word.partition("=")
+        if re.fullmatch(r"(?i)null|true|false|[\d.]+", value) and (CONF / group).is_dir():
+            return _unknown_option(group, value, "")
+    return None
 
 
 def _unknown_key(key: str, config_name: str) -> str:
@@ -129,6 +142,8 @@ def _unknown_key(key: str, config_name: str) -> str:
     beside = [str(name) for name in node] if isinstance(node, DictConfig) else []
     if (now := renamed_key(key, set(beside))) is not None:
         return f"{key} is now {now}"
+    if leaf in ("name", "kind", "type") and parent and (CONF / parent).is_dir():
+        return f"{key}: there is no such key; did you mean '{parent}'?"
     meant = _keys_of_leaf(leaf, cfg)
     if not meant and nearest_name(leaf, beside, SYNONYMS) is None:
         leaves = {other.rpartition(".")[2] for other in _dotted(cfg)}

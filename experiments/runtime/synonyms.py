@@ -62,7 +62,7 @@ _OPTIONS = {
         "torch": "pytorch eager",
         "cpp": "c++ native",
         # commands
-        "train": "fit run pretrain",
+        "train": "fit run pretrain resume sweep",
         "evaluate": "test score",
         "generate": "sample infer inference",
         "prepare": "tokenize tokenise preprocess",
@@ -70,6 +70,8 @@ _OPTIONS = {
         "compare": "results table analyze analyse analysis",
         "report": "html",
         "doctor": "env environment diagnose info",
+        # keys of commands
+        "study": "name study_name experiment",
         "--help": "help h usage",
         "--version": "version v",
     }.items()
@@ -104,6 +106,8 @@ KEYS = {
         "optimizer.schedule": "scheduler lr_scheduler lr_scheduler_type lr_schedule decay",
         "optimizer.warmup_fraction": "warmup warmup_steps warmup_ratio num_warmup_steps warmup_iters",
         "optimizer.weight_decay": "wd weight_decay",
+        "num_samples": "num_return_sequences n_samples",
+        "run": "model checkpoint ckpt ckpt_path model_path model_name_or_path path folder",
         "runs": "output_dir out_dir outdir save_dir log_dir logdir workdir default_root_dir",
         "scale": "size model_size",
         "scale.depth": "n_layer n_layers num_layers num_hidden_layers depth layers",
@@ -114,6 +118,7 @@ KEYS = {
         "block_size context_length ctx_len n_ctx n_positions max_position_embeddings",
         "task.tokenizer.kind": "tokenizer tokenizer_name",
         "task.tokenizer.vocab_size": "vocab_size n_vocab",
+        "to": "out output output_dir out_dir",
         "tracking": "wandb logger report_to",
         "tracking.project": "project wandb_project project_name",
         "trainer.checkpoint_every": "save_every save_steps save_interval checkpoint_interval",

@@ -7,12 +7,13 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 
+import experiments.config.schema  # noqa: F401
 from analysis.cli import read_arguments
 from analysis.compare import CompareConfig
 from experiments.check import CheckConfig
 from experiments.cli import MODULES
 from experiments.config.folder import CONF
-from experiments.config.messages import explain, refuse_other_words_of
+from experiments.config.messages import explain, no_option, refuse_other_words_of
 from experiments.config.structured import typed_words
 from experiments.runtime.errors import ConfigError, nearest
 from experiments.runtime.synonyms import SYNONYMS
@@ -68,7 +69,8 @@ KEYS = {
     "optimizer.lr=1": "optimizer.learning_rate", "optimizer.weight_deacy=1": "weight_decay",
     "budget.token=3": "tokens", "device.thread=3": "threads", "scale.Depth=3": "scale.depth",
     "sede=1": "seed", "random_seed=1": "seed", "output_dir=x": "runs", "backbones=mamba": "backbone",
-    "qqq=1": None,
+    "optimizer.name=adamw": "optimizer", "backbone.type=mamba": "backbone", "seeds=0,1": "seed",
+    "dropout=0.1": "backbone.block.dropout", "qqq=1": None, "qqq=1,2": None,
 }  # fmt: skip
 """For each word whose key there is not, the key that is suggested."""
 
@@ -84,6 +86,28 @@ def test_the_yaml_file_that_was_meant_is_suggested(word: str) -> None:
 def test_the_key_that_was_meant_is_suggested(word: str) -> None:
     said, meant = _refusal(word), KEYS[word]
     assert ("did you mean" not in said) if meant is None else (f"did you mean '{meant}'?" in said)
+
+
+@pytest.mark.parametrize(
+    ("root", "word", "meant"),
+    [
+        ("evaluate", "model=x", "run"), ("evaluate", "checkpoint=x", "run"), ("export", "out=x", "to"),
+        ("generate", "num_return_sequences=3", "num_samples"), ("generate", "model=x", "run"),
+    ],
+)  # fmt: skip
+def test_the_key_of_another_command_is_suggested(root: str, word: str, meant: str) -> None:
+    assert f"did you mean '{meant}'?" in _refusal(word, root)
+
+
+@pytest.mark.parametrize("word", ["study=mine", "study=compar", "study=m"])
+def test_a_study_of_ones_own_is_named_by_another_key(word: str) -> None:
+    assert f"study.name={word.partition('=')[2]}" in _refusal(word)
+
+
+def test_a_value_that_names_no_yaml_file_of_a_group() -> None:
+    assert "; options: " in str(no_option(["seed=1", "tracking=7"]))
+    assert str(no_option(["tracking=null"])).startswith("tracking=null: ")
+    assert no_option(["seed=null", "tracking=off"]) is None
 
 
 OTHER_WORDS = {
@@ -124,6 +148,7 @@ def test_settings_and_options_of_hydra_are_read(line: str) -> None:
         ("mine", "did you mean study=mine?"), ("--study mine", "write study=mine"),
         ("--study=mine", "write study=mine"), ("study = mine", "write study=mine,"),
         ("stduy=mine", "did you mean 'study="), ("Study=mine", "did you mean 'study="),
+        ("name=mine", "did you mean 'study"),
         ("study=mine other", "'other': settings are written KEY=VALUE"), ("--runs x", "write runs=x"),
     ],
 )  # fmt: skip
@@ -142,7 +167,8 @@ def test_commands_with_few_keys_answer_alike(line: str, said: str) -> None:
     [
         ("Train", "train"), ("traind", "train"), ("run", "train"), ("eval", "evaluate"), ("test", "evaluate"),
         ("sample", "generate"), ("help", "--help"), ("tokenize", "prepare"), ("bench", "benchmark"),
-        ("results", "compare"), ("gridsearch", "grid-search"), ("qqq", None),
+        ("results", "compare"), ("gridsearch", "grid-search"), ("resume", "train"), ("sweep", "train"),
+        ("qqq", None),
     ],
 )  # fmt: skip
 def test_a_command_is_suggested(word: str, command: str | None) -> None:
@@ -159,9 +185,9 @@ def test_no_synonym_is_the_name_of_another_option_of_its_group() -> None:
         assert len(others) == len(set(others)), group
 
 
-def _refusal(word: str) -> str:
+def _refusal(word: str, root: str = "config") -> str:
     GlobalHydra.instance().clear()
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"), pytest.raises(HydraException) as refused:
-        hydra.compose("config", overrides=[word])
+        hydra.compose(root, overrides=[word])
     GlobalHydra.instance().clear()
-    return explain(refused.value)
+    return explain(refused.value, root)

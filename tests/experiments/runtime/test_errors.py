@@ -80,7 +80,7 @@ MISTAKES = [
     ("~runs", "~runs: cannot be deleted", "runs=VALUE"),
     ("scale.targets.total=5000", "scale.axis=flops is in the way", "add scale.axis=total"),
     ("names=null", "names=None", "must be a mapping"),
-    ("tracking=null", "cannot be null", "choose one of its YAML files"),
+    ("tracking=null", "tracking=null", "did you mean 'off'?"),
     ("foo", "'foo'", "KEY=VALUE"),
     # values that cannot be
     ("optimizer.learning_rate=-1", "learning_rate=-1.0", "must be positive"),
