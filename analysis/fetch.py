@@ -31,11 +31,11 @@ from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import DataError
 from experiments.runtime.json_state import read_json, read_mark
 from experiments.runtime.secrets import redact
+from experiments.tracking.run_files import FETCHED
 from experiments.tracking.summary import FILES
 from experiments.tracking.wandb import FILES as FOLDER
 from experiments.tracking.wandb import NO_KEY, signed_in
 
-MARK = "wandb-fetched.json"
 NAME = re.compile(r"(?!\.)[\w.+-]+")
 
 
@@ -75,7 +75,7 @@ def place(record: Path, runs: Path, study: str) -> str:
     folder = runs / study / f"{result['cell']}-{result['digest']}" / f"s{result['seed']}"
     state = {"record": _hash(record)}
     if folder.exists():
-        mark = folder / MARK
+        mark = folder / FETCHED
         if not mark.exists() or (folder / "checkpoints").exists() or read_mark(mark) == state:
             return "already there"
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def place(record: Path, runs: Path, study: str) -> str:
         for name in FILES:
             if (record / name).is_file():
                 shutil.copyfile(record / name, made / name)
-        write_json(made / MARK, state)
+        write_json(made / FETCHED, state)
         if folder.exists():
             os.replace(folder, old)
         os.replace(made, folder)

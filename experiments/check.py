@@ -21,7 +21,7 @@ from experiments.runtime.errors import CheckpointError, ConfigError, DataError, 
 from experiments.runtime.run_lock import writer
 from experiments.runtime.streams import guard_streams
 from experiments.runtime.yaml_state import read_yaml
-from experiments.tracking.run_files import HASHED, TOKENIZER, damaged_files
+from experiments.tracking.run_files import FETCHED, HASHED, TOKENIZER, damaged_files
 from experiments.tracking.run_folder import LOST, RunFolder
 from experiments.tracking.study_folders import NO_RUN, StudyFolders
 
@@ -112,7 +112,14 @@ def _check_record(folder: Path, report: Report) -> dict[str, Any] | None:
 
 
 def _check_checkpoints(folder: Path, result: Mapping[str, Any] | None, report: Report) -> None:
-    from experiments.run.model_files import RECORD, REMEDY, final_step, foreign, read_model_spec  # torch
+    from experiments.run.model_files import (
+        RECORD,
+        final_step,
+        foreign,
+        read_model_spec,
+        retraining,
+        rewriting,
+    )
     from experiments.training.checkpoints.checkpoint import broken, committed, place
 
     found = committed(folder / "checkpoints")
@@ -122,16 +129,20 @@ def _check_checkpoints(folder: Path, result: Mapping[str, Any] | None, report: R
         except RunError as error:
             report.records.append(str(error))
     elif found:
-        report.records.append(f"{folder / RECORD}: is missing: {REMEDY}")
+        report.records.append(f"{folder / RECORD}: is missing: {rewriting(folder / RECORD)}")
     final, key = final_step(result or {}), None if result is None else RunFolder(folder).key
-    if found and final is not None and (last := place(folder / "checkpoints", final)) not in found:
-        report.records.append(f"{last}: is missing: remove result.json, and the same command trains it anew")
+    fetched = (folder / FETCHED).exists()  # without checkpoints
+    if final is not None and not fetched and (last := place(folder / "checkpoints", final)) not in found:
+        report.records.append(f"{last}: is missing: {retraining(last)}")
+    whole = False
     for path in found:
         report.checkpoints += 1
         if (reason := broken(path)) is not None:
-            report.records.append(f"{path}: {reason}: the run falls back to an older one when it is resumed")
+            report.records.append(f"{path}: {reason}: {'remove it' if whole else retraining(path)}")
         elif (reason := foreign(path, key)) is not None:
             report.records.append(f"{path}: {reason}: remove it")
+        else:
+            whole = True
 
 
 def _check_config(folder: Path, report: Report) -> set[Path]:

@@ -31,6 +31,7 @@ from experiments.run.model_files import (
     load_folder_state,
     model_folder,
     read_model_spec,
+    rewriting,
 )
 from experiments.run.plan import build_task
 from experiments.run.size_solver import Sizes
@@ -122,7 +123,7 @@ def read_run(path: Path) -> StoredRun:
         ConfigError: the file is missing or damaged, or names a class that is not there.
     """
     file = model_folder(path) / "config.yaml"
-    stored = read_yaml(file, "restore it; training the run again writes it anew")
+    stored = read_yaml(file, rewriting(file))
     try:
         tree = upgrade(stored)
     except Exception as error:  # of sections that are none

@@ -44,7 +44,6 @@ from experiments.training.checkpoints.stored_state import (
 
 RECORD = "model.json"
 """File beside the checkpoints of a run, with all that is needed to build the module again."""
-REMEDY = "restore it; training the run again writes it anew"
 PARENT = "parent.json"
 """File of a run that was continued from another (``continue_from``), whose checkpoint was copied."""
 
@@ -145,12 +144,26 @@ def model_checkpoint(path: Path) -> Path:
     if reason is None:
         checkpoint.check_format(chosen)
         return chosen
-    whole = [str(each) for each in checkpoint.committed(checkpoints) if checkpoint.broken(each) is None]
-    if not whole:
-        raise CheckpointError(f"{checkpoints}: no checkpoint is whole ({chosen.name}: {reason})")
-    raise CheckpointError(
-        f"{chosen}: {reason}: restore it; or remove {folder / 'result.json'}, if there is one, and give the "
-        f"run's command again, which trains on from the one before; or name an older one: {', '.join(whole)}"
+    raise CheckpointError(f"{chosen}: {reason}: {retraining(chosen)}")
+
+
+def retraining(lost: Path) -> str:
+    """Return what can be done about the last checkpoint of a run where it is damaged or lost."""
+    folder = model_folder(lost)
+    older = [str(each) for each in checkpoint.committed(lost.parent) if checkpoint.broken(each) is None]
+    if not older:
+        return "no other is whole: restore it, or remove the run's folder to train it from the beginning"
+    return (
+        f"restore it; or remove {folder / 'result.json'}, if there is one, and give the run's command again, "
+        f"which trains on from the one before; or name an older one: {', '.join(older)}"
+    )
+
+
+def rewriting(damaged: Path) -> str:
+    """Return what can be done about a file that a run writes whenever it begins, and that is damaged."""
+    return (
+        f"restore it; or remove it and {damaged.with_name('result.json')}, if there is one, and give the "
+        "run's command again, which writes it anew"
     )
 
 
@@ -234,26 +247,27 @@ def read_model_spec(path: Path) -> ModelSpec:
     """Return the specification of a folder's model. Raises ConfigError."""
     if not is_run_folder(path):
         return hugging_face_spec(path)
-    path = model_folder(path)
-    stored = read_json(path / RECORD, Stored, REMEDY)
+    file = model_folder(path) / RECORD
+    remedy = rewriting(file)
+    stored = read_json(file, Stored, remedy)
     if stored is None:
-        raise ConfigError(f"{path / RECORD}: is missing: {REMEDY}")
+        raise ConfigError(f"{file}: is missing: {remedy}")
     if not is_intact(stored):
-        raise CheckpointError(f"{path / RECORD}: has changed since it was written: {REMEDY}")
+        raise CheckpointError(f"{file}: has changed since it was written: {remedy}")
     try:
         tree = upgrade(dict(stored))
         if (reason := mismatch(tree, ModelRecord)) is not None:
-            raise CheckpointError(f"{path / RECORD}: is damaged ({reason}): {REMEDY}")
+            raise CheckpointError(f"{file}: is damaged ({reason}): {remedy}")
         if unknown := sorted(tree.keys() - {*ModelRecord.__annotations__, "checksum"}):
             # Without this, damage to the word "checksum" would make it a file of an earlier version.
-            raise CheckpointError(f"{path / RECORD}: is damaged (no version writes {unknown[0]!r}): {REMEDY}")
+            raise CheckpointError(f"{file}: is damaged (no version writes {unknown[0]!r}): {remedy}")
         section = dict(tree["backbone"])
         target = section.pop("_target_")
         cls: type[Backbone] = load_class(target, Backbone, "backbone")  # type: ignore[type-abstract]
         config = typed(cls.Config, section, "backbone")
         sizes = {name: tree[name] for name in ("name", "vocab_size", "max_length", "tokenizer")}
     except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"{path / RECORD}: cannot be read: {error}") from None
+        raise ConfigError(f"{file}: cannot be read: {error}") from None
     return ModelSpec(backbone_class=cls, config=config, **sizes)
 
 

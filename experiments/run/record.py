@@ -50,6 +50,7 @@ def begin_record(
     """
     added = {}
     try:
+        resume_compatibility.check_checkpoints(folder.root)
         if settings.continue_from is not None:
             added["parent"] = resume_compatibility.copy_parent_checkpoint(settings.continue_from, folder.root)
         now = provenance(
@@ -59,7 +60,6 @@ def begin_record(
             kernels,
             code_modules(settings),
         )
-        resume_compatibility.check_checkpoints(folder.root)
         added["resume"] = resume_compatibility.compare_provenance(folder.root, now, console.log)
         folder.open(settings.resolved, {"key": settings.key, **now, "resume": added["resume"]})
         spec.write(folder.root)

@@ -150,7 +150,12 @@ def _watched(provenance: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_checkpoints(folder: Path) -> None:
-    """Refuse checkpoints that another run saved. Raises CheckpointError."""
+    """Refuse checkpoints that another run saved, and a run whose own are gone. Raises CheckpointError."""
+    if (step := checkpoint.lost_step(folder / "checkpoints")) is not None:
+        raise CheckpointError(
+            f"{folder / 'checkpoints'}: step {step} was saved, and no checkpoint is left: restore it, or "
+            "remove the run's folder to train it from the beginning"
+        )
     for path in checkpoint.committed(folder / "checkpoints"):
         if reason := foreign(path, RunFolder(folder).key):
             raise CheckpointError(f"{path}: {reason}: remove it")

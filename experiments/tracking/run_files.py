@@ -19,6 +19,9 @@ TOKENIZER = "tokenizer.json"
 HASHED = ("config.yaml", "provenance.json", "metrics.jsonl", TOKENIZER)
 """Files whose hashes are in result.json; a run that learned no tokenizer has none."""
 
+FETCHED = "wandb-fetched.json"
+"""File of a run that was copied back from W&B, which has no checkpoints."""
+
 
 class MetricRecord(TypedDict):
     """A score."""

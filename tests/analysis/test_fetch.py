@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from analysis import fetch
-from analysis.fetch import MARK, place
+from analysis.fetch import place
 from analysis.load.study import load_study
 from experiments.runtime.errors import DataError
+from experiments.tracking.run_files import FETCHED
 
 CELL = Path("compare") / "decoder-causal_lm-text-nano-ab12cd34"
 
@@ -146,7 +147,7 @@ def test_the_command_brings_a_study_and_says_what_it_could_not(
     assert [line.split(": ", 1)[1] for line in printed[:2]] == ["fetched", "fetched"]
     assert "cannot be used: there is no result.json" in printed[2]
     assert load_study(here, "compare")["seed"].tolist() == [0, 1]
-    assert (here / CELL / "s0" / MARK).is_file()
+    assert (here / CELL / "s0" / FETCHED).is_file()
 
 
 def test_mistakes_and_a_failing_network_are_one_line(

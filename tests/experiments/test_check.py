@@ -13,6 +13,7 @@ from experiments.check import check_study, main
 from experiments.data.corpus import CorpusConfig
 from experiments.data.token_file import open_token_file
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
+from experiments.tracking.run_files import FETCHED
 from tests.experiments import commands
 
 WORDS = (*commands.TINY, *commands.RECALL, "trainer.checkpoint_every=10")
@@ -72,8 +73,12 @@ def test_a_whole_study_is_said_to_be_whole(run: Path, capsys: pytest.CaptureFixt
         ("provenance.json", "restore it"),
         ("metrics.jsonl", "train it again"),
         ("config.yaml", "train it again"),
-        ("checkpoints/step-00000031/model.safetensors", "falls back to an older one"),
-        ("checkpoints/step-00000030/state.json", "falls back to an older one"),
+        ("model.json", r"remove it and .*result.json.* writes it anew"),
+        (
+            "checkpoints/step-00000031/model.safetensors",
+            r"remove .*result.json.* the one before; .*-00000030",
+        ),
+        ("checkpoints/step-00000030/state.json", "remove it"),
     ],
 )
 def test_each_damaged_file_is_named_with_its_remedy(
@@ -88,7 +93,25 @@ def test_each_damaged_file_is_named_with_its_remedy(
     assert code == 6
     assert len(found) == 2
     assert str(path.parent if "step-" in name else path) in found[0]
-    assert remedy in found[0]
+    assert re.search(remedy, found[0])
+
+
+def test_a_complete_run_without_checkpoints_is_damaged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(run / "checkpoints")
+    code, [line, _] = lines(run, capsys)
+    assert code == 6
+    assert re.search("step-00000031: is missing: .* remove the run's folder", line)
+    (run / FETCHED).write_text("{}")  # from W&B, which has none
+    assert lines(run, capsys)[0] == 0
+
+
+def test_the_remedy_of_a_file_that_a_run_writes_as_it_begins(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("model.json", "config.yaml", "result.json"):
+        (run / name).unlink()
+    commands.train(*WORDS, f"runs={run.parents[2]}")
+    assert lines(run, capsys)[0] == 0
 
 
 def test_a_token_file_is_read_wholly(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

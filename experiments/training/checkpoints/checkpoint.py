@@ -28,8 +28,9 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from experiments.runtime.atomic_io import sync
+from experiments.runtime.atomic_io import sync, write_json
 from experiments.runtime.errors import CheckpointError
+from experiments.runtime.json_state import read_mark
 from experiments.training.checkpoints.stored_state import in_shards, restore
 from experiments.training.parallel.collectives import rank, run_on_all, run_on_rank_zero, world_size
 
@@ -37,6 +38,10 @@ WHOLE, SHARDED = 1, 2
 """Formats, as ``state.json`` names them."""
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 """Files of a checkpoint of whole tensors."""
+
+SAVED = "saved.json"
+"""File beside the folder of checkpoints with the step that was saved last: a run whose checkpoints are gone
+is not one that was stopped before its first."""
 
 Entry = dict[str, int | str]
 """Length and hash of a file, in the manifest."""
@@ -119,10 +124,15 @@ def abandoned(temporary: Path | None, final: Path, error: Exception) -> Checkpoi
 
 
 def conclude(final: Path, reason: str | None, keep: int, log: Callable[[str], object]) -> None:
-    """Remove older checkpoints, if the new one is whole. Raises CheckpointError for ``reason``."""
+    """Note the step of the new checkpoint and remove older ones, if it is whole.
+
+    Raises CheckpointError for ``reason``.
+    """
     if reason is not None:
         set_aside(final, reason)
         raise CheckpointError(f"{final}: what was written cannot be read back: {reason}")
+    with contextlib.suppress(OSError):  # the checkpoint is whole without it
+        write_json(final.parents[1] / SAVED, {"step": step_of(final)})
     try:
         prune(final.parent, keep)
     except OSError as error:
@@ -156,6 +166,11 @@ def free_space(folder: Path, keep: int) -> None:
         for leftover in folder.glob(".tmp-*"):
             shutil.rmtree(leftover)
         prune(folder, keep)
+
+
+def lost_step(folder: Path) -> int | None:
+    """Return the step that was saved last, where no checkpoint is left, not even a damaged one; else None."""
+    return None if any(folder.glob("*step-*")) else (read_mark(folder.with_name(SAVED)) or {}).get("step")
 
 
 def set_aside(path: Path, reason: str) -> None:

@@ -240,6 +240,23 @@ def test_a_folder_that_cannot_be_written_is_a_checkpoint_error(tmp_path: Path) -
         CheckpointSaver(tmp_path / "file", 1, print).save(1, *make(), {}, last=True)
 
 
+@pytest.mark.parametrize("parent", [False, True])
+def test_a_run_that_lost_its_checkpoints_does_not_begin_anew(tmp_path: Path, parent: bool) -> None:
+    words = (*commands.TINY, *commands.RECALL, f"runs={tmp_path}")
+    folder = commands.train(*words)
+    if parent:
+        words = (*words, f"continue_from={folder}", "budget.tokens=20000", "study.name=continued")
+        folder = commands.train(*words)
+    (folder / "result.json").unlink()
+    shutil.rmtree(folder / "checkpoints")
+    rows = commands.rows(folder)
+    with pytest.raises(CheckpointError, match=r"step \d+ was saved, and no checkpoint is left: .* remove"):
+        commands.train(*words)
+    assert commands.rows(folder) == rows
+    (folder / checkpoint.SAVED).unlink()  # as of a run that was killed before it saved any
+    commands.train(*words)
+
+
 def test_a_run_with_broken_checkpoints_ends_with_exit_code_6(tmp_path: Path) -> None:
     words = (*commands.TINY, *commands.RECALL, "trainer.checkpoint_every=10", f"runs={tmp_path}")
     folder = commands.train(*words)
