@@ -44,22 +44,34 @@ def _score(metric: dict[str, Any]) -> str:
 
 
 def _over_seeds(folder: Path, metric: dict[str, Any]) -> str | None:
-    """Return mean and standard deviation over the finished seeds of the cell; None below two."""
-    values = []
+    """Return mean and standard deviation over the finished seeds of the cell; None below two.
+
+    It says so where they were not all trained with the same code.
+    """
+    values, code = [], set[str]()
     for path in folder.parent.glob("s*/result.json"):
         try:
-            record = RunFolder(path.parent).result() or {}
+            run = RunFolder(path.parent)
+            record, provenance = run.result() or {}, run.provenance()
         except RunError:
             continue  # another run's: its own row says that it is damaged
         first = next((m for m in record.get("metrics") or [] if m["split"] == "test"), None)
         if record.get("status") == RunStatus.COMPLETE and first and first["name"] == metric["name"]:
             values.append(float(first["value"]))
+            code |= _code(provenance)
     if len(values) < 2:
         return None
+    other = " trained with different code" if len(code) > 1 else ""
     return (
-        f"over {len(values)} seeds: mean {statistics.mean(values):.4f}, standard deviation "
+        f"over {len(values)} seeds{other}: mean {statistics.mean(values):.4f}, standard deviation "
         f"{statistics.stdev(values):.4f}"
     )
+
+
+def _code(provenance: dict[str, Any]) -> set[str]:
+    """Return the hashes of the code that the sessions of a run had, as far as they are recorded."""
+    earlier = provenance.get("resume", {}).get("changed", {}).get("code", [])
+    return {code for code in (*earlier, (provenance.get("git") or {}).get("code")) if code}
 
 
 def _cost(result: dict[str, Any]) -> str:

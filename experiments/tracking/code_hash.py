@@ -36,6 +36,17 @@ def code_hash(hashes: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def changed_code(recorded: Mapping[str, str], modules: Iterable[str]) -> list[str]:
+    """Return the packages and modules that differ from what a run recorded; none where it recorded none.
+
+    Args:
+        recorded: ``code`` of its provenance.
+        modules: as for ``code_hashes``.
+    """
+    now = code_hashes(modules)
+    return [name for name, digest in now.items() if recorded and recorded.get(name) != digest]
+
+
 def used_packages(modules: Iterable[str]) -> set[str]:
     """Return the distributions that a user's modules, and those of the user's that they import, need."""
     own = _imported({name.partition(".")[0] for name in modules} - set(PROJECT))

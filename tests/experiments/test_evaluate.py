@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,20 @@ def test_the_metric_of_a_run_is_found_again(
     nats_per_token = value * math.log(2) * batch.bytes_BT.sum().item() / batch.tokens_BT.numel()
     assert found["perplexity_per_token"] == pytest.approx(math.exp(nats_per_token), rel=1e-5)
     assert f"perplexity per token {math.exp(nats_per_token):.4f}" in out
+
+
+def test_code_that_has_changed_since_training_is_named(
+    decoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copytree(decoder, tmp_path / "s0"))
+    load_model(copy, DEVICE)
+    assert capsys.readouterr().err == ""
+    file = copy / "provenance.json"
+    provenance = json.loads(file.read_text())
+    file.write_text(json.dumps({**provenance, "code": {**provenance["code"], "architectures": "0" * 16}}))
+    load_model(copy, DEVICE)
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"warning: {copy}: the code of architectures has changed")
 
 
 def test_another_task_and_split_may_be_named(decoder: Path, capsys: pytest.CaptureFixture[str]) -> None:

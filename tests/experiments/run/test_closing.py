@@ -40,6 +40,23 @@ def test_a_complete_run_ends_with_score_cost_and_the_next_command(tmp_path: Path
     ]
 
 
+def test_seeds_that_other_code_trained_are_said_to_be_so(tmp_path: Path) -> None:
+    folder = written(tmp_path, 2.0, 2.2)
+    for seed, code in enumerate("ab"):
+        record_provenance(folder.with_name(f"s{seed}"), code)
+    assert closing_lines(folder, record(2.2))[1].startswith("over 2 seeds trained with different code: mean")
+    record_provenance(folder.with_name("s0"), "b", earlier="a")  # resumed
+    assert closing_lines(folder, record(2.2))[1].startswith("over 2 seeds trained with different code: mean")
+    record_provenance(folder.with_name("s0"), "b")
+    assert closing_lines(folder, record(2.2))[1].startswith("over 2 seeds: mean")
+
+
+def record_provenance(folder: Path, code: str, earlier: str | None = None) -> None:
+    resume = {"sittings": 2, "changed": {} if earlier is None else {"code": [earlier, code]}}
+    content = {"data": {"task": "text", "fingerprint": None}, "versions": {}, "device": {}}
+    (folder / "provenance.json").write_text(json.dumps({**content, "git": {"code": code}, "resume": resume}))
+
+
 def test_one_seed_says_nothing_of_others_and_clusters_are_named(tmp_path: Path) -> None:
     found = record(2.0)
     found["metrics"] = [found["metrics"][0] | {"clusters": 28, "clustered_by": "document"}]
