@@ -36,12 +36,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 compare: $(INSTALLED)
-	@$(BIN)/python -m experiments.plan study=compare $(WORDS)
-	@$(BIN)/python -m experiments.train study=compare $(WORDS)
-	@$(BIN)/python -m analysis.compare study=compare
+	@$(BIN)/archbench plan study=compare $(WORDS)
+	@$(BIN)/archbench train study=compare $(WORDS)
+	@$(BIN)/archbench compare study=compare
 
 track: $(INSTALLED)
-	@$(BIN)/python -m analysis.track $(TRACK) $(WORDS)
+	@$(BIN)/archbench track $(TRACK) $(WORDS)
 
 test: $(INSTALLED)
 	@$(PYTEST) --tier fast $(PARALLEL)

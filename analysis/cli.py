@@ -25,6 +25,7 @@ import pandas as pd
 from architectures.nearest_name import nearest_name
 from experiments.cli import MODULES
 from experiments.config.command_line import refuse_other_words_of_keys
+from experiments.runtime.errors import Preempted
 from experiments.runtime.streams import guard_streams
 from experiments.runtime.synonyms import SYNONYMS
 
@@ -144,6 +145,8 @@ def run_command(
     """
     try:
         prepared = prepare(read_arguments(arguments, config, description or ""))
+    except Preempted:
+        raise
     except SystemExit as ended:  # --help
         return int(ended.code or 0)
     except Exception as error:

@@ -16,6 +16,7 @@ import sys
 
 from experiments.runtime.errors import ConfigError, nearest
 from experiments.runtime.imports import check_one_root
+from experiments.runtime.preemption import ends_at_signals
 from experiments.runtime.streams import guard_streams
 
 COMMANDS = {
@@ -81,6 +82,7 @@ COMMANDS = {
 MODULES = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
 
 
+@ends_at_signals()
 def main() -> None:
     """Run the module of the command named by the first word, with the words after it."""
     guard_streams()

@@ -16,10 +16,10 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from hydra import version
 from hydra._internal.utils import _run_hydra, get_args_parser
@@ -45,17 +45,22 @@ from experiments.config.messages import (
     refuse_unreadable,
     unmatched,
 )
-from experiments.runtime.child_processes import end_with, end_with_parent
+from experiments.runtime.child_processes import end_with_parent
 from experiments.runtime.errors import ConfigError, Preempted, RunError
 from experiments.runtime.imports import check_one_root
-from experiments.runtime.preemption import UNSAVED
+from experiments.runtime.preemption import ends_at_signals, is_default
 from experiments.runtime.rank import process_rank
 from experiments.runtime.secrets import redact
 from experiments.runtime.streams import guard_streams
+from experiments.runtime.sweep_workers import (
+    asked_to_stop,
+    begin_worker,
+    hand_signals_on,
+    is_worker,
+    note_stop,
+)
 
 Function = Callable[[DictConfig], object]
-
-STOPPED = "stopped; the same command continues where each run saved itself"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +73,7 @@ class Parallel:
     """Completes the options of joblib by the costs of cells, and returns the order in which they begin."""
 
 
+@ends_at_signals()
 def start(
     function: Function | str,
     config_name: str = "config",
@@ -116,8 +122,6 @@ def start(
         _fail("at least one cell failed, for the reason printed above", error.exit_code)
     except (HydraException, OmegaConfBaseException) as error:
         _fail(explain(error, config_name), 2)
-    except KeyboardInterrupt:  # between two runs; a run itself saves and says so
-        _fail(STOPPED, Preempted.exit_code)
     except ValueError as error:
         if not str(error).startswith("Config group override"):  # Hydra's complaint about GROUP=null
             raise
@@ -160,15 +164,17 @@ class _Sweep:
         And for its report of a job that failed, which prints the overrides again, with secrets in them.
         """
         own, value = Sweeper.validate_batch_is_legal, JobReturn.return_value
-        interrupt = signal.getsignal(signal.SIGINT)
         Sweeper.validate_batch_is_legal = lambda sweeper, batch: self._check(sweeper, batch)  # type: ignore
         JobReturn.return_value = property(_value_of, value.fset)  # type: ignore
         try:
             yield
+        except RuntimeError as error:  # of joblib: a signal ended a worker before it was set up
+            if not asked_to_stop():
+                raise
+            raise Preempted from error
         finally:
             Sweeper.validate_batch_is_legal = own  # type: ignore[method-assign]
             JobReturn.return_value = value  # type: ignore[method-assign]
-            signal.signal(signal.SIGINT, interrupt)
 
     def _check(self, sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
         """Take the cells that do not compose out of a batch. Raises the first reason where none does."""
@@ -190,7 +196,7 @@ class _Sweep:
             raise _CommandError("the sweep has no runs: one of its settings has no values")
         joblib = getattr(sweeper, "launcher", None) and getattr(sweeper.launcher, "joblib", None)  # type: ignore
         if joblib is not None:  # its options for the processes of a parallel sweep
-            joblib |= {"initializer": end_with, "initargs": (os.getpid(),)}
+            joblib |= {"initializer": begin_worker, "initargs": (os.getpid(),)}
         cells = [without_seed(words) for words in batch]
         checked = self._compose(sweeper, dict(zip(cells, batch, strict=True)), priced=joblib is not None)
         wrong = {
@@ -213,9 +219,8 @@ class _Sweep:
         if self.parallel is not None and joblib is not None:
             begun = self.parallel.arrange(joblib, [checked[cells[place]] for place in order])
             order = [order[run] for run in begun]
-        interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not with nohup
-        if joblib is not None and joblib["n_jobs"] != 1 and interrupts:
-            signal.signal(signal.SIGINT, _leave_workers)
+        if joblib is not None and joblib["n_jobs"] != 1:
+            hand_signals_on()
         if isinstance(batch, list):  # a search tells its cells apart by their order
             batch[:] = [batch[place] for place in order]
 
@@ -241,16 +246,9 @@ class _Sweep:
         return checked
 
 
-def _leave_workers(number: int, frame: object) -> NoReturn:
-    """End on Ctrl-C before joblib kills the workers: without a parent they save their runs and end."""
-    with suppress(OSError):  # the terminal may be gone
-        os.write(2, f"error: {STOPPED}\n".encode())
-    os._exit(Preempted.exit_code)
-
-
 def _value_of(job: JobReturn) -> object:
     """Return what a job returned, or raise what it raised."""
-    if job.status == JobStatus.FAILED:
+    if job.status == JobStatus.FAILED or isinstance(job._return_value, Preempted):
         raise job._return_value
     return job._return_value
 
@@ -261,6 +259,8 @@ def _run_job(function: Function | str, cfg: DictConfig) -> object:
     What the function returns is given to the sweeper.
     """
     try:
+        if is_worker() and asked_to_stop():
+            raise Preempted
         if HydraConfig.get().mode == RunMode.RUN:
             check_words(cfg, HydraConfig.get(), HydraConfig.get().overrides.task)
         return (_imported(function) if isinstance(function, str) else function)(cfg)
@@ -270,13 +270,14 @@ def _run_job(function: Function | str, cfg: DictConfig) -> object:
         sys.stderr.write(redact(f"error: {' '.join(HydraConfig.get().overrides.task)}: {error}\n"))
         raise
     except Preempted as preempted:
-        if preempted.reason.endswith(UNSAVED):  # of a run that was saved, its console says so
-            sys.stderr.write(f"{preempted.reason}; the same command starts again\n")
         # A launcher that listens to USR2 (submitit's) puts this job, now saved, back into the queue.
         listener = signal.getsignal(signal.SIGUSR2)
-        if callable(listener):
+        if callable(listener) and not is_default(signal.SIGUSR2):
             listener(signal.SIGUSR2, None)
-        raise
+        if not is_worker():
+            raise
+        note_stop()
+        return preempted  # raised by the sweep when the other workers have ended theirs
 
 
 def _imported(path: str) -> Function:

@@ -21,7 +21,7 @@ import rich.table
 from experiments.run.sweep_schedule import makespan
 from experiments.runtime import run_lock as lock
 from experiments.runtime.console import clock, count
-from experiments.runtime.errors import RunError
+from experiments.runtime.errors import Preempted, RunError
 from experiments.runtime.json_state import json_objects, mismatch
 from experiments.runtime.run_status import RunStatus
 from experiments.tracking.run_files import Row
@@ -182,7 +182,7 @@ def watch(study: str, planned: list[Planned]) -> list[Look]:
                 time.sleep(EVERY)
                 looks = [each if each.status == "complete" else look(each.planned) for each in looks]
                 live.update(screen(study, looks), refresh=True)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Preempted):
         pass  # the view ends; the study goes on
     return looks
 

@@ -56,13 +56,14 @@ def end_with_parent() -> None:
 
 def end_with(parent: int) -> None:
     """End this process as soon as its parent is not ``parent`` any more."""
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    handler = signal.getsignal(signal.SIGTERM)
+    threading.Thread(target=_watch, args=(parent, handler), daemon=True).start()
 
 
-def _watch(parent: int) -> None:
+def _watch(parent: int, handler: object) -> None:
     while os.getppid() == parent:
         time.sleep(SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
-    while signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:  # a run is saving itself
+    while signal.getsignal(signal.SIGTERM) != handler:  # a run is saving itself
         time.sleep(SECONDS)
-    os.kill(os.getpid(), signal.SIGTERM)  # else a worker would wait for more work
+    os.kill(os.getpid(), signal.SIGKILL)  # else a worker would wait for more work

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any
 
 from experiments.runtime.errors import Preempted
+from experiments.runtime.rank import process_rank
 
 UNSAVED = "with nothing to save"
 """End of the reason of a run that a signal ended before its first step, or after its result."""
@@ -64,13 +66,20 @@ class Interruptions:
         self._signal = signal.Signals(number)
 
 
-def _ours(number: signal.Signals) -> bool:
-    """Return False for a signal that a launcher handles: submitit handles TERM, to be requeued by SLURM.
+def is_default(number: signal.Signals) -> bool:
+    """Return True for a signal that is handled as Python or ``stops_at_once`` does; False with ``nohup``."""
+    return signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler, stop_at_once)
 
-    USR2, which asks to save, it hears of when we have saved (``experiments/config/hydra_app.py``).
+
+def _ours(number: signal.Signals) -> bool:
+    """Return False for a signal that is ignored, or that a launcher of others handles.
+
+    submitit handles TERM, to be requeued by SLURM. USR2, which asks to save, it hears of when we have saved
+    (``experiments/config/hydra_app.py``).
     """
-    free = (signal.SIG_DFL, signal.default_int_handler, _stop)
-    return number == signal.SIGUSR2 or signal.getsignal(number) in free
+    handler = signal.getsignal(number)
+    in_sweep = getattr(handler, "__module__", "") == "experiments.runtime.sweep_workers"
+    return number == signal.SIGUSR2 or in_sweep or is_default(number)
 
 
 def _job_end(margin: float) -> float | None:
@@ -89,7 +98,8 @@ def _job_end(margin: float) -> float | None:
     return end - min(margin, length / 10)
 
 
-def _stop(number: int, frame: object) -> None:
+def stop_at_once(number: int, frame: object) -> None:
+    """Handle a signal where there is nothing to save. Raises Preempted."""
     raise Preempted(reason=f"stopped by {signal.Signals(number).name}, {UNSAVED}")
 
 
@@ -99,8 +109,25 @@ def stops_at_once() -> Iterator[None]:
     before: dict[int, Any] = {}
     try:
         if threading.current_thread() is threading.main_thread():
-            before = {number: signal.signal(number, _stop) for number in SIGNALS if _ours(number)}
+            before = {number: signal.signal(number, stop_at_once) for number in SIGNALS if _ours(number)}
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def ends_at_signals() -> Iterator[None]:
+    """Let a signal that asks to stop end a command with one sentence and code 75.
+
+    Of several processes that share a run, the trainer ends all together.
+    """
+    try:
+        with stops_at_once() if process_rank().size == 1 else nullcontext():
+            yield
+    except Preempted as preempted:
+        if preempted.reason.endswith(UNSAVED):  # of a run that was saved, its console says so
+            sys.stderr.write(
+                f"{preempted.reason.removesuffix(f', {UNSAVED}')}; give the same command again\n"
+            )
+        sys.exit(preempted.code)

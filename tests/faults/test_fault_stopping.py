@@ -202,8 +202,13 @@ def test_f11_the_processes_of_a_killed_sweep_save_themselves_and_end(
     ]
     assert len(children) >= 3
     process.send_signal(sign)
-    process.wait()
+    out, err = process.communicate()
     wait(lambda: not any(alive(pid) for pid in children), seconds=15)
+    if sign != signal.SIGKILL:  # it waited for the worker, and sums up as a sweep in one process does
+        assert process.returncode == Preempted.exit_code
+        assert "1 complete, 1 preempted" in out
+        assert "leaked" not in err
+        assert "Traceback" not in err
     found = commands.result(long)
     assert (found["status"], found["message"]) == ("preempted", "stopped by SIGTERM")
     assert commands.newest_step(long) == found["training"]["steps"] > 0
@@ -223,6 +228,27 @@ def test_f11_the_sweep_of_a_killed_track_saves_itself_and_ends(tmp_path: Path, r
     wait(lambda: not alive(sweep), seconds=15)
     assert commands.result(folder)["status"] == "preempted"
     record("F11", "SIGKILL of a track", 1, "the sweep that it ran saved itself and ended")
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_f11_a_track_that_is_stopped_ends_its_sweep_and_says_so(tmp_path: Path, sign: signal.Signals) -> None:
+    words = [*commands.TINY, *commands.RECALL, "budget.tokens=20_000_000", f"runs={tmp_path}"]
+    code = f"""
+from analysis.track.runs import train
+from experiments.cli import ends_at_signals
+with ends_at_signals():
+    train({["-m", "seed=0", *words]!r})
+"""
+    pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=commands.ROOT, start_new_session=True, **pipes
+    )
+    folder = commands.settings(*words).folder
+    wait(lambda: (folder / "metrics.jsonl").exists())
+    os.killpg(process.pid, sign)
+    _, err = process.communicate()
+    assert (process.returncode, err) == (75, f"stopped by {sign.name}; give the same command again\n")
+    assert commands.result(folder)["status"] == "preempted"
 
 
 def alive(pid: int) -> bool:
