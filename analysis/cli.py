@@ -25,6 +25,7 @@ import pandas as pd
 from architectures.nearest_name import nearest_name
 from experiments.cli import MODULES
 from experiments.config.command_line import refuse_other_words_of_keys
+from experiments.config.path_words import plain_value
 from experiments.runtime.errors import Preempted
 from experiments.runtime.streams import guard_streams
 from experiments.runtime.synonyms import SYNONYMS
@@ -75,7 +76,7 @@ def read_arguments(arguments: Sequence[str], config: type[Config], description: 
             close = nearest_name(key, known, SYNONYMS)
             hint = f"did you mean '{close}='? " if close else ""
             raise ValueError(f"'{word}': {hint}the keys are {', '.join([*keys, *flags])}")
-        values[key] = _typed(known[key], value)
+        values[key] = _typed(known[key], plain_value(key, value))
     return config(**values)
 
 

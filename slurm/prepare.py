@@ -22,6 +22,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from experiments.config.path_words import plain_value
 from experiments.config.structured import typed
 from experiments.prepare import split_words
 from experiments.runtime.errors import ConfigError, RunError
@@ -103,6 +104,7 @@ def submit(words: Sequence[str]) -> None:
         cluster = read_cluster(Path(config.cluster))
         os.environ["ARCHBENCH_CLUSTER"] = config.cluster  # which sbatch hands to the jobs
     runs = next((word.partition("=")[2] for word in others if word.startswith("runs=")), "runs")
+    runs = plain_value("runs", runs)
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S") if config.submit else "ID"
     logs = Path(runs).absolute() / "prepare" / stamp
     jobs = commands(cluster, config, others, logs)

@@ -8,7 +8,7 @@ online tracking. Runs without a result are skipped. An uploaded run is marked in
 not uploaded again; an upload that broke off resumes after the rows that W&B has.
 ``mode=offline`` writes W&B's files (``RUN/wandb/offline-run-*``) without uploading.
 
-The exit code is 1 if W&B failed for a run.
+The exit code is 1 if W&B failed for a run, or there is no API key.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from experiments.runtime.errors import RunError, nearest
 from experiments.runtime.streams import guard_streams
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.upload import study_folders, upload
+from experiments.tracking.wandb import NO_KEY, signed_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +55,11 @@ def main(words: Sequence[str]) -> int:
     try:
         config = typed_words(SyncConfig, words)
         folders = study_folders(Path(config.runs), config.study)
-    except RunError as error:
+        if config.mode == "online" and not signed_in():
+            raise RunError(NO_KEY)
+    except (RunError, ValueError) as error:
         sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
+        return getattr(error, "exit_code", RunError.exit_code)
     outcomes = []
     for path in folders:
         outcomes.append(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import re
 import shutil
 import signal
 import sys
@@ -24,7 +23,6 @@ from typing import Any
 from hydra import version
 from hydra._internal.utils import _run_hydra, get_args_parser
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
 from hydra.plugins.sweeper import Sweeper
@@ -45,6 +43,7 @@ from experiments.config.messages import (
     refuse_unreadable,
     unmatched,
 )
+from experiments.config.path_words import at_home, path_words, quote
 from experiments.runtime.child_processes import end_with_parent
 from experiments.runtime.errors import ConfigError, Preempted, RunError
 from experiments.runtime.imports import check_one_root
@@ -103,6 +102,7 @@ def start(
     try:
         try:
             check_one_root()
+            sys.argv[1:] = path_words(sys.argv[1:])
             refuse_unreadable(sys.argv[1:])
             refuse_other_words_of(sys.argv[1:], config_name)
             if config_name == "config":
@@ -312,8 +312,6 @@ def literal(words: list[str]) -> list[str]:
     for word in words:
         key, _, value = word.partition("=")
         if key in ("prompt", "run") and not value.startswith(("[", "'", '"')):
-            plain = re.sub(r"(\\*)\$\{", r"\1\1\\${", value)  # "${" would be a reference
-            value = QuotedString(text=plain, quote=Quote.single).with_quotes()
-            word = f"{key}={value}"
+            word = f"{key}={quote(at_home(key, value) if key == 'run' else value)}"
         quoted.append(word)
     return quoted

@@ -94,6 +94,8 @@ def _no_word(error: OverrideParseException) -> str:
     said = f"{error.override}: cannot be read ({reason})"
     if not re.fullmatch(r"[\w./@+~-]+", key) or re.search(r"['\"\\]", value):
         return said
+    if value.startswith("~"):
+        return f"{said}; write $HOME instead of ~"
     return f"{said}; to give the value as text, quote it twice: '{key}=\"{value}\"'"
 
 

@@ -22,6 +22,7 @@ from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBas
 
 from experiments.config.command_line import refuse_other_words_of_keys
 from experiments.config.legacy import renamed_key, renamed_pattern, upgrade_target
+from experiments.config.path_words import plain_value
 from experiments.runtime.errors import ConfigError, nearest
 from experiments.runtime.secrets import refuse_secret
 
@@ -102,6 +103,7 @@ def typed_words(cls: type[T], words: Sequence[str]) -> T:
     values: dict[str, str | None] = {}
     for word in words:
         key, _, value = word.partition("=")
+        value = plain_value(key, value)
         if not value:
             raise ConfigError(f"'{word}': write KEY=VALUE{nearest(key, names) if key not in names else ''}")
         if values.get(key, value) != value:

@@ -75,10 +75,10 @@ def test_a_run_is_written_once_and_from_its_record(tmp_path: Path) -> None:
     whole = ["study=pilot", f"runs={runs}"]
     printed = run([whole, [*whole, "mode=offline"], [*whole, "mode=offline"]], tmp_path)
     later = [f"{folder}: no result yet" for folder in (begun, preempted)]
-    # Online there is no key: the run is not marked as uploaded, and the next call tries again.
-    assert printed[:4] == [f"{done}: failed", *later, "exit 1"]
-    assert printed[4:8] == [f"{done}: uploaded", *later, "exit 0"]
-    assert printed[8:] == [f"{done}: already there", *later, "exit 0"]
+    # Online there is no key: the run is not marked as uploaded.
+    assert printed[:1] == ["exit 1"]
+    assert printed[1:5] == [f"{done}: uploaded", *later, "exit 0"]
+    assert printed[5:] == [f"{done}: already there", *later, "exit 0"]
     (path,) = parts(done)
     record = wandb_file.run_record(path)
     assert (record.run_id, record.project, record.run_group) == (
@@ -93,6 +93,17 @@ def test_a_run_is_written_once_and_from_its_record(tmp_path: Path) -> None:
     assert wandb_file.summary(path)["result/metrics/test/answer_accuracy"] == 0.5
     assert not parts(begun)
     assert not parts(preempted)
+
+
+def test_without_a_key_one_sentence_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(3):
+        make_run(tmp_path, seed, "complete")
+    monkeypatch.setattr(sync, "signed_in", lambda: False)
+    assert sync.main(["study=pilot", f"runs={tmp_path}"]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "error: no API key: set WANDB_API_KEY or run `wandb login`\n")
 
 
 def test_a_refused_run_is_passed_over(tmp_path: Path) -> None:
