@@ -2,7 +2,7 @@
 
 python benchmarks/distributed_memory.py --output benchmarks/results/distributed_memory.md
 
-The processes are real and speak over gloo; the run is a whole one, by ``experiments.run.execute``: the
+The processes are real and speak over gloo; the run is a whole one, by ``experiments.run.run``: the
 model is built, a step is taken, a few examples are evaluated, a checkpoint is saved. Before each phase the
 kernel forgets the peak of the process (``/proc/self/clear_refs``), after it the peak is read (``VmHWM``).
 Memory that libraries take before anything is built is a column of its own, and part of the others.
@@ -82,7 +82,7 @@ def work(words: list[str]) -> dict[str, float]:
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
-    import experiments.run.execute as execution
+    import experiments.run.run as execution
     from experiments.config.folder import CONF
     from experiments.config.sections import read_sections
     from experiments.run.settings import read_settings
@@ -107,13 +107,13 @@ def work(words: list[str]) -> dict[str, float]:
 
     plain = execution.build
     execution.build = measured("build", build)
-    Trainer._step = measured("step", Trainer._step)  # type: ignore[method-assign]
+    Trainer.train_step = measured("step", Trainer.train_step)  # type: ignore[method-assign]
     Evaluator.evaluate = measured("evaluation", Evaluator.evaluate)  # type: ignore[method-assign]
     Trainer.save = measured("checkpoint", Trainer.save)  # type: ignore[method-assign]
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = hydra.compose("config", overrides=words, return_hydra_config=True)
     HydraConfig.instance().set_config(cfg)
-    execution.execute(
+    execution.run(
         read_settings(read_sections(OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])))
     )
     collectives.stop()

@@ -139,7 +139,10 @@ class Harness:
         self.progress = held.enter_context(console.progress(self.trainer.total_steps))
 
     def step(self) -> None:
-        self.trainer.train_iteration(self.watchdog, self.progress)
+        with self.watchdog.step():
+            row = self.trainer.train_step()
+        self.progress(self.trainer.state.step)
+        self.trainer.after_step(row)
 
 
 def compose(*words: str) -> Settings:

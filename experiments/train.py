@@ -35,26 +35,26 @@ if TYPE_CHECKING:
 
 
 def train(cfg: DictConfig) -> float:
-    """Trains the cell and gives what a sweeper that searches may minimise: its score on validation."""
+    """Train the run of a configuration, and return its validation score for a sweeper that searches."""
+    requested, settings = AskedCell.composed(cfg), None
     with stops_at_once() if process_rank().size == 1 else nullcontext():
-        return _train(cfg)
+        try:
+            settings = read(cfg)
+            requested.forget(settings.folder)
+            if not is_stored(settings):
+                from experiments.run.run import run
+                from experiments.runtime.failures import as_run_errors
 
-
-def _train(cfg: DictConfig) -> float:
-    asked, settings = AskedCell.composed(cfg), None
-    try:
-        settings = _read(cfg)
-        asked.forget(settings.folder)
-        if not _stored(settings):
-            _execute(settings)
-    except RunError as error:
-        asked.refuse(error, settings)
-        raise
+                with as_run_errors():
+                    run(settings)
+        except RunError as error:
+            requested.refuse(error, settings)
+            raise
     return RunFolder(settings.folder).loss()
 
 
-def _read(cfg: DictConfig) -> Settings:
-    """The settings of a cell. Raises ConfigError, before torch is imported where it can."""
+def read(cfg: DictConfig) -> Settings:
+    """Return the settings of a run. Raises ConfigError, before torch is imported where it can."""
     sections = read_sections(cfg)
     processes = process_rank().size
     if processes > 1 and HydraConfig.get().mode == RunMode.MULTIRUN:
@@ -63,7 +63,7 @@ def _read(cfg: DictConfig) -> Settings:
             "torchrun for each cell"
         )
     with uncollected():
-        from experiments.run.execute import execute  # noqa: F401  # PyTorch and the training loop
+        import experiments.run.run  # noqa: F401  # PyTorch and the training loop
         from experiments.run.settings import read_settings
 
     return read_settings(sections)
@@ -72,7 +72,7 @@ def _read(cfg: DictConfig) -> Settings:
 def cost(cfg: DictConfig) -> RunCost:
     """Return what the run of a configuration takes."""
     try:
-        settings = _read(cfg)
+        settings = read(cfg)
         from experiments.run.estimate.run_cost import estimate_cost
 
         return estimate_cost(settings)
@@ -80,7 +80,7 @@ def cost(cfg: DictConfig) -> RunCost:
         return RunCost()
 
 
-def _stored(settings: Settings) -> bool:
+def is_stored(settings: Settings) -> bool:
     """Return True, and say so, if a frame of results holds the run (``study.stored``)."""
     from experiments.run.stored_rows import stored_status
 
@@ -88,20 +88,6 @@ def _stored(settings: Settings) -> bool:
     if status is not None:
         print(f"{settings.key}: {status}, a row of {settings.resolved['study']['stored']}", flush=True)
     return status is not None
-
-
-def _execute(settings: Settings) -> None:
-    """Executes the run. An error that nobody foresaw is a RunError too, so that it is recorded."""
-    from experiments.run.execute import execute
-    from experiments.runtime.failures import to_run_error
-    from experiments.training.parallel import collectives
-
-    try:
-        execute(settings)
-    except Exception as error:
-        raise to_run_error(error) from error
-    finally:
-        collectives.stop()
 
 
 def end(sweep: DictConfig) -> None:

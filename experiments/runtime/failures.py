@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from experiments.runtime.errors import CheckpointError, OutOfMemoryError, RunError
 from experiments.runtime.memory import is_out_of_memory
@@ -24,3 +26,12 @@ def to_run_error(failure: Exception) -> RunError:
         return CheckpointError(f"storage fails: {failure}; make room, or choose another place with runs=")
     lines = traceback.format_exception(failure)
     return RunError(f"{type(failure).__name__}: {failure}\n{''.join(lines)}")
+
+
+@contextmanager
+def as_run_errors() -> Iterator[None]:
+    """Raise every exception within as a RunError, which has a status and an exit code."""
+    try:
+        yield
+    except Exception as error:
+        raise to_run_error(error) from error

@@ -7,7 +7,6 @@ alone (its examples, masks and dropout), so a run that was killed and resumed eq
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -102,40 +101,33 @@ class Trainer:
             before_batch=self._raise_if_preempted if single else lambda: None,
         )
 
-    def run(self) -> None:
-        """Train to the end of the budget.
+    def fit(self) -> None:
+        """Train to the end of the budget, from the newest checkpoint if there is one.
 
         Raises:
             DivergedError, Preempted, CheckpointError, LockedError: see ``experiments.runtime.errors``.
         """
-        try:
-            self._run()
-        except BaseException:
-            self.saver.abandon()
-            raise
+        with self.saver:
+            keeps_average = self.optimizer_config.ema is not None
+            check_room(self.folder.root, self.model, self.config.keep_checkpoints, keeps_average)
+            self._resume()
+            if self.folder.writes:
+                note_cost(self.folder.root)
+            process = "" if collectives.is_rank_zero() else f"-{process_rank().rank}"
+            report = self.folder.root / "failures" / f"hang{process}.txt"
+            with (
+                Watchdog(self.config.step_timeout_seconds, report) as watchdog,
+                self.console.progress(self.total_steps) as progress,
+            ):
+                while self.state.step < self.total_steps:
+                    with watchdog.step():
+                        row = self.train_step()
+                    progress(self.state.step)
+                    self.after_step(row)
 
-    def _run(self) -> None:
-        check_room(
-            self.folder.root, self.model, self.config.keep_checkpoints, self.optimizer_config.ema is not None
-        )
-        self._resume()
-        if self.folder.writes:
-            note_cost(self.folder.root)
-        other = "" if collectives.is_rank_zero() else f"-{process_rank().rank}"
-        report = self.folder.root / "failures" / f"hang{other}.txt"
-        with (
-            Watchdog(self.config.step_timeout_seconds, report) as watchdog,
-            self.console.progress(self.total_steps) as progress,
-        ):
-            while self.state.step < self.total_steps:
-                self.train_iteration(watchdog, progress)
-
-    def train_iteration(self, watchdog: Watchdog, progress: Callable[[int], None]) -> None:
-        """Take one step and do whatever is due after it. Raises what ``run`` does."""
-        with watchdog.step():
-            row = self._step()
+    def after_step(self, row: dict[str, float]) -> None:
+        """Log, validate, save and stop where it is due. Raises what ``fit`` does."""
         step, last = self.state.step, self.state.step == self.total_steps
-        progress(step)
         if step % self.config.log_every == 0 or last:
             self._log(row)
         if self._is_validated(step):
@@ -193,8 +185,12 @@ class Trainer:
         if reason := self._stop_reason():
             raise Preempted(reason=reason)
 
-    def _step(self) -> dict[str, float]:
-        """Take one optimizer step: examples, masks, gradients over micro-batches, clipping, update."""
+    def train_step(self) -> dict[str, float]:
+        """Take one optimizer step: examples, masks, gradients over micro-batches, clipping, update.
+
+        Returns:
+            Learning rate and gradient norm of the step.
+        """
         state = self.state
         started, compiled = time.perf_counter(), compile_seconds()
         view, count = self._batch_view()

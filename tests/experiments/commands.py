@@ -20,7 +20,7 @@ from experiments.config.folder import CONF
 from experiments.config.sections import read_sections
 from experiments.config.structured import load_class
 from experiments.objectives.objective import Objective
-from experiments.run.execute import execute
+from experiments.run.run import run as run_training
 from experiments.run.settings import Settings, read_settings
 from experiments.tasks.task import Task
 from tests.backbones import FAMILIES
@@ -109,7 +109,7 @@ def task(*words: str) -> Task:
 def train(*words: str) -> Path:
     """Trains one cell in this process and gives its run folder."""
     chosen = settings(*words)
-    execute(chosen)
+    run_training(chosen)
     return chosen.folder
 
 

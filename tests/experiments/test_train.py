@@ -14,9 +14,9 @@ from architectures.backbone import Backbone
 from experiments.config.folder import CONF
 from experiments.evaluation.measure import measure
 from experiments.objectives.language_modelling.causal_lm import CausalLM
-from experiments.run.execute import execute
 from experiments.run.model_files import load_state
 from experiments.run.plan import plan
+from experiments.run.run import run
 from experiments.run.settings import Settings
 from experiments.runtime.errors import ConfigError, DivergedError
 from tests.experiments import commands
@@ -142,7 +142,7 @@ def test_the_loss_falls(tmp_path: Path) -> None:
 def test_a_complete_run_is_not_trained_again(trained, capsys: pytest.CaptureFixture[str]) -> None:
     folder = trained("decoder", "recall")
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    execute(commands.settings(*words("decoder", "recall", f"runs={folder.parents[2]}")))
+    run(commands.settings(*words("decoder", "recall", f"runs={folder.parents[2]}")))
     assert "already complete" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 

@@ -220,16 +220,16 @@ def test_a_corpus_that_is_edited_while_a_run_is_interrupted_is_noticed(
         "task.sequence_length=64", f"task.cache_dir={tmp_path}/cache", f"runs={tmp_path}/runs",
         "trainer.checkpoint_every=2",
     )  # fmt: skip
-    honest = Trainer._step
+    honest = Trainer.train_step
 
     def stopped(self: Trainer) -> Any:
         os.kill(os.getpid(), signal.SIGTERM)
         return honest(self)
 
-    monkeypatch.setattr(Trainer, "_step", stopped)
+    monkeypatch.setattr(Trainer, "train_step", stopped)
     with pytest.raises(Preempted):
         commands.train(*words)
-    monkeypatch.setattr(Trainer, "_step", honest)
+    monkeypatch.setattr(Trainer, "train_step", honest)
     for path in paths.values():
         before, stat = path.read_bytes(), path.stat()
         path.write_bytes(b"S" + before[1:])

@@ -86,14 +86,14 @@ def test_f30_the_clock_of_the_first_process_decides(tmp_path: Path, times: int, 
     """The other's is up to two hours ahead or behind; the job ends while they train."""
     chance = random.Random(30)
     skews = [chance.choice([-7200, -60, 60, 7200]) for _ in range(times)]
-    honest, clock = Trainer._step, time.time
+    honest, clock = Trainer.train_step, time.time
 
     def work(rank: int) -> None:
         def slower(self: Trainer) -> Any:
             time.sleep(0.01)
             return honest(self)
 
-        Trainer._step = slower  # type: ignore[method-assign]
+        Trainer.train_step = slower  # type: ignore[method-assign]
         os.environ["SLURM_JOB_START_TIME"] = "0"
         for trial, skew in enumerate(skews):
             # The job ends when it ends: what differs is what each process takes for now.

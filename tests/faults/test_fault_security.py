@@ -60,7 +60,7 @@ TARGETS = [
     "transformers.AutoModel",
     "experiments.config.hydra_app.os.system",
     "architectures.backbones.decoder.torch",
-    "experiments.run.execute.execute",
+    "experiments.run.run.run",
 ]
 
 

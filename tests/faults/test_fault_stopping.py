@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from experiments.run import execute
+from experiments.run import run, session
 from experiments.runtime import atomic_io, restarts
 from experiments.runtime.errors import Preempted, RunError
 from experiments.runtime.preemption import Interruptions, stops_at_once
@@ -83,7 +83,7 @@ def stop_in(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int, *
 
 
 MOMENTS = {
-    "in a step": (Trainer, "_step", 9, [signal.SIGTERM]),
+    "in a step": (Trainer, "train_step", 9, [signal.SIGTERM]),
     "between two micro-batches": (Trainer, "_gradients", 3, [signal.SIGUSR1]),
     "while saving": (checkpoint, "save_file", 3, [signal.SIGUSR2]),
     "twice while saving": (checkpoint, "sync", 5, [signal.SIGTERM, signal.SIGTERM]),
@@ -119,11 +119,11 @@ def test_f11_asked_to_stop(
 
 
 BEFORE = {
-    "while the run is planned": (execute, "plan", signal.SIGHUP),
-    "while the model is built": (execute, "build", signal.SIGTERM),
-    "while the record is begun": (execute, "begin_record", signal.SIGXCPU),
+    "while the run is planned": (run, "plan", signal.SIGHUP),
+    "while the model is built": (run, "build", signal.SIGTERM),
+    "while the record is begun": (session, "begin_record", signal.SIGXCPU),
     "while its files are written": (atomic_io.os, "fsync", signal.SIGUSR1),
-    "while the tracker is opened": (execute, "open_tracker", signal.SIGUSR2),
+    "while the tracker is opened": (session, "open_tracker", signal.SIGUSR2),
     "while the lock is taken": (RunLock, "__enter__", signal.SIGINT),
 }
 
@@ -274,7 +274,7 @@ def test_f12_a_job_restarted_without_progress_is_given_up(
     def die(self: Trainer) -> None:
         raise KeyError("dies before its first step")
 
-    monkeypatch.setattr(Trainer, "_step", die)
+    monkeypatch.setattr(Trainer, "train_step", die)
     for restart in range(3):
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(restart))
         with pytest.raises(RunError, match="dies before its first step"):
@@ -347,13 +347,13 @@ def test_f43_a_restart_that_trains_longer_than_it_costs_is_none(
 def test_f14_the_end_of_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any], times: int, record: Any
 ) -> None:
-    stopped, honest = 0, Trainer._step
+    stopped, honest = 0, Trainer.train_step
 
     def slower(self: Trainer) -> Any:
         time.sleep(0.01)
         return honest(self)
 
-    monkeypatch.setattr(Trainer, "_step", slower)
+    monkeypatch.setattr(Trainer, "train_step", slower)
     for trial in range(times):
         words = (*WORDS, "trainer.preemption_margin_seconds=100", f"runs={tmp_path}/{trial}")
         folder = commands.settings(*words).folder

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -102,9 +103,14 @@ class CheckpointSaver:
         if begun is not None:
             self._end(begun.outcome())
 
-    def abandon(self) -> None:
-        """Where the run fails for another reason: let the save that was begun end, as far as it can."""
-        begun, self._begun = self._begun, None
+    def __enter__(self) -> CheckpointSaver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let a save that was begun end, as far as it can, where training fails for another reason."""
+        begun, self._begun = (self._begun, None) if error is not None else (None, self._begun)
         if begun is not None and (failed := begun.failed(PATIENCE)) is not None:
             self.log(f"warning: {failed}")
 

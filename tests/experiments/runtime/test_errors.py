@@ -316,7 +316,7 @@ def test_what_happens_in_training_becomes_a_row(
     def fail(self: Trainer) -> float:
         raise raised
 
-    monkeypatch.setattr(Trainer, "_step", fail)
+    monkeypatch.setattr(Trainer, "train_step", fail)
     with pytest.raises(kind) as caught:
         commands.train(*words)
     assert caught.value.exit_code == code

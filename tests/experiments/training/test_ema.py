@@ -58,7 +58,7 @@ def test_what_is_made_of_the_run_uses_the_average(folder: Path) -> None:
 def test_an_interrupted_run_continues_bit_for_bit(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = Trainer._step
+    step = Trainer.train_step
 
     def stopping(trainer: Trainer) -> dict[str, float]:
         row = step(trainer)
@@ -67,7 +67,7 @@ def test_an_interrupted_run_continues_bit_for_bit(
         return row
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_step", stopping)
+        patch.setattr(Trainer, "train_step", stopping)
         with pytest.raises(Preempted):
             commands.train(*WORDS, f"runs={tmp_path}")
     again = commands.train(*WORDS, f"runs={tmp_path}")

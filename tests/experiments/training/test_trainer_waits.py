@@ -64,7 +64,7 @@ def test_a_step_waits_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word
 
     monkeypatch.setattr(View, "to", begin)
     try:
-        trainer._step()
+        trainer.train_step()
     finally:
         recorded.__exit__(None, None, None)
     # Where logits are wanted the host looks up in its own memory: for the model, and for the loss.

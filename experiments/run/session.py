@@ -1,0 +1,268 @@
+"""One session of a run: everything that protects the run folder while a process trains.
+
+``open_run`` holds all guards: signals, the process group, the lock, the checks before a run is resumed, the
+limit of restarts, and the result that is written whether training completes or fails.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from experiments.config.tracking import TrackingConfig
+from experiments.run import resume_compatibility
+from experiments.run.build import Built
+from experiments.run.closing import closing_lines
+from experiments.run.plan import Plan
+from experiments.run.record import (
+    begin_record,
+    describe_training_set,
+    finish_record,
+    run_identity,
+    training_summary,
+)
+from experiments.run.settings import Settings
+from experiments.runtime.console import Console, clock, count, plural
+from experiments.runtime.device import configure_process, torch_device
+from experiments.runtime.errors import LockedError, Preempted, RunError
+from experiments.runtime.failures import to_run_error
+from experiments.runtime.machine import usable_threads
+from experiments.runtime.memory import peak_memory
+from experiments.runtime.preemption import Interruptions, stops_at_once
+from experiments.runtime.restarts import check_progress
+from experiments.runtime.run_lock import RunLock
+from experiments.runtime.secrets import redact
+from experiments.tracking.run_folder import RunFolder
+from experiments.tracking.summary import derived
+from experiments.tracking.tracker import RunIdentity, Tracker, open_tracker
+from experiments.training.checkpoints import checkpoint
+from experiments.training.parallel import collectives
+from experiments.training.parallel.device_mesh import ParallelDims, make_parallel_dims
+from experiments.training.trainer import Trainer
+
+
+@contextmanager
+def open_run(settings: Settings) -> Iterator[RunSession | None]:
+    """Guard the folder of a run for one session, and write the result when the session ends.
+
+    Yields:
+        The session; None for a run that has ended already, after its result is printed.
+
+    Raises:
+        LockedError: another process writes the run.
+        ConfigError: the folder holds a run of another configuration.
+        RunError: training or evaluation failed; the failure is in the result.
+        Preempted: the run was asked to stop.
+    """
+    device = torch_device(settings.device.name)
+    with ExitStack() as guards:
+        guards.callback(collectives.stop)
+        collectives.start(device)
+        if collectives.world_size() == 1:  # several processes end together, between two steps
+            guards.enter_context(stops_at_once())
+        dims = make_parallel_dims(settings.parallel, device.type, settings.budget)
+        folder = RunFolder(settings.folder, writes=collectives.is_rank_zero())
+        console = Console(f"{settings.cell} s{settings.seed}", quiet=not collectives.is_rank_zero())
+        lock = RunLock(folder.root)
+        collectives.run_on_rank_zero(lambda: resume_compatibility.check_config(settings, folder.root))
+        ended = print_ended(folder, console)
+        if not ended:
+            collectives.run_on_rank_zero(lambda: _acquire(lock, guards))
+            ended = print_ended(folder, console)  # it may have ended while this process waited for the lock
+        if ended:
+            yield None
+            return
+        collectives.run_on_rank_zero(lambda: check_restarts(folder))
+        configure_process(threads=session_threads(settings, folder), kernels=settings.device.kernels)
+        session = RunSession(settings, dims, folder, console, lock, guards)
+        failure: BaseException | None = None
+        try:
+            yield session
+        except LockedError:  # another process writes the result by now
+            session.close_tracker(LockedError.exit_code)
+            raise
+        except (Preempted, Exception) as error:
+            if session.trainer is None:  # nothing was trained: the caller records why
+                raise
+            failure = error
+        session.end(failure)
+
+
+@dataclass
+class RunSession:
+    """An open run folder, and what is known so far about the result."""
+
+    settings: Settings
+    dims: ParallelDims
+    folder: RunFolder
+    console: Console
+    lock: RunLock
+    guards: ExitStack
+    """Closed when the session ends."""
+    record: dict[str, Any] = field(default_factory=dict)
+    """Fields of result.json."""
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    """Metrics of the final evaluation, as far as it has come."""
+    trainer: Trainer | None = None
+    """None until the model is ready to be trained."""
+    tracker: Tracker = field(init=False)
+    interruptions: Interruptions = field(init=False)
+
+    def begin(self, planned: Plan, built: Built) -> None:
+        """Write what is known before training, open the tracker, and let signals wait for the end of a step.
+
+        Raises:
+            DataError, CheckpointError: the run cannot be resumed, or its folder cannot be written.
+        """
+        settings, folder = self.settings, self.folder
+        kernels = built.kernels | self._kernels_of_training()
+        self.record |= run_identity(settings) | planned.cost | {"fingerprint": planned.task.fingerprint}
+        if training_set := describe_training_set(planned.task):
+            self.record["training_set"] = training_set
+        if planned.task.note is not None:
+            self.record["data_note"] = planned.task.note
+        if (source := settings.init_from) is not None:
+            self.record["initial"] = {"path": str(source.path), "fingerprint": source.fingerprint}
+        self.record |= collectives.run_on_rank_zero(
+            lambda: begin_record(settings, planned, built.spec, kernels, folder, self.console)
+        )
+        if folder.writes:
+            self.console.keep(folder.root / "train.log")
+        for line in opening_lines(settings, planned, training_set, kernels):
+            self.console.log(line)
+        self.tracker = open_tracker(
+            settings.tracking if folder.writes else TrackingConfig(),
+            RunIdentity.of(self.record),
+            settings.folder,
+            settings.resolved,
+            derived(self.record, folder.provenance()),
+            steps=planned.cost["planned"]["steps"],
+        )
+        self.interruptions = self.guards.enter_context(
+            Interruptions(settings.trainer.preemption_margin_seconds, clock=collectives.is_rank_zero())
+        )
+
+    def _kernels_of_training(self) -> dict[str, str]:
+        """Return the part of the recorded kernels that says how processes and compiled blocks train."""
+        processes = {} if self.dims.mesh is None else {"processes": self.dims.describe()}
+        return processes | ({} if self.settings.trainer.compile == "none" else {"blocks": "compiled"})
+
+    def end(self, failure: BaseException | None) -> None:
+        """Write the result of a run that has trained, and print its last lines.
+
+        Args:
+            failure: what ended training or evaluation; None if both are complete.
+
+        Raises:
+            BaseException: ``failure``, or that the result cannot be written.
+        """
+        assert self.trainer is not None
+        if isinstance(failure, Exception):
+            failure = collectives.first_failure(to_run_error(failure))
+        result = self._result(self.trainer, failure)
+        failure = finish_record(self.folder, result, failure)
+        exit_code = 0 if failure is None else getattr(failure, "exit_code", RunError.exit_code)
+        self.tracker.close(result, exit_code)
+        if failure is not None:
+            self.console.log(f"{result['status']}: {result['message']}")
+            raise failure
+        ended = len(list(self.folder.root.parents[1].glob("*/s*/result.json")))
+        verb = "has" if ended == 1 else "have"
+        self.console.log(
+            f"complete in {clock(self.trainer.state.seconds)} "
+            f"({plural(ended, 'run')} of study {self.settings.study} {verb} ended)"
+        )
+        for line in closing_lines(self.folder.root, result):
+            self.console.log(line)
+
+    def _result(self, trainer: Trainer, failure: BaseException | None) -> dict[str, Any]:
+        """Return the content of result.json."""
+        status = "complete" if failure is None else getattr(failure, "status", "preempted")
+        peak, message = peak_memory(trainer.device), None
+        if failure is not None:
+            message = redact(failure.reason if isinstance(failure, Preempted) else str(failure))
+        if status == "oom":
+            message = f"{message} (peak {peak / 2**20:,.0f} MiB)"
+        if trainer.state.fallbacks:
+            self.record["resume"] = {**self.record["resume"], "fallbacks": trainer.state.fallbacks}
+        return {
+            **self.record,
+            "status": status,
+            "message": message,
+            "training": training_summary(trainer, peak),
+            "metrics": self.metrics,
+            "finished_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        }
+
+    def close_tracker(self, exit_code: int) -> None:
+        """End the tracker without a result, if it was opened."""
+        if hasattr(self, "tracker"):
+            self.tracker.close(None, exit_code)
+
+
+def _acquire(lock: RunLock, guards: ExitStack) -> None:
+    """Hold a lock until the session ends. Raises LockedError."""
+    guards.enter_context(lock)
+
+
+def print_ended(folder: RunFolder, console: Console) -> bool:
+    """Return True, and print the result, if the run has ended with a final status."""
+    ended = collectives.run_on_rank_zero(lambda: folder.finished)
+    if ended:
+        result = folder.result() or {}
+        console.log(f"already {result['status']}: {folder.root}")
+        for line in closing_lines(folder.root, result):
+            console.log(line)
+    return ended
+
+
+def check_restarts(folder: RunFolder) -> None:
+    """Refuse a SLURM job whose restarts gain less training than they cost. Raises RunError."""
+    state = (checkpoint.newest_state(folder.checkpoints) or {}).get("train_state", {})
+    check_progress(
+        folder.root,
+        checkpoint.newest_step(folder.checkpoints),
+        float(state.get("seconds", 0.0)),
+        float(state.get("compile_seconds", 0.0)),
+    )
+
+
+def session_threads(settings: Settings, folder: RunFolder) -> int | None:
+    """Return the CPU threads of a session: those set, else those that the run began with.
+
+    The number may change the last digits of a result, so a resumed run keeps its own, where this machine has
+    as many. None leaves the choice to PyTorch.
+    """
+    if settings.device.threads is not None or collectives.world_size() > 1:  # torchrun shares the cores
+        return settings.device.threads
+    begun = folder.provenance().get("device", {}).get("threads")
+    if begun is None and "OMP_NUM_THREADS" not in os.environ:
+        return None
+    return min(begun or usable_threads(), usable_threads())
+
+
+def opening_lines(
+    settings: Settings, planned: Plan, training_set: dict[str, Any] | None, kernels: dict[str, str]
+) -> list[str]:
+    """Return what a run prints before it trains: size, cost, data, kernels."""
+    matched, parameters = planned.matched, planned.cost["parameters"]
+    lines = [
+        f"{parameters['body']:,} parameters without embedding and head, "
+        f"{count(planned.cost['flops_per_token'])} FLOPs per token; "
+        f"{matched.words}; {settings.folder}"
+    ]
+    if planned.task.note is not None:
+        lines.append(f"note: {planned.task.note}")
+    if training_set:
+        fractions = [
+            f"{'not compared' if fraction is None else f'{fraction:.1%}'} of {split}"
+            for split, fraction in training_set["overlap"].items()
+        ]
+        lines.append(f"training set: {training_set['examples']:,} examples; in it: {', '.join(fractions)}")
+    if kernels:
+        lines.append("kernels: " + ", ".join(f"{part}: {path}" for part, path in kernels.items()))
+    return lines
