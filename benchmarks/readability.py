@@ -1,0 +1,164 @@
+"""Measure how heavy the code is to read: stack depth, imports, functions, untyped data, YAML, words.
+
+python benchmarks/readability.py
+python benchmarks/readability.py --static
+
+``--static`` leaves out what needs a training step. Counts are of the checkout that holds this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import os
+import re
+import runpy
+import statistics
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from machine import as_markdown
+
+ROOT = Path(__file__).resolve().parent.parent
+PRODUCT = ("architectures", "experiments", "analysis", "slurm")
+WORDS = ("backbone=mamba", "task=recall", "budget=smoke", "scale=nano", "device=cpu", "device.threads=1")
+
+
+def sources(*folders: str) -> Iterator[tuple[Path, str]]:
+    """Yield path and text of the Python files below some folders of the checkout."""
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield path, path.read_text(encoding="utf-8")
+
+
+def print_first_step() -> None:
+    """Train a run until its first optimizer step, and print the stack there and counts of modules."""
+    import torch
+
+    def is_own(file: str | None) -> bool:
+        return file is not None and file.startswith(f"{ROOT}/") and ".venv" not in file
+
+    def step(*_: object, **__: object) -> None:
+        files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+        own_files = [file for file in files if is_own(file) and file != __file__]
+        frames = [f for f in traceback.extract_stack() if is_own(f.filename) and f.filename != __file__]
+        for frame in frames:
+            print("FRAME", Path(frame.filename).relative_to(ROOT), frame.name)
+        lines = sum(Path(file).read_text(encoding="utf-8").count("\n") for file in own_files)
+        print("COUNT", len(frames), len(own_files), lines, flush=True)
+        os._exit(0)
+
+    torch.optim.AdamW.step = step  # type: ignore[assignment]
+    with tempfile.TemporaryDirectory() as runs:
+        sys.argv = ["train", *WORDS, f"runs={runs}"]
+        runpy.run_module("experiments.train", run_name="__main__")
+
+
+def first_step() -> tuple[list[str], list[str]]:
+    """Return the stack inside the first optimizer step, and its counts: frames, modules, lines."""
+    command = [sys.executable, __file__, "--first-step"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    counts = next((words[1:] for words in lines if words[:1] == ["COUNT"]), None)
+    if counts is None:
+        sys.exit(f"the run took no step:\n{done.stdout[-1000:]}{done.stderr[-2000:]}")
+    return [" ".join(words[1:]) for words in lines if words[:1] == ["FRAME"]], counts
+
+
+def functions() -> tuple[int, int, float, int, int]:
+    """Return lines, functions, their median length, private functions, and those used once in their file."""
+    lines, lengths, private, single = 0, [], 0, 0
+    for _, text in sources(*PRODUCT):
+        lines += text.count("\n")
+        names = Counter(re.findall(r"\w+", text))
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lengths.append((node.end_lineno or node.lineno) - node.lineno + 1)
+                if node.name.startswith("_") and not node.name.startswith("__"):
+                    private += 1
+                    single += names[node.name] == 2
+    return lines, len(lengths), statistics.median(lengths), private, single
+
+
+def repeated_yaml_values() -> int:
+    """Return how many values of conf/ repeat the default of their dataclass."""
+    import yaml
+
+    from experiments.config.structured import load_class
+
+    repeated = 0
+    for path in sorted((ROOT / "conf").rglob("*.yaml")):
+        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        for section in (tree, *(value for value in tree.values() if isinstance(value, dict))):
+            target = section.get("_target_")
+            if isinstance(target, str) and hasattr(cls := load_class(target, object, str(path)), "Config"):
+                repeated += _repeated(section, cls.Config)
+    return repeated
+
+
+def _repeated(section: dict[str, object], config: type) -> int:
+    """Return how many values of a section are the defaults of a dataclass, those of nested ones included."""
+    found = 0
+    for field in dataclasses.fields(config):
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        else:
+            default = field.default
+        value = section.get(field.name, dataclasses.MISSING)
+        if dataclasses.is_dataclass(default) and isinstance(value, dict):
+            found += _repeated(value, type(default))
+        else:
+            found += value is not dataclasses.MISSING and value == default
+    return found
+
+
+def documentation_words() -> int:
+    """Return the words of the documentation, without what is generated when it is built."""
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.relative_to(ROOT).parts[1][0] != "_"]
+    return sum(len(path.read_text(encoding="utf-8").split()) for path in pages)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--static", action="store_true", help="measure nothing that needs a training step")
+    parser.add_argument("--first-step", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.first_step:
+        print_first_step()
+    rows: list[list[str]] = []
+    frames: list[str] = []
+    if not args.static:
+        frames, (depth, modules, imported) = first_step()
+        size = f"{modules} ({int(imported):,})"
+        rows.append(["own stack frames inside optimizer.step", depth])
+        rows.append(["own modules (lines) imported to train Mamba on recall", size])
+    from experiments.cli import MODULES
+
+    lines, count, median, private, single = functions()
+    untyped = sum(len(re.findall(r"dict\[str, Any\]", text)) for _, text in sources(*PRODUCT))
+    rows += [
+        ["functions for each 1,000 lines; median length", f"{1000 * count / lines:.0f}; {median:.0f}"],
+        ["private functions used once in their file, of all", f"{single} of {private}"],
+        ["uses of dict[str, Any]", f"{untyped}"],
+        ["YAML values equal to the dataclass default", f"{repeated_yaml_values()}"],
+        ["commands", f"{len(MODULES)}"],
+        ["words of documentation", f"{documentation_words():,}"],
+    ]
+    for folder in (*PRODUCT, "tests", "benchmarks"):
+        total = sum(text.count("\n") for _, text in sources(folder))
+        rows.append([f"lines of Python in {folder}/", f"{total:,}"])
+    print(as_markdown(["", "measured"], rows))
+    if frames:
+        print("\nThe stack:", *frames, sep="\n")
+
+
+if __name__ == "__main__":
+    main()
