@@ -24,8 +24,7 @@ import pandas as pd
 
 from architectures.nearest_name import nearest_name
 from experiments.cli import MODULES
-from experiments.config.command_line import refuse_other_words_of_keys
-from experiments.config.path_words import plain_value
+from experiments.config.command_line import plain_value, refuse_other_words_of_keys
 from experiments.runtime.errors import Preempted
 from experiments.runtime.streams import guard_streams
 from experiments.runtime.synonyms import SYNONYMS

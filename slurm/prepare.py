@@ -22,7 +22,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from experiments.config.path_words import plain_value
+from experiments.config.command_line import plain_value
 from experiments.config.structured import typed
 from experiments.prepare import split_words
 from experiments.runtime.errors import ConfigError, RunError

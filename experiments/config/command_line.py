@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 
 from architectures.nearest_name import nearest_name
 from experiments.runtime.errors import ConfigError
@@ -11,6 +13,11 @@ from experiments.runtime.synonyms import SYNONYMS
 
 WRITTEN = ("runs", "out", "output", "to", "cache_dir", "dir", "submitit_folder")
 """Last parts of keys that name a file or a folder that is written."""
+PATHS = (
+    *WRITTEN, "run", "judge", "include", "init_from", "continue_from", "path", "paths", "validation_paths",
+    "test_paths", "text", "tuned", "frame", "rows", "points", "speed",
+)  # fmt: skip
+"""Last parts of keys whose values are paths."""
 
 Nearest = Callable[[str], str | None]
 
@@ -103,3 +110,17 @@ def refuse_no_words(words: Sequence[str]) -> None:
             "no run is chosen: name a study, as study=compare, or settings, as backbone=mamba task=recall "
             "(--help lists what can be chosen)"
         )
+
+
+def plain_value(key: str, value: str) -> str:
+    """Return a value as Hydra would read it, for other commands: one level of quotes is taken off."""
+    value = at_home(key, value) if key in PATHS else value
+    quoted = re.fullmatch(r"""(['"])(.*)\1""", value, re.DOTALL)
+    return quoted[2] if quoted else value
+
+
+def at_home(key: str, path: str) -> str:
+    """Return a path with the home of the user in place of ``~``. Raises ConfigError where that is quoted."""
+    if re.match(r"""['"]~(/|['"])""", path):
+        raise ConfigError(f"{key}={path} would name a folder '~'; write $HOME instead of ~")
+    return str(Path(path).expanduser()) if re.match("~(/|$)", path) else path

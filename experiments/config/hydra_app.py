@@ -33,7 +33,7 @@ from omegaconf.errors import OmegaConfBaseException
 import experiments.config.schema  # registers the sections that the YAML files extend
 import experiments.config.yaml_source  # noqa: F401  # and the strict reader of these files
 from experiments.config.chosen_groups import check_words
-from experiments.config.command_line import refuse_no_words
+from experiments.config.command_line import at_home, refuse_no_words
 from experiments.config.folder import CONF
 from experiments.config.handed_on import HandedOn, without_seed
 from experiments.config.messages import (
@@ -43,7 +43,7 @@ from experiments.config.messages import (
     refuse_unreadable,
     unmatched,
 )
-from experiments.config.path_words import at_home, path_words, quote
+from experiments.config.path_words import path_words, quote
 from experiments.runtime.child_processes import end_with_parent
 from experiments.runtime.errors import ConfigError, Preempted, RunError
 from experiments.runtime.imports import check_one_root

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Quote, QuotedString
 from hydra.errors import HydraException
 
-from experiments.config.command_line import WRITTEN
-from experiments.runtime.errors import ConfigError
-
-PATHS = (
-    *WRITTEN, "run", "judge", "include", "init_from", "continue_from", "path", "paths", "validation_paths",
-    "test_paths", "text", "tuned", "frame", "rows", "points", "speed",
-)  # fmt: skip
-"""Last parts of keys whose values are paths."""
+from experiments.config.command_line import PATHS, at_home
 
 
 def path_words(words: Sequence[str]) -> list[str]:
@@ -44,20 +36,6 @@ def _is_read(word: str, parser: OverridesParser) -> bool:
     except HydraException:
         return False
     return True
-
-
-def plain_value(key: str, value: str) -> str:
-    """Return a value as Hydra would read it, for other commands: one level of quotes is taken off."""
-    value = at_home(key, value) if key in PATHS else value
-    quoted = re.fullmatch(r"""(['"])(.*)\1""", value, re.DOTALL)
-    return quoted[2] if quoted else value
-
-
-def at_home(key: str, path: str) -> str:
-    """Return a path with the home of the user in place of ``~``. Raises ConfigError where that is quoted."""
-    if re.match(r"""['"]~(/|['"])""", path):
-        raise ConfigError(f"{key}={path} would name a folder '~'; write $HOME instead of ~")
-    return str(Path(path).expanduser()) if re.match("~(/|$)", path) else path
 
 
 def quote(text: str) -> str:

@@ -20,9 +20,8 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from experiments.config.command_line import refuse_other_words_of_keys
+from experiments.config.command_line import plain_value, refuse_other_words_of_keys
 from experiments.config.legacy import renamed_key, renamed_pattern, upgrade_target
-from experiments.config.path_words import plain_value
 from experiments.runtime.errors import ConfigError, nearest
 from experiments.runtime.secrets import refuse_secret
 
