@@ -38,7 +38,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 compare: $(INSTALLED)
 	@$(BIN)/archbench plan study=compare $(WORDS)
 	@$(BIN)/archbench train study=compare $(WORDS)
-	@$(BIN)/archbench compare study=compare
+	@$(BIN)/archbench compare study=compare $(filter runs=%,$(WORDS))
 
 track: $(INSTALLED)
 	@$(BIN)/archbench track $(TRACK) $(WORDS)
