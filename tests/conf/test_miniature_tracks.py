@@ -30,7 +30,7 @@ def test_a_cell_runs_in_miniature(cell: str, tmp_path: Path) -> None:
     words = [*track.miniature, *own.offline, *own.miniature, "budget.tokens=500", "study.tuned=null"]
     choice = (f"{track.group}={workload}", f"backbone={backbone}", f"runs={tmp_path}", *words)
     settings = commands.settings(f"study={track.study}", *choice)
-    commands.execute(settings)
+    commands.run_training(settings)
     result = json.loads((settings.folder / "result.json").read_text())
     assert result["status"] == "complete", result["message"]
     assert {"test", *settings.extra_evaluations} <= {metric["split"] for metric in result["metrics"]}
