@@ -18,6 +18,8 @@ _PARENT = "ARCHBENCH_PARENT"
 """Variable of the environment with the number of the process to end with."""
 SECONDS = 1.0
 """Seconds between two looks."""
+GRACE_SECONDS = 3.0
+"""Seconds in which a process that has nothing to save may release its locks and remove its files."""
 
 
 def run_python(
@@ -64,6 +66,7 @@ def _watch(parent: int, handler: object) -> None:
     while os.getppid() == parent:
         time.sleep(SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_SECONDS)
     while signal.getsignal(signal.SIGTERM) != handler:  # a run is saving itself
         time.sleep(SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)  # else a worker would wait for more work

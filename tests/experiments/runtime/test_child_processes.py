@@ -18,13 +18,13 @@ import os, signal, sys, time
 from pathlib import Path
 from experiments.runtime.child_processes import end_with_parent
 
+end_with_parent()
 if sys.argv[2] == "saves":
     def save(number, frame):
-        time.sleep(0.2)
+        time.sleep(4)
         Path(sys.argv[1], "saved").touch()
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, save)
-end_with_parent()
+        signal.signal(signal.SIGTERM, before)
+    before = signal.signal(signal.SIGTERM, save)
 Path(sys.argv[1], "pid.tmp").write_text(str(os.getpid()))
 Path(sys.argv[1], "pid.tmp").rename(Path(sys.argv[1], "pid"))
 while True:
