@@ -188,7 +188,9 @@ def test_f42_usual_names_of_other_programs_name_ours(key: str, record: Any) -> N
 
 def test_f42_every_synonym_names_a_key_that_there_is() -> None:
     keys = set(_dotted(commands.compose()))
-    others = set().union(*(_dotted(commands.compose(root=root)) for root in ("evaluate", "generate", "export")))
+    others = set().union(
+        *(_dotted(commands.compose(root=root)) for root in ("evaluate", "generate", "export"))
+    )
     assert set(KEYS) <= keys | others
     assert not {name for ours, names in KEYS.items() for name in names if name in keys and name != ours}
 
