@@ -33,6 +33,7 @@ def test_two_models_agree_with_welch() -> None:
     assert [verdict.low, verdict.high] == pytest.approx([*oracle.confidence_interval(0.95)], rel=1e-4)
 
 
+@pytest.mark.fast
 def test_alike_spreads_agree_with_tukey_and_dunnett() -> None:
     # The same deviations in another order: every own variance is the pooled one, and the first test, which
     # has four fifths of the level, decides. From nine seeds no factor.
