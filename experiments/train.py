@@ -44,8 +44,9 @@ def train(cfg: DictConfig) -> float:
             if not is_stored(settings):
                 from experiments.run.run import run
                 from experiments.runtime.failures import as_run_errors
+                from experiments.training.parallel import collectives
 
-                with as_run_errors():
+                with as_run_errors(), collectives.left_at_end():
                     run(settings)
         except RunError as error:
             requested.refuse(error, settings)

@@ -60,8 +60,7 @@ def open_run(settings: Settings) -> Iterator[RunSession | None]:
     """
     device = torch_device(settings.device.name)
     with ExitStack() as guards:
-        guards.callback(collectives.stop)
-        collectives.start(device)
+        collectives.start(device)  # the command that runs it leaves the process group
         if collectives.world_size() == 1:  # several processes end together, between two steps
             guards.enter_context(stops_at_once())
         dims = make_parallel_dims(settings.parallel, device.type, settings.budget)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -69,6 +70,15 @@ def stop() -> None:
     _background = None
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+@contextmanager
+def left_at_end() -> Iterator[None]:
+    """Leave the process group, if one was joined, at the end."""
+    try:
+        yield
+    finally:
+        stop()
 
 
 def background_group() -> dist.ProcessGroup | None:
