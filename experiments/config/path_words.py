@@ -35,6 +35,8 @@ def _is_read(word: str, parser: OverridesParser) -> bool:
         parser.parse_override(word)
     except HydraException:
         return False
+    except RecursionError:  # of brackets nested too deeply, which are refused later
+        return True
     return True
 
 

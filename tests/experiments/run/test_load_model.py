@@ -94,7 +94,7 @@ def test_an_interrupted_run_is_as_good_and_one_without_checkpoint_is_none(run: P
         load_model(stopped, CPU)
     assert len(list((stopped / "checkpoints").glob("step-*"))) > 0  # nothing was set aside
     shutil.rmtree(stopped / "checkpoints")
-    with pytest.raises(CheckpointError, match="none was saved"):
+    with pytest.raises(CheckpointError, match="no checkpoint was saved"):
         load_model(stopped, CPU)
 
 

@@ -159,7 +159,7 @@ def test_uploading_the_record_gives_the_same_rows(
     ended: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    copy = tmp_path / "s0"
+    copy = tmp_path / ended["wandb"].relative_to(ended["wandb"].parents[2])
     shutil.copytree(ended["wandb"], copy, ignore=shutil.ignore_patterns("wandb", "checkpoints"))
     assert upload(RunFolder(copy), mode="offline") == "uploaded"
     (mirror,) = parts(copy)
