@@ -52,7 +52,7 @@ class Line:
 
 @dataclass(frozen=True)
 class OrderVerdict:
-    """What became of a claimed order."""
+    """The verdict on a claimed order, and its weakest gain."""
 
     verdict: str
     pair: str = ""

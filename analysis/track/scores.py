@@ -1,4 +1,4 @@
-"""One table of all scores of a track, with what each took: the CSV file beside the page."""
+"""The table of all scores of a track with their costs: the CSV file of its page."""
 
 from __future__ import annotations
 

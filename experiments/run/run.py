@@ -1,4 +1,4 @@
-"""One run, from its settings to its result: plan, model, training, evaluation."""
+"""The path of a run from its settings to its result: plan, model, training, evaluation."""
 
 from __future__ import annotations
 

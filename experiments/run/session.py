@@ -1,4 +1,4 @@
-"""One session of a run: everything that protects the run folder while a process trains.
+"""Guards of a run folder while a process trains: one session of a run.
 
 ``open_run`` holds all guards: signals, the process group, the lock, the checks before a run is resumed, the
 limit of restarts, and the result that is written whether training completes or fails.
@@ -82,7 +82,8 @@ def open_run(settings: Settings) -> Iterator[RunSession | None]:
         try:
             yield session
         except LockedError:  # another process writes the result by now
-            session.close_tracker(LockedError.exit_code)
+            if session.trainer is not None:
+                session.tracker.close(None, LockedError.exit_code)
             raise
         except (Preempted, Exception) as error:
             if session.trainer is None:  # nothing was trained: the caller records why
@@ -109,6 +110,7 @@ class RunSession:
     trainer: Trainer | None = None
     """None until the model is ready to be trained."""
     tracker: Tracker = field(init=False)
+    """Opened by ``begin``, as are ``interruptions``."""
     interruptions: Interruptions = field(init=False)
 
     def begin(self, planned: Plan, built: Built) -> None:
@@ -196,11 +198,6 @@ class RunSession:
             "metrics": self.metrics,
             "finished_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
-
-    def close_tracker(self, exit_code: int) -> None:
-        """End the tracker without a result, if it was opened."""
-        if hasattr(self, "tracker"):
-            self.tracker.close(None, exit_code)
 
 
 def _acquire(lock: RunLock, guards: ExitStack) -> None:

@@ -22,7 +22,7 @@ RANDOM = ("F45", "F46", "F47", "F48", "F49", "F50")
 """Faults of which each seed injects different ones, so that counts are summed."""
 PAGE = ROOT / "docs" / "reference" / "reliability.md"
 RECORDED = Path(__file__).with_name("recorded.csv")
-"""What each fault test recorded: fault, what was injected, how often, what happened, date."""
+"""Record of each fault test: fault, what was injected, how often, what happened, date."""
 KINDS: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("kinds.yaml").read_text())
 """Kinds of faults: outcome, faults, and the files with tests."""
 BEGIN, END = "<!-- faults:begin -->\n", "<!-- faults:end -->"

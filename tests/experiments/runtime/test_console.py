@@ -96,7 +96,7 @@ def test_a_run_prints_its_steps(tmp_path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_reader_that_goes_away_ends_no_run() -> None:
-    """As in ``archbench train ... | head -1``."""
+    """The reader of the output goes away, as ``head -1`` does."""
     body = (
         "import time\nfrom experiments.runtime.console import Console\nconsole = Console('run')\n"
         "for n in range(100):\n    console.log(f'line {n}')\n    time.sleep(0.005)\n"

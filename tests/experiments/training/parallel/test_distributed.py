@@ -27,7 +27,7 @@ from tests.experiments.training.parallel.together import (
 
 Case = tuple[str, tuple[str, ...]]
 """The name of a setting, and words on how it is divided."""
-TOLERANCE = 3e-6
+TOLERANCE = 1e-6
 """Of losses, relative, in float32: sums are taken in another order."""
 SETTINGS = {
     **{family: (f"backbone={family}",) for family in commands.BACKBONES},
@@ -46,6 +46,7 @@ SETTINGS = {
         "task.sequence_length=32",
         "objective=sequence_classification",
         "objective.dropout=0",
+        "optimizer.learning_rate=1e-3",  # with more the loss jumps, which amplifies rounding
     ),
     "given": (
         "backbone=decoder",
