@@ -143,6 +143,28 @@ def _check_checkpoints(folder: Path, result: Mapping[str, Any] | None, report: R
             report.records.append(f"{path}: {reason}: remove it")
         else:
             whole = True
+    if found and not fetched:
+        _check_saved(folder, final, report)
+
+
+def _check_saved(folder: Path, final: int | None, report: Report) -> None:
+    """Check the file that tells a run whose checkpoints were lost from one that has not saved any.
+
+    Args:
+        final: step of the last checkpoint; None while the run has not ended, when it may lag behind.
+    """
+    from experiments.training.checkpoints.checkpoint import SAVED, newest_step, saved_step
+
+    path, newest = folder / SAVED, newest_step(folder / "checkpoints")
+    remedy = f'write {{"step": {newest}}} into it, as of the newest checkpoint'
+    try:
+        step = saved_step(folder, remedy)
+    except CheckpointError as error:
+        report.records.append(str(error))
+        return
+    if final is not None and step != final:
+        reason = "is missing" if step is None else f"says step {step}"
+        report.records.append(f"{path}: {reason}: {remedy}")
 
 
 def _check_config(folder: Path, report: Report) -> set[Path]:

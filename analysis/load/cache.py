@@ -16,13 +16,17 @@ everything is read each time.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
+import multiprocessing
 import os
 import struct
+import sys
 import time
 import zlib
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -72,7 +76,7 @@ def read_runs(root: Path, names: list[str], *, curves: bool) -> pa.Table:
     known = set(table["run"].to_pylist()) if table is not None else set()
     missing = [name for name in names if name not in known]
     if missing:
-        parts = [_read(root, missing[i : i + CHUNK], files) for i in range(0, len(missing), CHUNK)]
+        parts = _read_chunks(root, {name: files[name][0] for name in missing})
         table = pa.concat_tables([*([] if table is None else [table]), *parts], promote_options="default")
         settled = {name for name in names if files[name][1] < now - SETTLED}
         if settled & set(missing):
@@ -115,14 +119,36 @@ def _kept(path: Path, files: dict[str, str], curves: bool) -> pa.Table | None:
     return table.take(pa.array(same, pa.int64()))
 
 
-def _read(root: Path, names: list[str], files: dict[str, tuple[str, int]]) -> pa.Table:
-    """Some runs, read from their folders."""
+def _read_chunks(root: Path, files: dict[str, str]) -> list[pa.Table]:
+    """Runs read from their folders, on Linux by as many processes as there are processors.
+
+    Elsewhere a process cannot be forked safely, and one that is spawned imports the script of the user anew.
+    """
+    names = list(files)
+    chunks = [names[i : i + CHUNK] for i in range(0, len(names), CHUNK)]
+    read = functools.partial(_read, root)
+    prints = [[files[name] for name in chunk] for chunk in chunks]
+    processors = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
+    if min(processors, len(chunks)) == 1:
+        return list(map(read, chunks, prints))
+    with ProcessPoolExecutor(min(processors, len(chunks)), multiprocessing.get_context("fork")) as pool:
+        return list(pool.map(read, chunks, prints))
+
+
+def _read(root: Path, names: list[str], files: list[str]) -> pa.Table:
+    """Some runs, read from their folders.
+
+    Args:
+        root: the folder of the study.
+        names: of the runs.
+        files: the fingerprint of the files of each.
+    """
     records = [read_run(root / name) for name in names]
     numbers, keys = pa.list_(pa.float64()), sorted({key for record in records for key in record.points})
     return pa.table(
         {
             "run": pa.array(names, pa.string()),
-            "files": pa.array([files[name][0] for name in names], pa.string()),
+            "files": pa.array(files, pa.string()),
             "row": pa.array([json.dumps(record.row) for record in records], pa.string()),
             "kind": pa.array([record.kinds for record in records], pa.list_(pa.string())),
             **{CURVE + key: pa.array([r.points.get(key) for r in records], numbers) for key in keys},
@@ -134,7 +160,7 @@ def _keep(path: Path, table: pa.Table) -> None:
     """Write the cache, where that can be done."""
     buffer = io.BytesIO()
     table = table.replace_schema_metadata({"code": CODE})
-    pq.write_table(table, buffer)
+    pq.write_table(table, buffer, use_dictionary=["kind"], compression="zstd")  # numbers hardly repeat
     content = buffer.getvalue()
     with contextlib.suppress(OSError):
         write(path, CHECKSUM.pack(zlib.crc32(content)) + content)

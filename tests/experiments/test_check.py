@@ -14,6 +14,7 @@ from experiments.data.corpus import CorpusConfig
 from experiments.data.token_file import open_token_file
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.tracking.run_files import FETCHED
+from experiments.training.checkpoints.checkpoint import SAVED
 from tests.experiments import commands
 
 WORDS = (*commands.TINY, *commands.RECALL, "trainer.checkpoint_every=10")
@@ -102,6 +103,22 @@ def test_a_complete_run_without_checkpoints_is_damaged(run: Path, capsys: pytest
     assert code == 6
     assert re.search("step-00000031: is missing: .* remove the run's folder", line)
     (run / FETCHED).write_text("{}")  # from W&B, which has none
+    assert lines(run, capsys)[0] == 0
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", "[[", '{"step": 30}', '{"step": "31"}'])
+def test_the_step_that_was_saved_last_is_checked(
+    run: Path, capsys: pytest.CaptureFixture[str], content: str | None
+) -> None:
+    path = run / SAVED
+    if content is None:
+        path.unlink()
+    else:
+        path.write_text(content)
+    code, [line, _] = lines(run, capsys)
+    assert code == 6
+    assert line.startswith(f"damaged: {path}: ")
+    path.write_text(line[line.index('{"step') :].partition("}")[0] + "}")  # the remedy
     assert lines(run, capsys)[0] == 0
 
 

@@ -205,7 +205,8 @@ def outcome(words: tuple[str, ...], compose: Callable[[tuple[str, ...]], DictCon
             kept = _plain(OmegaConf.select(OmegaConf.create(chosen.resolved), key))
             assert kept == typed, f"{' '.join(words)}: {key} became {kept}"
             section, _, name = key.partition(".")
-            final = _plain(getattr(getattr(chosen, section, None), name, kept))
+            owner = getattr(chosen, section, None)
+            final = _plain(getattr(owner, name)) if hasattr(owner, name) else kept
             same = final in (kept, "None") or kept.lower() in {_plain(word) for word in SWITCHES}
             assert same, f"{' '.join(words)}: {key} became {final}"
     return "planned"

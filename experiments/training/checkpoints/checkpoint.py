@@ -27,10 +27,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from typing_extensions import TypedDict
 
 from experiments.runtime.atomic_io import sync, write_json
 from experiments.runtime.errors import CheckpointError
-from experiments.runtime.json_state import read_mark
+from experiments.runtime.json_state import read_json
 from experiments.training.checkpoints.stored_state import in_shards, restore
 from experiments.training.parallel.collectives import rank, run_on_all, run_on_rank_zero, world_size
 
@@ -42,9 +43,16 @@ FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 SAVED = "saved.json"
 """File beside the folder of checkpoints with the step that was saved last: a run whose checkpoints are gone
 is not one that was stopped before its first."""
+BEGIN_AGAIN = "remove the run's folder to train it from the beginning"
 
 Entry = dict[str, int | str]
 """Length and hash of a file, in the manifest."""
+
+
+class SavedRecord(TypedDict):
+    """Content of ``saved.json``."""
+
+    step: int
 
 
 def write(
@@ -168,9 +176,18 @@ def free_space(folder: Path, keep: int) -> None:
         prune(folder, keep)
 
 
+def saved_step(run: Path, remedy: str) -> int | None:
+    """Return the step that a run saved last; None where it saved none. Raises CheckpointError if damaged."""
+    found = read_json(run / SAVED, SavedRecord, remedy)
+    return None if found is None else found["step"]
+
+
 def lost_step(folder: Path) -> int | None:
-    """Return the step that was saved last, where no checkpoint is left, not even a damaged one; else None."""
-    return None if any(folder.glob("*step-*")) else (read_mark(folder.with_name(SAVED)) or {}).get("step")
+    """Return the step that was saved last, where no checkpoint is left, not even a damaged one; else None.
+
+    Raises CheckpointError if the file that says so is damaged.
+    """
+    return None if any(folder.glob("*step-*")) else saved_step(folder.parent, BEGIN_AGAIN)
 
 
 def set_aside(path: Path, reason: str) -> None:

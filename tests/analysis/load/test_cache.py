@@ -130,6 +130,16 @@ def test_only_what_is_new_or_changed_is_read(
     assert set(history["path"]) == set(frame["path"])
 
 
+def test_several_processes_read_what_one_reads(old_study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (next((old_study / "compare").glob("mamba-*/s1")) / "config.yaml").write_text("[")
+    expected = load(old_study)
+    monkeypatch.setattr(frame_cache, "CHUNK", 7)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    (old_study / "compare" / NAME).unlink()
+    for found, alone in zip(load(old_study), expected, strict=True):
+        pd.testing.assert_frame_equal(found, alone)
+
+
 def test_a_run_that_was_just_changed_is_read_again(study: Path, read: list[str]) -> None:
     """Its next change might leave size and times as they are."""
     load(study)

@@ -252,6 +252,9 @@ def test_a_run_that_lost_its_checkpoints_does_not_begin_anew(tmp_path: Path, par
     rows = commands.rows(folder)
     with pytest.raises(CheckpointError, match=r"step \d+ was saved, and no checkpoint is left: .* remove"):
         commands.train(*words)
+    (folder / checkpoint.SAVED).write_text("{")
+    with pytest.raises(CheckpointError, match=r"saved.json: is damaged .*: remove the run's folder"):
+        commands.train(*words)
     assert commands.rows(folder) == rows
     (folder / checkpoint.SAVED).unlink()  # as of a run that was killed before it saved any
     commands.train(*words)
