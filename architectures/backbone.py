@@ -242,6 +242,11 @@ class BackboneConfig:
         return 1
 
     @property
+    def unused_sections(self) -> set[str]:
+        """Names of settings that change nothing in this model, such as those of mixers that no layer has."""
+        return set()
+
+    @property
     def width_step(self) -> int:
         """The budget solver tries multiples of this."""
         return self.width_multiple

@@ -86,8 +86,6 @@ def main() -> None:
     if args.against is None:
         return
     before = json.loads(args.against.read_text(encoding="utf-8"))
-    if "diffusion" in before:  # the name that version 0.1 recorded
-        before["masked_diffusion"] = before.pop("diffusion")
     most = {family: difference(losses, before[family][: args.steps]) for family, losses in found.items()}
     print(as_markdown(("family", "largest difference"), [[f, f"{d:.1e}"] for f, d in most.items()]))
     if worst := [family for family, found in most.items() if not found <= LIMIT]:

@@ -7,5 +7,3 @@ _ROOT = Path(__file__).parent.parent
 # ``python -m`` looks in the current folder first, where a numpy.py of the user's would stand in for NumPy.
 if sys.argv[:1] == ["-m"] and sys.path and Path(sys.path[0]).resolve() != _ROOT:
     sys.path.append(sys.path.pop(0))
-# Commands that moved keep their old name for one release: experiments.gate is found in deprecated/gate.py.
-__path__.append(str(Path(__file__).parent / "deprecated"))

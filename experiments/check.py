@@ -2,8 +2,8 @@
 
     archbench check study=compare [runs=runs]
 
-Prints a line for each damaged file, with what can be done about it. Nothing is changed. Files of earlier
-versions, which have no hashes, are counted as not verified. Runs that a process is writing are left out.
+Prints a line for each damaged file, with what can be done about it. Nothing is changed. Runs that a process
+is writing are left out.
 
 The exit code is 0 if nothing is damaged, 3 if only prepared data is, else 6.
 """
@@ -47,8 +47,6 @@ class Report:
     token_files: int = 0
     written: int = 0
     """Runs that a process writes now."""
-    unverified: int = 0
-    """Files of earlier versions."""
     records: list[str] = field(default_factory=list)
     """Damage of run folders and checkpoints."""
     data: list[str] = field(default_factory=list)
@@ -65,8 +63,8 @@ class Report:
         yield from (f"damaged: {line}" for line in [*self.records, *self.data])
         yield (
             f"study {study}: {self.runs} runs, {self.checkpoints} checkpoints and {self.token_files} "
-            f"prepared corpora verified; {len(self.records) + len(self.data)} damaged, {self.unverified} of "
-            f"earlier versions not verified, {self.written} being written"
+            f"prepared corpora verified; {len(self.records) + len(self.data)} damaged, {self.written} being "
+            "written"
         )
 
 
@@ -101,10 +99,8 @@ def _check_record(folder: Path, report: Report) -> dict[str, Any] | None:
         return None
     if result is None:
         return {}
-    if "files" not in result:
-        report.unverified += 1
     contents = {name: (folder / name).read_bytes() if (folder / name).exists() else None for name in HASHED}
-    if TOKENIZER in result.get("files", ()) and contents[TOKENIZER] is None and run.checkpoints.exists():
+    if TOKENIZER in result["files"] and contents[TOKENIZER] is None and run.checkpoints.exists():
         contents[TOKENIZER] = b""  # its model cannot be used without it
     for name in damaged_files(result, contents):
         report.records.append(f"{folder / name}: has changed since the run ended: {LOST}")

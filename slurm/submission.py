@@ -12,9 +12,9 @@ import datetime
 import json
 import uuid
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Any
 
 from typing_extensions import TypedDict
 
@@ -41,7 +41,7 @@ class StudyRun:
     task: int | None = None
     """Index of the array task that trains it; None if this submission does not."""
     tokens: int | None = None
-    """Tokens of training; None in the records of earlier versions."""
+    """Tokens of training; None of a run that was refused."""
     peak_flops: float | None = None
     """Floating-point operations per second of each of its GPUs, where its device states them."""
     allocation: Allocation = field(default_factory=Allocation)
@@ -97,9 +97,9 @@ class StudyRunRecord(TypedDict):
     folder: str
     words: list[str]
     task: int | None
-    tokens: NotRequired[int | None]
-    peak_flops: NotRequired[float | None]
-    allocation: NotRequired[AllocationRecord]
+    tokens: int | None
+    peak_flops: float | None
+    allocation: AllocationRecord
 
 
 class SubmissionRecord(TypedDict):
@@ -123,7 +123,7 @@ def new_folder(study: Path) -> Path:
 def write_submission(folder: Path, runs: Sequence[StudyRun]) -> None:
     """Write runs.json into a new folder."""
     folder.mkdir(parents=True)
-    text = json.dumps({"format": 2, "runs": [asdict(run) for run in runs]}, indent=1)
+    text = json.dumps({"format": 1, "runs": [asdict(run) for run in runs]}, indent=1)
     (folder / "runs.json").write_text(text + "\n")
 
 
@@ -137,11 +137,8 @@ def read_submission(folder: Path) -> Submission:
 
 
 def _study_run(record: StudyRunRecord) -> StudyRun:
-    """Return a run of runs.json; keys of other versions are left out."""
-    known = {each.name for each in fields(StudyRun)}
-    values: dict[str, Any] = {key: value for key, value in record.items() if key in known}
-    if "allocation" in values:
-        values["allocation"] = Allocation(**values["allocation"])
+    """Return a run of runs.json."""
+    values: dict[str, Any] = {**record, "allocation": Allocation(**record["allocation"])}
     return StudyRun(**values)
 
 

@@ -60,7 +60,7 @@ def test_no_text_tells_to_type_a_module_that_has_a_command() -> None:
         paths += [p for p in (ROOT / folder).rglob("*") if p.suffix in (".md", ".py", ".yaml", ".sbatch")]
     typed = {path: re.findall(r"python -m ([\w.]+)", path.read_text()) for path in paths}
     names = {path.relative_to(ROOT).as_posix() for path in paths if {*MODULES.values()} & {*typed[path]}}
-    assert {name for name in names if "deprecated" not in name} == set(INTRODUCED)
+    assert names == set(INTRODUCED)
 
 
 @pytest.fixture(autouse=True)

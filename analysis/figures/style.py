@@ -23,9 +23,6 @@ would swallow; their yellow comes last and darkened, for a white page."""
 FAMILIES = ("decoder", "mamba", "s4", "moe", "masked_diffusion", "encoder", "encoder_decoder", "hybrid")
 """Backbones with the colour of ``PALETTE`` and the marker of ``SYMBOLS`` at the same place."""
 
-FORMER_NAMES = {"diffusion": "masked_diffusion"}
-"""Names of backbones in frames that version 0.1 recorded, and their names now."""
-
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon")
 MATPLOTLIB_MARKERS = ("o", "s", "D", "^", "P", "X", "*", "p")
 """Matplotlib's names of ``SYMBOLS``, in the same order."""
@@ -39,8 +36,7 @@ MOST_PANELS = 8
 
 def places(backbones: list[str]) -> dict[str, int]:
     """Return the index in ``PALETTE`` and ``SYMBOLS`` of each backbone of a study."""
-    current = {name: FORMER_NAMES.get(name, name) for name in backbones}
-    found = {name: FAMILIES.index(now) for name, now in current.items() if now in FAMILIES}
+    found = {name: FAMILIES.index(name) for name in backbones if name in FAMILIES}
     free = [i for i in range(len(PALETTE)) if i not in found.values()] or list(range(len(PALETTE)))
     others = sorted(name for name in backbones if name not in found)
     return found | {name: free[i % len(free)] for i, name in enumerate(others)}

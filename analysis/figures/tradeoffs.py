@@ -48,7 +48,7 @@ def with_costs(arms: pd.DataFrame, speed: pd.DataFrame | None) -> pd.DataFrame:
 
 def measured_costs(frame: pd.DataFrame) -> dict[str, tuple[str, float, str]]:
     """Return ``COSTS`` without memory where it is that of the whole process, as on a CPU."""
-    on_gpu = "device_name" in frame and (frame["device_name"].dropna() == "cuda").all()
+    on_gpu = (frame["device_name"].dropna() == "cuda").all()
     return {key: value for key, value in COSTS.items() if key != MEMORY or on_gpu}
 
 

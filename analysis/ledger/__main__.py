@@ -32,7 +32,9 @@ from analysis.stats.verdicts.family import MIN_SEEDS
 from experiments.runtime.errors import DataError, nearest
 from experiments.tracking.results_frame import read_results
 
-COLUMNS = {"status", "score", "seed", "git_commit", "git_dirty", "device_processor", "device_threads"}
+COLUMNS = {
+    "status", "score", "seed", "finished_at", "git_commit", "git_dirty", "device_processor", "device_threads",
+}  # fmt: skip
 """Columns of a frame that every record needs."""
 
 Values = dict[int, float]
@@ -160,11 +162,11 @@ def _when(record: Record, frame: pd.DataFrame | None) -> str:
     runs = frame
     for column, value in record.where.items():
         runs = runs[runs[column].astype(str) == value]
-    days = sorted({str(at)[:10] for at in runs["finished_at"].dropna()}) if "finished_at" in runs else []
+    days = sorted({str(at)[:10] for at in runs["finished_at"].dropna()})
     commits = sorted({str(c)[:7] for c in runs["git_commit"].dropna()})
     changed = " with changes" if (runs["git_dirty"].astype(str) == "True").any() else ""
     parts = [
-        " to ".join(dict.fromkeys([days[0], days[-1]])) if days else record.ran,
+        " to ".join(dict.fromkeys([*days[:1], *days[-1:]])),
         ", ".join(sorted({f"{r.device_processor}, {r.device_threads} threads" for r in runs.itertuples()})),
         f"commit {', '.join(commits)}{changed}",
         f"seeds {', '.join(map(str, sorted(runs['seed'].unique())))}",

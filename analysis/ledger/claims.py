@@ -97,8 +97,6 @@ class Record:
     """See offset; such as ln 2, for nats from bits."""
     digits: int = 3
     """Digits after the point."""
-    ran: str = ""
-    """Date of the runs, where the frame does not hold it."""
     rows: list[Row] = field(default_factory=list)
     """The numbers."""
     orders: list[Order] = field(default_factory=list)

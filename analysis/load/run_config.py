@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from experiments.config.legacy import upgrade
 from experiments.runtime.errors import DataError
 from experiments.runtime.yaml_state import parse_yaml
 
@@ -21,7 +20,7 @@ class UnreadableError(DataError):
 
 
 DAMAGE = (ValueError, AttributeError, TypeError, KeyError)
-"""Errors that reading a damaged YAML file, or old names in it, can raise."""
+"""Errors that reading a damaged YAML file can raise."""
 DECIDING = ("backbone", "objective", "task", "scale", "budget", "optimizer")
 """Sections of a configuration that decide a run's result."""
 
@@ -85,5 +84,5 @@ def _flat(section: str) -> dict[str, Any]:
         else:
             flat[prefix[:-1]] = value
 
-    collect("", upgrade(parse_yaml(section) or {}))
+    collect("", parse_yaml(section) or {})
     return flat

@@ -19,7 +19,6 @@ import numpy.typing as npt
 from pydantic_core import from_json
 
 from analysis.load.run_config import UnreadableError, flat_config
-from experiments.config.legacy import upgrade
 from experiments.runtime.json_state import read_json
 from experiments.runtime.run_status import RunStatus
 from experiments.tracking.run_files import HASHED, ResultRecord, damaged_files, is_intact
@@ -75,7 +74,7 @@ def read_run(folder: Path) -> RunRecord:
     """Read a run folder. One whose files cannot be read is of status ``unreadable``, with the reason."""
     lines, corrupt = _lines(folder / "metrics.jsonl")
     curve = [line for kind in CURVES for line in _ordered([x for x in lines if x.get("kind") == kind])]
-    row = _run_row(folder, curve, corrupt)
+    row = _run_row(folder, corrupt)
     if row["status"] == UNREADABLE:
         curve = []  # perhaps that of another run
     points, kinds = _points(curve), [line["kind"] for line in curve]
@@ -134,7 +133,7 @@ def _place(step: Any) -> float:
     return math.inf if math.isnan(step) else step
 
 
-def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[str, Any]:
+def _run_row(folder: Path, corrupt: int) -> dict[str, Any]:
     """Return one run as flat columns, without those that name the study and the path."""
     try:
         result = _result(folder)
@@ -155,7 +154,7 @@ def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[st
         "task": result.get("task") or data.get("task"), "scale": result.get("scale"),
     }  # fmt: skip
     row |= _score(result.get("metrics") or [])
-    row["validation"] = _validation(result, curve, row["metric"])
+    row["validation"] = _number((result.get("validation") or [{}])[0].get("value"))
     for column, keys in NUMBERS.items():
         value: Any = result
         for key in keys:
@@ -163,7 +162,7 @@ def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[st
         row[column] = _number(value)
     row |= {
         "matched_note": (result.get("matched") or {}).get("note"),
-        "matched_axis": upgrade({"scale": result.get("matched") or {}})["scale"].get("axis"),
+        "matched_axis": (result.get("matched") or {}).get("axis"),
         "fingerprint": result.get("fingerprint") or data.get("fingerprint"),
         "git_commit": git.get("commit"), "git_dirty": git.get("dirty"), "git_code": git.get("code"),
         "command": provenance.get("command"), "finished_at": result.get("finished_at"),
@@ -189,14 +188,6 @@ def _run_row(folder: Path, curve: list[dict[str, Any]], corrupt: int) -> dict[st
         value = device.get(key)
         row[f"device_{key}"] = None if value is None else str(value)
     return row
-
-
-def _validation(result: dict[str, Any], curve: list[dict[str, Any]], metric: str | None) -> float:
-    """The score on the validation split after training; in records without one, the last of the curve."""
-    if final := result.get("validation"):
-        return _number(final[0].get("value"))
-    validations = [line.get(str(metric)) for line in curve if line["kind"] == "validation"]
-    return _number(validations[-1]) if validations else math.nan
 
 
 def _threshold(value: Any) -> float:
@@ -246,11 +237,9 @@ def _score(metrics: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _setting(metric: dict[str, Any]) -> str | None:
-    """Return in words which part of the split a metric is of; records of 0.1 are of the first items."""
-    if not metric:
-        return None
+    """Return in words which part of the split a metric is of."""
     if (scored := metric.get("scored")) is None:
-        return f"the first {metric.get('items')} items"
+        return None
     if scored == "random sample":
         scored = f"random sample of {metric['items']} of {metric['available']} items"
     if metric.get("window") is None:
@@ -264,7 +253,7 @@ def _result(folder: Path) -> dict[str, Any]:
     found = read_json(path, ResultRecord, REMEDY, UnreadableError)
     if found is None:
         return {"status": "incomplete"}
-    if found.get("format", 1) != 1:
+    if found["format"] != 1:
         raise UnreadableError(
             f"{path} is not a record of format 1: it comes from another version of archbench"
         )

@@ -31,7 +31,7 @@ rest is text (None where the record has none).
     parameters_*  flops_per_token  state_bytes_2k  training_*
     d_model num_layers num_heads d_state batch_size sequence_length
                                        ``num_layers`` of encoder and decoder together; NaN for what a
-                                       backbone has not, and in records of earlier versions
+                                       backbone has not
     matched_axis matched_target matched_residual matched_note
                                        what is held equal; the mismatch, relative to the target
     fingerprint git_commit git_dirty git_code device_* versions kernels command

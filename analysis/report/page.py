@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import math
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -58,8 +57,6 @@ LEGEND = 10
 """A figure with more models than this has no legend: the switches of the page show their colours."""
 TAG = re.compile(r"\\u003c(?!(?:\\u002f)?(?:br|b|extra)\\u003e)")
 """Beginning of a tag, as Plotly writes it as JSON, that no figure has in its labels."""
-LATER_COLUMNS = {"loss_spikes": math.nan, "skipped_steps": math.nan, "changed": "[]"}
-"""Columns that frames of version 0.1 lack, with what stands for nothing recorded."""
 HERE = Path(__file__).parent
 
 
@@ -121,7 +118,6 @@ def scaling_fits(frame: pd.DataFrame, history: pd.DataFrame) -> dict[str, Fit]:
 
 def render_page(frame: pd.DataFrame, history: pd.DataFrame, found: Findings | None = None) -> str:
     """Return the report of a study as HTML text; ``found`` is the result of ``find``, if it is known."""
-    frame = frame.assign(**{name: empty for name, empty in LATER_COLUMNS.items() if name not in frame})
     found = found or find(frame, history)
     return _environment().get_template("page.html.j2").render(
         policy=POLICY, axes=list(AXES.values()), likelihood_types=LIKELIHOOD_TYPES,

@@ -3,8 +3,8 @@
 A repetition (a training step, a prompt, a decoded token) takes at least the time of its FLOPs at the rate
 of a matrix product and at least that of moving its bytes at the rate of memory, both measured in the same
 process (``experiments.benchmark.timing``). The slower of the two is the roof of Williams et al. 2009
-(doi 10.1145/1498765.1498785). Rows of older benchmarks have no rate of memory, hence no roof; a cell faster
-than its roof, whose calibration was disturbed, has none either.
+(doi 10.1145/1498765.1498785). A row without a rate of memory has no roof. Nor has a cell that is faster than
+its roof, whose calibration was disturbed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,9 @@ def with_roof(speed: pd.DataFrame) -> pd.DataFrame:
 
     Both are NaN where a row lacks one of ``RATES`` or is faster than its roof.
     """
-    flops, matmul, moved, memory = (
-        speed[column].astype(float) if column in speed else pd.Series(np.nan, index=speed.index)
-        for column in RATES
-    )
+    flops, matmul, moved, memory = (speed[column].astype(float) for column in RATES)
     seconds = np.maximum(flops / matmul, moved / memory)  # NaN if either is
-    roof = speed["tokens"].astype(float) / seconds if "tokens" in speed else seconds
+    roof = speed["tokens"].astype(float) / seconds
     share = speed["tokens_per_second"] / roof
     return speed.assign(roof=roof.where(share <= 1), share=share.where(share <= 1), over=share > 1)
 

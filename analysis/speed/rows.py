@@ -1,7 +1,7 @@
 """The rows of ``experiments.benchmark``: read from a file, and put into groups that may be compared.
 
 Rows of a group have equally many sequences, or equal tokens of a training step, or each its own largest
-batch within one limit on memory. Older rows know the first kind only, and lack the columns of the others.
+batch within one limit on memory.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ SETTINGS = ("device", "processor", "threads", "precision", "vocab_size", "torch"
 """Columns that all rows of a figure must share; for mode=sample ``filling`` as well."""
 KEYS = ("backbone", "mode", "context", "group", "steps")
 """Columns that identify a measurement, settings aside."""
+COMPARED = ("batch_choice", "batch_size", "tokens_per_step", "memory_limit_bytes")
+"""Columns that decide the group of a row."""
+NEEDED = ("backbone", "mode", "status", "context", "steps", "seconds_median", *COMPARED)
+"""Columns that a file must have."""
 
 
 class SpeedRow(TypedDict):
@@ -53,10 +57,10 @@ def load_speed(path: Path, mode: str) -> pd.DataFrame:
             rows = read_json(path, list[dict[str, Any]], "name another file", DataError)
             frame = pd.DataFrame(rows or [])
         else:
-            frame = read_frame(path, ("mode", "status", "seconds_median")).to_pandas()
+            frame = read_frame(path, NEEDED).to_pandas()
     except ValueError as error:
         raise ValueError(f"rows={error}") from None
-    if not {"mode", "status", "seconds_median"} <= set(frame):
+    if not set(NEEDED) <= set(frame):
         raise ValueError(f"rows={path} holds no rows of archbench benchmark")
     _check(path, frame)
     frame = frame[(frame["mode"] == mode) & (frame["status"] == "complete")]
@@ -91,21 +95,13 @@ def _check(path: Path, frame: pd.DataFrame) -> None:
 
 
 def with_groups(frame: pd.DataFrame) -> pd.DataFrame:
-    """``frame`` with the columns that older rows lack, ``group`` and ``order``, by which groups stand.
+    """``frame`` with ``group`` and ``order``, by which groups stand.
 
     A group is what its rows have in common, in words: "one sequence", "8 sequences", "4,096 tokens a step",
     "the largest batch in 2 GiB".
     """
-    missing = ("tokens_per_step", "memory_limit_bytes", "steps", "passes", "filling", "batch_too_large")
-    frame = frame.assign(**{name: np.nan for name in missing if name not in frame})
-    if "batch_choice" not in frame:
-        frame = frame.assign(batch_choice="given")
-    frame = frame.assign(batch_choice=frame["batch_choice"].fillna("given"))
     groups = [_group(*row) for row in zip(*(frame[name] for name in COMPARED), strict=True)]
     return frame.assign(group=[words for _, words in groups], order=[order for order, _ in groups])
-
-
-COMPARED = ("batch_choice", "batch_size", "tokens_per_step", "memory_limit_bytes")
 
 
 def _group(choice: str, batch: int, tokens: float | None, limit: float | None) -> tuple[float, str]:
@@ -119,7 +115,7 @@ def _group(choice: str, batch: int, tokens: float | None, limit: float | None) -
 
 def given(speed: pd.DataFrame) -> pd.DataFrame:
     """The rows whose batch was given, not looked for."""
-    return speed[with_groups(speed)["batch_choice"] == "given"]
+    return speed[speed["batch_choice"] == "given"]
 
 
 def extremes(speed: pd.DataFrame) -> pd.DataFrame:
@@ -136,8 +132,6 @@ def extremes(speed: pd.DataFrame) -> pd.DataFrame:
 
 def model_memory(speed: pd.DataFrame) -> pd.Series:
     """Bytes at the peak beyond those of the process before there was a model; NaN where there is none."""
-    if "peak_memory_bytes" not in speed:
-        return pd.Series(np.nan, index=speed.index)
     taken = speed["peak_memory_bytes"] - speed["base_memory_bytes"]
     return taken.where(taken > 0)
 

@@ -25,14 +25,12 @@ TASK_SCALE = ["task", "scale"]
 """Columns that together name one table: runs of one task at one scale."""
 
 AXIS_WORDS = {
-    "body": "non-embedding parameters",
     "non_embedding": "non-embedding parameters",
-    "active_body": "active non-embedding parameters",
     "active_non_embedding": "active non-embedding parameters",
     "total": "total parameters",
     "flops": "FLOPs per token",
 }
-"""Words for ``scale.axis``; frames of version 0.1 hold its former values."""
+"""Words for ``scale.axis``."""
 
 
 GUESSES = ("chance", "random ", "majority", "uniform", "unigram")
@@ -97,7 +95,7 @@ def _arm_row(runs: pd.DataFrame) -> dict[str, Any]:
     estimate = mean_interval(scores)
     half_width = math.nan if estimate.half_width is None else estimate.half_width
     low, high = estimate.mean - half_width, estimate.mean + half_width
-    items = _mean(good, "score_items")
+    items = float(good["score_items"].mean())
     if scores and is_share(_first(good["unit"]), scores):
         low, high = share_interval(scores, items)
     unfinished = runs[~counts]
@@ -110,9 +108,9 @@ def _arm_row(runs: pd.DataFrame) -> dict[str, Any]:
         "half_width": half_width,
         "low": low,
         "high": high,
-        "item_se": _mean(good, "score_standard_error"),
+        "item_se": float(good["score_standard_error"].mean()),
         "items": items,
-        "clusters": _mean(good, "score_clusters"),
+        "clusters": float(good["score_clusters"].mean()),
         "solved_from": asked(runs, "solved"),
         "seeds": estimate.n,
         "runs": len(runs),
@@ -130,11 +128,6 @@ def _data_note(runs: pd.DataFrame) -> str:
     return "not averaged, as the seeds saw different data: " + "; ".join(
         f"{fingerprint}: {own}" for fingerprint, own in seeds.items()
     )
-
-
-def _mean(runs: pd.DataFrame, column: str) -> float:
-    """Return the mean of a column that frames of earlier versions may lack."""
-    return float(runs[column].mean()) if column in runs else math.nan
 
 
 def _not_beaten(row: dict[str, Any], lines: list[dict[str, Any]]) -> dict[str, Any]:

@@ -33,8 +33,6 @@ def score_warnings(where: str, group: pd.DataFrame) -> list[str]:
 
 def _lossy(where: str, group: pd.DataFrame) -> list[str]:
     """Arms whose tokenizer loses text, which a model then need not predict."""
-    if "score_lossy_documents" not in group:  # a frame that an earlier version wrote
-        return []
     lossy = group[group["score_lossy_documents"] > 0].groupby("arm")["score_lossy_documents"].max()
     if lossy.empty:
         return []
@@ -98,8 +96,6 @@ def _identical(where: str, group: pd.DataFrame) -> list[str]:
 
 def _copies(where: str, group: pd.DataFrame) -> list[str]:
     """Seeds of one arm with the same losses throughout their training, to the last bit."""
-    if "curve_hash" not in group:  # a frame that an earlier version wrote
-        return []
     found = []
     for (arm, _), runs in group[finished(group)].groupby(["arm", "curve_hash"], sort=True):
         if len(runs) > 1:
@@ -113,8 +109,6 @@ def _copies(where: str, group: pd.DataFrame) -> list[str]:
 
 def _few_clusters(where: str, group: pd.DataFrame) -> list[str]:
     """Standard errors over test items that rest on few documents."""
-    if "score_clusters" not in group:
-        return []
     fewest = group["score_clusters"].min()
     if not fewest < CLUSTERS:
         return []
@@ -125,8 +119,6 @@ def _few_clusters(where: str, group: pd.DataFrame) -> list[str]:
 
 def _trials(where: str, group: pd.DataFrame) -> list[str]:
     """Backbones that were tried under more settings than others: the best of many trials flatters."""
-    if "learning_rate" not in group:  # a frame that an earlier version wrote
-        return []
     known = group[finished(group) & group["learning_rate"].notna()]
     sizes = known.groupby(["backbone", "matched_target"], dropna=False)["learning_rate"].nunique()
     trials = sizes.groupby("backbone").max()

@@ -38,8 +38,6 @@ def run_slices(frame: pd.DataFrame) -> pd.DataFrame:
     ``clusters`` has bits and tokens of each group of documents.
     """
     rows: list[dict[str, Any]] = []
-    if "slices" not in frame:  # of earlier versions
-        frame = frame.iloc[:0].assign(slices=None)
     kept = ["path", *TASK_SCALE, "likelihood", "arm", "seed"]
     for run in frame[frame["slices"].notna() & in_finished_arms(frame)].to_dict("records"):
         slices = json.loads(run["slices"])

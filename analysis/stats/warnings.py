@@ -100,8 +100,6 @@ def _missing(where: str, group: pd.DataFrame) -> list[str]:
 
 def _left_out(frame: pd.DataFrame) -> list[str]:
     """Folders of the study that look like runs and are none."""
-    if "left_out" not in frame:  # a frame that an earlier version wrote
-        return []
     known = frame[["study", "left_out"]].dropna().drop_duplicates().itertuples(index=False)
     names = [f"{study}/{name}" for study, text in known for name in json.loads(text)]
     return [f"left out, as their names are not CELL-DIGEST/sSEED: {', '.join(names)}"] if names else []
@@ -110,8 +108,6 @@ def _left_out(frame: pd.DataFrame) -> list[str]:
 def _other_code(where: str, group: pd.DataFrame) -> list[str]:
     """Arms whose seeds were trained by different code."""
     runs = group[finished(group)]
-    if "git_code" not in runs:  # a frame that an earlier version wrote
-        return []
     found = []
     for arm, own in runs.groupby("arm", sort=True):
         versions = own.groupby(own["git_code"].fillna(own["git_commit"]))["seed"].agg(sorted)
@@ -157,12 +153,14 @@ def _unequal(where: str, group: pd.DataFrame) -> list[str]:
 
 def _unlike(frame: pd.DataFrame) -> list[str]:
     """Scores of one table and class that are not the same measure, or not of the same part of the split."""
-    labels = {"unit": "units", "direction": "directions", "averaging": "averagings", "score_items": "items"}
-    if "score_setting" in frame:  # generated tasks are scored on as many items as the error asks for
-        labels = {**labels, "score_setting": "parts of the split"}
-        frame = frame.assign(
-            score_items=frame["score_items"].where(frame["score_setting"] != "generated examples")
-        )
+    labels = {
+        "unit": "units", "direction": "directions", "averaging": "averagings", "score_items": "items",
+        "score_setting": "parts of the split",
+    }  # fmt: skip
+    # Generated tasks are scored on as many items as the error asks for.
+    frame = frame.assign(
+        score_items=frame["score_items"].where(frame["score_setting"] != "generated examples")
+    )
     found = []
     for (task, scale, likelihood), runs in frame[finished(frame)].groupby(
         [*TASK_SCALE, "likelihood"], dropna=False
@@ -184,22 +182,19 @@ def _unlike(frame: pd.DataFrame) -> list[str]:
 def _disturbed(frame: pd.DataFrame) -> list[str]:
     """Return warnings about runs that resumed under other code, libraries or machine, or skipped steps."""
     found = []
-    if "changed" in frame:
-        inexact = frame[~frame["changed"].isin(["[]"])]
-        keys = sorted({key for text in inexact["changed"] for key in json.loads(text)})
-        if keys:
-            found.append(
-                f"{plural(len(inexact), 'run')} continued after a change of {', '.join(keys)}: not exact"
-            )
-    if "damaged" in frame:
-        damaged = frame[~frame["damaged"].isin(["[]"]) & frame["damaged"].notna()]
-        for run in damaged.itertuples():
-            names = ", ".join(json.loads(str(run.damaged)))
-            found.append(
-                f"{run.arm} seed {run.seed}: its record is damaged, {names} changed after the run had ended: "
-                "not exact"
-            )
-    if "skipped_steps" in frame and frame["skipped_steps"].sum() > 0:
+    inexact = frame[frame["changed"] != "[]"]
+    keys = sorted({key for text in inexact["changed"] for key in json.loads(text)})
+    if keys:
+        found.append(
+            f"{plural(len(inexact), 'run')} continued after a change of {', '.join(keys)}: not exact"
+        )
+    for run in frame[frame["damaged"] != "[]"].itertuples():
+        names = ", ".join(json.loads(str(run.damaged)))
+        found.append(
+            f"{run.arm} seed {run.seed}: its record is damaged, {names} changed after the run had ended: "
+            "not exact"
+        )
+    if frame["skipped_steps"].sum() > 0:
         runs = plural((frame["skipped_steps"] > 0).sum(), "run")
         steps = plural(frame["skipped_steps"].sum(), "step")
         found.append(f"{runs} left out {steps}, as the loss was no finite number")
@@ -244,7 +239,7 @@ def _mixed(frame: pd.DataFrame) -> list[str]:
 def _changed_code(known: pd.DataFrame) -> list[str]:
     """Return the packages and modules of which some runs used another version than others."""
     versions: dict[str, set[str]] = {}
-    for text in known["code"].dropna().unique() if "code" in known else ():
+    for text in known["code"].dropna().unique():
         for name, version in json.loads(text).items():
             versions.setdefault(name, set()).add(version)
     return sorted(name for name, used in versions.items() if len(used) > 1)
@@ -252,9 +247,9 @@ def _changed_code(known: pd.DataFrame) -> list[str]:
 
 def _code_is_known(known: pd.DataFrame) -> bool:
     """Return True if commits say nothing more: the code of all runs was recorded, or all used the same."""
-    if "code" in known and known["code"].notna().all() and (known["code"] != "{}").all():
+    if known["code"].notna().all() and (known["code"] != "{}").all():
         return True
-    return "git_code" in known and known["git_code"].notna().all() and known["git_code"].nunique() == 1
+    return known["git_code"].notna().all() and known["git_code"].nunique() == 1
 
 
 def _kernels(known: pd.DataFrame) -> dict[str, list[str]]:

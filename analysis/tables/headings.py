@@ -88,7 +88,7 @@ def reference_line(rows: pd.DataFrame) -> list[str]:
 
 def scored_line(runs: pd.DataFrame) -> list[str]:
     """Return which part of the test split the scores of one table are of; empty where it is not recorded."""
-    known = runs["score_setting"].dropna().unique() if "score_setting" in runs else []
+    known = runs["score_setting"].dropna().unique()
     return [f"Scored: {' or '.join(sorted(map(str, known)))}."] * bool(len(known))
 
 

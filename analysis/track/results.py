@@ -42,9 +42,8 @@ def with_score(frame: pd.DataFrame, where: pd.Series, words: str) -> pd.DataFram
     possible answers. The others were measured on the test split, and are no lines for another length.
     """
     found = frame["further"].map(lambda text: _further(text).get(words, math.nan))
-    if "references" in frame:
-        frame = frame.assign(references=frame["references"].mask(where, frame["references"].map(_guesses)))
     changed = frame.assign(
+        references=frame["references"].mask(where, frame["references"].map(_guesses)),
         score=frame["score"].where(~where, found),
         score_standard_error=frame["score_standard_error"].where(~where),
         score_setting=frame["score_setting"].where(~where, f"test with {words}"),

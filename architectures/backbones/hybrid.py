@@ -120,6 +120,10 @@ class HybridConfig(TransformerConfig):
         return pattern_types(self.layer_types)
 
     @property
+    def unused_sections(self) -> set[str]:
+        return RECURRENT.keys() - self.mixer_types
+
+    @property
     def width_multiple(self) -> int:
         attention = super().width_multiple if self.mixer_types & set(ATTENTION) else 1
         heads = self.mamba2.num_heads if "mamba2" in self.mixer_types and self.mamba2.head_dim is None else 1

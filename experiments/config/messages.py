@@ -19,7 +19,6 @@ from omegaconf.errors import OmegaConfBaseException
 from architectures.nearest_name import nearest_name
 from experiments.config.command_line import refuse_other_words
 from experiments.config.folder import CONF
-from experiments.config.legacy import renamed_key, renamed_option
 from experiments.config.structured import whole_number_hint
 from experiments.runtime.errors import ConfigError, nearest
 from experiments.runtime.synonyms import KEYS, SYNONYMS
@@ -116,8 +115,6 @@ def unmatched(words: Sequence[str], loader: ConfigLoader) -> str | None:
 def _unknown_option(group: str, option: str, text: str) -> str:
     listed = text.split(f"options in '{group}':", 1)[-1].splitlines()
     options = {line.strip() for line in listed if re.fullmatch(r"\s*[\w.-]+\s*", line)}
-    if (now := renamed_option(group, option)) is not None:
-        return f"{group}={option} is now {group}={now}"
     if (extra := EXTRAS.get((group, option))) is not None:
         return f"{group}={option}: its package is not installed: pip install 'archbench[{extra}]'"
     if not option:
@@ -142,8 +139,6 @@ def _unknown_key(key: str, config_name: str) -> str:
     cfg = _composed(config_name)
     node = OmegaConf.select(cfg, parent) if parent else cfg
     beside = [str(name) for name in node] if isinstance(node, DictConfig) else []
-    if (now := renamed_key(key, set(beside))) is not None:
-        return f"{key} is now {now}"
     if leaf in ("name", "kind", "type") and parent and (CONF / parent).is_dir():
         return f"{key}: there is no such key; did you mean '{parent}'?"
     meant = _keys_of_leaf(leaf, cfg)

@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from experiments.config.structured import is_own, load_class, typed
-from experiments.runtime.errors import nearest
+from experiments.runtime.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 SCHEDULES = Path(__file__).resolve().parents[1] / "training" / "schedules"
-ADAMW = "experiments.training.optimizers.adamw.AdamW"
-"""The optimizer of configurations that name none: there was no other."""
 
 
 class Schedule(Protocol):
@@ -112,7 +110,9 @@ class OptimizerConfig:
 def read_optimizer(section: dict[str, object]) -> OptimizerConfig:
     """Return the optimizer that a section of a configuration names. Raises ConfigError."""
     values = dict(section)
-    target = str(values.pop("_target_", ADAMW))
+    if "_target_" not in values:
+        raise ConfigError("optimizer: the YAML has no _target_, the dotted path of its OptimizerConfig")
+    target = str(values.pop("_target_"))
     return typed(load_class(target, OptimizerConfig, "optimizer"), values, "optimizer")
 
 

@@ -16,7 +16,6 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-from experiments.config.legacy import renamed_option
 from experiments.config.optimizer import OptimizerConfig
 from experiments.config.parallel import ParallelConfig
 from experiments.config.tracking import TrackingConfig
@@ -50,9 +49,7 @@ class ScaleConfig:
 
     def __post_init__(self) -> None:
         if self.axis not in AXES:
-            now = renamed_option("scale.axis", self.axis)
-            hint = f" is now {now}" if now else nearest(self.axis, AXES)
-            raise ValueError(f"axis={self.axis!r}{hint}")
+            raise ValueError(f"axis={self.axis!r}{nearest(self.axis, AXES)}")
         if self.target is not None and self.target < 1:
             raise ValueError(f"target={self.target} must be positive, or null")
         for name in ("depth", "mixer_depth"):

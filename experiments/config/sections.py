@@ -15,7 +15,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from experiments.config.legacy import renamed_key
 from experiments.config.optimizer import OptimizerConfig, read_optimizer
 from experiments.config.parallel import ParallelConfig
 from experiments.config.schema import (
@@ -73,7 +72,6 @@ def read_tree(cfg: DictConfig) -> dict[str, Any]:
         raise ConfigError(f"{getattr(error, 'full_key', '')}: {first_line(error)}") from None
     assert isinstance(resolved, dict)
     tree: dict[str, Any] = {str(k): v for k, v in resolved.items()}
-    tree.setdefault("parallel", {})  # of runs recorded before there was this group
     _check_groups(tree)
     budget = with_tokens(tree["budget"], tree["scale"], tree["task"])
     study = {key: value for key, value in tree["study"].items() if value is not None}
@@ -113,8 +111,6 @@ def _check_groups(tree: dict[str, Any]) -> None:
     known = {f.name: f.type for f in dataclasses.fields(Schema)}
     for key in tree:
         if key not in known:
-            if (now := renamed_key(key, set(known))) is not None:
-                raise ConfigError(f"{key} is now {now}")
             raise ConfigError(f"{key}: there is no such key{nearest(key, known)}")
     for key, kind in known.items():
         if kind == "Any" and not isinstance(tree.get(key), dict):

@@ -21,7 +21,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
 from experiments.config.command_line import plain_value, refuse_other_words_of_keys
-from experiments.config.legacy import renamed_key, renamed_pattern, upgrade_target
 from experiments.runtime.errors import ConfigError, nearest
 from experiments.runtime.secrets import refuse_secret
 
@@ -66,8 +65,6 @@ def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
         inside = error.object_type if dataclasses.is_dataclass(error.object_type) else cls
         names = [f.name for f in dataclasses.fields(inside)]
         unknown = f"{prefix}{error.full_key or error.key}"
-        if (now := renamed_key(unknown, set(names))) is not None:
-            raise ConfigError(f"{unknown} is now {now}") from None
         raise ConfigError(
             f"{unknown}: {inside.__name__} has no such key{nearest(str(error.key), names)}"
         ) from None
@@ -77,9 +74,8 @@ def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
     except OmegaConfBaseException as error:
         where = f"{prefix}{error.full_key}" if error.full_key else key
         if "is not a ListConfig" in str(error):
-            raise ConfigError(
-                _no_list(where, OmegaConf.select(OmegaConf.create(values), error.full_key or ""))
-            ) from None
+            value = OmegaConf.select(OmegaConf.create(values), error.full_key or "")
+            raise ConfigError(_no_list(where, value)) from None
         hint = ""
         if "converted to Integer" in str(error):
             value = OmegaConf.select(OmegaConf.create(values), error.full_key or "")
@@ -129,9 +125,6 @@ def whole_number_hint(key: str, text: str) -> str:
 
 def _no_list(key: str, value: Any) -> str:
     """Return the message about a value that should be a list."""
-    layers = renamed_pattern(key.removeprefix("backbone."), value)
-    if layers is not None:
-        return f"{key}={value} is now {key}=[{','.join(layers)}]"
     return f"{key}={value} must be a list: write {key}=[{value}]"
 
 
@@ -231,8 +224,6 @@ def load_class(target: str, base: type[T], key: str) -> type[T]:
     module, _, name = target.rpartition(".")
     if not module or target.startswith("."):
         raise ConfigError(f"{key}._target_={target} is no dotted path: write package.module.Class")
-    if (now := upgrade_target(target)) != target:
-        raise ConfigError(f"{key}._target_={target} is now {now}")
     top = module.partition(".")[0]
     if top not in PROJECT and not is_own(top):
         raise ConfigError(

@@ -20,7 +20,7 @@ from experiments.runtime.errors import CheckpointError
 
 LOCK = ".preparing"
 ABANDONED = 24 * 3600.0
-"""Seconds after which a hidden folder without a lock, of an earlier version, is left over."""
+"""Seconds after which a hidden folder that has no lock yet is left over."""
 
 
 def check_room(folder: Path, needed: int, what: str) -> None:

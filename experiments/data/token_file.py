@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
 from experiments.data.cache_room import LOCK, check_room, remove_leftovers, text_bytes, work_folder
-from experiments.data.chunk_hashes import CHUNK, SAMPLE, damaged, file_hash, sampled
+from experiments.data.chunk_hashes import SAMPLE, damaged, sampled
 from experiments.data.corpus import SPLITS, CorpusConfig, documents, identity
 from experiments.data.document import Document
 from experiments.data.local_files import find_files
@@ -89,12 +89,12 @@ class Meta(TypedDict):
     splits: dict[Literal["train", "validation", "test"], SplitCounts]
     tokenizer: dict[str, Any]
     references: dict[str, float]
-    hashes: NotRequired[dict[Literal["train", "validation", "test"], SplitHashes]]
+    hashes: dict[Literal["train", "validation", "test"], SplitHashes]
     text_hashes: NotRequired[dict[str, SplitHashes]]
     """Of the files with the text behind the tokens, by name."""
     cut: NotRequired[bool]
     """True where the files hold so few documents that the end of each is held out."""
-    checksum: NotRequired[str]
+    checksum: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,22 +216,18 @@ def read_meta(folder: Path) -> dict[str, Any]:
     meta: Any = read_json(path, Meta, _remedy(folder), DataError)
     if meta is None:
         raise DataError(f"{path}: is missing; {_remedy(folder)}")
-    if meta.get("checksum", checksum(meta)) != checksum(meta):
+    if meta["checksum"] != checksum(meta):
         raise DataError(f"{path}: has changed since it was written; {_remedy(folder)}")
     return dict(meta)
 
 
-def verify(folder: Path, meta: dict[str, Any], *, most: int | None = None) -> bool:
+def verify(folder: Path, meta: dict[str, Any], *, most: int | None = None) -> None:
     """Compare a prepared folder with its hashes.
 
     Args:
         folder: of the tokens.
         meta: its meta.json.
         most: chunks that are read at most, over all splits; None reads all.
-
-    Returns:
-        False where nothing could be compared: the folder is of a version without hashes, and larger than
-        ``most``.
 
     Raises:
         DataError: a file is not as it was written.
@@ -242,26 +238,20 @@ def verify(folder: Path, meta: dict[str, Any], *, most: int | None = None) -> bo
         size = path.stat().st_size if path.is_file() else 0
         if size != expected:
             raise DataError(f"{path}: {size} bytes, expected {expected}; {_remedy(folder)}")
-    hashes: dict[str, Any] | None = meta.get("hashes")
+    hashes = meta["hashes"]
+    by_name = {f"{split}.bin": hashes[split] for split in SPLITS} | meta.get("text_hashes", {})
     try:
-        if hashes is None:  # of a version that kept none: the fingerprint is one of everything
-            if most is not None and sum(sizes.values()) > most * CHUNK:
-                return False
-            whole = {split: file_hash(folder / f"{split}.bin") for split in SPLITS}
-        else:
-            whole = {split: hashes[split]["whole"] for split in SPLITS}
-            by_name = {f"{split}.bin": hashes[split] for split in SPLITS} | meta.get("text_hashes", {})
-            for name, size in sizes.items():
-                chunks = by_name[name]["chunks"]
-                count = len(chunks)
-                if most is not None:
-                    count = max(2, most * size // max(1, sum(sizes.values())))
-                place = damaged(folder / name, chunks, sampled(len(chunks), count))
-                if place is not None:
-                    raise DataError(
-                        f"{folder / name}: {place} have changed since they were written; {_remedy(folder)}"
-                    )
-        found = fingerprint(folder, meta["tokenizer"], whole)
+        for name, size in sizes.items():
+            chunks = by_name[name]["chunks"]
+            count = len(chunks)
+            if most is not None:
+                count = max(2, most * size // max(1, sum(sizes.values())))
+            place = damaged(folder / name, chunks, sampled(len(chunks), count))
+            if place is not None:
+                raise DataError(
+                    f"{folder / name}: {place} have changed since they were written; {_remedy(folder)}"
+                )
+        found = fingerprint(folder, meta["tokenizer"], {split: hashes[split]["whole"] for split in SPLITS})
     except (OSError, ValueError) as error:
         if isinstance(error, DataError):
             raise
@@ -271,7 +261,6 @@ def verify(folder: Path, meta: dict[str, Any], *, most: int | None = None) -> bo
             f"{folder}: tokens or tokenizer have changed since they were written (another fingerprint than "
             f"{meta['fingerprint']}); {_remedy(folder)}"
         )
-    return True
 
 
 def _sizes(meta: dict[str, Any]) -> dict[str, int]:

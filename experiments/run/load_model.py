@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from architectures.backbone import Backbone, Capabilities
-from experiments.config.legacy import upgrade
 from experiments.config.schema import Names
 from experiments.config.structured import component, typed
 from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
@@ -127,11 +126,7 @@ def read_run(path: Path) -> StoredRun:
         ConfigError: the file is missing or damaged, or names a class that is not there.
     """
     file = model_folder(path) / "config.yaml"
-    stored = read_yaml(file, rewriting(file))
-    try:
-        tree = upgrade(stored)
-    except Exception as error:  # of sections that are none
-        raise ConfigError(f"{file}: cannot be read ({error})") from error
+    tree = read_yaml(file, rewriting(file))
     for key in ("names", "objective", "task", "seed"):
         if key not in tree:
             raise ConfigError(f"{file}: it has no {key}: it is not the configuration of a run")

@@ -21,13 +21,12 @@ from typing_extensions import TypedDict
 
 from architectures.backbone import Backbone, BackboneConfig
 from architectures.pretrained import load_folder, read_folder_config
-from experiments.config.legacy import upgrade
 from experiments.config.structured import load_class, typed
 from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import CheckpointError, ConfigError, nearest_folder
-from experiments.runtime.json_state import mismatch, read_json, read_mark
+from experiments.runtime.json_state import read_json, read_mark
 from experiments.runtime.run_status import RunStatus
 from experiments.tasks.task import Task
 from experiments.tracking.run_files import checksum, is_intact
@@ -56,20 +55,15 @@ class ParentRecord(TypedDict):
     fingerprint: NotRequired[str]
 
 
-class Stored(TypedDict):
-    """model.json of any version."""
-
-    backbone: dict[str, Any]
-
-
 class ModelRecord(TypedDict):
-    """model.json of this version, which has a ``checksum`` too; those of earlier versions may have none."""
+    """model.json."""
 
     name: str
     backbone: dict[str, Any]
     vocab_size: int
     max_length: int
     tokenizer: str | None
+    checksum: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,13 +164,13 @@ def rewriting(damaged: Path) -> str:
 def foreign(path: Path, key: str | None) -> str | None:
     """Return in words which run saved a checkpoint of the run ``key``; None if it did itself.
 
-    That of its parent does not count, nor do those of earlier versions, which do not say.
+    That of its parent does not count.
     """
-    saved_by = (checkpoint.stored_state(path) or {}).get("key", key)
-    if key is None or saved_by == key:
+    state = checkpoint.stored_state(path)
+    if key is None or state is None or state["key"] == key:
         return None
     parent = read_mark(path.parents[1] / PARENT) or {}
-    return None if parent.get("step") == checkpoint.step_of(path) else f"the run {saved_by} saved it"
+    return None if parent.get("step") == checkpoint.step_of(path) else f"the run {state['key']} saved it"
 
 
 def _last_step(folder: Path) -> int:
@@ -249,26 +243,26 @@ def read_model_spec(path: Path) -> ModelSpec:
         return hugging_face_spec(path)
     file = model_folder(path) / RECORD
     remedy = rewriting(file)
-    stored = read_json(file, Stored, remedy)
+    stored = read_json(file, ModelRecord, remedy)
     if stored is None:
         raise ConfigError(f"{file}: is missing: {remedy}")
     if not is_intact(stored):
         raise CheckpointError(f"{file}: has changed since it was written: {remedy}")
     try:
-        tree = upgrade(dict(stored))
-        if (reason := mismatch(tree, ModelRecord)) is not None:
-            raise CheckpointError(f"{file}: is damaged ({reason}): {remedy}")
-        if unknown := sorted(tree.keys() - {*ModelRecord.__annotations__, "checksum"}):
-            # Without this, damage to the word "checksum" would make it a file of an earlier version.
-            raise CheckpointError(f"{file}: is damaged (no version writes {unknown[0]!r}): {remedy}")
-        section = dict(tree["backbone"])
+        section = dict(stored["backbone"])
         target = section.pop("_target_")
         cls: type[Backbone] = load_class(target, Backbone, "backbone")  # type: ignore[type-abstract]
         config = typed(cls.Config, section, "backbone")
-        sizes = {name: tree[name] for name in ("name", "vocab_size", "max_length", "tokenizer")}
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"{file}: cannot be read: {error}") from None
-    return ModelSpec(backbone_class=cls, config=config, **sizes)
+    return ModelSpec(
+        name=stored["name"],
+        backbone_class=cls,
+        config=config,
+        vocab_size=stored["vocab_size"],
+        max_length=stored["max_length"],
+        tokenizer=stored["tokenizer"],
+    )
 
 
 def fingerprint(path: Path) -> str:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config.digest import result_settings
-from experiments.config.legacy import upgrade
 from experiments.run.model_files import PARENT, ParentRecord, foreign, model_checkpoint
 from experiments.run.settings import Initial, Settings
 from experiments.runtime.atomic_io import write_json
@@ -35,12 +34,12 @@ def check_config(settings: Settings, folder: Path) -> None:
     if not path.is_file():
         return
     remedy = "remove the run's folder to begin again"
-    stored = read_yaml(path, remedy)
+    stored, unused = read_yaml(path, remedy), settings.backbone.unused_sections
     try:
-        before = flat(_compared(upgrade(stored)))
+        before = flat(_compared(stored, unused))
     except Exception as error:  # of sections that are none
         raise ConfigError(f"{path}: cannot be read ({error}): {remedy}") from error
-    now = flat(redact(_compared(settings.resolved)))
+    now = flat(redact(_compared(settings.resolved, unused)))
     different = [
         f"{key}: {before.get(key, _ABSENT)} there, {now.get(key, _ABSENT)} now"
         for key in sorted(before.keys() | now.keys())
@@ -54,10 +53,10 @@ def check_config(settings: Settings, folder: Path) -> None:
         )
 
 
-def _compared(resolved: dict[str, Any]) -> dict[str, Any]:
+def _compared(resolved: dict[str, Any], unused: set[str]) -> dict[str, Any]:
     """Return the settings that decide the result, and those that name the run in the path of its folder."""
     names = {group: resolved["names"][group] for group in ("backbone", "task", "scale")}
-    return {**result_settings(resolved), "names": names, "seed": resolved["seed"]}
+    return {**result_settings(resolved, unused), "names": names, "seed": resolved["seed"]}
 
 
 def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
@@ -102,7 +101,7 @@ def compare_provenance(folder: Path, now: dict[str, Any], log: Callable[[str], o
             f"data, remove the folder, or continue on the new data in a run of its own with "
             f"continue_from={folder}"
         )
-    earlier = before.get("resume", {"sittings": 1, "changed": {}})
+    earlier = before["resume"]
     flat_then, flat_now = _watched(before), _watched(now)
     if damage := _damaged_metrics(folder):
         flat_then["metrics.jsonl"], flat_now["metrics.jsonl"] = damage
@@ -129,11 +128,12 @@ def _has_trained(folder: Path) -> bool:
 def _damaged_metrics(folder: Path) -> tuple[str, str] | None:
     """Return what metrics.jsonl was when the newest checkpoint was saved, and is; None if that is the same.
 
-    Later rows come again. Checkpoints of earlier versions do not say, and are taken at their word.
+    Later rows come again.
     """
-    record = (checkpoint.newest_state(folder / "checkpoints") or {}).get("metrics")
-    if not record:
+    state = checkpoint.newest_state(folder / "checkpoints")
+    if state is None:
         return None
+    record = state["metrics"]
     path = folder / "metrics.jsonl"
     data = path.read_bytes() if path.exists() else b""
     kept = data[: record["bytes"]]
@@ -145,8 +145,8 @@ def _damaged_metrics(folder: Path) -> tuple[str, str] | None:
 
 def _watched(provenance: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a provenance that may change the last bits of a result."""
-    kept = {key: provenance.get(key) for key in ("versions", "device", "kernels")}
-    return flat(kept | {"code": (provenance.get("git") or {}).get("code")})
+    kept = {key: provenance[key] for key in ("versions", "device", "kernels")}
+    return flat(kept | {"code": provenance["git"]["code"]})
 
 
 def check_checkpoints(folder: Path) -> None:

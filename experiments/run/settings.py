@@ -66,7 +66,7 @@ class Settings(Sections):
     @property
     def digest(self) -> str:
         """Eight hexadecimal digits of all settings that decide the result, except the seed."""
-        kept = result_settings(self.resolved)
+        kept = result_settings(self.resolved, self.backbone.unused_sections)
         for name, source in (("init_from", self.init_from), ("continue_from", self.continue_from)):
             if source is not None:
                 kept[name] = source.fingerprint

@@ -31,7 +31,7 @@ class TunedArm:
     """Name of the task."""
     scale: str
     """Name of the scale."""
-    axis: str = "non_embedding"
+    axis: str
     """``scale.axis``."""
     target: float | None
     """Size that it was brought to on that axis; null where widths are given."""

@@ -28,9 +28,9 @@ class RestartRecord(TypedDict):
     restart: int
     step: int
     """Step of the checkpoint that the session began from."""
-    seconds: NotRequired[float]
+    seconds: float
     """Training seconds in that checkpoint."""
-    compile_seconds: NotRequired[float]
+    compile_seconds: float
     """Seconds of ``torch.compile`` in that checkpoint."""
     cost: NotRequired[float]
     """Seconds from the start of the process to its first step; absent if it did not get there."""
@@ -63,8 +63,8 @@ def check_progress(folder: Path, step: int, seconds: float = 0.0, compile_second
     before = _read(path)
     strikes, last = 0, ""
     if before is not None and before["job"] == job and restart > before["restart"]:
-        gained = seconds - before.get("seconds", 0.0)
-        cost = before.get("cost", 0.0) + compile_seconds - before.get("compile_seconds", 0.0)
+        gained = seconds - before["seconds"]
+        cost = before.get("cost", 0.0) + compile_seconds - before["compile_seconds"]
         if step <= before["step"]:
             strikes, last = before["without_progress"] + 1, "the last one saved no new checkpoint"
         elif gained < cost:

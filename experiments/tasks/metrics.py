@@ -71,7 +71,7 @@ class Metric:
     clustered_by: str = "example"
     """Unit that makes a cluster, such as ``document``."""
     scored: str | None = None
-    """Which part of the split: one of ``SCORED``; None in records that do not say."""
+    """Which part of the split: one of ``SCORED``."""
     available: int | None = None
     """Items of the whole split; None where they never run out."""
     window: int | None = None

@@ -1,6 +1,6 @@
 """Types of the fields in the JSON files of a run folder, for ``experiments.runtime.json_state``.
 
-Only what is read is named here. Keys of other versions are left alone.
+Only what is read is named here.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ class FileRecord(TypedDict):
 class ResultRecord(TypedDict):
     """result.json."""
 
+    format: int
     status: str
-    format: NotRequired[int]
     message: NotRequired[str | None]
-    study: NotRequired[str]
-    cell: NotRequired[str]
-    digest: NotRequired[str]
-    key: NotRequired[str]
-    seed: NotRequired[int]
+    study: str
+    cell: str
+    digest: str
+    key: str
+    seed: int
     backbone: NotRequired[str | None]
     objective: NotRequired[str | None]
     task: NotRequired[str | None]
@@ -79,8 +79,8 @@ class ResultRecord(TypedDict):
     flops_per_token: NotRequired[Number | None]
     state_bytes_2k: NotRequired[Number | None]
     resume: NotRequired[ResumeRecord | None]
-    files: NotRequired[dict[str, FileRecord]]
-    checksum: NotRequired[str]
+    files: dict[str, FileRecord]
+    checksum: str
     finished_at: NotRequired[str | None]
 
 
@@ -94,14 +94,14 @@ class DataRecord(TypedDict):
 class ProvenanceRecord(TypedDict):
     """provenance.json."""
 
-    key: NotRequired[str]
+    key: str
     data: DataRecord
     versions: dict[str, str]
     device: dict[str, Any]
-    git: NotRequired[dict[str, Any] | None]
-    kernels: NotRequired[dict[str, Any] | None]
-    command: NotRequired[str | None]
-    resume: NotRequired[ResumeRecord]
+    git: dict[str, Any]
+    kernels: dict[str, Any]
+    command: str
+    resume: ResumeRecord
 
 
 class Row(TypedDict):
@@ -123,12 +123,7 @@ def checksum(result: Mapping[str, Any]) -> str:
 
 
 def is_intact(result: Mapping[str, Any]) -> bool:
-    """Return False where a record is not as it was written. Those of earlier versions cannot be told.
-
-    ``files`` came into result.json together with ``checksum``: one without the other is damage.
-    """
-    if "checksum" not in result:
-        return "files" not in result
+    """Return False where a record is not as it was written."""
     return bool(result["checksum"] == checksum(result))
 
 
@@ -136,7 +131,7 @@ def damaged_files(result: Mapping[str, Any], contents: Mapping[str, bytes | None
     """Return the names of the files that are not as they were when the run ended.
 
     Args:
-        result: of the run; of an earlier version it has no hashes, and nothing can be told.
+        result: of the run; of one that has not ended it has no hashes.
         contents: by name, of each of ``HASHED``; None where there is no such file. A tokenizer may be missing
             where nobody needs it, as in a run that came from W&B without its weights.
     """

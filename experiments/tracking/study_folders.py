@@ -62,7 +62,7 @@ def misplacement(folder: Path, record: Mapping[str, Any]) -> str | None:
 
     Args:
         folder: ``CELL-DIGEST/sSEED``, in any study.
-        record: content of a file in it. Earlier versions named the run in result.json alone.
+        record: content of a file in it; empty where there is no such file.
     """
     key = f"{folder.parent.name}-{folder.name}"
     return None if record.get("key", key) == key else f"it holds the run {record['key']}, not {key}"

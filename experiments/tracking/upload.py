@@ -55,7 +55,7 @@ def upload(
         project=project or own["project"],
         entity=entity or own["entity"],
         tags=own["tags"],
-        artifacts=own.get("artifacts", False),
+        artifacts=own["artifacts"],
     )
     target = {"project": tracking.project or result["study"], "entity": tracking.entity}
     mark = folder.root / MARK

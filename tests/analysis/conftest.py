@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.results import write_result
+
 WriteRun = Callable[..., Path]
 
 METRICS = {
@@ -69,11 +71,11 @@ def write_run_folder(
         )
     )
     rows: list[dict[str, Any]] = []
+    level = 0.5 if score is None else score
     for step in range(10, 60, 10):
         common = {"step": step, "tokens": step * 4096, "flops": step * 1e10, "seconds": step / 10 + seed / 7}
         loss: Any = "nan" if status == "diverged" and step > 30 else 3.0 / step + seed / 1000
         rows.append({"kind": "train", **common, "loss": loss, "learning_rate": 1e-3})
-        level = 0.5 if score is None else score
         rows.append({"kind": "validation", **common, metric: level * (1 + 1 / step)})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows) + tail)
     if killed:
@@ -96,6 +98,7 @@ def write_run_folder(
                 "tokens_per_second": 40960.0, "data_share": 0.004, "peak_memory_bytes": 500 * 2**20,
                 "final_loss": 0.06,
             },
+            "validation": [{"name": metric, "split": "validation", "value": level * (1 + 1 / 50)}],
             "metrics": [
                 {
                     "name": metric, "split": "test", "value": score, "unit": unit, "direction": direction,
@@ -104,7 +107,7 @@ def write_run_folder(
                 }
             ],
         }  # fmt: skip
-    (folder / "result.json").write_text(json.dumps(result))
+    write_result(folder, result)
     return folder
 
 

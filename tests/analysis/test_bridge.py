@@ -14,6 +14,7 @@ from analysis.figures.bridge import bridge_figure
 from analysis.load.study import load_study
 from analysis.stats.bridge import WHOLE, bridge
 from analysis.tables.bridge import bridge_sentences
+from tests.results import write_result
 
 MODELS = ("decoder", "mamba", "s4", "moe", "hybrid", "gla")
 RECALL = (0.9, 0.5, 0.4, 0.8, 0.95, 0.6)
@@ -40,7 +41,7 @@ def both(write_run: Any, tmp_path: Path) -> Path:
                 }
                 for name, bits in (("new", 2 * text - repeated), ("repeats", repeated))
             ]  # fmt: skip
-            (folder / "result.json").write_text(json.dumps(record))
+            write_result(folder, record)
     return tmp_path / "runs"
 
 
@@ -65,7 +66,7 @@ def test_a_track_counts_under_the_scores_that_its_rules_name(monkeypatch: pytest
     row = {
         "study": "track_cpu", "cell": "decoder-parity-nano", "digest": "a", "seed": 0, "task": "parity",
         "backbone": "decoder", "status": "complete", "score": 0.9, "score_standard_error": 0.01,
-        "score_setting": "all", "finished_at": "2026-01-01",
+        "score_setting": "all", "finished_at": "2026-01-01", "references": "[]",
         "further": json.dumps({"sequence_length=64": 0.7}),
     }  # fmt: skip
     monkeypatch.setattr("analysis.bridge.track_frame", lambda track, runs: pd.DataFrame([row]))

@@ -15,6 +15,7 @@ from analysis.fetch import place
 from analysis.load.study import load_study
 from experiments.runtime.errors import DataError
 from experiments.tracking.run_files import FETCHED
+from tests.results import write_result
 
 CELL = Path("compare") / "decoder-causal_lm-text-nano-ab12cd34"
 
@@ -100,7 +101,7 @@ def test_a_record_that_names_no_run_folder_is_refused(
 ) -> None:
     saved = record(2.4)
     result = json.loads((saved / "result.json").read_text())
-    (saved / "result.json").write_text(json.dumps(result | change))
+    write_result(saved, result | change)
     with pytest.raises(DataError) as refused:
         place(saved, tmp_path / "here", "compare")
     assert message in str(refused.value)

@@ -18,6 +18,7 @@ from analysis import compare, task_grid
 from analysis.load.study import load_study
 from analysis.report import page
 from analysis.stats.warnings import study_warnings
+from tests.results import write_result
 
 WriteRun = Callable[..., Path]
 Plant = Callable[[Path, WriteRun], object]
@@ -76,7 +77,7 @@ def recorded(seeds: int, **changes: Any) -> Plant:
             record = json.loads((run / "result.json").read_text())
             for key, value in changes.items():
                 record[key] = record.get(key, {}) | value
-            (run / "result.json").write_text(json.dumps(record))
+            write_result(run, record)
 
     return plant
 
@@ -105,7 +106,7 @@ def scores(mamba: list[float], decoder: list[float] | None = None) -> Plant:
             for run, value in zip(of(study, arm), values or (), strict=False):
                 record = json.loads((run / "result.json").read_text())
                 record["metrics"][0]["value"] = value
-                (run / "result.json").write_text(json.dumps(record))
+                write_result(run, record)
         for seed in range(3):
             write("s4", seed, 0.6 + seed / 80, task="recall")
 
@@ -122,14 +123,14 @@ def two_documents(study: Path, write: WriteRun) -> None:
     for run in of(study, "mamba"):
         record = json.loads((run / "result.json").read_text())
         record["metrics"][0]["clusters"] = 2
-        (run / "result.json").write_text(json.dumps(record))
+        write_result(run, record)
 
 
 def lossy_tokenizer(study: Path, write: WriteRun) -> None:
     for run in of(study, "mamba"):
         record = json.loads((run / "result.json").read_text())
         record["metrics"][0]["lossy_documents"] = 7
-        (run / "result.json").write_text(json.dumps(record))
+        write_result(run, record)
 
 
 def subset_of_windows(study: Path, write: WriteRun) -> None:
@@ -138,7 +139,7 @@ def subset_of_windows(study: Path, write: WriteRun) -> None:
         for run in of(study, arm):
             record = json.loads((run / "result.json").read_text())
             record["metrics"][0] |= {"scored": words, "items": 256, "available": 4096}
-            (run / "result.json").write_text(json.dumps(record))
+            write_result(run, record)
 
 
 ALL_EXPERTS = "counts all experts: a token uses 59,400 of 137,160 parameters"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from analysis.track.frame import stored_frame
+from analysis.track.results import scored_runs
 from analysis.track.rules import MAIN, Track, Workload, read_track
 from experiments.config.folder import CONF
 from experiments.run.plan import build_task
 from experiments.run.settings import Settings
+from experiments.run.stored_rows import stored_status
 from experiments.tasks.__main__ import check_task
 from experiments.tasks.probes.probe import Probe
 from tests.experiments import commands
@@ -18,6 +21,7 @@ NAMES = sorted(
 )
 WORKLOADS = [f"{name}/{workload.name}" for name in NAMES for workload in read_track(name).workloads]
 FAST = ["cpu/recall_length", "gpu/text_8k", "cluster/fineweb_1_3b"]
+CPU = read_track("cpu")
 GENERATED = [
     "recall_state", "recall_length", "induction_length", "selective_copying", "phone_book", "parity",
     "infilling", "noisy_recall",
@@ -48,6 +52,21 @@ def test_a_workload_composes_and_describes_itself(place: str) -> None:
     assert wanted <= set(settings.extra_evaluations), "what is scored is evaluated"
     assert settings.scale.axis == "flops"
     assert settings.scale.target is not None
+
+
+@pytest.mark.parametrize("workload", fast_only([each.name for each in CPU.workloads], ["parity"]))
+def test_the_kept_results_of_a_workload_count_as_done(workload: str) -> None:
+    """Their digests are those of the configurations, under the learning rates that were chosen."""
+    assert CPU.stored is not None
+    runs = scored_runs(CPU, stored_frame(CPU))
+    own = runs[(runs["task"] == workload) & (runs["seed"] == CPU.seeds[0]) & (runs["status"] == "complete")]
+    assert len(own) >= 6
+    for run in own.itertuples():
+        settings = commands.settings(
+            f"study={CPU.study}", f"{CPU.group}={workload}", f"backbone={run.backbone}", f"seed={run.seed}",
+            "study.tuned=null", f"optimizer.learning_rate={run.learning_rate}",
+        )  # fmt: skip
+        assert stored_status(settings) == "complete", settings.key
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -111,7 +111,7 @@ def test_what_a_killed_preparation_left_is_removed_by_the_next(
     assert in_a_child(work) == -signal.SIGKILL
     (left,) = cache.glob(".*-*")
     assert (left / LOCK).exists()
-    old = cache / ".0123456789abcdef-old"  # of a version that held no lock
+    old = cache / ".0123456789abcdef-old"  # its process ended before it held a lock
     old.mkdir()
     os.utime(old, (1, 1))
     opened = open_token_file(corpus, TokenizerConfig(), 28, cache)

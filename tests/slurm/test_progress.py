@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from slurm.progress import Progress, progress
 from slurm.submission import StudyRun
+from tests.results import write_result
 
 
 def run(folder: Path, **values: float) -> StudyRun:
@@ -31,6 +31,6 @@ def test_the_last_whole_rows_count_and_half_of_one_does_not(tmp_path: Path) -> N
 
 def test_a_run_that_has_ended_is_read_from_its_result(tmp_path: Path) -> None:
     training = {"tokens": 1000, "seconds": 10.0, "device_seconds": 20.0, "flops": 4e15}
-    (tmp_path / "result.json").write_text(json.dumps({"status": "complete", "training": training}))
+    write_result(tmp_path, {"status": "complete", "training": training})
     found = progress(run(tmp_path, tokens=1000, peak_flops=1e15))
     assert found == Progress(seconds=10.0, tokens_per_second=100.0, mfu=0.2, seconds_left=0.0)

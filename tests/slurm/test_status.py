@@ -12,6 +12,7 @@ from slurm import status
 from slurm.queue import Task
 from slurm.status import main, state_of
 from slurm.submission import StudyRun, new_folder, write_submission
+from tests.results import write_result
 
 PENDING, RUNNING, ENDING = (Task(job="7_0", state=state) for state in ("PENDING", "RUNNING", "COMPLETING"))
 
@@ -52,7 +53,7 @@ def test_the_state_of_a_run(
     if begun:
         folder.mkdir(parents=True)
     if result:
-        (folder / "result.json").write_text(json.dumps({"status": result}))
+        write_result(folder, {"status": result})
     assert state_of(run, task) == expected
 
 
@@ -106,7 +107,7 @@ def test_refused_cells_are_rows_with_their_reasons_also_those_that_were_never_su
         folder.mkdir(parents=True)
         cell, _, digest = folder.parent.name.rpartition("-")
         record = {"status": "refused", "message": reason, "key": f"{folder.parent.name}-s0", "cell": cell}
-        (folder / "result.json").write_text(json.dumps({**record, "digest": digest, "seed": 0}))
+        write_result(folder, {**record, "digest": digest, "seed": 0})
         (study / ".refused" / f"{number}.json").write_text(json.dumps({"folder": f"{folder.parent.name}/s0"}))
     monkeypatch.setattr(status, "queued_tasks", lambda names: {})
     monkeypatch.setattr(status, "finished_tasks", lambda names: {})

@@ -25,6 +25,7 @@ from slurm.jobs import commands, submit_jobs
 from slurm.queue import Task
 from slurm.submission import StudyRun, Submission, new_folder, read_submission, submissions, write_submission
 from slurm.submit import SubmitConfig, assign, missing, split
+from tests.results import write_result
 from tests.slurm import jobs
 
 
@@ -86,10 +87,10 @@ def test_runs_that_are_done_or_queued_are_left_out(tmp_path: Path) -> None:
     }
     runs = []
     for seed, status in states.items():
-        folder = tmp_path / f"s{seed}"
-        folder.mkdir()
+        folder = tmp_path / "a-b-c-0" / f"s{seed}"
+        folder.mkdir(parents=True)
         if status:
-            (folder / "result.json").write_text(f'{{"status": "{status}"}}')
+            write_result(folder, {"status": status})
         runs.append(run(folder, seed))
     chosen = missing(runs, {runs[6].key: Task(job="1_0", state="PENDING")})
     assert [each.seed for each in chosen] == [3, 4, 5, 7]
@@ -101,7 +102,7 @@ def test_resubmitting_a_refused_run_says_why_it_will_not_help(
 ) -> None:
     folder = tmp_path / "mine" / "cell" / "s0"
     folder.mkdir(parents=True)
-    (folder / "result.json").write_text('{"status": "refused", "message": "10 is too small\\nmore"}')
+    write_result(folder, {"status": "refused", "message": "10 is too small\nmore"})
     planned = submit.Plan(runs=[run(folder)], refused=[], study=tmp_path / "mine")
     monkeypatch.setattr(submit, "plan_runs", lambda words, cluster, packed: planned)
     assert submit.submit(["study=mine"]) == 0

@@ -13,6 +13,7 @@ import pytest
 
 from slurm import sync
 from tests import wandb_file
+from tests.results import write_result
 from tests.slurm import jobs
 
 IDENTITY = {
@@ -37,14 +38,14 @@ def make_run(runs: Path, seed: int, status: str | None) -> Path:
     folder = runs / "pilot" / "mamba-recall-nano-ab12cd34" / f"s{seed}"
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(
-        "tracking: {mode: offline, project: null, entity: null, tags: [mine]}\n"
+        "tracking: {mode: offline, project: null, entity: null, tags: [mine], artifacts: false}\n"
     )
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row(step)) + "\n" for step in (20, 40, 60)))
     if status:
         metrics = [{"split": "test", "name": "answer_accuracy", "value": 0.5}]
         record = {**IDENTITY, "key": f"mamba-recall-nano-ab12cd34-s{seed}", "seed": seed, "status": status}
         record |= {"metrics": metrics, "training": {"steps": 60}, "references": []}
-        (folder / "result.json").write_text(json.dumps(record))
+        write_result(folder, record)
     return folder
 
 
@@ -111,7 +112,7 @@ def test_a_refused_run_is_passed_over(tmp_path: Path) -> None:
     refused = make_run(runs, 0, "complete")
     result = json.loads((refused / "result.json").read_text()) | {"status": "refused"}
     del result["training"]
-    (refused / "result.json").write_text(json.dumps(result))
+    write_result(refused, result)
     printed = run([["study=pilot", f"runs={runs}", "mode=offline"]], tmp_path)
     assert printed == [f"{refused}: never trained", "exit 0"]
 

@@ -141,14 +141,14 @@ def test_outside_of_a_job_it_says_how_to_start_one(
     [
         (None, "0", 6, r"runs\.json: is missing: .*submit again"),
         ("[" * 4000, "0", 6, r"runs\.json: is damaged \(nested too deeply\)"),
-        ('{"format": 2, "runs": [{}]}', "0", 6, r"runs\.json: is damaged \(runs\.0\.key: Field required\)"),
+        ('{"format": 1, "runs": [{}]}', "0", 6, r"runs\.json: is damaged \(runs\.0\.key: Field required\)"),
         (
-            '{"format": 2, "runs": []}',
+            '{"format": 1, "runs": []}',
             "3",
             6,
             r"runs\.json: it has no run for task 3: submit the study",
         ),
-        ('{"format": 2, "runs": []}', None, 2, r"is no task of an array: submit it with archbench submit"),
+        ('{"format": 1, "runs": []}', None, 2, r"is no task of an array: submit it with archbench submit"),
     ],
 )
 def test_a_job_that_cannot_tell_its_runs_says_why(

@@ -35,7 +35,7 @@ def rate_table(runs: Path, study: str) -> pd.DataFrame:
     metric, direction, validation, totals and words (of the command that trained it).
 
     ``validation`` is the score on the validation split after training, NaN where the run diverged. ``totals``
-    are the sums (G, 2) over groups of its items of which it is the ratio, None in records of 0.1.
+    are the sums (G, 2) over groups of its items of which it is the ratio, None where the run diverged.
 
     Raises:
         ValueError: no such study, or it varies more than learning rates, sizes, backbones, tasks and seeds.

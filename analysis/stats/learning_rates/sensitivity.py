@@ -22,8 +22,6 @@ def rate_runs(frame: pd.DataFrame, at_least: int = FEW) -> pd.DataFrame:
     Columns: ``RUN``; ``validation`` is NaN for a run that did not complete. Without runs that have not ended,
     and those of which the metric is not known.
     """
-    if not {"learning_rate", "validation"} <= set(frame):  # a frame that an earlier version wrote
-        return pd.DataFrame(columns=RUN)
     size = frame["matched_target"].map(lambda t: "" if math.isnan(t) else f" {t:,.0f}")
     several = frame.groupby(["task", "backbone"])["matched_target"].transform("nunique") > 1
     table = frame.assign(line=lines(frame) + size.where(several, ""))

@@ -168,7 +168,5 @@ def identity(folder: Path) -> str:
     names = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "config.json", IDS)
     digest = hashlib.sha256()
     for name in names:
-        if name == IDS and not (folder / name).exists():
-            continue  # as before there was such a file
         digest.update((folder / name).read_bytes() if (folder / name).exists() else b"-")
     return digest.hexdigest()[:16]

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from experiments.config.digest import ADDED
 from experiments.data.counter_rng import epoch_order
 from experiments.runtime.seeds import stream
 from experiments.tasks.probes.shallow_baselines import best_reference, num_scored, shallow_scores
@@ -110,8 +109,7 @@ class Generated(Task):
 
     @property
     def fingerprint(self) -> str:
-        plain = ADDED["task"]
-        settings = sorted((k, v) for k, v in asdict(self.config).items() if k not in plain or v != plain[k])
+        settings = sorted(asdict(self.config).items())
         return hashlib.sha256(f"{self.generator} {settings}".encode()).hexdigest()[:16]
 
 

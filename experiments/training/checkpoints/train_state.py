@@ -35,8 +35,8 @@ class TrainState:
 
     @classmethod
     def restore(cls, saved: dict[str, Any]) -> TrainState:
-        """Return the state that ``dataclasses.asdict`` gave. Raises TypeError for one of a later version."""
-        return cls(**{**saved, "anomalies": LossAnomalies(**saved.get("anomalies", {}))})
+        """Return the state that ``dataclasses.asdict`` gave. Raises TypeError for one with other keys."""
+        return cls(**{**saved, "anomalies": LossAnomalies(**saved["anomalies"])})
 
     def finish_step(
         self,

@@ -80,7 +80,7 @@ def test_a_task_without_text_says_what_is_left_out(
 ) -> None:
     words = ("backbone=moe", *commands.RECALL, *WORDS, "budget.tokens=384", f"runs={tmp_path}")
     folder = commands.train(*words)
-    for path in (folder / "routing").iterdir():  # as of a run older than the recordings
+    for path in (folder / "routing").iterdir():  # as of a run that came from W&B
         path.unlink()
     assert main([f"run={folder}", "examples=8", f"out={tmp_path / 'there'}"]) == 0
     out = capsys.readouterr().out

@@ -19,6 +19,7 @@ from analysis.figures.contexts import (
 from analysis.figures.matplotlib_export import printed
 from analysis.figures.style import PALETTE
 from analysis.load.study import load_study
+from tests.results import write_result
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def needles(write_run: Any, tmp_path: Path) -> Path:
                 test = f"sequence_length={length} depth={depth:g}"
                 value = 0.8 * depth + length / 1000 + (backbone == "mamba") / 20
                 result["metrics"].append({**result["metrics"][0], "split": test, "value": value})
-        (folder / "result.json").write_text(json.dumps(result))
+        write_result(folder, result)
     return tmp_path / "runs"
 
 

@@ -19,6 +19,7 @@ from analysis.load import cache as frame_cache
 from analysis.load.cache import NAME
 from analysis.load.run_record import RunRecord
 from analysis.load.study import load_history, load_study
+from tests.results import write_result
 
 OLD = count(10**9)
 """Seconds of the past, each used once."""
@@ -119,7 +120,7 @@ def test_only_what_is_new_or_changed_is_read(
     load(old_study)
     assert read == []
     changed = next((old_study / "compare").glob("mamba-causal_lm-text-*/s1"))
-    (changed / "result.json").write_text((changed / "result.json").read_text().replace("2.4", "2.5"))
+    write_result(changed, json.loads((changed / "result.json").read_text().replace("2.4", "2.5")))
     new = write_run("mamba", 7)
     settle(changed)
     settle(new)

@@ -11,6 +11,7 @@ import yaml
 
 from analysis.load.arm_names import split_name
 from analysis.load.study import load_history, load_study
+from tests.results import write_result
 
 
 def configured(folder: Path, tokens: int, **backbone: Any) -> None:
@@ -21,7 +22,7 @@ def configured(folder: Path, tokens: int, **backbone: Any) -> None:
 def changed(folder: Path, **metric: Any) -> None:
     record = json.loads((folder / "result.json").read_text())
     record["metrics"][0] |= metric
-    (folder / "result.json").write_text(json.dumps(record))
+    write_result(folder, record)
 
 
 @pytest.fixture

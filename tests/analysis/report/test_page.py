@@ -154,12 +154,6 @@ def test_names_and_messages_cannot_become_markup(write_run: Any, tmp_path: Path)
     assert escape(message) in html
 
 
-def test_a_frame_of_version_0_1_is_a_page(pair: Path) -> None:
-    frame, history = load_study(pair, "compare"), load_history(pair, "compare")
-    old = frame.drop(columns=["loss_spikes", "skipped_steps", "changed"])
-    assert without_scripts(render_page(old, history)) == without_scripts(render_page(frame, history))
-
-
 def test_a_study_without_any_result_is_a_page(write_run: Any, tmp_path: Path) -> None:
     folder = write_run("mamba", 0, killed=True)
     (folder / "metrics.jsonl").unlink()

@@ -14,6 +14,7 @@ from analysis.load.study import load_history, load_study
 from analysis.scaling.__main__ import main, read_points
 from analysis.scaling.laws import Law, fit_law
 from analysis.scaling.points import study_points
+from tests.results import write_result
 
 LAW = Law(E=1.69, A=406.4, B=410.7, alpha=0.34, beta=0.28)
 
@@ -39,7 +40,7 @@ def ladder(tmp_path: Path, write_run: Callable[..., Path]) -> Path:
                 folder = write_run(backbone, 0, loss, study="ladder", digest=f"{cell:08x}")
                 result = json.loads((folder / "result.json").read_text())
                 result["parameters"] |= {"embedding": 8000, "head": 500, "active": size + 8500}
-                (folder / "result.json").write_text(json.dumps(result))
+                write_result(folder, result)
                 last = {"kind": "validation", "step": 99, "tokens": tokens, "flops": factor * size * tokens}
                 with (folder / "metrics.jsonl").open("a") as file:
                     file.write(json.dumps({**last, "seconds": 9.0, "bits_per_byte": loss}) + "\n")

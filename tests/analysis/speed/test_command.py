@@ -20,6 +20,7 @@ RESULTS = ROOT / "docs" / "results"
 def row(backbone: str, context: int, batch: int, seconds: float, **changes: Any) -> dict[str, Any]:
     return {
         "backbone": backbone, "mode": "decode", "context": context, "batch_size": batch,
+        "batch_choice": "given", "tokens_per_step": None, "memory_limit_bytes": None, "steps": None,
         "status": "complete", "device": "cpu", "processor": "a processor", "threads": 2,
         "precision": "fp32", "vocab_size": 256, "torch": "2.13", "commit": "0123456789", "stable": True,
         "kernels": "{}",

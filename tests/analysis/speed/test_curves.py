@@ -15,6 +15,7 @@ def cell(backbone: str, context: int, batch: int = 1, mode: str = "decode", **ch
     """100 tokens a second; memory allows 400 (20 bytes a token), products 1,000 (8 FLOPs a token)."""
     return {
         "backbone": backbone, "mode": mode, "context": context, "batch_size": batch,
+        "batch_choice": "given", "tokens_per_step": None, "memory_limit_bytes": None,
         "tokens": batch, "tokens_per_second": 100.0 * batch, "flops": 8.0 * batch,
         "matmul_flops_per_second": 8000.0, "least_bytes": 20.0, "memory_bytes_per_second": 8000.0,
     } | changes  # fmt: skip
@@ -41,9 +42,9 @@ def test_a_roof_is_blank_where_unknown_and_never_below_what_was_reached() -> Non
     disturbed, unknown = roof_notes(rows)
     assert disturbed.startswith("1 of 3 measurements exceed their roofline")
     assert unknown.startswith("1 of 3 measurements lack a memory bandwidth")
-    older = rows.drop(columns=["least_bytes", "memory_bytes_per_second"])
-    assert with_roof(older)["roof"].isna().all()
-    assert len(speed_curves(older).data) == 1  # type: ignore[union-attr]
+    unknown_rate = rows.assign(memory_bytes_per_second=math.nan)
+    assert with_roof(unknown_rate)["roof"].isna().all()
+    assert len(speed_curves(unknown_rate).data) == 1  # type: ignore[union-attr]
     assert roof_notes(pd.DataFrame([cell("s4", 512)])) == []
 
 

@@ -14,6 +14,7 @@ from analysis.load.study import load_history, load_study
 from analysis.report.page import inline_svg, render_page
 from analysis.stats.against_variable import against_grid, against_scores, against_title
 from analysis.tables.text import render_markdown, render_tables
+from tests.results import write_result
 
 SCORES = {"decoder": {1.0: 2.0, 4.0: 2.1, 16.0: 2.6}, "diffusion": {1.0: 2.5, 4.0: 2.5, 16.0: 2.45}}
 
@@ -34,7 +35,7 @@ def study(write_run: Any, tmp_path: Path) -> Path:
                 )
                 result = json.loads((folder / "result.json").read_text())
                 result["training"]["epochs"] = epochs
-                (folder / "result.json").write_text(json.dumps(result))
+                write_result(folder, result)
                 config = {"study": {"against": "training_epochs"}, "task": {"train_tokens": 64 // epochs}}
                 OmegaConf.save(config, folder / "config.yaml")
     return tmp_path / "runs"

@@ -21,6 +21,7 @@ from analysis.stats.extra_tests import (
     shared_setting,
 )
 from analysis.tables.text import render_markdown, render_tables
+from tests.results import write_result
 
 LONGER = {"sequence_length=32": 0.6, "sequence_length=64": 0.2}
 
@@ -30,14 +31,13 @@ def longer(write_run: Any, tmp_path: Path) -> Path:
     for backbone, drop in (("mamba", 0.0), ("decoder", 0.1)):
         for seed in (0, 1, 2):
             folder = write_run(backbone, seed, 0.9 - drop, task="recall", study="longer")
-            path = folder / "result.json"
-            result = json.loads(path.read_text())
+            result = json.loads((folder / "result.json").read_text())
             for test, score in LONGER.items():
                 value = score - drop + seed * 0.01
                 result["metrics"].append({**result["metrics"][0], "split": test, "value": value})
                 other = {**result["metrics"][0], "split": test, "name": "another_metric", "value": 9.0}
                 result["metrics"].append(other)
-            path.write_text(json.dumps(result))
+            write_result(folder, result)
             OmegaConf.save({"study": {"published": ["Someone 2020: 12.5"]}}, folder / "config.yaml")
     write_run("s4", 0, None, task="recall", study="longer", status="diverged", message="loss is nan")
     return tmp_path / "runs"

@@ -14,6 +14,7 @@ from analysis.load.study import load_history, load_study
 from analysis.report.page import render_page
 from analysis.stats.likelihood_gap import gap_grid, gap_title, gaps
 from analysis.tables.text import render_markdown, render_tables
+from tests.results import write_result
 
 DECODER = (2.0, 2.1, 2.2)
 DIFFUSION = (2.5, 2.6, 2.9)
@@ -29,7 +30,7 @@ def study(write_run: Any, tmp_path: Path) -> Path:
         result = json.loads((bound / "result.json").read_text())
         error = {**result["metrics"][0], "name": "estimator_error", "value": ERRORS[seed]}
         result["metrics"].append(error)
-        (bound / "result.json").write_text(json.dumps(result))
+        write_result(bound, result)
         OmegaConf.save({"study": {"baseline": "decoder"}}, exact / "config.yaml")
     return tmp_path / "runs"
 

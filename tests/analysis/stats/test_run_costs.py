@@ -6,6 +6,7 @@ from pathlib import Path
 
 from analysis.load.study import load_history, load_study
 from analysis.stats.run_costs import COST_HEAD, STABILITY_HEAD, cost_rows, stability_rows
+from tests.results import write_result
 
 WriteRun = Callable[..., Path]
 
@@ -18,17 +19,16 @@ def test_failures_are_counted(study: Path) -> None:
 
 def recorded(folder: Path, sittings: int, **training: float) -> None:
     """Adds to what result.json says of training."""
-    path = folder / "result.json"
-    result = json.loads(path.read_text())
+    result = json.loads((folder / "result.json").read_text())
     result["training"] |= training
     result["resume"] = {"sittings": sittings, "exact": True, "changed": {}}
-    path.write_text(json.dumps(result))
+    write_result(folder, result)
 
 
 def test_time_is_divided_into_waiting_compiling_and_computing(write_run: WriteRun, tmp_path: Path) -> None:
     recorded(write_run("decoder", 0), 1, seconds=60.0, data_share=0.1, compile_seconds=20.0)
     recorded(write_run("decoder", 1), 3, seconds=90.0, data_share=0.3, compile_seconds=10.0)
-    write_run("mamba", 0)  # its record is older, and lacks both
+    write_run("mamba", 0)  # its record lacks both
     rows = cost_rows(load_study(tmp_path / "runs", "compare"))
     decoder, mamba = (dict(zip(COST_HEAD, row, strict=True)) for row in rows)
     # (20/80 + 10/100) / 2, and (54/80 + 63/100) / 2

@@ -18,6 +18,7 @@ from analysis.stats.text_slices import run_slices, slice_sentences, slice_table
 from analysis.stats.verdicts.verdict_test import verdicts
 from analysis.tables.slices import recall_grid, slice_grids
 from experiments.tasks.metrics import ratio_standard_error
+from tests.results import write_result
 
 TOKENS = {"new": [30.0, 20.0, 40.0], "repeats": [4.0, 2.0, 4.0]}
 """Tokens of each document in two slices, of one byte each."""
@@ -54,7 +55,7 @@ def sliced(write_run: Any, tmp_path: Path) -> Any:
                 folder = write_run(model, seed, score)
                 record = json.loads((folder / "result.json").read_text())
                 record["metrics"][0]["slices"] = own
-                (folder / "result.json").write_text(json.dumps(record))
+                write_result(folder, record)
         return load_study(tmp_path / "runs", "compare").assign(baseline="decoder")
 
     return write
@@ -171,12 +172,11 @@ def test_the_figure_has_a_point_for_each_slice_of_each_model_but_the_baseline(sl
 
 def test_a_study_without_slices_has_none(study: Path) -> None:
     frame = load_study(study, "compare")
-    for old in (frame, frame.drop(columns="slices")):
-        table = slice_table(old)
-        assert table.empty
-        assert recall_grid(table) is None
-        assert slice_gains(table, frame) is None
-        assert list(slice_grids(table)) == []
+    table = slice_table(frame)
+    assert table.empty
+    assert recall_grid(table) is None
+    assert slice_gains(table, frame) is None
+    assert list(slice_grids(table)) == []
 
 
 def test_a_model_with_a_run_that_failed_is_left_out(sliced: Any, write_run: Any, tmp_path: Path) -> None:

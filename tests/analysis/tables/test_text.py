@@ -17,6 +17,7 @@ from analysis.tables.columns import MOST_COLUMNS, WIDTH, interval, table_columns
 from analysis.tables.format import flops, seconds, si, size
 from analysis.tables.headings import held_equal
 from analysis.tables.text import render_markdown, render_tables
+from tests.results import write_result
 
 
 def table(text: str, task: str = "text") -> list[str]:
@@ -179,7 +180,7 @@ def test_long_names_wrap_and_nothing_is_cut(write_run: Any, tmp_path: Path) -> N
     record = json.loads((folder / "result.json").read_text())
     reference = "a value of the context, at random, after all that was said before of keys and values"
     record["references"].append({"name": reference, "metric": "answer_accuracy", "value": 0.25, "note": ""})
-    (folder / "result.json").write_text(json.dumps(record))
+    write_result(folder, record)
     text = render_tables(load_study(tmp_path / "runs", "compare"))
     assert max(len(x) for x in text.splitlines()) <= WIDTH
     assert f"{reference} 0.250" in " ".join(text.split())

@@ -34,6 +34,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "score_standard_error": 0.01, "score_setting": "all", "finished_at": "2026-01-01",
         "learning_rate": 0.001, "metric": "answer_accuracy",
         "direction": "higher", "validation": 0.9, "matched_axis": "flops", "matched_target": 1.0,
+        "references": "[]", "slices": None,
         "further": json.dumps({"sequence_length=64": 0.7, "sequence_length=128": 0.6}),
     }  # fmt: skip
     return plain | changes

@@ -68,8 +68,7 @@ def test_every_scale_has_a_target_on_each_axis_and_holds_flops_equal(scale: str)
     assert found["total"] >= found["non_embedding"] == found["active_non_embedding"]  # type: ignore[operator]
 
 
-def test_runs_of_equal_parameters_keep_the_names_they_had() -> None:
-    """The record of a run holds the axis and its target only, so that runs of earlier versions are found."""
+def test_the_record_of_a_run_holds_the_axis_and_its_target_only() -> None:
     chosen = commands.settings("task=recall", "scale.axis=non_embedding")
     assert chosen.resolved["scale"] == {
         "axis": "non_embedding", "target": 100_000, "depth": 2, "mixer_depth": 2

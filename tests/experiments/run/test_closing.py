@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from experiments.run.closing import closing_lines
+from tests.results import write_result
 
 
 def record(value: float, **changes: Any) -> dict[str, Any]:
@@ -25,7 +26,7 @@ def written(tmp_path: Path, *values: float) -> Path:
     for seed, value in enumerate(values):
         folder = tmp_path / "runs" / "mine" / "decoder-text-nano-1234" / f"s{seed}"
         folder.mkdir(parents=True)
-        (folder / "result.json").write_text(json.dumps(record(value)))
+        write_result(folder, record(value))
     return folder
 
 
@@ -53,8 +54,11 @@ def test_seeds_that_other_code_trained_are_said_to_be_so(tmp_path: Path) -> None
 
 def record_provenance(folder: Path, code: str, earlier: str | None = None) -> None:
     resume = {"sittings": 2, "changed": {} if earlier is None else {"code": [earlier, code]}}
-    content = {"data": {"task": "text", "fingerprint": None}, "versions": {}, "device": {}}
-    (folder / "provenance.json").write_text(json.dumps({**content, "git": {"code": code}, "resume": resume}))
+    content = {
+        "key": f"{folder.parent.name}-{folder.name}", "data": {"task": "text", "fingerprint": None},
+        "versions": {}, "device": {}, "git": {"code": code}, "kernels": {}, "command": "", "resume": resume,
+    }  # fmt: skip
+    (folder / "provenance.json").write_text(json.dumps(content))
 
 
 def test_one_seed_says_nothing_of_others_and_clusters_are_named(tmp_path: Path) -> None:

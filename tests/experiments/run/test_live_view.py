@@ -17,6 +17,7 @@ import rich.console
 from experiments.run.live_view import Look, Planned, look, screen, seconds_left
 from experiments.runtime import run_lock as lock
 from tests.experiments import commands
+from tests.results import write_result
 
 
 def planned(folder: Path, backbone: str = "decoder", tokens: int = 1000) -> Planned:
@@ -52,7 +53,7 @@ def test_a_folder_in_every_state(tmp_path: Path) -> None:
     assert look(run).status == "interrupted"
     for status in ("complete", "diverged", "preempted"):
         result = {"status": status, "message": "why\nand how", "training": {"tokens": 500, "seconds": 7.0}}
-        (run.folder / "result.json").write_text(json.dumps(result))
+        write_result(run.folder, result)
         seen = look(run)
         assert (seen.status, seen.message, seen.fraction_done) == (status, "why and how", 0.5)
 

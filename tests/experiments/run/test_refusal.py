@@ -14,6 +14,7 @@ from experiments.run.refusal import AskedCell, refusals
 from experiments.run.study_summary import summary
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError, LockedError, OutOfMemoryError
 from tests.experiments import commands
+from tests.results import write_result
 
 WORDS = (*commands.TINY, *commands.RECALL, "study.name=mix")
 IMPOSSIBLE = ["backbone=decoder", "scale.axis=non_embedding", "scale.targets.non_embedding=10"]
@@ -112,8 +113,12 @@ def test_running_out_of_memory_before_the_first_step_is_recorded_as_that(tmp_pat
 def test_a_run_that_has_begun_keeps_its_record(tmp_path: Path, file: str) -> None:
     settings = commands.settings(*WORDS, f"runs={tmp_path}")
     settings.folder.mkdir(parents=True)
-    path = settings.folder / file
-    path.mkdir() if file == "checkpoints" else path.write_text('{"format": 1, "status": "preempted"}')
+    if file == "result.json":
+        write_result(settings.folder, {"status": "preempted"})
+    elif file == "checkpoints":
+        (settings.folder / file).mkdir()
+    else:
+        (settings.folder / file).write_text("{}\n")
     asked(tmp_path).refuse(ConfigError("the data has changed"), settings)
     left = settings.folder / "result.json"
     assert not left.exists() or json.loads(left.read_text())["status"] == "preempted"
@@ -152,10 +157,10 @@ def test_the_summary_counts_and_explains(tmp_path: Path) -> None:
     }
     for name, record in written.items():
         (study / name).mkdir(parents=True)
-        if record is not None:
-            (study / name / "result.json").write_text(
-                record if isinstance(record, str) else json.dumps(record)
-            )
+        if isinstance(record, dict):
+            write_result(study / name, record)
+        elif record is not None:
+            (study / name / "result.json").write_text(record)
     lines = summary(study)
     assert lines[0] == "study mix: 1 complete, 1 diverged, 2 refused, 1 incomplete, 1 unreadable"
     assert "  a-recall-nano-1 s1: diverged: loss is nan" in lines

@@ -126,6 +126,18 @@ def test_every_key_of_the_default_run_can_be_overridden() -> None:
     assert commands.settings(*words).resolved == resolved
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["+backbone.dropout=0.1"], r"backbone\.dropout: DecoderConfig has no such key"),
+        (["backbone.feedforwards=dense"], r"must be a list: write backbone\.feedforwards=\[dense\]"),
+    ],
+)
+def test_a_wrong_setting_names_its_key(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        commands.settings("backbone=decoder", *words)
+
+
 def test_a_backbone_brings_its_objective_and_yours_wins() -> None:
     assert commands.settings("backbone=encoder").names.objective == "masked_lm"
     assert commands.settings("backbone=decoder").names.objective == "causal_lm"
@@ -197,6 +209,24 @@ def test_settings_cannot_be_changed() -> None:
         commands.settings().seed = 1  # type: ignore[misc]
 
 
+def test_an_option_that_is_added_and_off_does_not_change_the_digest() -> None:
+    found = commands.settings("device=cpu", "backbone=hybrid")
+
+    def digest(value: Any) -> str:
+        section = found.resolved["backbone"]
+        section = {**section, "added": value, "mamba": {**section["mamba"], "added": value}}
+        return dataclasses.replace(found, resolved={**found.resolved, "backbone": section}).digest
+
+    assert found.digest == digest(None) == digest(False)
+    assert len({found.digest, *map(digest, (True, 0, 0.0, [], "false"))}) == 6
+
+
+def test_settings_of_mixers_that_no_layer_has_are_not_in_the_digest() -> None:
+    words = ("device=cpu", "backbone=hybrid")
+    assert commands.settings(*words, "backbone.gla.decay_rank=8").digest == commands.settings(*words).digest
+    assert commands.settings(*words, "backbone.mamba.d_state=8").digest != commands.settings(*words).digest
+
+
 def test_the_digest_does_not_know_in_which_module_a_class_lives() -> None:
     found = commands.settings("device=cpu")
     moved = {**found.resolved["backbone"], "_target_": "elsewhere.decoder.Decoder"}
@@ -227,8 +257,9 @@ def test_the_optimizer_is_the_one_of_the_yaml() -> None:
         "sgd": "SGD",
     }
     assert len({settings.digest for settings in found.values()}) == 4
-    named = commands.compose()
-    del named.optimizer["_target_"]  # as it was stored before there was another
-    assert read_settings(read_sections(named)).digest == found["adamw"].digest
+    nameless = commands.compose()
+    del nameless.optimizer["_target_"]
+    with pytest.raises(ConfigError, match="optimizer: the YAML has no _target_"):
+        read_sections(nameless)
     with pytest.raises(ConfigError, match="momentum"):
         commands.settings("+optimizer.momentum=0.9")

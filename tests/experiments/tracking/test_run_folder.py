@@ -19,6 +19,7 @@ from experiments.tracking.provenance import PACKAGES, _git, provenance
 from experiments.tracking.run_files import damaged_files
 from experiments.tracking.run_folder import RunFolder
 from tests.experiments import commands
+from tests.results import named, write_result
 
 
 def row(step: int) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def test_a_status_says_whether_a_run_is_finished(tmp_path: Path, status: str) ->
     folder = RunFolder(tmp_path)
     assert folder.result() is None
     assert not folder.finished
-    folder.finish({"status": status})
+    write_result(tmp_path, {"status": status})
     assert (folder.result() or {})["status"] == status
     assert folder.finished == (status in FINAL)
     folder.open({"seed": 0}, {})
@@ -70,7 +71,7 @@ def test_a_run_that_ended_before_its_first_row_lost_no_file(tmp_path: Path) -> N
     folder = RunFolder(tmp_path)
     folder.open({"seed": 0}, {})
     folder.metrics_record()  # as each checkpoint has it
-    folder.finish({"status": "diverged"})
+    folder.finish(named(tmp_path, {"status": "diverged"}))
     assert not folder.metrics.exists()
     assert folder.finished
     assert damaged_files(folder.result() or {}, {"metrics.jsonl": None, "config.yaml": None}) == [
@@ -101,16 +102,12 @@ def test_the_loss_is_the_last_score_on_validation(direction: str, loss: float, t
     for step, score in ((1, 0.7), (2, 0.5)):
         folder.log({"kind": "validation", "step": step, "score": score, "other": 9.0})
     folder.log({"kind": "train", "step": 2, "loss": 3.0})
-    folder.finish(
-        {
-            "status": "complete",
-            "metrics": [{"name": "score", "split": "test", "direction": direction, "value": 8.0}],
-        }
-    )
+    metric = {"name": "score", "split": "test", "direction": direction, "value": 8.0}
+    write_result(tmp_path, {"status": "complete", "metrics": [metric]})
     assert folder.loss() == loss
     folder.metrics.rename(tmp_path / "moved.jsonl")
     assert folder.loss() == math.inf
-    folder.finish({"status": "diverged", "metrics": []})
+    write_result(tmp_path, {"status": "diverged", "metrics": []})
     assert folder.loss() == math.inf
 
 

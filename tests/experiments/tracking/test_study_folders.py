@@ -9,6 +9,7 @@ import pytest
 from experiments.runtime.errors import CheckpointError
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.study_folders import StudyFolders, misplacement
+from tests.results import write_result
 
 COPIES = ("s05", " s1", "s1 (copy)", "s1.bak", "S1", "s", "s-1", "s1_0", "s٣", "seed1")
 
@@ -36,7 +37,7 @@ def test_a_link_is_known_by_its_name_and_content(tmp_path: Path) -> None:
     (cell / "link").symlink_to("s0")
     assert StudyFolders.of(tmp_path).runs == [f"{cell.name}/s{seed}" for seed in range(3)]
     assert StudyFolders.of(tmp_path).others == [f"{cell.name}/link"]
-    RunFolder(cell / "s0").finish({"status": "complete", "key": f"{cell.name}-s0"})
+    write_result(cell / "s0", {"status": "complete"})
     assert RunFolder(cell / "s0").result() is not None
     with pytest.raises(CheckpointError, match=f"s1: it holds the run {cell.name}-s0, not {cell.name}-s1"):
         RunFolder(cell / "s1").result()
@@ -48,4 +49,4 @@ def test_the_path_and_the_content_are_compared_by_cell_digest_and_seed() -> None
     assert misplacement(Path("any/study/mamba-text-nano-ab12cd34/s0"), record) is None
     for path in ("mamba-text-nano-ab12cd34/s1", "mamba-text-nano-ab12cd35/s0", "moe-text-nano-ab12cd34/s0"):
         assert "it holds the run mamba-text-nano-ab12cd34-s0" in str(misplacement(Path(path), record))
-    assert misplacement(Path("mamba-text-nano-ab12cd34/s1"), {}) is None  # of an earlier version
+    assert misplacement(Path("mamba-text-nano-ab12cd34/s1"), {}) is None  # there is no such file

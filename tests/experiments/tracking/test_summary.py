@@ -11,6 +11,7 @@ from omegaconf import OmegaConf
 
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.summary import derived, safe_texts
+from tests.results import write_result
 
 
 def test_secrets_stay_here_and_everything_else_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +22,7 @@ def test_secrets_stay_here_and_everything_else_goes(tmp_path: Path, monkeypatch:
     )
     (tmp_path / "provenance.json").write_text(json.dumps({"command": "train x.password=canary-words"}))
     result = {"message": "at https://me:canary-url@example.org", "flops_per_token": 5.0, "digest": "a" * 40}
-    (tmp_path / "result.json").write_text(json.dumps(result))
+    write_result(tmp_path, result)
     rows = '{"kind": "train", "step": 1, "token_accuracy": "nan"}\n'
     (tmp_path / "metrics.jsonl").write_text(rows)
     texts = safe_texts(tmp_path)
@@ -47,7 +48,7 @@ def test_rows_are_read_as_they_were_logged(tmp_path: Path) -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    """Records of earlier versions have no plan."""
+    """A run that was refused has no plan."""
     assert derived({"key": "k", "parameters": {"total": 10}}, {}) == {
         "key": "k",
         "parameters": {"total": 10},

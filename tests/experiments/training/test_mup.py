@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from typing import Any
 
@@ -162,15 +161,6 @@ def test_a_run_is_built_by_it_and_keeps_it_in_its_record() -> None:
     model = build_model(settings, planned)
     factors = {getattr(p, "learning_rate_factor", 1.0) for p in model.parameters()}
     assert min(factors) == 0.25
-
-
-def test_without_a_base_width_a_run_keeps_its_name() -> None:
-    """The option came later: what was trained before it is still found."""
-    plain, given = commands.settings(*SMALL), commands.settings(*SMALL, "optimizer.mup_base_width=16")
-    assert plain.digest != given.digest
-    before = {**plain.resolved, "optimizer": dict(plain.resolved["optimizer"])}
-    del before["optimizer"]["mup_base_width"]
-    assert dataclasses.replace(plain, resolved=before).digest == plain.digest
 
 
 def test_a_base_width_that_cannot_be_is_refused() -> None:

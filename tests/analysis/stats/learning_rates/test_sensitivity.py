@@ -3,8 +3,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from analysis.load.study import load_study
 from analysis.stats.learning_rates.sensitivity import rate_notes, rate_optima, rate_runs, rate_warnings
 
@@ -48,9 +46,3 @@ def test_two_rates_are_no_curve_and_one_is_no_choice(write_run: WriteRun, tmp_pa
     assert rate_runs(frame).empty
     [warning] = rate_warnings(frame)
     assert "archbench rates chooses on the validation split" in warning
-
-
-@pytest.mark.parametrize("column", ["validation", "learning_rate"])
-def test_a_frame_of_an_earlier_version_has_none(write_run: WriteRun, tmp_path: Path, column: str) -> None:
-    write_rates(write_run, {0.001: 2.6, 0.003: 2.4, 0.01: 2.2})
-    assert rate_warnings(load_study(tmp_path / "runs", "compare").drop(columns=column)) == []

@@ -5,9 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 
-from experiments.config.digest import result_settings, settings_digest
 from experiments.tasks.formal.base import LanguageConfig
 from experiments.tasks.formal.regular import EvenPairs
 from experiments.tasks.probes import probe
@@ -89,15 +87,6 @@ def test_memorization_is_still_read_from_all_keys():
 def test_a_set_of_none_is_refused():
     with pytest.raises(ValueError, match="train_examples=0 must be at least 1, or null"):
         RecallConfig(train_examples=0)
-
-
-def test_fresh_examples_keep_their_fingerprint_and_digest():
-    fresh, finite = (commands.settings("task=recall", *words) for words in ((), ("task.train_examples=9",)))
-    assert fresh.digest != finite.digest
-    without = dict(fresh.resolved["task"])
-    del without["train_examples"]
-    older = OmegaConf.create({**fresh.resolved, "task": without})
-    assert settings_digest(result_settings(OmegaConf.to_container(older))) == fresh.digest
 
 
 def test_a_run_counts_epochs_and_records_the_overlap(tmp_path):
