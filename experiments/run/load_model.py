@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,15 +31,14 @@ from experiments.run.model_files import (
     model_folder,
     read_model_spec,
     rewriting,
+    warn_of_changed_code,
 )
 from experiments.run.plan import build_task
 from experiments.run.size_solver import Sizes
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError
-from experiments.runtime.json_state import read_mark
 from experiments.runtime.yaml_state import read_yaml
 from experiments.tasks.task import Batch, Task
 from experiments.tasks.text.text import Text
-from experiments.tracking.code_hash import changed_code
 from experiments.tracking.run_files import TOKENIZER, damaged_files
 from experiments.tracking.run_folder import RunFolder
 
@@ -160,7 +157,7 @@ def load_model(path: Path, device: torch.device, *, task: Task | None = None) ->
 def _open_run(path: Path, task: Task | None) -> LoadedModel:
     run, spec = read_run(path), read_model_spec(path)
     classes = (spec.backbone_class, run.objective_class, run.task_class)
-    _warn_of_changed_code(model_folder(path), [cls.__module__ for cls in classes])
+    warn_of_changed_code(model_folder(path), [cls.__module__ for cls in classes])
     if task is None:
         task = own_prompts(run, path)
     spec.check(task, path)
@@ -181,16 +178,6 @@ def _open_run(path: Path, task: Task | None) -> LoadedModel:
         step=step,
         description=f"{folder} ({run.cell} s{run.seed}, step {step})",
     )
-
-
-def _warn_of_changed_code(folder: Path, modules: Iterable[str]) -> None:
-    """Warn where the code that uses a model is not the code that it was trained with."""
-    recorded = (read_mark(folder / "provenance.json") or {}).get("code") or {}
-    if changed := changed_code(recorded, modules):
-        sys.stderr.write(
-            f"warning: {folder}: the code of {', '.join(changed)} has changed since this run was trained: "
-            "its model may compute something else now\n"
-        )
 
 
 def own_prompts(run: StoredRun, path: Path) -> Task:

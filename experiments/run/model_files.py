@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired
@@ -29,6 +30,7 @@ from experiments.runtime.errors import CheckpointError, ConfigError, nearest_fol
 from experiments.runtime.json_state import read_json, read_mark
 from experiments.runtime.run_status import RunStatus
 from experiments.tasks.task import Task
+from experiments.tracking.code_hash import changed_code
 from experiments.tracking.run_files import checksum, is_intact
 from experiments.tracking.run_folder import RunFolder
 from experiments.training.checkpoints import checkpoint
@@ -119,6 +121,16 @@ def model_folder(path: Path) -> Path:
     """Return the folder of a model that a path names: that of the run where it names a checkpoint."""
     named = path.parent.name == "checkpoints" and re.fullmatch(r"step-\d+", path.name)
     return path.parents[1] if named else path
+
+
+def warn_of_changed_code(folder: Path, modules: Iterable[str]) -> None:
+    """Warn where the code that uses a model is not the code that it was trained with."""
+    recorded = (read_mark(folder / "provenance.json") or {}).get("code") or {}
+    if changed := changed_code(recorded, modules):
+        sys.stderr.write(
+            f"warning: {folder}: the code of {', '.join(changed)} has changed since this run was trained: "
+            "its model may compute something else now\n"
+        )
 
 
 def model_checkpoint(path: Path) -> Path:

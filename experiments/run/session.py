@@ -17,6 +17,7 @@ from experiments.config.tracking import TrackingConfig
 from experiments.run import resume_compatibility
 from experiments.run.build import Built
 from experiments.run.closing import closing_lines
+from experiments.run.model_files import model_folder, warn_of_changed_code
 from experiments.run.plan import Plan
 from experiments.run.record import (
     begin_record,
@@ -128,6 +129,9 @@ class RunSession:
             self.record["data_note"] = planned.task.note
         if (source := settings.init_from) is not None:
             self.record["initial"] = {"path": str(source.path), "fingerprint": source.fingerprint}
+        source = source or settings.continue_from
+        if source is not None and folder.writes:
+            warn_of_changed_code(model_folder(source.path), [settings.backbone_class.__module__])
         self.record |= collectives.run_on_rank_zero(
             lambda: begin_record(settings, planned, built.spec, kernels, folder, self.console)
         )

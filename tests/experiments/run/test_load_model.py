@@ -139,6 +139,20 @@ def test_training_starts_from_the_weights(run: Path, continued: Overrides, tmp_p
     assert load_model(folder, CPU).run is not None  # the weights are its own now
 
 
+def test_training_names_code_that_has_changed_since_its_initial_model_was_trained(
+    run: Path, continued: Overrides, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("budget.tokens=300", f"runs={tmp_path / 'runs'}")
+    commands.train(*continued(*words))
+    assert "has changed" not in capsys.readouterr().err
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    provenance = json.loads((copy / "provenance.json").read_text())
+    provenance["code"]["architectures"] = "0" * 16
+    (copy / "provenance.json").write_text(json.dumps(provenance))
+    commands.train(*continued(*words, "seed=1", initial=copy))
+    assert f"warning: {copy}: the code of architectures has changed since this run" in capsys.readouterr().err
+
+
 def test_the_digest_holds_the_weights_and_not_their_place(
     run: Path, continued: Overrides, tmp_path: Path
 ) -> None:
