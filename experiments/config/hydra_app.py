@@ -7,6 +7,7 @@ what that needs, or imports it in the function.
 
 from __future__ import annotations
 
+import argparse
 import functools
 import importlib
 import os
@@ -101,14 +102,12 @@ def start(
     sweep = _Sweep(config_name, refused, parallel)
     try:
         try:
-            check_one_root()
-            sys.argv[1:] = path_words(sys.argv[1:])
-            refuse_unreadable(sys.argv[1:])
-            refuse_other_words_of(sys.argv[1:], config_name)
-            if config_name == "config":
-                refuse_no_words(sys.argv[1:])
+            arguments = _read_arguments(config_name)
             with sweep.checked():
-                _run(one_job, config_name)
+                _run_hydra(
+                    args=arguments, args_parser=get_args_parser(), task_function=one_job,
+                    config_path=str(CONF), config_name=config_name,
+                )  # fmt: skip
         finally:
             if sweep.config is not None and ended is not None:
                 ended(sweep.config)
@@ -128,14 +127,19 @@ def start(
         _fail(no_option(sys.argv[1:]) or f"a group has YAML files for values ({error})", 2)
 
 
-def _run(one_job: Callable[[DictConfig], object], config_name: str) -> None:
-    """Do what ``hydra.main`` does, which wants all overrides side by side: here options may stand between."""
+def _read_arguments(config_name: str) -> argparse.Namespace:
+    """Return the words of the command line as Hydra's arguments. Raises ConfigError.
+
+    Unlike with ``hydra.main``, options such as ``-m`` may stand between overrides.
+    """
+    check_one_root()
+    sys.argv[1:] = path_words(sys.argv[1:])
+    refuse_unreadable(sys.argv[1:])
+    refuse_other_words_of(sys.argv[1:], config_name)
+    if config_name == "config":
+        refuse_no_words(sys.argv[1:])
     version.setbase("1.3")
-    parser = get_args_parser()
-    _run_hydra(
-        args=parser.parse_intermixed_args(), args_parser=parser, task_function=one_job,
-        config_path=str(CONF), config_name=config_name,
-    )  # fmt: skip
+    return get_args_parser().parse_intermixed_args()
 
 
 class _CommandError(ConfigError):
