@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from architectures.kernels.backend import PACKAGES, import_problem
 from architectures.layers.context import Context
-from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
-from architectures.layers.ssm.mamba2 import SSD, SSDConfig
+from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
+from architectures.mixers.mamba2 import SSD, SSDConfig
 from experiments.benchmark.timing import Stopwatch
 
 LAYERS = ("mamba", "mamba2")

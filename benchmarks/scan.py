@@ -29,8 +29,8 @@ from torch import Tensor, nn
 
 from architectures.kernels.backend import SCAN_PATHS
 from architectures.layers.context import Context
-from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
-from architectures.layers.ssm.mamba2 import SSD, SSDConfig
+from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
+from architectures.mixers.mamba2 import SSD, SSDConfig
 
 SLOW = 512
 """The Mamba of transformers is not run on longer sequences."""

@@ -8,6 +8,7 @@ has a readout for each direction. Nothing is decoded step by step.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from architectures.backbone import Capabilities
 from architectures.backbones.hybrid import RECURRENT, Hybrid, HybridConfig
@@ -39,6 +40,10 @@ class BidirectionalMamba2Config(Mamba2Config, DirectionsConfig):
 @dataclass(frozen=True, kw_only=True)
 class BidirectionalHybridConfig(HybridConfig, DirectionsConfig):
     """A stack of any mixers, each of which sees both sides."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **settings: Any) -> None: ...
 
     def __post_init__(self) -> None:
         HybridConfig.__post_init__(self)
@@ -88,11 +93,13 @@ class BidirectionalHybrid(Hybrid):
     config: BidirectionalHybridConfig
 
     def make_recurrent(self, kind: str) -> Mixer:
-        make_bidirectional = RECURRENT[kind].make_bidirectional
+        make_bidirectional = getattr(RECURRENT[kind], "make_bidirectional", None)
         if make_bidirectional is None:
             return both_ways(super().make_recurrent(kind), super().make_recurrent(kind), self.config)
         settings = getattr(self.config, kind)
-        return make_bidirectional(self.config.width, settings, norm_eps=self.config.norm_eps)
+        mixer: Mixer = make_bidirectional(self.config.width, settings, norm_eps=self.config.norm_eps)
+        mixer.layer_type = kind
+        return mixer
 
     def residual_branches(self, count: int) -> int:
         return super().residual_branches(count + directions(self))

@@ -9,94 +9,70 @@ arXiv 2507.22448) attention and Mamba-2 work side by side in every layer.
 from __future__ import annotations
 
 import math
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from torch import nn
 
+from architectures import mixers
 from architectures.backbone import Capabilities
+from architectures.backbones.multipliers import MultipliersConfig, scale_layers, scaled
 from architectures.backbones.transformer import Transformer, TransformerConfig, make_attention
-from architectures.layers.block import Mixer
+from architectures.layers.block import Mixer, MixerConfig
 from architectures.layers.layer_pattern import check_pattern, expand_pattern, format_pattern, pattern_types
-from architectures.layers.linear_attention.mixers import (
-    DeltaConfig,
-    DeltaRule,
-    GatedDeltaConfig,
-    GatedDeltaRule,
-    GatedLinearAttention,
-    GatedLinearConfig,
-)
-from architectures.layers.linear_attention.mlstm_mixer import MLSTM, MLSTMConfig
-from architectures.layers.multipliers import MultipliersConfig, scale_layers, scaled
 from architectures.layers.parallel_mixer import ParallelMixer
-from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
-from architectures.layers.ssm.mamba2 import SSD, SSDConfig
-from architectures.layers.ssm.s4_config import S4LayerConfig
-from architectures.layers.ssm.s4_dplr import LAYERS, S4DPLR
-from architectures.layers.ssm.s4d import S4D
 
 ATTENTION = {"attention": "global", "local_attention": "local"}
 """Attention as a mixer, and its type in ``attention.layers``."""
 
 
-@dataclass(frozen=True)
-class Recurrent:
-    """A type of mixer with a state of fixed size."""
+class MixerModule(Protocol):
+    """What a module of ``architectures.mixers`` defines; ``make_bidirectional`` is optional."""
 
-    classes: tuple[type[Mixer], ...]
-    """Classes of its instances."""
+    Config: type[MixerConfig]
     make: Callable[..., Mixer]
-    """Makes a mixer from ``d_model``, its settings and ``norm_eps``."""
-    path: Callable[[Any], str]
-    """Returns the kernel path that a mixer runs on."""
-    make_bidirectional: Callable[..., Mixer] | None = None
-    """Makes a mixer that reads both ways by itself; None where that takes two mixers."""
 
 
-def make_s4(d_model: int, settings: S4LayerConfig, *, norm_eps: float, bidirectional: bool = False) -> Mixer:
-    """Return an S4 layer, which has no norm inside and therefore ignores ``norm_eps``."""
-    return LAYERS[settings.parametrisation](d_model, settings, bidirectional=bidirectional)
-
-
-RECURRENT = {
-    "s4": Recurrent((S4D, S4DPLR), make_s4, lambda mixer: mixer.path, partial(make_s4, bidirectional=True)),
-    "mamba": Recurrent((SelectiveSSM,), SelectiveSSM, lambda mixer: mixer.path(mixer.D_C)),
-    "mamba2": Recurrent((SSD,), SSD, lambda mixer: mixer.path(mixer.D_H)),
-    "gla": Recurrent((GatedLinearAttention,), GatedLinearAttention, lambda mixer: mixer.path),
-    "deltanet": Recurrent((DeltaRule,), DeltaRule, lambda mixer: mixer.path),
-    "gated_deltanet": Recurrent((GatedDeltaRule,), GatedDeltaRule, lambda mixer: mixer.path),
-    "mlstm": Recurrent((MLSTM,), MLSTM, lambda mixer: mixer.path),
+RECURRENT: dict[str, MixerModule] = {
+    module.name: cast(MixerModule, import_module(f"{mixers.__name__}.{module.name}"))
+    for module in pkgutil.iter_modules(mixers.__path__)
 }
 """The other mixers by name, which is also the name of their settings in ``HybridConfig``."""
 
+ConfigClass = TypeVar("ConfigClass", bound=type)
+
+
+def with_mixer_settings(config_class: ConfigClass) -> ConfigClass:
+    """Add a field to a class that becomes a dataclass for the settings of each mixer."""
+    for name, mixer in RECURRENT.items():
+        config_class.__annotations__[name] = mixer.Config
+        setattr(config_class, name, field(default_factory=mixer.Config))
+    return config_class
+
 
 @dataclass(frozen=True, kw_only=True)
+@with_mixer_settings
 class HybridConfig(TransformerConfig):
-    """A stack whose layers differ. Settings of attention and positions are those of its attention layers."""
+    """A stack whose layers differ. Settings of attention and positions are those of its attention layers.
+
+    Each module of ``architectures.mixers`` has a section of its own name.
+    """
 
     layers: list[str] = field(default_factory=lambda: ["mamba", "attention", "mamba", "mamba"])
     """Pattern of the mixers over the layers: ``attention``, ``local_attention`` (within
     ``attention.window``), ``s4``, ``mamba``, ``mamba2``, ``gla``, ``deltanet``, ``gated_deltanet`` or
     ``mlstm``. ``mamba*7`` stands for seven layers. Parallel mixers, such as ``attention+mamba2``, read the
     same input; their outputs are added."""
-    s4: S4LayerConfig = field(default_factory=S4LayerConfig)
-    """S4 layers."""
-    mamba: SelectiveConfig = field(default_factory=SelectiveConfig)
-    """Mamba layers."""
-    mamba2: SSDConfig = field(default_factory=SSDConfig)
-    """Mamba-2 (SSD) layers."""
-    gla: GatedLinearConfig = field(default_factory=GatedLinearConfig)
-    """Gated linear attention layers."""
-    deltanet: DeltaConfig = field(default_factory=DeltaConfig)
-    """DeltaNet layers."""
-    gated_deltanet: GatedDeltaConfig = field(default_factory=GatedDeltaConfig)
-    """Gated DeltaNet layers."""
-    mlstm: MLSTMConfig = field(default_factory=MLSTMConfig)
-    """Layers of xLSTM."""
     multipliers: MultipliersConfig = field(default_factory=MultipliersConfig)
     """Constant factors of attention, Mamba-2, dense feed-forwards, embedding and logits (Falcon-H1)."""
+
+    if TYPE_CHECKING:  # the sections of mixers
+
+        def __init__(self, **settings: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
 
     def __post_init__(self) -> None:
         check_pattern("layers", self.layers, [*ATTENTION, *RECURRENT], parallel=True)
@@ -126,8 +102,8 @@ class HybridConfig(TransformerConfig):
     @property
     def width_multiple(self) -> int:
         attention = super().width_multiple if self.mixer_types & set(ATTENTION) else 1
-        heads = self.mamba2.num_heads if "mamba2" in self.mixer_types and self.mamba2.head_dim is None else 1
-        return math.lcm(attention, heads // math.gcd(2, heads))  # Mamba-2 has 2 d_model channels
+        used = self.mixer_types & RECURRENT.keys()
+        return math.lcm(attention, *(getattr(self, name).channel_multiple for name in used))
 
 
 class Hybrid(Transformer):
@@ -158,7 +134,9 @@ class Hybrid(Transformer):
     def make_recurrent(self, kind: str) -> Mixer:
         """Return a mixer with a state of fixed size."""
         settings = getattr(self.config, kind)
-        return RECURRENT[kind].make(self.config.width, settings, norm_eps=self.config.norm_eps)
+        mixer = RECURRENT[kind].make(self.config.width, settings, norm_eps=self.config.norm_eps)
+        mixer.layer_type = kind
+        return mixer
 
     def residual_branches(self, count: int) -> int:
         parallel = sum(item.count("+") for item in self.config.layer_types)
@@ -167,7 +145,6 @@ class Hybrid(Transformer):
     def kernels(self) -> dict[str, str]:
         paths = super().kernels()
         for part in self.modules():
-            for name, kind in RECURRENT.items():
-                if type(part) in kind.classes:
-                    paths[f"{name} scan"] = kind.path(part)
+            if isinstance(part, Mixer) and (path := part.scan_path()):
+                paths[f"{part.layer_type} scan"] = path
         return paths

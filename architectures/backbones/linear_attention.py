@@ -12,14 +12,9 @@ from architectures.backbones.stack import Stack, StackConfig
 from architectures.layers.block import FeedForward, Mixer
 from architectures.layers.feedforward import DenseFeedForward, swiglu_width
 from architectures.layers.linear_attention.base import LinearMixer
-from architectures.layers.linear_attention.mixers import (
-    DeltaConfig,
-    DeltaRule,
-    GatedDeltaConfig,
-    GatedDeltaRule,
-    GatedLinearAttention,
-    GatedLinearConfig,
-)
+from architectures.mixers.deltanet import DeltaConfig, DeltaRule
+from architectures.mixers.gated_deltanet import GatedDeltaConfig, GatedDeltaRule
+from architectures.mixers.gla import GatedLinearAttention, GatedLinearConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from architectures.backbones.stack import RecurrentStack, RecurrentStackConfig
 from architectures.layers.block import Mixer
-from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
+from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,4 +36,4 @@ class Mamba(RecurrentStack):
 
     def kernels(self) -> dict[str, str]:
         mixer = next(part for part in self.modules() if isinstance(part, SelectiveSSM))
-        return {"scan": mixer.path(mixer.D_C)} | super().kernels()
+        return {"scan": mixer.scan_path()} | super().kernels()

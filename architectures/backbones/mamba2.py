@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from architectures.backbones.stack import RecurrentStack, RecurrentStackConfig
 from architectures.layers.block import Mixer
-from architectures.layers.ssm.mamba2 import SSD, SSDConfig
+from architectures.mixers.mamba2 import SSD, SSDConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,4 +40,4 @@ class Mamba2(RecurrentStack):
 
     def kernels(self) -> dict[str, str]:
         mixer = next(part for part in self.modules() if isinstance(part, SSD))
-        return {"scan": mixer.path(mixer.D_H)} | super().kernels()
+        return {"scan": mixer.scan_path()} | super().kernels()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -60,8 +60,25 @@ class BlockConfig:
                 raise ValueError(f"block.{name}={getattr(self, name)} must lie in [0, 1)")
 
 
+@dataclass(frozen=True, kw_only=True)
+class MixerConfig:
+    """Settings of a mixer."""
+
+    def resolved(self, d_model: int) -> Self:
+        """Return the same with nulls, and widths that are rounded, replaced by their values at this width."""
+        return self
+
+    @property
+    def channel_multiple(self) -> int:
+        """``d_model`` must be a multiple of this where such a mixer is used in a stack of several types."""
+        return 1
+
+
 class Mixer(nn.Module, ABC):
     """Mixes information across positions: attention, a state-space model, ..."""
+
+    layer_type: str = ""
+    """Name of the mixer in the layers of a hybrid."""
 
     accepts_low_precision_input: ClassVar[bool] = False
     """True where only matrix products read the input: under autocast it may come in their precision."""
@@ -73,6 +90,10 @@ class Mixer(nn.Module, ABC):
     @abstractmethod
     def flops(self, length: int) -> Flops:
         """Return the forward FLOPs of one sequence."""
+
+    def scan_path(self) -> str:
+        """Return the kernel path of training, as the record of a run names it; empty if there is only one."""
+        return ""
 
     def step_flops(self, length: int) -> Flops:
         """Return the FLOPs of one more token after ``length`` others, through ``step``."""

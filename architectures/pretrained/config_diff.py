@@ -10,12 +10,9 @@ from architectures.backbone import BackboneConfig
 from architectures.backbones.encoder_decoder import EncoderDecoderConfig
 from architectures.backbones.hybrid import RECURRENT, HybridConfig
 from architectures.backbones.transformer import TransformerConfig
+from architectures.layers.block import MixerConfig
 from architectures.layers.layer_pattern import compress_pattern, expand_pattern, format_pattern
-from architectures.layers.linear_attention.mixers import GatedDeltaConfig
-from architectures.layers.linear_attention.mlstm_mixer import MLSTMConfig
 from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.ssm.mamba import SelectiveConfig
-from architectures.layers.ssm.mamba2 import SSDConfig
 from architectures.pretrained.rope_config import resolve_rope
 
 TRAINING = (
@@ -79,7 +76,7 @@ def output_settings(config: BackboneConfig) -> dict[str, Any]:
         config = _resolve(config)
     if isinstance(config, HybridConfig):
         config = _resolve_mixers(config)
-    if isinstance(config, SelectiveConfig | SSDConfig):
+    if isinstance(config, MixerConfig):  # of a stack of one type
         config = config.resolved(config.width)
     values = _flat(dataclasses.asdict(config), "")
     for part in ("", "mamba."):
@@ -152,12 +149,9 @@ def _resolve_mixers(config: HybridConfig) -> HybridConfig:
     """Return the same with resolved mixers; types that do not occur get default settings."""
     changes: dict[str, Any] = {}
     for name in RECURRENT:
-        own = getattr(config, name)
-        if name not in config.mixer_types:
-            own = type(own)()
-        elif isinstance(own, SelectiveConfig | SSDConfig | GatedDeltaConfig | MLSTMConfig):
-            own = own.resolved(config.width)
-        changes[name] = own
+        settings: MixerConfig = getattr(config, name)
+        used = name in config.mixer_types
+        changes[name] = settings.resolved(config.width) if used else type(settings)()
     return dataclasses.replace(config, layers=config.layer_types, **changes)
 
 

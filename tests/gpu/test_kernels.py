@@ -16,8 +16,8 @@ from architectures.layers.attention.functional import Scores, attend
 from architectures.layers.context import Context
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.moe.experts import Experts
-from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
-from architectures.layers.ssm.mamba2 import SSD, SSDConfig
+from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
+from architectures.mixers.mamba2 import SSD, SSDConfig
 
 pytestmark = pytest.mark.gpu
 

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
+from architectures.layers.block import MixerConfig
 from architectures.layers.context import Context
 from architectures.layers.ssm.causal_conv1d import CausalConvolution
 from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts
@@ -28,7 +29,7 @@ LINEAR_PATHS = ("auto", "torch", "reference")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearMixerConfig:
+class LinearMixerConfig(MixerConfig):
     """Settings of every mixer of linear attention."""
 
     num_heads: int = 2
@@ -99,6 +100,9 @@ class LinearMixer(RecurrentMixer):
         memory_BHKV: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Return what queries read (B, T, H, V), and the last memory (B, H, K, V)."""
+
+    def scan_path(self) -> str:
+        return self.path
 
     def project(self, x_BTD: Tensor) -> tuple[Tensor, ...]:
         gate = () if self.gate is None else (self.gate(x_BTD),)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from architectures.layers.block import MixerConfig
 from architectures.layers.ssm.discretization import ALPHA, DISCRETISATIONS, largest_stable_euler_step
 from architectures.layers.ssm.hippo import EIGENVALUES, HIPPO, NPLR
 
@@ -17,7 +18,7 @@ SKIPS = ("ones", "normal")
 
 
 @dataclass(frozen=True, kw_only=True)
-class S4LayerConfig:
+class S4LayerConfig(MixerConfig):
     """An S4 layer."""
 
     d_state: int = 64

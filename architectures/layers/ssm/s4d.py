@@ -109,6 +109,9 @@ class S4Layer(Mixer):
         self.spare(self.log_A_real_DM, self.A_imag_DM)
         self.spare(self.log_dt_D, cap=config.dt_rate_cap)
 
+    def scan_path(self) -> str:
+        return self.path
+
     @staticmethod
     def spare(*dynamics: nn.Parameter, cap: float | None = DYNAMICS_RATE) -> None:
         """Mark parameters for the optimizer: no weight decay, and a learning rate that may be capped."""

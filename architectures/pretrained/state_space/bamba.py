@@ -11,7 +11,7 @@ from architectures.backbones.hybrid import Hybrid, HybridConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.layer_pattern import compress_pattern
-from architectures.layers.ssm.mamba2 import SSDConfig
+from architectures.mixers.mamba2 import SSDConfig
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
 from architectures.pretrained.rope_config import read_rope, rope_parameters, write_rope
 from architectures.pretrained.state_space.jamba import (

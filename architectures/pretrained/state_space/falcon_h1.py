@@ -7,7 +7,7 @@ from typing import Any
 
 from architectures.backbone import Backbone
 from architectures.backbones.hybrid import Hybrid
-from architectures.layers.multipliers import MultipliersConfig
+from architectures.backbones.multipliers import MultipliersConfig
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
 from architectures.pretrained.state_space.bamba import DEFAULTS as BAMBA
 from architectures.pretrained.state_space.bamba import read_mamba2_hybrid, write_mamba2_hybrid
@@ -60,8 +60,11 @@ class FalconH1(Checkpoint):
         supported_value(hf, "projectors_bias", hf["mamba_proj_bias"])
         config = read_mamba2_hybrid(hf, ["attention+mamba2"], _channels(hf))
         place = "before_gate" if hf["mamba_norm_before_gate"] else "after_gate"
-        mamba2 = replace(config.mamba2, norm=place if hf["mamba_rms_norm"] else "none")
-        return hybrid_blueprint(hf, replace(config, mamba2=mamba2, multipliers=_read_multipliers(hf)))
+        changes = {
+            "mamba2": replace(config.mamba2, norm=place if hf["mamba_rms_norm"] else "none"),
+            "multipliers": _read_multipliers(hf),
+        }
+        return hybrid_blueprint(hf, replace(config, **changes))
 
     @classmethod
     def write_config(cls, model: Backbone) -> dict[str, Any]:

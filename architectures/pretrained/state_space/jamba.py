@@ -11,7 +11,7 @@ from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
-from architectures.layers.ssm.mamba import SelectiveConfig
+from architectures.mixers.mamba import SelectiveConfig
 from architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,

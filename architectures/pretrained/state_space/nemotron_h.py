@@ -16,7 +16,7 @@ from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
-from architectures.layers.ssm.mamba2 import SSDConfig
+from architectures.mixers.mamba2 import SSDConfig
 from architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,

@@ -14,8 +14,8 @@ from architectures.backbones.hybrid import Hybrid, HybridConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.layer_pattern import compress_pattern
-from architectures.layers.linear_attention.mixers import GatedDeltaConfig
 from architectures.layers.moe.config import ExpertsConfig
+from architectures.mixers.gated_deltanet import GatedDeltaConfig
 from architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,

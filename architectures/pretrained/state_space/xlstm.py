@@ -8,7 +8,7 @@ from typing import Any
 from architectures.backbone import Backbone
 from architectures.backbones.hybrid import Hybrid, HybridConfig
 from architectures.backbones.transformer import HeadConfig
-from architectures.layers.linear_attention.mlstm_mixer import MLSTMConfig
+from architectures.mixers.mlstm import MLSTMConfig
 from architectures.pretrained.checkpoint import (
     Blueprint,
     Checkpoint,

@@ -20,12 +20,14 @@ from architectures.backbones.encoder import Encoder, EncoderConfig
 from architectures.backbones.hybrid import ATTENTION, RECURRENT
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.layer_pattern import pattern_types
-from architectures.layers.linear_attention.mixers import DeltaConfig, GatedDeltaConfig, GatedLinearConfig
-from architectures.layers.linear_attention.mlstm_mixer import MLSTMConfig
 from architectures.layers.moe.config import ExpertsConfig
-from architectures.layers.ssm.mamba import SelectiveConfig
-from architectures.layers.ssm.mamba2 import SSDConfig
 from architectures.layers.ssm.s4_config import S4LayerConfig
+from architectures.mixers.deltanet import DeltaConfig
+from architectures.mixers.gated_deltanet import GatedDeltaConfig
+from architectures.mixers.gla import GatedLinearConfig
+from architectures.mixers.mamba import SelectiveConfig
+from architectures.mixers.mamba2 import SSDConfig
+from architectures.mixers.mlstm import MLSTMConfig
 from architectures.pretrained.export import save_folder
 from tests.architectures.conformance import (
     check_batch_invariance,

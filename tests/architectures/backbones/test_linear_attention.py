@@ -11,16 +11,11 @@ from transformers.models.qwen3_next.configuration_qwen3_next import Qwen3NextCon
 from architectures.backbone import Backbone
 from architectures.backbones.linear_attention import GLA, DeltaNet, GatedDeltaNet
 from architectures.layers.context import Context
-from architectures.layers.linear_attention.mixers import (
-    DeltaConfig,
-    DeltaRule,
-    GatedDeltaConfig,
-    GatedDeltaRule,
-    GatedLinearAttention,
-    GatedLinearConfig,
-)
-from architectures.layers.linear_attention.mlstm_mixer import MLSTM, MLSTMConfig
 from architectures.layers.ssm.recurrent import RecurrentMixer
+from architectures.mixers.deltanet import DeltaConfig, DeltaRule
+from architectures.mixers.gated_deltanet import GatedDeltaConfig, GatedDeltaRule
+from architectures.mixers.gla import GatedLinearAttention, GatedLinearConfig
+from architectures.mixers.mlstm import MLSTM, MLSTMConfig
 from tests.architectures.conformance import enliven
 
 FAMILIES = [GLA, DeltaNet, GatedDeltaNet]

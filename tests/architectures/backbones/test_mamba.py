@@ -7,7 +7,7 @@ from transformers import MambaForCausalLM
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.kernels.cpu import build
 from architectures.layers.context import Context
-from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
+from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
 from tests.architectures.conformance import enliven
 from tests.architectures.costs import arithmetic_of_one_sequence
 

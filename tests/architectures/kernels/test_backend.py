@@ -17,9 +17,9 @@ from architectures.kernels import backend
 from architectures.kernels.backend import INSTALL, KERNELS, PACKAGES, convolution_unable, resolve_path
 from architectures.kernels.cpu import build
 from architectures.layers.ssm.causal_conv1d import CausalConvolution
-from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
 from architectures.layers.ssm.selective_scan import selective_scan
 from architectures.layers.ssm.ssd import ssd
+from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
 
 MODELS = {
     "mamba": lambda **settings: Mamba(MambaConfig(d_model=16, **settings), vocab_size=9, max_length=20),

@@ -38,8 +38,8 @@ from architectures.layers.context import Context
 from architectures.layers.cross_attention_block import CrossAttentionBlock
 from architectures.layers.feedforward import DenseFeedForward
 from architectures.layers.moe.experts import Experts
-from architectures.layers.ssm.mamba import SelectiveSSM
-from architectures.layers.ssm.mamba2 import SSD
+from architectures.mixers.mamba import SelectiveSSM
+from architectures.mixers.mamba2 import SSD
 
 
 @dataclass(kw_only=True)

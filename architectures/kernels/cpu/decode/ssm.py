@@ -21,8 +21,8 @@ from architectures.kernels.cpu.decode.layer_spec import (
 )
 from architectures.layers.context import Context
 from architectures.layers.ssm.causal_conv1d import CausalConvolution
-from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
-from architectures.layers.ssm.mamba2 import SSD, SSDConfig
+from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
+from architectures.mixers.mamba2 import SSD, SSDConfig
 
 
 class _Convolution(ctypes.Structure):

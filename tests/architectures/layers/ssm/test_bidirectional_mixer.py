@@ -13,19 +13,14 @@ from torch import Tensor
 
 from architectures.kernels.cpu import build
 from architectures.layers.context import Context
-from architectures.layers.linear_attention.mixers import (
-    DeltaConfig,
-    DeltaRule,
-    GatedDeltaConfig,
-    GatedDeltaRule,
-    GatedLinearAttention,
-    GatedLinearConfig,
-)
-from architectures.layers.linear_attention.mlstm_mixer import MLSTM, MLSTMConfig
 from architectures.layers.ssm.bidirectional_mixer import DIRECTIONS, Bidirectional, DirectionsConfig
-from architectures.layers.ssm.mamba import SelectiveConfig, SelectiveSSM
-from architectures.layers.ssm.mamba2 import SSD, SSDConfig
 from architectures.layers.ssm.recurrent import RecurrentMixer
+from architectures.mixers.deltanet import DeltaConfig, DeltaRule
+from architectures.mixers.gated_deltanet import GatedDeltaConfig, GatedDeltaRule
+from architectures.mixers.gla import GatedLinearAttention, GatedLinearConfig
+from architectures.mixers.mamba import SelectiveConfig, SelectiveSSM
+from architectures.mixers.mamba2 import SSD, SSDConfig
+from architectures.mixers.mlstm import MLSTM, MLSTMConfig
 
 WIDTH = 8
 KINDS: dict[str, tuple[type[RecurrentMixer], Any]] = {

@@ -1,7 +1,8 @@
 """Parity of Jamba, Bamba and Falcon-H1 with the Hugging Face library, both ways and in generation."""
 
+import dataclasses
 import json
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from architectures.backbones.hybrid import Hybrid, HybridConfig
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.block import BlockConfig
 from architectures.layers.feedforward import FeedForwardConfig
-from architectures.layers.linear_attention.mixers import GatedDeltaConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.layers.positions import PositionsConfig
-from architectures.layers.ssm.mamba import SelectiveConfig
-from architectures.layers.ssm.mamba2 import SSDConfig
+from architectures.mixers.gated_deltanet import GatedDeltaConfig
+from architectures.mixers.mamba import SelectiveConfig
+from architectures.mixers.mamba2 import SSDConfig
 from architectures.pretrained import load_folder, save_folder
 from architectures.pretrained.export import export_config
 from architectures.pretrained.tensor_rules import Entry
@@ -31,6 +32,8 @@ from tests.architectures.pretrained.parity import (
     open_theirs,
     redraw,
 )
+
+replace: Callable[..., Any] = dataclasses.replace  # also of the sections of mixers
 
 LENGTH = 19
 SIZES = {

@@ -1,6 +1,7 @@
 """Parity of xLSTM with the Hugging Face library, both ways and in generation."""
 
-from dataclasses import replace
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import transformers as hf
 
 from architectures.backbones.hybrid import Hybrid, HybridConfig
 from architectures.backbones.transformer import HeadConfig
-from architectures.layers.linear_attention.mlstm_mixer import MLSTM, MLSTMConfig
+from architectures.mixers.mlstm import MLSTM, MLSTMConfig
 from architectures.pretrained import load_folder, save_folder
 from architectures.pretrained.export import export_config
 from tests.architectures.pretrained.folders import make_model, write_json
@@ -31,6 +32,8 @@ CASES: dict[str, dict[str, Any]] = {
     "other caps": {"gate_soft_cap": 2.0, "output_logit_soft_cap": 5.0},
     "other sizes": {"num_heads": 2, "qk_dim_factor": 2.0, "v_dim_factor": 1.0, "eps": 0.1, "norm_eps": 1e-3},
 }
+replace: Callable[..., Any] = dataclasses.replace  # also of the sections of mixers
+
 OURS = HybridConfig(
     d_model=16,
     d_ff=22,

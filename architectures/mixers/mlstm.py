@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from architectures.backbone import Flops, linear_flops
+from architectures.layers.block import MixerConfig
 from architectures.layers.context import Context
 from architectures.layers.linear_attention.base import LINEAR_PATHS
 from architectures.layers.linear_attention.mlstm import mlstm, mlstm_flops
@@ -21,7 +22,7 @@ from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_s
 
 
 @dataclass(frozen=True, kw_only=True)
-class MLSTMConfig:
+class MLSTMConfig(MixerConfig):
     """Settings of mLSTM; the defaults are those of xLSTM 7B, with fewer heads for small models."""
 
     num_heads: int = 2
@@ -77,6 +78,9 @@ class MLSTM(RecurrentMixer):
         self.forget_gate = nn.Linear(d_model, self.heads)
         self.norm_C = nn.Parameter(torch.ones(values))
         self.out = nn.Linear(values, d_model, bias=False)
+
+    def scan_path(self) -> str:
+        return self.path
 
     def project(self, x_BTD: Tensor) -> tuple[Tensor, ...]:
         return x_BTD, self.q(x_BTD), self.k(x_BTD), self.v(x_BTD), self.gate(x_BTD)
@@ -144,3 +148,7 @@ class MLSTM(RecurrentMixer):
         self.forget_gate.bias.copy_(torch.linspace(3.0, 6.0, self.heads))
         if not self.borrowed:
             self.out.weight.mul_(num_branches**-0.5)
+
+
+Config = MLSTMConfig
+make = MLSTM

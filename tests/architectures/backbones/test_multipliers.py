@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from architectures.backbones.hybrid import Hybrid, HybridConfig
+from architectures.backbones.multipliers import MultipliersConfig, ScaledLinear, scaled
 from architectures.layers.attention.config import AttentionConfig
-from architectures.layers.multipliers import MultipliersConfig, ScaledLinear, scaled
-from architectures.layers.ssm.mamba2 import SSDConfig
+from architectures.mixers.mamba2 import SSDConfig
 
 PLAIN = HybridConfig(
     d_model=16,

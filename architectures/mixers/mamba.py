@@ -27,6 +27,7 @@ from architectures.kernels.backend import (
 )
 from architectures.kernels.cpu.mamba_ops import cpp_finish
 from architectures.kernels.pointwise import uses_cpp
+from architectures.layers.block import MixerConfig
 from architectures.layers.context import Context
 from architectures.layers.ssm.causal_conv1d import CausalConvolution
 from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts, draw_time_steps
@@ -34,7 +35,7 @@ from architectures.layers.ssm.selective_scan import selective_scan, selective_sc
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelectiveConfig:
+class SelectiveConfig(MixerConfig):
     """The Mamba mixer."""
 
     d_inner: int | None = None
@@ -188,6 +189,9 @@ class SelectiveSSM(RecurrentMixer):
             unable = "packed documents" if packed else "a state to continue"
         return resolve_path(self.config.scan, operand, unable)
 
+    def scan_path(self) -> str:
+        return self.path(self.D_C)
+
     def start(self, batch_size: int, max_length: int) -> State:
         wide = torch.promote_types(self.A_log_CN.dtype, torch.float32)
         ssm = self.A_log_CN.new_zeros(batch_size, *self.A_log_CN.shape, dtype=wide)
@@ -217,3 +221,7 @@ class SelectiveSSM(RecurrentMixer):
         state = torch.arange(1, self.config.d_state + 1, dtype=torch.float32, device=self.A_log_CN.device)
         self.A_log_CN.copy_(state.log().expand_as(self.A_log_CN))
         self.out.weight.mul_(num_branches**-0.5)
+
+
+Config = SelectiveConfig
+make = SelectiveSSM

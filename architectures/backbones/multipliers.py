@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from architectures.layers.attention.multi_head import Attention
 from architectures.layers.embedding import Embedding
 from architectures.layers.feedforward import DenseFeedForward
-from architectures.layers.ssm.mamba2 import SSD
+from architectures.mixers.mamba2 import SSD
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ of heads that share B and C, N state size.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -25,6 +26,7 @@ from architectures.kernels.backend import (
 )
 from architectures.kernels.cpu.mamba_ops import cpp_finish
 from architectures.kernels.pointwise import uses_cpp
+from architectures.layers.block import MixerConfig
 from architectures.layers.context import Context
 from architectures.layers.ssm.causal_conv1d import CausalConvolution
 from architectures.layers.ssm.recurrent import RecurrentMixer, State, document_starts, draw_time_steps
@@ -34,7 +36,7 @@ NORMS = ("after_gate", "before_gate", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SSDConfig:
+class SSDConfig(MixerConfig):
     """The Mamba-2 mixer."""
 
     num_heads: int = 8
@@ -95,6 +97,11 @@ class SSDConfig:
             raise ValueError(
                 f"dt_floor={self.dt_floor} must not be negative, nor above dt_ceiling={self.dt_ceiling}"
             )
+
+    @property
+    def channel_multiple(self) -> int:
+        heads = self.num_heads if self.head_dim is None else 1
+        return heads // math.gcd(2, heads)  # there are 2 d_model channels
 
     def resolved(self, d_model: int) -> Self:
         """Return the configuration with every null replaced by its default for this width."""
@@ -236,6 +243,9 @@ class SSD(RecurrentMixer):
             unable = "eigenvalues below zero"
         return resolve_path(self.config.scan, operand, unable)
 
+    def scan_path(self) -> str:
+        return self.path(self.D_H)
+
     def start(self, batch_size: int, max_length: int) -> State:
         wide = torch.promote_types(self.A_log_H.dtype, torch.float32)
         shape = (batch_size, self.config.num_heads, self.channels // self.config.num_heads, self.d_state)
@@ -263,3 +273,7 @@ class SSD(RecurrentMixer):
         draw_time_steps(self.dt_bias_H, self.config.dt_min, self.config.dt_max)
         self.A_log_H.uniform_(self.config.A_min, self.config.A_max).log_()
         self.out.weight.mul_(num_branches**-0.5)
+
+
+Config = SSDConfig
+make = SSD

@@ -1,0 +1,72 @@
+"""DeltaNet: a memory of one matrix for each head, updated by the delta rule.
+
+Shapes: B batch, T length, D d_model, H heads, K key width, V value width of a head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from architectures.layers.linear_attention.base import LinearMixer, LinearMixerConfig
+from architectures.layers.linear_attention.delta_rule import delta_rule, delta_rule_flops
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaConfig(LinearMixerConfig):
+    """DeltaNet; the defaults are the paper's, with fewer heads for small models."""
+
+    output_gate: bool = False
+    """Multiply the normalised output by SiLU of a projection of the input."""
+    negative_eigenvalues: bool = False
+    """beta in (0, 2), not (0, 1): the transition of the memory has eigenvalues in [-1, 1], not [0, 1], so
+    that it can count modulo two (Grazzi et al. 2024, arXiv 2411.12537)."""
+
+
+class DeltaRule(LinearMixer):
+    """Updates the memory by the difference from what it recalls (DeltaNet: Yang et al. 2024, arXiv
+    2406.06484)."""
+
+    def __init__(
+        self,
+        d_model: int,
+        config: DeltaConfig,
+        *,
+        norm_eps: float = 1e-5,
+        value_heads: int | None = None,
+    ) -> None:
+        super().__init__(d_model, config, norm_eps=norm_eps, value_heads=value_heads)
+        self.strongest = 2.0 if config.negative_eigenvalues else 1.0
+        self.beta = nn.Linear(d_model, self.value_heads, bias=False)
+
+    def log_decay(self, x_BTD: Tensor) -> Tensor | None:
+        """Return None: the memory does not decay."""
+        return None
+
+    def remember(
+        self,
+        x_BTD: Tensor,
+        q_BTHK: Tensor,
+        k_BTHK: Tensor,
+        v_BTHV: Tensor,
+        log_decay: Tensor | None,
+        memory_BHKV: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        beta_BTH = self.strongest * self.beta(x_BTD).to(v_BTHV.dtype).sigmoid()
+        q_BTHK, k_BTHK = unit(q_BTHK), unit(k_BTHK)
+        with torch.autocast(x_BTD.device.type, enabled=False):
+            return delta_rule(q_BTHK, k_BTHK, v_BTHV, beta_BTH, log_decay, memory_BHKV, path=self.path)
+
+    def memory_flops(self, length: int) -> int:
+        return delta_rule_flops(length, self.value_heads, self.key_width, self.value_width, decays=False)
+
+
+def unit(x_BTHK: Tensor) -> Tensor:
+    """Return the vectors scaled to length one, up to a small constant."""
+    return x_BTHK * (x_BTHK.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
+
+
+Config = DeltaConfig
+make = DeltaRule
