@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from torch import nn
 
-from architectures import mixers
 from architectures.backbone import Capabilities
 from architectures.backbones.multipliers import MultipliersConfig, scale_layers, scaled
 from architectures.backbones.transformer import Transformer, TransformerConfig, make_attention
@@ -36,25 +35,32 @@ class MixerModule(Protocol):
     make: Callable[..., Mixer]
 
 
-RECURRENT: dict[str, MixerModule] = {
-    module.name: cast(MixerModule, import_module(f"{mixers.__name__}.{module.name}"))
-    for module in pkgutil.iter_modules(mixers.__path__)
-}
+def load_modules(package: str) -> dict[str, MixerModule]:
+    """Return the modules of a package by name."""
+    names = [module.name for module in pkgutil.iter_modules(import_module(package).__path__)]
+    return {name: cast(MixerModule, import_module(f"{package}.{name}")) for name in names}
+
+
+RECURRENT = load_modules("architectures.mixers")
 """The other mixers by name, which is also the name of their settings in ``HybridConfig``."""
 
 ConfigClass = TypeVar("ConfigClass", bound=type)
 
 
-def with_mixer_settings(config_class: ConfigClass) -> ConfigClass:
-    """Add a field to a class that becomes a dataclass for the settings of each mixer."""
-    for name, mixer in RECURRENT.items():
-        config_class.__annotations__[name] = mixer.Config
-        setattr(config_class, name, field(default_factory=mixer.Config))
-    return config_class
+def with_sections_of(package: str) -> Callable[[ConfigClass], ConfigClass]:
+    """Return a decorator that gives a dataclass a field for the ``Config`` of each module of a package."""
+
+    def add_fields(config_class: ConfigClass) -> ConfigClass:
+        for name, module in load_modules(package).items():
+            config_class.__annotations__[name] = module.Config
+            setattr(config_class, name, field(default_factory=module.Config))
+        return config_class
+
+    return add_fields
 
 
 @dataclass(frozen=True, kw_only=True)
-@with_mixer_settings
+@with_sections_of("architectures.mixers")
 class HybridConfig(TransformerConfig):
     """A stack whose layers differ. Settings of attention and positions are those of its attention layers.
 
