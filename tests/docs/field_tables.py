@@ -1,18 +1,18 @@
-"""Writes docs/models/hugging_face_fields.md: ``python -m tests.docs.field_tables``.
+"""Writes docs/models/hugging_face/fields.csv: ``python -m tests.docs.field_tables``.
 
 It takes about a quarter of an hour: every field of every class is changed, in several folders of each.
 """
 
 from __future__ import annotations
 
-import re
+import csv
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests import ROOT
 from tests.architectures.pretrained.fields import (
     CLASSES,
-    NO_EFFECT,
     Outcome,
     declared,
     reason,
@@ -20,55 +20,43 @@ from tests.architectures.pretrained.fields import (
 )
 from tests.architectures.pretrained.folders import DECODERS, ENCODER_DECODERS, ENCODERS, make_model
 
-PAGE = ROOT / "docs" / "models" / "hugging_face_fields.md"
-FOLLOWED, REDRAWN, REFUSED = "followed", "followed, with tensors of its own", "refused"
-WITHOUT = "without effect"
+TABLE = ROOT / "docs" / "models" / "hugging_face" / "fields.csv"
+COLUMNS = ("family", "class", "field", "effect", "reason")
+APPLIED, RESIZED, REJECTED, NO_EFFECT = "applied", "applied, new tensors", "rejected", "no effect"
 VALUES = (100, 3, 3, 3, 3)
 """Values of a field that are tried in each of the folders of a class."""
 
 
-def listed(names: list[str]) -> str:
-    """Names as Markdown."""
-    return ", ".join(f"`{name}`" for name in names)
-
-
-def section(name: str, outcomes: dict[str, list[Outcome]]) -> str:
-    """Return what becomes of the fields that a class declares, in Markdown."""
-    kinds: dict[str, list[str]] = {FOLLOWED: [], REDRAWN: [], REFUSED: []}
-    kinds |= {f"{WITHOUT} ({why})": [] for why in NO_EFFECT}
+def field_rows(name: str, outcomes: dict[str, list[Outcome]]) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of the fields that a class declares."""
+    config_class = f"{(DECODERS | ENCODER_DECODERS | ENCODERS)[name][0]}Config"
     for key in declared(make_model(name).config):
         equal = [outcome for outcome in outcomes[key] if outcome.kind == "equal" and outcome.moved]
-        refused = any(outcome.kind == "refused" for outcome in outcomes[key])
+        rejected = any(outcome.kind == "refused" for outcome in outcomes[key])
         if equal:
-            kinds[REDRAWN if all(outcome.redrawn for outcome in equal) else FOLLOWED].append(key)
-        if refused:
-            kinds[REFUSED].append(key)
-        if not equal and not refused:
-            assert reason(key) is not None, f"{name}: {key} changes nothing and is on no list"
-            kinds[f"{WITHOUT} ({reason(key)})"].append(key)
-    family = (DECODERS | ENCODER_DECODERS | ENCODERS)[name][0]
-    lines = [f"- {kind}: {listed(keys)}" for kind, keys in kinds.items() if keys]
-    return "\n".join([f"## {name}", "", f"`{family}Config`:", "", *lines]) + "\n"
+            effect = RESIZED if all(outcome.redrawn for outcome in equal) else APPLIED
+            yield name, config_class, key, effect, ""
+        if rejected:
+            yield name, config_class, key, REJECTED, ""
+        if not equal and not rejected:
+            why = reason(key)
+            assert why is not None, f"{name}: {key} changes nothing and is on no list"
+            yield name, config_class, key, NO_EFFECT, why
 
 
-def read_sections() -> dict[str, str]:
-    """Return the sections of the page by their headings."""
-    parts = re.split(r"^(?=## )", PAGE.read_text(), flags=re.MULTILINE)[1:]
-    return {part.partition("\n")[0].removeprefix("## "): part.rstrip("\n") + "\n" for part in parts}
-
-
-def read_lists(text: str) -> dict[str, list[str]]:
-    """Return the fields of a section, by what becomes of them."""
-    lines = re.findall(r"^- (.+?): (`.*)$", text, flags=re.MULTILINE)
-    return {kind: re.findall(r"`(\w+)`", names) for kind, names in lines}
+def read_rows() -> list[dict[str, str]]:
+    with TABLE.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def main() -> None:
-    """Write the sections of the page, below its introduction."""
-    with tempfile.TemporaryDirectory() as room:
-        sections = [section(name, try_fields(name, Path(room) / name, VALUES)) for name in CLASSES]
-    introduction = PAGE.read_text().partition("\n## ")[0]
-    PAGE.write_text("\n".join([introduction, *sections]))
+    """Write the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [
+            row for name in CLASSES for row in field_rows(name, try_fields(name, Path(folder) / name, VALUES))
+        ]
+    with TABLE.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
 
 
 if __name__ == "__main__":

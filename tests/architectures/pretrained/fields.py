@@ -50,11 +50,11 @@ NO_EFFECT = {
     r"|autocast_kernel_dtype|norm_reduction_force_float32|(chunkwise|sequence|step)_kernel|mode"
     r"|max_inference_chunksize|return_last_states",
     "other heads": r"id2label|label2id|problem_type|num_labels|classifier_\w+|is_decoder|add_cross_attention",
-    "experts and later predictions that these layers lack": r"moe_\w+|n_(routed|shared)_experts"
+    "experts or prediction layers absent": r"moe_\w+|n_(routed|shared)_experts"
     r"|norm_topk_prob|num_experts_per_tok|routed_scaling_factor|mtp_layers_block_type",
     "no other value opens there": r"weight_mode",
-    "a length": r"max_(position_embeddings|seq_len)|n_positions",
-    "nothing there reads it": r"norm_type|learned_pos_emb|expansion_ratio|topk_method"
+    "length": r"max_(position_embeddings|seq_len)|n_positions",
+    "not read by transformers": r"norm_type|learned_pos_emb|expansion_ratio|topk_method"
     r"|num_nextn_predict_layers|qk_head_dim|head_dim|ep_size|aux_loss_alpha|seq_aux|num_hidden_layers|is_encoder_decoder|attn_config"
     r"|num_sparse_\w+_layers|feed_forward_proj|is_gated_act|partial_rotary_factor|tie_word_embeddings"
     r"|scale_attn_by_inverse_layer_idx|logit_scale|no_bias|sparse_step|intermediate_size|num_key_value_heads"
@@ -68,7 +68,7 @@ NO_EFFECT = {
 REWRITTEN = ("rescale_prenorm_residual",)
 """With it their library divides weights of Mamba when a folder is opened, after it has loaded them."""
 LIBRARY = ("architectures", "model_type", "transformers_version", "dtype", "torch_dtype")
-OUTPUT = ("a length", "nothing there reads it", "experts and later predictions that these layers lack")
+OUTPUT = ("length", "not read by transformers", "experts or prediction layers absent")
 """Reasons of fields that change the output beside some others."""
 CLASSES = (
     dict.fromkeys(DECODERS, hf.AutoModelForCausalLM)

@@ -8,7 +8,7 @@ import pytest
 from tests.architectures.pretrained.field_values import LINEAR, PLAIN, REMOVED, YARN, Settings
 from tests.architectures.pretrained.fields import CLASSES, Case, declared, random_case, try_case, try_fields
 from tests.architectures.pretrained.folders import make_model
-from tests.docs.field_tables import FOLLOWED, REDRAWN, REFUSED, read_lists, read_sections
+from tests.docs.field_tables import APPLIED, REJECTED, RESIZED, read_rows
 
 HIDING = ("smollm3", "olmo3", "gemma3", "gpt_oss", "qwen2", "qwen2_moe", "deepseek_v3", "modernbert")
 """Classes with fields that decide whether others are read."""
@@ -38,17 +38,17 @@ REFUSED_BESIDE: list[tuple[str, int, Settings]] = [
 @pytest.mark.full
 @pytest.mark.parametrize("name", CLASSES)
 def test_no_field_is_ignored(name: str, tmp_path: Path) -> None:
-    """In the first folder of a class; the page is of more values, in all of its folders."""
+    """In the first folder of a class; the table is of more values, in all of its folders."""
     outcomes = try_fields(name, tmp_path, [3])
     problems = [outcome.problem for each in outcomes.values() for outcome in each if outcome.problem]
     assert not problems, "\n".join(problems)
-    lists = read_lists(read_sections()[name])
-    for key in declared(make_model(name).config):  # fields of other families are not on the page
+    effects = {(row["field"], row["effect"]) for row in read_rows() if row["family"] == name}
+    for key in declared(make_model(name).config):  # fields of other families are not in the table
         each = outcomes[key]
         if any(outcome.kind == "equal" and outcome.moved for outcome in each):
-            assert key in [*lists.get(FOLLOWED, []), *lists.get(REDRAWN, [])], f"{key} is followed"
+            assert effects & {(key, APPLIED), (key, RESIZED)}, f"{key} is applied"
         if any(outcome.kind == "refused" for outcome in each):
-            assert key in lists.get(REFUSED, []), f"{key} is refused"
+            assert (key, REJECTED) in effects, f"{key} is rejected"
 
 
 @pytest.mark.fast
