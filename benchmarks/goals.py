@@ -1,22 +1,22 @@
-"""Measures everything that has a goal, and prints the goals with what was measured: ``make bench``.
+"""Measure everything that has a goal, and print the goals with the measured values: ``make bench``.
 
 python benchmarks/goals.py
 python benchmarks/goals.py --parts generation growth --results /tmp/bench
 python benchmarks/goals.py --instruction-sets avx2 --parts attention
 
-Each part is another script of this folder in a process of its own, one after the other. A processor with
-AVX-512 is measured twice: as it is, and limited to AVX2 (our kernels and PyTorch's libraries), in float32 and
-without the parts that do not depend on it. The page of a part and its
-numbers go to a folder of this processor in ``--results``, ``benchmarks/results`` if nothing is said. There
-too go the table, which has a column for every processor with such a folder, its numbers (``goals.json``) and
-its figure (``goals.svg``). With ``--parts`` only those are measured; the table takes the others from the
-folder, and each entry says when and at which commit it was measured. ``--parts`` alone measures nothing and
-prints the table anew.
+Each part is another script of this folder in its own process, one after the other. A processor with AVX-512
+is measured twice: with all instructions, and limited to AVX2 (our kernels and PyTorch's libraries), in fp32
+and without the parts that do not depend on it. The page and the values of a part are written to a folder of
+this processor in ``--results`` (default ``benchmarks/results``). The summary (``goals.md``), all goals
+(``goals.csv``, ``goals.json``) and their figure (``goals.svg``) cover every processor with such a folder.
+With ``--parts`` only those are measured; the other parts are read from the folder. ``--parts`` without a name
+measures nothing and prints the summary.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import subprocess
@@ -26,7 +26,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
-from string import ascii_lowercase
 from typing import Any
 
 import matplotlib as mpl
@@ -60,31 +59,32 @@ PARTS: dict[str, tuple[str, ...]] = {
         "training.py", "--compiled", "--families", *FAMILIES, "--layers", "2", *BOTH, "--rounds", "3",
     ),
 }  # fmt: skip
-"""What is run for each part."""
+"""The script and arguments of each part."""
 LIMITED = ("dense", "others", "attention", "kernels", "mamba", "generation", "compiled")
-"""The parts that are measured with fewer instructions too, in float32."""
+"""The parts that are also measured with fewer instructions, in float32."""
 
 
 def draw(machines: Sequence[Machine], path: Path) -> None:
-    """Each cell as a share of its goal, turned so that more is better; the line is the goal."""
+    """Draw each measured value as a multiple of its goal, inverted where less is better."""
     mpl.use("svg")
     from matplotlib import pyplot as plt
 
     names = list(dict.fromkeys(goal.what for machine in machines for goal in machine.goals))
-    places = {name: place for place, name in enumerate(reversed(names))}
+    heights = {name: height for height, name in enumerate(reversed(names))}
     figure, axes = plt.subplots(figsize=(9, 0.34 * len(names) + 1))
     for machine, marker in zip(machines, cycle("os^D"), strict=False):
         axes.plot([], [], marker, color="grey", label=machine.name)
         for goal in machine.goals:
             for value in goal.cells.values():
-                share = goal.limit / max(value, 1e-4) if goal.most else value / goal.limit
+                multiple = goal.limit / max(value, 1e-4) if goal.most else value / goal.limit
                 colour = "#0072B2" if goal.holds(value) else "#D55E00"
-                at = min(share, 100), places[goal.what]
-                axes.plot(*at, marker, color=colour, alpha=0.6, markersize=6)
+                axes.plot(
+                    min(multiple, 100), heights[goal.what], marker, color=colour, alpha=0.6, markersize=6
+                )
     axes.axvline(1.0, color="black", linewidth=1)
     axes.set_xscale("log")
-    axes.set_yticks(list(places.values()), list(places), fontsize=8)
-    axes.set_xlabel("reached, as a multiple of the goal (right of the line: met)")
+    axes.set_yticks(list(heights.values()), list(heights), fontsize=8)
+    axes.set_xlabel("measured, as a multiple of the goal (right of the line: reached)")
     axes.grid(axis="x", alpha=0.3)
     axes.legend(loc="lower right", fontsize=8)
     figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
@@ -92,22 +92,22 @@ def draw(machines: Sequence[Machine], path: Path) -> None:
 
 
 def run(name: str, folder: Path, limit: str) -> None:
-    """Measures one part; its page and its numbers go to the folder."""
-    script, *words = PARTS[name]
+    """Measure one part; write its page and its values to the folder."""
+    script, *arguments = PARTS[name]
     environment = dict(os.environ)
     if limit != NATIVE:
-        words = [word for word in words if word != "bf16"]
+        arguments = [argument for argument in arguments if argument != "bf16"]
         environment |= instruction_sets.environment(limit)
     outputs = ["--output", str(folder / f"{name}.md"), "--json", str(folder / f"{name}.json")]
-    subprocess.run([sys.executable, str(HERE / script), *words, *outputs], check=True, env=environment)
+    subprocess.run([sys.executable, str(HERE / script), *arguments, *outputs], check=True, env=environment)
 
 
 def read_parts(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """The numbers of each part that the folder has, and the first line of its page: machine, date, commit."""
+    """Return the values of each part in the folder, and the first line of its page: machine, date, commit."""
     names = [name for name in PARTS if (folder / f"{name}.json").exists()]
-    found = {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
+    values = {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
     lines = {name: (folder / f"{name}.md").read_text().splitlines()[0] for name in names}
-    return found, {name: line.split(", load average")[0].rstrip(".") + "." for name, line in lines.items()}
+    return values, {name: line.split(", load average")[0].rstrip(".") + "." for name, line in lines.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,34 +121,60 @@ class Machine:
 
 
 def read_machines(results: Path) -> list[Machine]:
-    """The processors that the folder has measurements of."""
+    """Return the processors with measurements in the folder."""
     machines = []
     for folder in sorted(path for path in results.iterdir() if path.is_dir()):
-        found, lines = read_parts(folder)
-        if found:
+        values, lines = read_parts(folder)
+        if values:
             name = next(iter(lines.values())).partition(", ")[0]
-            machines.append(Machine(name=name, goals=all_goals(found), lines=lines))
+            machines.append(Machine(name=name, goals=all_goals(values), lines=lines))
     return machines
 
 
+COLUMNS = ("what", "goal", "processor", "median", "minimum", "maximum", "reached", "of", "measured")
+
+
+def write_csv(path: Path, machines: Sequence[Machine]) -> None:
+    """Write every goal on every processor: the values, how many reach it, and when it was measured."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for machine in machines:
+            for goal in machine.goals:
+                values = [goal.say(value) for value in (goal.median, goal.minimum, goal.maximum)]
+                counts = (goal.reached, len(goal.cells))
+                writer.writerow(
+                    [goal.what, goal.required, machine.name, *values, *counts, machine.lines[goal.part]]
+                )
+
+
 def say_table(page: Page, machines: Sequence[Machine]) -> None:
-    """When and where each part was measured, and what each goal came to on every processor."""
-    lines = dict.fromkeys(line for machine in machines for line in machine.lines.values())
-    letters = dict(zip(lines, ascii_lowercase, strict=False))
-    for line, letter in letters.items():
-        parts = [name for machine in machines for name, its in machine.lines.items() if its == line]
-        page.say(f"{letter}: {line} Parts: {', '.join(parts)}.")
-    asked = {goal.what: goal.asked for machine in machines for goal in machine.goals}
-    entries = [
-        {goal.what: f"{goal.measured}, {letters[machine.lines[goal.part]]}" for goal in machine.goals}
-        for machine in machines
-    ]
-    rows = [[what, goal, *(own.get(what, "") for own in entries)] for what, goal in asked.items()]
-    columns = ("what", "goal", *(machine.name for machine in machines))
-    page.say(as_markdown(columns, rows))
+    """Print for each group of goals the range of their medians, and how many reach the goal."""
+    groups = dict.fromkeys(goal.group for machine in machines for goal in machine.goals)
+    rows = []
+    for group in groups:
+        members = [[goal for goal in machine.goals if goal.group == group] for machine in machines]
+        goals = [goal for group_goals in members for goal in group_goals]
+        limits = dict.fromkeys(goal.say(goal.limit) for goal in goals)
+        required = f"{goals[0].direction} {' or '.join(limits)}"
+        rows.append([group, required, *(summarise(goals) for goals in members)])
+    page.say(as_markdown(("what", "goal", *(machine.name for machine in machines)), rows))
     for machine in machines:
-        noted = [{**asdict(goal), "met": goal.met, "on": machine.lines[goal.part]} for goal in machine.goals]
+        noted = [
+            {**asdict(goal), "reached": goal.reached, "on": machine.lines[goal.part]}
+            for goal in machine.goals
+        ]
         page.note(machine.name, noted)
+
+
+def summarise(goals: Sequence[Goal]) -> str:
+    """Return the range of the medians of goals, and how many reach theirs in every configuration."""
+    if not goals:
+        return ""
+    ordered = sorted(goals, key=lambda goal: goal.median)
+    values = dict.fromkeys(goal.say(goal.median) for goal in (ordered[0], ordered[-1]))
+    reached = sum(goal.reached == len(goal.cells) for goal in goals)
+    return f"{' to '.join(values)}; {reached} of {len(goals)}"
 
 
 def main() -> None:
@@ -161,9 +187,9 @@ def main() -> None:
         if limit == NATIVE or name in LIMITED
     ]
     failed = []
-    for number, (limit, name) in enumerate(parts, 1):
+    for index, (limit, name) in enumerate(parts, 1):
         spent = time.perf_counter() - begin
-        print(f"part {number} of {len(parts)}: {name}, {limit}, {spent:.0f} s so far", flush=True)
+        print(f"part {index} of {len(parts)}: {name}, {limit}, {spent:.0f} s so far", flush=True)
         folder = args.results / processor_folder(limit)
         folder.mkdir(exist_ok=True)
         try:
@@ -172,10 +198,12 @@ def main() -> None:
             failed.append(f"{name}, {limit}: {error}")
     machines = read_machines(args.results)
     if not machines:
-        sys.exit(f"--results {args.results}: nothing was measured yet")
+        sys.exit(f"--results {args.results}: no measurement yet")
     say_table(Page(args.results / "goals.md", args.results / "goals.json"), machines)
+    write_csv(args.results / "goals.csv", machines)
     minutes = (time.perf_counter() - begin) / 60
     print(f"{len(parts) - len(failed)} parts measured in {minutes:.0f} minutes.")
+    print(f"Every goal, with its minimum, maximum and date: {args.results / 'goals.csv'}")
     draw(machines, args.results / "goals.svg")
     sys.exit("\n".join(failed) or None)
 

@@ -1,4 +1,4 @@
-"""The goals of the benchmarks, each with the numbers a part measured for it. ``goals.py`` prints them."""
+"""The goals of the benchmarks, each with the values that a part measured. ``goals.py`` prints them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from functools import partial
 from typing import Any
 
 OURS_COMPILED = "ours, compiled blocks"
-"""Our own model as ``peer_models`` names it, which is no peer."""
+"""Our model with compiled blocks, as ``peer_models`` names it."""
 DENSE = ("decoder", "encoder", "encoder_decoder")
 FAMILIES = (*DENSE, "gpt2", "moe", "mamba2")
-"""Those that train beside peers in both precisions."""
+"""Families whose training is compared in both precisions."""
 LIMITS = {"moe": 1.2, "mamba2": 2.0}
 """Times the fastest peer, where the goal is not 1.1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """A goal, with every measurement that counts towards it: a line of the table."""
+    """A goal with all its measurements."""
 
     what: str
     limit: float
@@ -38,112 +38,125 @@ class Goal:
         return value <= self.limit if self.most else value >= self.limit
 
     @property
-    def met(self) -> int:
-        """Cells that reach the goal."""
+    def reached(self) -> int:
+        """Number of measured values that reach the goal."""
         return sum(self.holds(value) for value in self.cells.values())
+
+    @property
+    def group(self) -> str:
+        """Name without family and precision, for the summary."""
+        subject, colon, measure = self.what.partition(": ")
+        return subject.partition(", ")[0] + colon + measure
+
+    @property
+    def direction(self) -> str:
+        return "at most" if self.most else "at least"
+
+    @property
+    def required(self) -> str:
+        return f"{self.direction} {self.say(self.limit)}"
+
+    @property
+    def minimum(self) -> float:
+        return min(self.cells.values())
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.cells.values())
+
+    @property
+    def maximum(self) -> float:
+        return max(self.cells.values())
 
     def say(self, value: float) -> str:
         return f"{value:.1%}" if self.percent else f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
-    @property
-    def asked(self) -> str:
-        """The goal, in words."""
-        return f"{'at most' if self.most else 'at least'} {self.say(self.limit)}"
 
-    @property
-    def measured(self) -> str:
-        """The median, the least and the most, and how many reach the goal."""
-        values = sorted(self.cells.values())
-        median = self.say(statistics.median(values))
-        verdict = "met" if self.met == len(values) else "missed" if not self.met else "in part"
-        if len(values) == 1:
-            return f"{median}: {verdict}"
-        low, high = self.say(values[0]), self.say(values[-1])
-        return f"{median} ({low} to {high}): {verdict}, {self.met} of {len(values)}"
-
-
-def training_goals(found: dict[str, Any]) -> Iterator[Goal]:
-    """Steps beside the fastest peer, and the decoder's share of a matrix product."""
+def training_goals(results: dict[str, Any]) -> Iterator[Goal]:
+    """Yield training steps compared with the fastest peer, and the decoder's fraction of GEMM peak."""
     parts = {"dense": DENSE, "others": ("gpt2", "moe", "mamba2")}
     for part, families in parts.items():
         for family in families:
             for precision in ("fp32", "bf16"):
-                if own := cells(found, part, family, precision, fastest_peer):
+                if values := cells(results, part, family, precision, fastest_peer):
                     what = f"training step, {family}, {precision}: times the fastest peer, not compiled"
                     limit = LIMITS.get(family, 1.1)
-                    yield Goal(what=what, limit=limit, cells=own, part=part)
+                    yield Goal(what=what, limit=limit, cells=values, part=part)
     for peer, limit in (("transformers", 100.0), ("mambapy", 5.0)):
         value = partial(ratio_to, peer)
-        if own := cells(found, "mamba", "mamba", "fp32", value):
-            what = f"training step, mamba, fp32: times {peer}"
-            yield Goal(what=what, limit=limit, cells=own, part="mamba")
+        if values := cells(results, "mamba", "mamba", "fp32", value):
+            what = f"training step of Mamba, fp32: times {peer}"
+            yield Goal(what=what, limit=limit, cells=values, part="mamba")
     for precision, limit in (("fp32", 0.75), ("bf16", 0.65)):
-        own = cells(found, "dense", "decoder", precision, lambda row: row["matmul_share"])
-        own = {name: value for name, value in own.items() if name.startswith("d_model 512, T 512")}
-        if own:
+        values = cells(results, "dense", "decoder", precision, lambda row: row["matmul_share"])
+        values = {name: value for name, value in values.items() if name.startswith("d_model 512, T 512")}
+        if values:
             what = f"decoder's step, {precision}: fraction of GEMM peak"
-            yield Goal(what=what, limit=limit, percent=True, cells=own, part="dense")
+            yield Goal(what=what, limit=limit, percent=True, cells=values, part="dense")
 
 
-def compiled_goals(found: dict[str, Any]) -> Iterator[Goal]:
-    """Steps beside the fastest peer where peers are compiled too, and compiled blocks beside plain ones."""
+def compiled_goals(results: dict[str, Any]) -> Iterator[Goal]:
+    """Yield steps compared with the fastest peer, compiled or not, and compiled with eager blocks."""
     for family in FAMILIES:
         for precision in ("fp32", "bf16"):
-            if own := cells(found, "compiled", family, precision, fastest_peer):
+            if values := cells(results, "compiled", family, precision, fastest_peer):
                 what = f"training step, {family}, {precision}: times the fastest peer, compiled or not"
                 limit = LIMITS.get(family, 1.1)
-                yield Goal(what=what, limit=limit, cells=own, part="compiled")
-    own = {
+                yield Goal(what=what, limit=limit, cells=values, part="compiled")
+    values = {
         f"{family}, {precision}": value
         for family in FAMILIES
         for precision in ("fp32", "bf16")
-        for value in cells(found, "compiled", family, precision, blocks_over_plain).values()
+        for value in cells(results, "compiled", family, precision, blocks_over_plain).values()
     }
-    if own:
+    if values:
         what = "trainer.compile=blocks: times trainer.compile=none"
-        yield Goal(what=what, limit=1.0, cells=own, part="compiled")
+        yield Goal(what=what, limit=1.0, cells=values, part="compiled")
 
 
-def attention_goals(found: dict[str, Any]) -> Iterator[Goal]:
-    """Training by the C++ kernel where a model takes it, beside PyTorch's attention."""
+def attention_goals(results: dict[str, Any]) -> Iterator[Goal]:
+    """Yield training by the C++ kernel where a model uses it, compared with PyTorch's attention."""
     for precision in ("fp32", "bf16"):
-        own = {
+        values = {
             f"{row['mask']}, T {row['length']}": row["training"]
-            for row in found.get("attention", {}).get("attention", [])
+            for row in results.get("attention", {}).get("attention", [])
             if row["precision"] == precision and row["takes_training"]
         }
-        if own:
+        if values:
             what = f"attention, {precision}, forward and backward, where it runs in C++: times PyTorch's"
-            yield Goal(what=what, limit=1.2, cells=own, part="attention")
+            yield Goal(what=what, limit=1.2, cells=values, part="attention")
 
 
-def kernel_goals(found: dict[str, Any]) -> Iterator[Goal]:
-    """Each other C++ kernel in the sizes where a model takes it, beside PyTorch."""
-    rows = [row for row in found.get("kernels", {}).get("kernels", []) if row["kernel"] != "attention"]
+def kernel_goals(results: dict[str, Any]) -> Iterator[Goal]:
+    """Yield every other C++ kernel in the sizes where a model uses it, compared with PyTorch."""
+    rows = [row for row in results.get("kernels", {}).get("kernels", []) if row["kernel"] != "attention"]
     for kernel in dict.fromkeys(row["kernel"] for row in rows):
-        own = {
+        values = {
             f"{row['size']}, {row['precision']}, {kind}": row[kind]["ratio"]
             for row in rows
             for kind in ("training", "inference")
             if row["kernel"] == kernel and row[kind]["used"]
         }
-        if own:
+        if values:
             yield Goal(
-                what=f"{kernel}, where it runs in C++: times PyTorch", limit=1.15, cells=own, part="kernels"
+                what=f"{kernel}, where it runs in C++: times PyTorch",
+                limit=1.15,
+                cells=values,
+                part="kernels",
             )
 
 
 def cells(
-    found: dict[str, Any],
+    results: dict[str, Any],
     part: str,
     family: str,
     precision: str,
     value: Callable[[dict[str, Any]], float],
 ) -> dict[str, float]:
-    """A number of each row of a part, by its size."""
+    """Return a value of each row of a part, by its size."""
     return {
         f"d_model {row['d_model']}, T {row['length']}, {row['vocab_size']} tokens": value(row)
-        for row in found.get(part, {}).get("training", [])
+        for row in results.get(part, {}).get("training", [])
         if row["family"] == family and row["precision"] == precision
     }
 
@@ -163,37 +176,37 @@ def ratio_to(peer: str, row: dict[str, Any]) -> float:
     return float(row["peers"][peer]["ratio"])
 
 
-def decoding_goals(found: dict[str, Any]) -> Iterator[Goal]:
-    part = found.get("generation", {})
+def decoding_goals(results: dict[str, Any]) -> Iterator[Goal]:
+    part = results.get("generation", {})
     rows = part.get("generation", [])
     for family in dict.fromkeys(row["family"] for row in rows):
-        own = {f"{row['batch_size']} sequences": row["ratio"] for row in rows if row["family"] == family}
+        values = {f"{row['batch_size']} sequences": row["ratio"] for row in rows if row["family"] == family}
         yield Goal(
-            what=f"greedy decoding, {family}: times transformers", limit=2.5, cells=own, part="generation"
+            what=f"greedy decoding, {family}: times transformers", limit=2.5, cells=values, part="generation"
         )
     if part.get("bandwidth", {}).get("share") is not None:
-        own = {"1 sequence": part["bandwidth"]["share"]}
+        values = {"1 sequence": part["bandwidth"]["share"]}
         what = "decoding, 100 million parameters: fraction of memory bandwidth"
-        yield Goal(what=what, limit=0.6, percent=True, cells=own, part="generation")
+        yield Goal(what=what, limit=0.6, percent=True, cells=values, part="generation")
     if "without_cache" in part:
-        own = {"1 sequence": part["without_cache"]["ratio"]}
+        values = {"1 sequence": part["without_cache"]["ratio"]}
         yield Goal(
             what="decoding with a cache: times without, after 2,048 tokens",
             limit=10.0,
-            cells=own,
+            cells=values,
             part="generation",
         )
 
 
-def other_goals(found: dict[str, Any]) -> Iterator[Goal]:
-    growth = found.get("growth", {})
+def other_goals(results: dict[str, Any]) -> Iterator[Goal]:
+    growth = results.get("growth", {})
     if growth:
         what = "training cost of state-space models: scaling exponent of the length"
         yield Goal(what=what, limit=1.05, most=True, cells=growth["exponents"], part="growth")
-        what = "their decoding cost after 512 to 32,768 tokens: largest deviation"
+        what = "decoding cost of state-space models after 512 to 32,768 tokens: largest deviation"
         deviations = growth["deviations"]
         yield Goal(what=what, limit=0.05, most=True, percent=True, cells=deviations, part="growth")
-    shares = found.get("harness", {}).get("micro", {}).get("shares", {})
+    shares = results.get("harness", {}).get("micro", {}).get("shares", {})
     for name, limit in (("harness", 0.02), ("with records", 0.01), ("checkpoint", 0.01)):
         if name in shares:
             what = {
@@ -201,16 +214,16 @@ def other_goals(found: dict[str, Any]) -> Iterator[Goal]:
                 "with records": "logging",
                 "checkpoint": "checkpoints",
             }
-            own = {"scale=micro": shares[name]}
-            yield Goal(what=what[name], limit=limit, most=True, percent=True, cells=own, part="harness")
-    if "speedup" in found.get("diffusion", {}):
-        what = "masked diffusion, tokens a second at equal quality: blocks and cache over one token a pass"
+            values = {"scale=micro": shares[name]}
+            yield Goal(what=what[name], limit=limit, most=True, percent=True, cells=values, part="harness")
+    if "speedup" in results.get("diffusion", {}):
+        what = "masked diffusion: tokens a second at equal quality, blocks and cache over one token a pass"
         yield Goal(
-            what=what, limit=8.0, cells={"1 sequence": found["diffusion"]["speedup"]}, part="diffusion"
+            what=what, limit=8.0, cells={"1 sequence": results["diffusion"]["speedup"]}, part="diffusion"
         )
 
 
-def all_goals(found: dict[str, Any]) -> list[Goal]:
+def all_goals(results: dict[str, Any]) -> list[Goal]:
     kinds = (
         training_goals,
         compiled_goals,
@@ -219,4 +232,4 @@ def all_goals(found: dict[str, Any]) -> list[Goal]:
         decoding_goals,
         other_goals,
     )
-    return [goal for kind in kinds for goal in kind(found)]
+    return [goal for kind in kinds for goal in kind(results)]

@@ -120,7 +120,7 @@ def _repeated(section: dict[str, object], config: type) -> int:
 
 def documentation_words() -> int:
     """Return the words of the documentation, without what is generated when it is built."""
-    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.relative_to(ROOT).parts[1][0] != "_"]
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if "/_" not in path.relative_to(ROOT).as_posix()]
     return sum(len(path.read_text(encoding="utf-8").split()) for path in pages)
 
 

@@ -3,8 +3,9 @@
     archbench findings [claim=NAME] [runs=runs] [--own-runs]
     archbench findings out=docs
 
-Prints a table of claims and verdicts; with ``out`` writes findings.md and findings/findings.svg into that
-folder. Records: docs/findings/*.yaml, each committed before the runs that decide it.
+Prints a table of claims and verdicts; with ``out`` writes findings.md, findings/findings.csv and
+findings/findings.svg into that folder. Records: docs/findings/*.yaml, each committed before the runs that
+decide it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from analysis.cli import run_command, write
 from analysis.figures.files import figure_bytes
 from analysis.findings.claims import Claim
 from analysis.findings.figure import findings_figure
-from analysis.findings.page import difference, markdown
+from analysis.findings.page import difference, markdown, measurements
 from analysis.findings.verdicts import Finding, judge, runs_of
 from analysis.load.records import read_records
 from experiments.runtime.errors import nearest
 
 FIGURE = Path("findings") / "findings.svg"
+TABLE = Path("findings") / "findings.csv"
 WIDTH = 120
 """Characters of a line where the output is no terminal."""
 
@@ -78,6 +80,7 @@ def publish(found: tuple[FindingsConfig, list[Finding]]) -> None:
     figure = findings_figure(findings)
     if figure is not None:
         print(f"wrote {write(Path(config.out) / FIGURE, figure_bytes(figure, 'svg'))}")
+    print(f"wrote {write(Path(config.out) / TABLE, measurements(findings).to_csv(index=False))}")
     page = markdown(findings, None if figure is None else str(FIGURE))
     print(f"wrote {write(Path(config.out) / 'findings.md', page)}")
 

@@ -1,54 +1,66 @@
-"""The page of findings: one table of claims and verdicts, then the measurement behind each."""
+"""The page of findings: one table of claims and verdicts. A CSV file has the measurement of each claim."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Any
 
-from analysis.findings.claims import EQUAL
+import pandas as pd
+
 from analysis.findings.verdicts import CONFIRMED, NOT_RUN, REFUTED, UNDECIDED, Finding
 from analysis.stats.verdicts.solve_test import TEST as SOLVE_RATE
-from analysis.tables.markdown import escaped
 
-PREAMBLE = """\
+PAGE = """\
 # Findings
 
 {counts}
 {figure}
 {rows}
 
-Each record was committed before the runs with test seeds that decide it. A claim that one model is better
-is *confirmed* where the 95% interval lies above 0 and the difference is at least the smallest of interest,
-and *refuted* where the whole interval lies below the smallest of interest. An *equality* is confirmed where
-the whole interval lies within the smallest difference of interest on both sides of 0, and refuted where it
-lies beyond on one side. Everything else is *undecided*. [Tests](statistics.md) are over seeds and not
-corrected for the number of claims; where a test is of solve rates, so are the difference and its interval.
-All models are small: at the sizes of the source a verdict may differ.
+- *better* is confirmed if the 95% interval is above 0 and the difference is at least the smallest difference
+  of interest. It is refuted if the full interval is below that difference.
+- *equal* is confirmed if the interval is within the smallest difference of interest on both sides of 0. It is
+  refuted if the full interval is outside on one side.
+- Every other claim is *undecided*.
 
-## Claims
+[Tests](statistics.md) are over seeds and not corrected for the number of claims. S: difference and interval
+of solve rates. All models are small: at the sizes of the source a verdict may differ.
 
-A record has the setting, what would refute the claim, what was known before, and what is not shown. After
-the commands of a claim, `archbench findings claim=NAME --own-runs` decides it from the new runs. `archbench
-findings out=docs` writes this page.
+## Measurements
+
+[findings.csv](findings/findings.csv) has for each claim both means, the difference with its interval, p,
+test, number of seeds, smallest difference of interest, source, and the commands that train its runs. The
+record of a claim (its link) was committed before the runs with test seeds. It has the setting, the outcome
+that would refute the claim, what was known before, and what is not shown.
+
+After the commands of a claim, `archbench findings claim=NAME --own-runs` decides it from the new runs.
+`archbench findings out=docs` writes this page.
 """
 ORDER = (CONFIRMED, REFUTED, UNDECIDED, NOT_RUN)
 
 
 def markdown(findings: Sequence[Finding], figure: str | None) -> str:
     """Return the page. ``figure`` is the path of the drawing of all claims, from the page."""
-    counts = ", ".join(f"{sum(each.verdict == word for each in findings)} {word}" for word in ORDER)
-    ordered = sorted(findings, key=lambda each: (ORDER.index(each.verdict), each.name))
-    rows = "\n".join(["| claim | verdict | difference |", "|---|---|--:|", *map(_row, ordered)])
+    counts = ", ".join(
+        f"{sum(finding.verdict == verdict for finding in findings)} {verdict}" for verdict in ORDER
+    )
+    header = ["| claim | relation | verdict | difference |", "|---|---|---|--:|"]
+    rows = "\n".join([*header, *map(_row, in_order(findings))])
     image = "" if figure is None else f"\n![Scores of each claim by seed]({figure})\n"
-    page = PREAMBLE.format(counts=f"Of {len(findings)} claims: {counts}.", figure=image, rows=rows)
-    return "\n".join([page, *map(_section, ordered)])
+    return PAGE.format(counts=f"Of {len(findings)} claims: {counts}.", figure=image, rows=rows)
+
+
+def in_order(findings: Sequence[Finding]) -> list[Finding]:
+    """Return findings by verdict, then by name."""
+    return sorted(findings, key=lambda finding: (ORDER.index(finding.verdict), finding.name))
 
 
 def _row(finding: Finding) -> str:
-    link = f"[{finding.claim.claim}](#{finding.name.replace('_', '-')})"
-    equality = " (equality)" if finding.claim.relation == EQUAL else ""
-    return f"| {link} | {finding.verdict}{equality} | {difference(finding)} |"
+    link = f"[{finding.claim.claim}](findings/{finding.name}.yaml)"
+    solved = " S" if finding.test == SOLVE_RATE else ""
+    return f"| {link} | {finding.claim.relation} | {finding.verdict} | {difference(finding)}{solved} |"
 
 
 def difference(finding: Finding) -> str:
@@ -58,36 +70,36 @@ def difference(finding: Finding) -> str:
     return f"{finding.difference:+.3f} [{finding.low:.3f}, {finding.high:.3f}]"
 
 
-def _section(finding: Finding) -> str:
-    """Return the source of a claim, what was compared and measured, the verdict and the commands."""
+def measurements(findings: Sequence[Finding]) -> pd.DataFrame:
+    """Return a row for each claim: what was compared and measured, the verdict and the commands."""
+    return pd.DataFrame([_measurement(finding) for finding in in_order(findings)])
+
+
+def _measurement(finding: Finding) -> dict[str, Any]:
     claim = finding.claim
-    commands = "".join(f"    {command}\n" for command in claim.training_commands)
-    reason = f" ({escaped(finding.reason)})" if finding.reason else ""
-    return (
-        f"### {finding.name.replace('_', ' ')}\n\n"
-        f"{claim.source} [Record](findings/{finding.name}.yaml). {_compared(finding)} "
-        f"Smallest difference of interest {claim.effect:g}: **{finding.verdict}**{reason}.\n\n{commands}"
-    )
-
-
-def _compared(finding: Finding) -> str:
-    """Return both models with their means, and the difference with its test."""
-    claim = finding.claim
-    names = [", ".join(where.values()) for where in (claim.model, claim.other)]
-    if not all(finding.scores):
-        return f"{' against '.join(names)} on {claim.workload}."
-    sides = [f"{name} {fmean(values):.3f}" for name, values in zip(names, finding.scores, strict=True)]
-    test = f", {claim.test}" if claim.test else ""
-    unit = finding.unit[:1].upper() + finding.unit[1:]
-    means = f"{unit} on {claim.workload}{test}, {_seeds(finding)}: {' against '.join(sides)}"
-    if difference(finding) == "-":
-        return f"{means}."
-    p = "p < 0.0001" if finding.p < 1e-4 else f"p = {finding.p:.4f}"
-    tested = "" if math.isnan(finding.p) else f", {p} ({finding.test})"
-    of = " in solve rate" if finding.test == SOLVE_RATE else ""
-    return f"{means}; difference{of} {difference(finding)}{tested}."
-
-
-def _seeds(finding: Finding) -> str:
-    """Return the number of seeds, of both models where they differ."""
-    return " and ".join(dict.fromkeys(str(len(values)) for values in finding.scores)) + " seeds"
+    means = [f"{fmean(scores):.3f}" if scores else "" for scores in finding.scores]
+    values = (finding.difference, finding.low, finding.high)
+    return {
+        "name": finding.name,
+        "claim": claim.claim,
+        "relation": claim.relation,
+        "verdict": finding.verdict,
+        "reason": finding.reason,
+        "task": claim.workload,
+        "evaluation": claim.test,
+        "metric": finding.unit,
+        "seeds": min(map(len, finding.scores)),
+        "model": ", ".join(claim.model.values()),
+        "model_mean": means[0],
+        "other": ", ".join(claim.other.values()),
+        "other_mean": means[1],
+        **{
+            name: "" if math.isnan(value) else f"{value:.3f}"
+            for name, value in zip(("difference", "low", "high"), values, strict=True)
+        },
+        "p": "" if math.isnan(finding.p) else "<0.0001" if finding.p < 1e-4 else f"{finding.p:.4f}",
+        "test": finding.test,
+        "smallest_difference": f"{claim.effect:g}",
+        "source": claim.source,
+        "commands": " && ".join(claim.training_commands),
+    }

@@ -1,4 +1,4 @@
-"""The results of a track as Markdown, which its page holds between two marks."""
+"""The results of a track as Markdown, which is written between two marks of its page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NOT_RUN = "not run"
 
 @dataclass(frozen=True, kw_only=True)
 class TrackResults:
-    """All tables of a track, of which the page and the CSV files beside it are made."""
+    """All tables of a track, for its page and its CSV files."""
 
     runs: pd.DataFrame
     """From ``analysis.track.results.scored_runs``."""
@@ -105,7 +105,7 @@ def _summary(track: Track, results: TrackResults, compared: pd.DataFrame) -> lis
 
 
 def _scores(track: Track, results: TrackResults) -> list[str]:
-    """Return a table of mean scores: a model a row, a workload a column; then the cells without a score."""
+    """Return a table of mean scores by model and workload, and the reasons of missing scores."""
     runs, arms = results.runs, results.arms[results.arms["kind"] == "arm"]
     names = [workload.name for workload in track.workloads if workload.name in set(runs["task"])]
     models = [*dict.fromkeys([*track.backbones, *sorted(runs["arm"].unique())])]
@@ -113,9 +113,11 @@ def _scores(track: Track, results: TrackResults) -> list[str]:
     for model in [m for m in models if m in set(runs["arm"])]:
         own = arms[arms["arm"] == model].set_index("task")
         rows.append([model, *(_cell(own.loc[name]) if name in own.index else NOT_RUN for name in names)])
+    file = f"{track.name}_scores.csv"
     note = (
-        "In brackets: no better than what needs no learning, and not ranked. Bits per byte of different "
-        "likelihood types (p: pseudo, b: bound, c: conditional) are not compared."
+        f"Means over seeds; [{file}]({file}) has the intervals. In brackets: no better than a baseline "
+        "without learning, and not ranked. Bits per byte of different likelihood types (p: pseudo, "
+        "b: bound, c: conditional) are not compared."
     )
     lines = [*table(["model", *names], rows), "", note]
     missing = runs[runs["status"] != "complete"]
@@ -136,7 +138,7 @@ def _cell(row: pd.Series) -> str:
     if not row["seeds"]:
         return str(row["status"])
     kind = {"pseudo": " p", "bound": " b", "conditional": " c"}.get(str(row["likelihood"]), "")
-    text = _score(row) if row["learned"] else f"({_score(row)})"
+    text = f"{row['score']:.3f}" if row["learned"] else f"({row['score']:.3f})"
     return f"{text}{kind}" if row["metric"] == "bits_per_byte" else text
 
 
@@ -154,29 +156,29 @@ def _profiles(reached: pd.DataFrame) -> list[str]:
     ]
     head = ["model", "workloads", *(f"within {factor:g}" for factor in FACTORS)]
     note = (
-        "Fraction of the workloads on which a model reaches the target with at most so many times the FLOPs "
-        "of the cheapest model."
+        "Fraction of the workloads on which a model reaches the target within this multiple of the FLOPs of "
+        "the cheapest model."
     )
     return [*table(head, rows), "", note]
 
 
 def _held_out(carried: pd.DataFrame) -> list[str]:
     if carried.empty:
-        return ["None has been scored yet."]
+        return ["No variant has been scored yet."]
     rows = [[str(value) for value in row] for row in carried.itertuples(index=False)]
     head = ["workload", "variant", "decided pairs", "same verdict", "reversed", UNDECIDED]
-    return [*table(head, rows), "", "What became of the pairs that are decided on the workload."]
+    return [*table(head, rows), "", "Verdicts on the variant, of pairs that are decided on the workload."]
 
 
 def _files(track: Track, results: TrackResults) -> list[str]:
-    """Return the list of CSV files beside the page."""
+    """Return the list of CSV files."""
     files = {
-        "pairs": "each comparison of two models: difference, interval, p, verdict, minimum detectable "
+        "pairs": "every comparison of two models: difference, interval, p, verdict, minimum detectable "
         "difference, and seeds that would decide it",
-        "scores": "each model on each workload and held-out variant: score, interval, decoding state, "
+        "scores": "every model on every workload and held-out variant: score, interval, decoding state, "
         "learning rate (`edge`: at an edge of the grid), tokens and FLOPs to the target (medians over runs; "
         "`inf`: most runs do not reach it)",
-        "slices": "bits per token of each slice of a text, and the gain over the decoder or else over the "
+        "slices": "bits per token of each slice of a text, and the gain over the decoder, otherwise over the "
         "best model of the likelihood type",
     }
     names = {key: f"{track.name}_{key}.csv" for key in files if not getattr(results, key).empty}

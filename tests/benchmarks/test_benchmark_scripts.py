@@ -249,9 +249,9 @@ def test_both_write_the_same_tokens_and_a_goal_counts_what_reaches_it(tmp_path: 
     goals = list(decoding_goals({"generation": found}))
     assert len(goals) == (3 if share is None else 4)
     half = Goal(what="x", limit=3.0, cells={"a": 2.0, "b": 4.0}, part="generation")
-    assert (half.asked, half.measured) == ("at least 3.00", "3.00 (2.00 to 4.00): in part, 1 of 2")
-    share = Goal(what="x", limit=0.02, most=True, percent=True, cells={"a": 0.01}, part="harness")
-    assert (share.asked, share.measured) == ("at most 2.0%", "1.0%: met")
+    assert (half.required, half.median, half.reached) == ("at least 3.00", 3.0, 1)
+    overhead = Goal(what="x", limit=0.02, most=True, percent=True, cells={"a": 0.01}, part="harness")
+    assert (overhead.required, overhead.say(overhead.median), overhead.reached) == ("at most 2.0%", "1.0%", 1)
 
 
 def test_compiled_peers_count_for_the_fastest_and_our_compiled_blocks_do_not() -> None:
@@ -268,7 +268,7 @@ def test_compiled_peers_count_for_the_fastest_and_our_compiled_blocks_do_not() -
     assert fastest_peer({**row, "precision": "fp32"}) == 0.7
     assert blocks_over_plain(row) == pytest.approx(1.25)
     goals = list(compiled_goals({"compiled": {"training": [{**row, "precision": "bf16"}]}}))
-    assert [(goal.limit, goal.met) for goal in goals] == [(1.2, 0), (1.0, 1)]
+    assert [(goal.limit, goal.reached) for goal in goals] == [(1.2, 0), (1.0, 1)]
     measured = {"mask": "causal", "length": 256, "precision": "bf16", "training": 1.6}
     rows = [{**measured, "takes_training": takes} for takes in (True, False)]
     assert [goal.cells for goal in attention_goals({"attention": {"attention": rows}})] == [

@@ -11,7 +11,7 @@ import pytest
 from analysis.findings.__main__ import main
 from analysis.findings.claims import Claim
 from analysis.findings.figure import findings_figure
-from analysis.findings.page import markdown
+from analysis.findings.page import markdown, measurements
 from analysis.findings.verdicts import Finding, judge, runs_of
 from analysis.load.study import load_study
 from experiments.runtime.errors import DataError
@@ -90,24 +90,35 @@ def test_a_column_that_is_not_there_is_named(decided: Any) -> None:
         decided(claim(model={"backbones": "decoder"}), CLEAR, CLEAR)
 
 
-def test_the_page_has_the_table_and_the_measurement_of_each_claim(decided: Any) -> None:
-    found = decided(claim(), CLEAR, (0.60, 0.61, 0.62, 0.60, 0.61))
-    page = markdown([Finding(name="two", claim=claim(), verdict="not run"), found], "findings.svg")
+def test_the_page_has_the_table_and_a_file_the_measurements(decided: Any) -> None:
+    finding = decided(claim(), CLEAR, (0.60, 0.61, 0.62, 0.60, 0.61))
+    findings = [Finding(name="two", claim=claim(), verdict="not run"), finding]
+    page = markdown(findings, "findings.svg")
     assert "Of 2 claims: 1 confirmed, 0 refuted, 0 undecided, 1 not run." in page
-    assert "| [Words.](#one) | confirmed | +0.300 [0." in page
-    assert "Answer accuracy on recall, 5 seeds: decoder 0.908 against s4 0.608; difference +0.300 [0." in page
-    assert "[Record](findings/one.yaml)" in page
-    assert "    archbench train study=compare\n" in page
-    assert page.index("### one") < page.index("### two")
+    assert "| [Words.](findings/one.yaml) | better | confirmed | +0.300 [0." in page
+    rows = measurements(findings).set_index("name")
+    assert [*rows.index] == ["one", "two"]
+    one = rows.loc["one"]
+    assert (one["model"], one["model_mean"], one["other"], one["other_mean"]) == (
+        "decoder",
+        "0.908",
+        "s4",
+        "0.608",
+    )
+    assert (one["difference"], one["seeds"], one["metric"]) == ("0.300", 5, "answer accuracy")
+    assert one["commands"] == "archbench train study=compare"
+    assert rows.loc["two", "difference"] == ""
 
 
-def test_the_page_says_where_a_difference_is_of_solve_rates(decided: Any) -> None:
+def test_the_page_marks_a_difference_of_solve_rates(decided: Any) -> None:
     """Take a model of which one seed of five does not solve the task, so that its accuracies jump."""
-    found = decided(claim(), (1.0, 1.0, 0.99, 1.0, 0.2), (0.1, 0.1, 0.11, 0.1, 0.1))
-    assert found.test == "Boschloo, solve rate"
-    assert found.difference == pytest.approx(0.8)  # four of five, against none
-    page = markdown([found], None)
-    assert "decoder 0.838 against s4 0.102; difference in solve rate +0.800 [0." in page
+    finding = decided(claim(), (1.0, 1.0, 0.99, 1.0, 0.2), (0.1, 0.1, 0.11, 0.1, 0.1))
+    assert finding.test == "Boschloo, solve rate"
+    assert finding.difference == pytest.approx(0.8)  # four of five, against none
+    [row] = measurements([finding]).to_dict("records")
+    assert (row["model_mean"], row["other_mean"], row["test"]) == ("0.838", "0.102", "Boschloo, solve rate")
+    assert "+0.800 [0." in (page := markdown([finding], None))
+    assert "] S |" in page
 
 
 def test_the_drawing_has_a_row_for_each_claim_with_scores(decided: Any) -> None:

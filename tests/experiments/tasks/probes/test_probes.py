@@ -155,6 +155,7 @@ def test_the_page_has_a_measured_row_and_a_description_of_every_probe() -> None:
         name: (task.sequence_length, "1.000") for name, task in PROBES.items()
     }
     described = (PAGES / "tasks.md").read_text().split("## Definitions and sources")[1]
+    described += (PAGES / "task_sources.csv").read_text()
     assert set(PROBES) <= set(re.findall(r"`(\w+)`", described))
 
 
