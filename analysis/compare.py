@@ -1,12 +1,20 @@
-"""Compare the models of a study: print its tables, write its frames and its report.
+"""Compare the models of a study: print its tables; write its frames, its figures and its page.
 
-    archbench compare study=compare [runs=runs] [out=FOLDER] [--wide] [--allow-mixed]
+    archbench compare study=compare [out=FOLDER] [speed=rows.parquet] [--wide] [--allow-mixed] [--figures]
     archbench compare study=one,two
+    archbench compare frame=docs/results/compare.parquet out=FOLDER
+    archbench compare study=bridge probes=cpu
 
-Prints what wins, by how much and how surely, then a table for each task; of several studies also what
-differs between them. Writes results.csv and results.parquet (a row for each run), table.csv, table.md and
-table.tex (a row for each model), pairs.csv (a row for each two models that are compared), slices.csv (a row
-for each slice of a text of each model) and compare.html; against.svg too, where the study has study.against.
+Prints what wins, by how much and how surely, then a table for each task, and one of all tasks that are scored
+by an accuracy; of several studies also what differs between them. Writes results.csv and results.parquet (a
+row for each run), table.csv, table.md and table.tex (a row for each model), pairs.csv (a row for each two
+models that are compared), slices.csv (a row for each slice of a text of each model), task_grid.csv and
+task_grid.md (all tasks, with the 95% Wilson interval of each rate of solving), verdicts.svg and verdicts.png
+(each model's difference from the baseline, with its 95% interval) and compare.html, a page with all figures,
+which opens without a network; against.svg too, where the study has study.against.
+
+With probes=, the order of models on each of those workloads is correlated with their order in this study, and
+bridge.csv, bridge.md and bridge.svg are written.
 """
 
 from __future__ import annotations
@@ -21,16 +29,36 @@ from rich.console import Console
 
 from analysis.cli import csv_text, parquet, run_command, write
 from analysis.figures.against import against_figure
+from analysis.figures.bridge import bridge_figure
+from analysis.figures.files import FILE_FORMATS, figure_bytes
+from analysis.figures.matplotlib_export import printed
+from analysis.figures.verdicts import verdict_figure
 from analysis.load.study import load_history, load_study
 from analysis.report.page import Findings, find, render_page
+from analysis.speed.rows import load_all_modes
+from analysis.stats.bridge import bridge
 from analysis.stats.comparisons import comparisons
 from analysis.stats.targets.steps_to_loss import with_steps
 from analysis.stats.text_slices import slice_table
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings, with_warnings
+from analysis.tables.bridge import bridge_markdown
 from analysis.tables.columns import WIDTH
+from analysis.tables.headings import study_name
 from analysis.tables.latex import render_latex
+from analysis.tables.task_grid import grid_markdown, note, rich_tables, task_grid
 from analysis.tables.text import render_markdown, render_tables, study_text
+from analysis.track.frame import track_frame
+from analysis.track.results import scored_runs
+from analysis.track.rules import read_track, track_names
+from experiments.tracking.results_frame import NEEDED, read_results
+
+NO_CURVES = pd.DataFrame(columns=["path", "kind", "step", "tokens", "flops", "seconds"])
+"""The history of a stored frame, which has none."""
+GRID_WIDTH = 220
+"""Characters of a line of the table of all tasks where the output is no terminal."""
+VERDICTS_DPI = 200
+"""Dots per inch of verdicts.png: twice those at which it is shown, for sharp screens."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +69,20 @@ class CompareConfig:
     """The study to read, a folder inside ``runs``; of several, the names with commas between them."""
     runs: str = "runs"
     """The folder of all studies."""
+    frame: str = ""
+    """A ``results.parquet`` of this command, read instead of run folders; empty for none."""
     out: str = ""
     """Where the results go; empty for ``RUNS/STUDY/analysis``."""
+    speed: str = ""
+    """Parquet or JSON file of rows of ``archbench benchmark``, for the page; empty for none."""
+    probes: str = ""
+    """Workloads whose order of models is correlated with this study's: a track, a study or a Parquet file."""
     wide: bool = False
     """Print all columns, not the eight that fit 100 characters."""
     allow_mixed: bool = False
     """Rank models of different likelihood types against each other."""
+    figures: bool = False
+    """Write each figure of the page into figures/ too, as SVG, PDF and PNG."""
 
     def __post_init__(self) -> None:
         if not self.study:
@@ -54,46 +90,145 @@ class CompareConfig:
         if not self.runs:
             raise ValueError("runs= is empty: name the folder of all studies, for example runs=runs")
 
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """What is known of a study."""
+
+    config: CompareConfig
+    frame: pd.DataFrame
+    history: pd.DataFrame
+    page: Findings
+    correlations: pd.DataFrame | None
+    """Of the workloads of ``probes`` with this study, from ``analysis.stats.bridge``; None for none."""
+
     @property
     def folder(self) -> Path:
-        return Path(self.out) if self.out else Path(self.runs) / self.study / "analysis"
+        """Return the folder of the results."""
+        name = study_name(self.frame) if self.config.frame else self.config.study
+        return Path(self.config.out) if self.config.out else Path(self.config.runs) / name / "analysis"
 
 
-def publish(frame: pd.DataFrame, history: pd.DataFrame, found: Findings, config: CompareConfig) -> None:
-    """Write the files of a study into its folder, then print its tables."""
-    warnings = study_warnings(frame)
-    results, arms = with_warnings(frame, warnings), with_warnings(with_differences(frame), warnings)
-    contents: dict[str, str | bytes] = {
-        "results.csv": csv_text(results),
-        "results.parquet": parquet(results),
-        "table.csv": csv_text(arms),
-        "table.md": render_markdown(frame, wide=config.wide),
-        "table.tex": render_latex(frame),
-        "pairs.csv": csv_text(with_warnings(comparisons(frame), warnings)),
-        "slices.csv": csv_text(with_warnings(slice_table(frame), warnings)),
-        "compare.html": render_page(frame, history, found),
-    }
-    if (drawn := against_figure(frame)) is not None:
-        contents["against.svg"] = drawn
-    paths = [write(config.folder / name, content) for name, content in contents.items()]
-    if sys.stdout.isatty():
-        Console(width=max(Console().width, WIDTH)).print(study_text(frame, wide=config.wide), crop=False)
+def prepare(config: CompareConfig) -> Comparison:
+    """Read a study, and draw what its page shows. Raises ValueError."""
+    if config.frame:
+        frame, history = stored_frame(Path(config.frame)), NO_CURVES
     else:
-        print(render_tables(frame, wide=config.wide))
+        frame = load_study(Path(config.runs), config.study)
+        history = load_history(Path(config.runs), config.study)
+        frame = with_steps(frame, history)
+    frame = frame.assign(allow_mixed=config.allow_mixed)
+    correlations = correlate(config, frame) if config.probes else None
+    speed = load_all_modes(Path(config.speed)) if config.speed else None
+    page = find(frame, history, speed)
+    return Comparison(config=config, frame=frame, history=history, page=page, correlations=correlations)
+
+
+def stored_frame(path: Path) -> pd.DataFrame:
+    """Return the runs of a Parquet file. Raises DataError."""
+    frame = read_results(path, {*NEEDED, "study", "task", "backbone", "direction"}).to_pandas()
+    if "arm" in frame and "path" in frame:
+        return frame
+    # Frames of tracks have neither: they name places of one machine.
+    keys = frame["study"] + "/" + frame["cell"] + "-" + frame["digest"] + "/s" + frame["seed"].astype(str)
+    return frame.assign(path=keys, arm=frame["backbone"])
+
+
+def correlate(config: CompareConfig, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the correlations of the workloads of ``probes`` with a study.
+
+    Raises ValueError where too few models are in common.
+    """
+    table = bridge(read_probes(config.probes, Path(config.runs)), frame)
+    if table.empty:
+        raise ValueError(
+            f"probes={config.probes} has fewer than five models of one likelihood type in common with "
+            f"{study_name(frame)}: train more of them"
+        )
+    return table
+
+
+def read_probes(name: str, runs: Path) -> pd.DataFrame:
+    """Return the runs of a track, of a study or of a Parquet file. Raises ValueError."""
+    if name in track_names():
+        track = read_track(name)
+        return scored_runs(track, track_frame(track, runs))
+    if not name.endswith(".parquet"):
+        return load_study(runs, name)
+    frame = stored_frame(Path(name))
+    if len(studies := frame["study"].unique()) > 1:
+        raise ValueError(f"probes={name} has runs of several studies: {', '.join(studies)}; keep one in it")
+    return frame
+
+
+def publish(comparison: Comparison) -> None:
+    """Write the files of a study into its folder, then print its tables."""
+    grid, warnings = task_grid(comparison.frame), study_warnings(comparison.frame)
+    contents = table_files(comparison, warnings) | figure_files(comparison)
+    if not grid.empty:
+        contents["task_grid.csv"] = csv_text(with_warnings(grid, warnings))
+        contents["task_grid.md"] = grid_markdown(grid, warnings)
+    if comparison.correlations is not None:
+        contents["bridge.csv"] = csv_text(comparison.correlations)
+        contents["bridge.md"] = bridge_markdown(comparison.correlations)
+    paths = [write(comparison.folder / name, content) for name, content in contents.items()]
+    print_tables(comparison, grid)
     print("\n".join(f"wrote {path}" for path in paths), flush=True)
 
 
-def prepare(config: CompareConfig) -> tuple[pd.DataFrame, pd.DataFrame, Findings, CompareConfig]:
-    """Return frame and history of a study, what its page shows, and the config. Raises ValueError."""
-    frame = load_study(Path(config.runs), config.study)
-    history = load_history(Path(config.runs), config.study)
-    frame = with_steps(frame, history).assign(allow_mixed=config.allow_mixed)
-    return frame, history, find(frame, history), config
+def print_tables(comparison: Comparison, grid: pd.DataFrame) -> None:
+    """Print the tables of a study, that of all its tasks where it has several, and its correlations."""
+    frame, wide = comparison.frame, comparison.config.wide
+    terminal = sys.stdout.isatty()
+    if terminal:
+        Console(width=max(Console().width, WIDTH)).print(study_text(frame, wide=wide), crop=False)
+    else:
+        print(render_tables(frame, wide=wide))
+    if not grid.empty and grid["task"].nunique() > 1:
+        console = Console(width=None if terminal else GRID_WIDTH, highlight=False)
+        for table in rich_tables(grid):
+            console.print(table)
+        console.print(note(grid))
+    if comparison.correlations is not None:
+        print(bridge_markdown(comparison.correlations))
+
+
+def table_files(comparison: Comparison, warnings: list[str]) -> dict[str, str | bytes]:
+    """Return the contents of the tables of a study, by the name of the file."""
+    frame = comparison.frame
+    results, arms = with_warnings(frame, warnings), with_warnings(with_differences(frame), warnings)
+    return {
+        "results.csv": csv_text(results),
+        "results.parquet": parquet(results),
+        "table.csv": csv_text(arms),
+        "table.md": render_markdown(frame, wide=comparison.config.wide),
+        "table.tex": render_latex(frame),
+        "pairs.csv": csv_text(with_warnings(comparisons(frame), warnings)),
+        "slices.csv": csv_text(with_warnings(slice_table(frame), warnings)),
+        "compare.html": render_page(frame, comparison.history, comparison.page),
+    }
+
+
+def figure_files(comparison: Comparison) -> dict[str, str | bytes]:
+    """Return the contents of the figures of a study, by the name of the file."""
+    contents: dict[str, str | bytes] = {}
+    if (verdicts := verdict_figure(comparison.frame)) is not None:
+        for kind in ("svg", "png"):
+            contents[f"verdicts.{kind}"] = figure_bytes(verdicts, kind, VERDICTS_DPI)
+    if (against := against_figure(comparison.frame)) is not None:
+        contents["against.svg"] = against
+    if comparison.correlations is not None and (drawn := bridge_figure(comparison.correlations)) is not None:
+        contents["bridge.svg"] = figure_bytes(drawn, "svg")
+    if comparison.config.figures:
+        shown = {name: figure for name, figure in comparison.page.figures.items() if figure is not None}
+        for name, figure in shown.items():
+            contents |= {f"figures/{name}.{kind}": printed(figure, kind) for kind in FILE_FORMATS}
+    return contents
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code: 0, or 2 where the person asked for something that is not there."""
-    return run_command(__doc__, CompareConfig, arguments, prepare, lambda found: publish(*found))
+    """Return the exit code: 0, 2 for a mistake in the arguments, 3 for a frame that cannot be used."""
+    return run_command(__doc__, CompareConfig, arguments, prepare, publish)
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def speed_commands(frame: pd.DataFrame) -> tuple[str, str]:
     """Return the command that measures speed, and the one that gives it to the report."""
     measure = "archbench benchmark -m backbone=decoder,mamba output=speed.parquet"
     study = _runs_folder(frame) / study_name(frame)
-    return measure, study_command("report", study, "speed=speed.parquet")
+    return measure, study_command("compare", study, "speed=speed.parquet")
 
 
 def _lacking(needed: int, there: int, noun: str, which: str) -> str:

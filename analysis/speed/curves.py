@@ -35,7 +35,7 @@ def with_roof(speed: pd.DataFrame) -> pd.DataFrame:
 def speed_curves(speed: pd.DataFrame) -> go.Figure | None:
     """Tokens per second against context, a panel for each mode and group of rows; dotted: the roof of each.
 
-    Panels stand in the order of the rows, which is that of ``analysis.report.__main__.read_speed``.
+    Panels stand in the order of the rows, which is that of ``analysis.speed.rows.load_all_modes``.
     """
     rows = extremes(with_roof(speed))
     groups = list(rows.groupby(["mode", "group"], sort=False))[:MOST_PANELS]

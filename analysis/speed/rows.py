@@ -80,6 +80,19 @@ def load_speed(path: Path, mode: str) -> pd.DataFrame:
     return frame.sort_values(["order", "backbone", "context", "steps"], ignore_index=True)
 
 
+def load_all_modes(path: Path) -> pd.DataFrame:
+    """Return the complete cells of every mode that was measured. Raises ValueError where there is none."""
+    found, missing = [], []
+    for mode in MODES:
+        try:
+            found.append(load_speed(path, mode))
+        except ValueError as error:
+            missing.append(str(error))
+    if not found:
+        raise ValueError(missing[0])
+    return pd.concat(found, ignore_index=True)
+
+
 def _check(path: Path, frame: pd.DataFrame) -> None:
     """Refuse values of another type, and a complete row that was not timed. Raises ValueError."""
     columns = [name for name in SpeedRow.__annotations__ if name in frame]

@@ -67,8 +67,7 @@ _OPTIONS = {
         "generate": "sample infer inference",
         "prepare": "tokenize tokenise preprocess",
         "plan": "list ls show dry_run",
-        "compare": "results table analyze analyse analysis",
-        "report": "html",
+        "compare": "results table analyze analyse analysis report html figures verdicts task_grid bridge",
         "doctor": "env environment diagnose info",
         # keys of commands
         "study": "name study_name experiment",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from analysis.report.page import Findings
+from tests import ROOT
 from tests.results import write_result
 
 WriteRun = Callable[..., Path]
@@ -119,6 +122,14 @@ def write_run(tmp_path: Path) -> WriteRun:
         return write_run_folder(tmp_path / "runs", *args, **kwargs)
 
     return write
+
+
+@pytest.fixture
+def no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``archbench compare`` draw no figure of its page, which takes seconds."""
+    pages = "".join(path.read_text() for path in (ROOT / "analysis" / "report" / "templates").iterdir())
+    empty = Findings(figures=dict.fromkeys(re.findall(r"plots\.(\w+)", pages)), laws={}, speed=None)
+    monkeypatch.setattr("analysis.compare.find", lambda *frames: empty)
 
 
 @pytest.fixture

@@ -2,25 +2,31 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import matplotlib.image
 import pandas as pd
 import pytest
 
 from analysis import compare
 from analysis.cli import read_arguments
-from analysis.compare import CompareConfig, main
+from analysis.compare import NO_CURVES, CompareConfig, Comparison, main
 from analysis.load.study import load_study
 from analysis.stats.arms import arm_table
 from analysis.stats.comparisons import comparisons
 from analysis.tables.latex import render_latex
 from analysis.tables.text import render_markdown, render_tables
+from tests import ROOT
 
 
 def test_results_go_beside_the_runs_or_where_they_are_sent() -> None:
-    assert CompareConfig(study="lr").folder == Path("runs/lr/analysis")
-    assert CompareConfig(out="there").folder == Path("there")
+    found = Comparison(
+        config=CompareConfig(study="lr"), frame=NO_CURVES, history=NO_CURVES, page=None, correlations=None
+    )  # type: ignore[arg-type]
+    assert found.folder == Path("runs/lr/analysis")
+    assert replace(found, config=CompareConfig(out="there")).folder == Path("there")
     read = read_arguments(["--allow-mixed", "runs=a=b"], CompareConfig)
     assert read == CompareConfig(allow_mixed=True, runs="a=b")
 
@@ -30,12 +36,13 @@ def test_results_go_beside_the_runs_or_where_they_are_sent() -> None:
     [
         (
             ["stduy=compare"],
-            "'stduy=compare': did you mean 'study='? the keys are study, runs, out, --wide, ",
+            "'stduy=compare': did you mean 'study='? the keys are study, runs, frame, out, ",
         ),
         (["--allow-mix"], "--allow-mix: there is no such option; did you mean --allow-mixed?"),
         (["compare"], "'compare': did you mean study=compare?"),
         (["study="], "study= is empty"),
         (["study=compare", "runs=nowhere"], "study=compare is not in nowhere/"),
+        (["frame=docs/results/compare.parquet", "speed=none.parquet"], "rows=none.parquet: there is no such"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_2(
@@ -63,6 +70,10 @@ def test_everything_is_written_and_printed(study: Path, capsys: pytest.CaptureFi
         "pairs.csv",
         "slices.csv",
         "compare.html",
+        "verdicts.svg",
+        "verdicts.png",
+        "task_grid.csv",
+        "task_grid.md",
     ]
     assert sorted(p.name for p in folder.iterdir()) == sorted(names)
     assert out.splitlines()[-len(names) :] == [f"wrote {folder / name}" for name in names]
@@ -81,7 +92,7 @@ def test_everything_is_written_and_printed(study: Path, capsys: pytest.CaptureFi
 
 def test_mixed_classes_are_ranked_only_when_asked(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     frames: list[pd.DataFrame] = []
-    monkeypatch.setattr(compare, "publish", lambda frame, history, found, config: frames.append(frame))
+    monkeypatch.setattr(compare, "publish", lambda found: frames.append(found.frame))
     for flags in ([], ["--allow-mixed"]):
         assert main([f"runs={study}", *flags]) == 0
     assert not frames[0]["allow_mixed"].any()
@@ -145,3 +156,45 @@ def test_a_place_it_cannot_write_to(study: Path, capsys: pytest.CaptureFixture[s
     (study / "file").touch()
     assert main([f"runs={study}", f"out={study}/file"]) == 2
     assert capsys.readouterr().err.startswith(f"error: cannot write to {study}/file/")
+
+
+def test_figures_for_papers(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "FILE_FORMATS", ("svg",))
+    assert main([f"runs={study}", "--figures"]) == 0
+    folder = study / "compare" / "analysis" / "figures"
+    figures = sorted(path.name for path in folder.iterdir())
+    assert "learning_curves.svg" in figures
+    assert "pareto_fronts.svg" in figures
+    assert "scaling_laws.svg" not in figures  # the study has nothing for it
+    svg = (folder / "learning_curves.svg").read_text()
+    for words in ("training tokens", "bits per byte", ">decoder<", ">mamba<"):
+        assert words in svg
+
+
+@pytest.mark.usefixtures("no_page")
+def test_a_stored_frame_is_compared_without_its_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = ROOT / "docs" / "results"
+    assert main([f"frame={results / 'compare.parquet'}", f"out={tmp_path}"]) == 0
+    assert capsys.readouterr().out.startswith(render_tables(pd.read_parquet(results / "compare.parquet")))
+    assert (tmp_path / "verdicts.svg").read_bytes() == (results / "compare.svg").read_bytes()
+    pixels = matplotlib.image.imread(tmp_path / "verdicts.png")
+    assert pixels.shape[1] == 1700  # two pixels for each that a README shows
+    assert pixels.shape == matplotlib.image.imread(results / "compare.png").shape
+    stored, written = (pd.read_csv(path) for path in (results / "compare_pairs.csv", tmp_path / "pairs.csv"))
+    pd.testing.assert_frame_equal(stored, written[stored.columns])
+
+
+def test_all_tasks_stand_side_by_side(
+    write_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for task in ("recall", "copying"):
+        for seed, score in enumerate((1.0, 0.97, 0.5)):
+            write_run("decoder", seed, score, task=task, likelihood=None)
+            write_run("mamba", seed, 0.03, task=task, likelihood=None)
+    assert main([f"runs={tmp_path / 'runs'}"]) == 0
+    assert "0.823 2/3" in capsys.readouterr().out
+    folder = tmp_path / "runs" / "compare" / "analysis"
+    assert pd.read_csv(folder / "task_grid.csv")["solved"].sum() == 4
+    assert "| recall |" in (folder / "task_grid.md").read_text()

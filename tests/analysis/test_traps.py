@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,8 @@ import pandas as pd
 import pytest
 from markupsafe import escape
 
-from analysis import compare, task_grid
+from analysis import compare
 from analysis.load.study import load_study
-from analysis.report import page
 from analysis.stats.warnings import study_warnings
 from tests.results import write_result
 
@@ -155,7 +152,7 @@ TRAPS: dict[str, tuple[Plant, str]] = {
     ),
     "longer training": (
         recorded(3, training={"tokens": 307200, "flops": 7.5e11}),
-        "unmatched budgets, the models were trained on 2.05e05 to 3.07e05 tokens and 5e11 to 7.5e11 FLOPs",
+        "unmatched budgets, the models were trained on 205k to 307k tokens and 500G to 750G FLOPs",
     ),
     "edge of the grid": (
         rates(r1=0.3, r3=0.6, r10=0.8),
@@ -209,7 +206,7 @@ TRAPS: dict[str, tuple[Plant, str]] = {
     ),
     "solved or not": (
         scores([1.0, 0.3, 1.0]),
-        "some seeds solve the task and others do not: compared by solve counts; 3 seeds decide little",
+        "seeds solve the task and others do not: compared by solve counts; with 3 seeds little is decided",
     ),
     "identical scores": (
         scores([0.8, 0.81, 0.82], [0.8, 0.81, 0.82]),
@@ -244,27 +241,19 @@ def clean(write_run: WriteRun, tmp_path: Path) -> Path:
     return tmp_path / "runs" / "compare"
 
 
-@pytest.fixture
-def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages say what they say without the seconds that their figures take."""
-    found = dict.fromkeys(field.name for field in fields(page.Findings))
-    empty = page.Findings(**{**found, "figures": defaultdict(lambda: None), "laws": {}})
-    monkeypatch.setattr(page, "find", lambda *frames: empty)
-
-
 def outputs(study: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
-    """All that ``analysis.compare`` and ``analysis.task_grid`` print and write, by name."""
-    out, found = study.parent / "out", {}
-    for command in (compare, task_grid):
-        assert command.main(["study=compare", f"runs={study.parent}", f"out={out}"]) == 0
-        found[command.__name__] = " ".join(capsys.readouterr().out.split())
-    found |= {path.name: path.read_text() for path in out.iterdir() if path.suffix != ".parquet"}
+    """All that ``analysis.compare`` prints and writes, by name."""
+    out = study.parent / "out"
+    assert compare.main(["study=compare", f"runs={study.parent}", f"out={out}"]) == 0
+    found = {"printed": " ".join(capsys.readouterr().out.split())}
+    kinds = (".csv", ".md", ".tex", ".html")
+    found |= {path.name: path.read_text() for path in out.iterdir() if path.suffix in kinds}
     for path in out.glob("*.parquet"):
         [found[path.name]] = pd.read_parquet(path)["warnings"].unique()
     return found
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("no_page")
 @pytest.mark.parametrize("name", TRAPS)
 def test_a_trap_is_flagged_wherever_its_numbers_go(
     name: str, clean: Path, write_run: WriteRun, capsys: pytest.CaptureFixture[str]
@@ -277,13 +266,13 @@ def test_a_trap_is_flagged_wherever_its_numbers_go(
         assert words in text or escape(words) in text, file
 
 
-@pytest.mark.usefixtures("no_figures")
+@pytest.mark.usefixtures("no_page")
 def test_a_clean_study_is_flagged_nowhere(clean: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frame = load_study(clean.parent, "compare")
     assert study_warnings(frame) == []
     found = outputs(clean, capsys)
     assert {found[name] for name in found if name.endswith(".parquet")} == {""}
-    for name in ("analysis.compare", "analysis.task_grid", "table.md", "task_grid.md"):
+    for name in ("printed", "table.md", "task_grid.md"):
         assert "Warning" not in found[name]
     assert 'class="warnings"' not in found["compare.html"]
     for _, words in TRAPS.values():

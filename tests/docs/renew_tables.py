@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.bridge import BridgeConfig, prepare
 from analysis.cli import csv_text
+from analysis.compare import VERDICTS_DPI, read_probes, stored_frame
 from analysis.figures.bridge import bridge_figure
 from analysis.figures.files import figure_bytes
+from analysis.figures.verdicts import verdict_figure
+from analysis.stats.bridge import bridge
 from analysis.stats.comparisons import comparisons
 from analysis.stats.extra_tests import TRAINED, further_grid, further_scores
 from analysis.stats.text_slices import slice_table
@@ -58,7 +60,7 @@ def page_block(name: str, level: int) -> str:
 @functools.cache
 def bridge_table() -> pd.DataFrame:
     """Return the correlations of the CPU track with the larger text, both from the kept frames."""
-    return prepare(BridgeConfig(probes="cpu", text=str(RESULTS / "bridge.parquet")))[1]
+    return bridge(read_probes("cpu", ROOT / "runs"), stored_frame(RESULTS / "bridge.parquet"))
 
 
 def length_scores() -> pd.DataFrame:
@@ -98,6 +100,10 @@ def main() -> None:
     (RESULTS / "bridge.svg").write_bytes(figure_bytes(figure, "svg"))
     (RESULTS / "bridge.csv").write_text(csv_text(bridge_table()))
     (RESULTS / "state_space.csv").write_text(csv_text(length_scores()))
+    verdicts = verdict_figure(frame("compare"))
+    assert verdicts is not None
+    for kind in ("svg", "png"):
+        (RESULTS / f"compare.{kind}").write_bytes(figure_bytes(verdicts, kind, VERDICTS_DPI))
     (RESULTS / "compare.md").write_text(render_scores(frame("compare")))
     (RESULTS / "compare_pairs.csv").write_text(csv_text(comparisons(frame("compare"))))
     (RESULTS / "compare_slices.csv").write_text(csv_text(slice_table(frame("compare"))))

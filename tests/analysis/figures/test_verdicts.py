@@ -1,19 +1,16 @@
-"""The verdict figure and the command that writes it."""
+"""The verdict figure."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-import matplotlib.image
 import pandas as pd
 import pytest
 
 from analysis.figures.files import figure_bytes
 from analysis.figures.verdicts import verdict_figure
 from analysis.load.study import load_study
-from analysis.verdicts import main
-from tests import ROOT
 
 
 def drawn(frame: pd.DataFrame) -> str:
@@ -49,16 +46,3 @@ def test_points_are_the_gains_over_the_baseline(study: Path) -> None:
 def test_there_is_none_without_scores(write_run: Any, tmp_path: Path) -> None:
     write_run("decoder", 0, killed=True)
     assert verdict_figure(load_study(tmp_path / "runs", "compare")) is None
-    assert main([f"runs={tmp_path / 'runs'}"]) == 2
-
-
-def test_the_command_draws_a_committed_frame(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    frame = ROOT / "docs" / "results" / "compare.parquet"
-    assert main([f"frame={frame}", f"out={tmp_path}"]) == 0
-    pixels = matplotlib.image.imread(tmp_path / "compare.png")
-    assert pixels.shape[1] == 1700  # two pixels for each that a README shows
-    committed = matplotlib.image.imread(ROOT / "docs" / "results" / "compare.png")
-    assert pixels.shape == committed.shape
-    assert (tmp_path / "compare.svg").read_text().startswith("<?xml")
-    assert main(["frame=none.parquet"]) == 3
-    assert "none.parquet cannot be read" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from analysis.report import __main__ as report
+from analysis import compare
 from tests import ROOT
 from tests.analysis.report.browser import picture
 
@@ -32,14 +32,13 @@ COLOURS = 128
 
 def main(arguments: list[str]) -> int:
     """The exit code of the report; the pictures where that is 0."""
-    report.FILE_FORMATS = ()  # no figures for papers
     with tempfile.TemporaryDirectory() as folder:
         speed = ROOT / "docs" / "results" / "speed.parquet"
-        if code := report.main(["study=compare", f"speed={speed}", f"out={folder}", *arguments]):
+        if code := compare.main(["study=compare", f"speed={speed}", f"out={folder}", *arguments]):
             return code
         for name, (scheme, width, top, bottom) in SHOTS.items():
             raw, path = Path(folder) / f"{name}.png", ROOT / "docs" / "report" / f"{name}.png"
-            picture(Path(folder) / "report.html", raw, scheme, width, bottom)
+            picture(Path(folder) / "compare.html", raw, scheme, width, bottom)
             path.parent.mkdir(exist_ok=True)
             with Image.open(raw) as image:
                 part = image.convert("RGB").crop((0, top, width, bottom))

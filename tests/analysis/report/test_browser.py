@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from analysis.compare import main
 from analysis.figures.curves import AXES, learning_curves
 from analysis.load.study import load_history, load_study
-from analysis.report.__main__ import main
 from analysis.stats.arms import TASK_SCALE
 from analysis.stats.versus_baseline import with_differences
 from analysis.tables.body import table_rows
@@ -80,11 +80,10 @@ const wait = setInterval(async () => {
 """
 
 
-def written(runs: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The report of study=compare, without the figures for papers."""
-    monkeypatch.setattr("analysis.report.__main__.FILE_FORMATS", ())
+def written(runs: Path, out: Path) -> Path:
+    """The page of study=compare."""
     assert main([f"runs={runs}", f"out={out}"]) == 0
-    return out / "report.html"
+    return out / "compare.html"
 
 
 def clicked(page: Path, scheme: str, width: int) -> dict[str, Any]:
@@ -117,12 +116,12 @@ def verdicts(frame: pd.DataFrame) -> list[list[list[str]]]:
     [("synthetic", "dark", 900), ("trained", "light", 1440), ("synthetic", "light", 390)],
 )
 def test_switches_work_and_numbers_are_the_frames(
-    which: str, scheme: str, width: int, study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    which: str, scheme: str, width: int, study: Path, tmp_path: Path
 ) -> None:
     runs = study if which == "synthetic" else TRAINED
     if not (runs / "compare").is_dir():
         pytest.skip("there is no runs/compare: make compare trains it")
-    found = clicked(written(runs, tmp_path, monkeypatch), scheme, width)
+    found = clicked(written(runs, tmp_path), scheme, width)
     frame, history = load_study(runs, "compare"), load_history(runs, "compare")
     assert found["problems"] == []
     assert found["empty"] == 0
@@ -152,8 +151,8 @@ def test_switches_work_and_numbers_are_the_frames(
     assert names == sorted(names, key=str.casefold)
 
 
-def test_a_page_prints_on_paper(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_paper(written(study, tmp_path, monkeypatch), tmp_path / "report.pdf")
+def test_a_page_prints_on_paper(study: Path, tmp_path: Path) -> None:
+    on_paper(written(study, tmp_path), tmp_path / "report.pdf")
     pdf = (tmp_path / "report.pdf").read_bytes()
     assert pdf.startswith(b"%PDF")
     assert 3 <= len(re.findall(rb"/Type\s*/Page\b", pdf)) <= 20

@@ -6,11 +6,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from analysis.compare import main
 from analysis.figures.tradeoffs import decoding_context
-from analysis.report.__main__ import main, read_speed
 from analysis.speed.curves import share_rows, speed_curves
 from analysis.speed.panels import largest_curves, largest_rows, memory_curves, sampling_curves
-from analysis.speed.rows import extremes, given
+from analysis.speed.rows import extremes, given, load_all_modes
 from tests import ROOT
 
 RESULTS = ROOT / "docs" / "results"
@@ -83,7 +83,7 @@ def test_the_largest_batches_stand_by_themselves() -> None:
 
 def test_decoding_alone_is_drawn() -> None:
     """The rows in the results of this project: decoding of one and eight sequences, and no more."""
-    speed = read_speed(RESULTS / "speed.parquet")
+    speed = load_all_modes(RESULTS / "speed.parquet")
     assert titles(speed_curves(speed)) == ["decode, one sequence", "decode, 8 sequences"]
     assert titles(memory_curves(speed)) == ["decode, one sequence", "decode, 8 sequences"]
     assert sampling_curves(speed) is largest_curves(speed) is None
@@ -91,10 +91,7 @@ def test_decoding_alone_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_the_report_shows_what_there_is(
-    kept: bool, study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("analysis.report.__main__.FILE_FORMATS", ())
+def test_the_report_shows_what_there_is(kept: bool, study: Path, tmp_path: Path) -> None:
     rows = RESULTS / "speed.parquet"
     if not kept:
         rows = tmp_path / "rows.parquet"
@@ -104,7 +101,7 @@ def test_the_report_shows_what_there_is(
         }  # fmt: skip
         SPEED.assign(**settings).to_parquet(rows)
     assert main([f"runs={study}", f"speed={rows}", f"out={tmp_path}"]) == 0
-    page = (tmp_path / "report.html").read_text()
+    page = (tmp_path / "compare.html").read_text()
     heads = (
         "Against length",
         "Memory against length",

@@ -167,8 +167,8 @@ def test_commands_with_few_keys_answer_alike(line: str, said: str) -> None:
     [
         ("Train", "train"), ("traind", "train"), ("run", "train"), ("eval", "evaluate"), ("test", "evaluate"),
         ("sample", "generate"), ("help", "--help"), ("tokenize", "prepare"), ("bench", "benchmark"),
-        ("results", "compare"), ("gridsearch", "grid-search"), ("resume", "train"), ("sweep", "train"),
-        ("qqq", None),
+        ("results", "compare"), ("report", "compare"), ("gridsearch", "grid-search"),
+        ("resume", "train"), ("sweep", "train"), ("qqq", None),
     ],
 )  # fmt: skip
 def test_a_command_is_suggested(word: str, command: str | None) -> None:

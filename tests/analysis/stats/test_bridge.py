@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.bridge import BridgeConfig, main, read_side
+from analysis.compare import main, read_probes
 from analysis.figures.bridge import bridge_figure
 from analysis.load.study import load_study
 from analysis.stats.bridge import WHOLE, bridge
@@ -62,18 +62,6 @@ def test_a_model_that_did_not_finish_is_left_out(both: Path, write_run: Any) -> 
     assert (table["models"] == len(MODELS)).all()
 
 
-def test_a_track_counts_under_the_scores_that_its_rules_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = {
-        "study": "track_cpu", "cell": "decoder-parity-nano", "digest": "a", "seed": 0, "task": "parity",
-        "backbone": "decoder", "status": "complete", "score": 0.9, "score_standard_error": 0.01,
-        "score_setting": "all", "finished_at": "2026-01-01", "references": "[]",
-        "further": json.dumps({"sequence_length=64": 0.7}),
-    }  # fmt: skip
-    monkeypatch.setattr("analysis.bridge.track_frame", lambda track, runs: pd.DataFrame([row]))
-    found = read_side("cpu", BridgeConfig(probes="cpu", text="bridge"))
-    assert found[["arm", "task", "score"]].values.tolist() == [["decoder", "parity", 0.7]]
-
-
 def test_a_text_of_two_tasks_is_refused(both: Path) -> None:
     with pytest.raises(ValueError, match="the text has 2 tasks"):
         bridge(load_study(both, "bridge"), load_study(both, "probes"))
@@ -89,32 +77,57 @@ def test_the_sentence_says_how_little_few_models_can_show(both: Path) -> None:
     assert bridge_figure(table) is not None
 
 
+def test_a_track_counts_under_the_scores_that_its_rules_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {
+        "study": "track_cpu", "cell": "decoder-parity-nano", "digest": "a", "seed": 0, "task": "parity",
+        "backbone": "decoder", "status": "complete", "score": 0.9, "score_standard_error": 0.01,
+        "score_setting": "all", "finished_at": "2026-01-01", "references": "[]",
+        "further": json.dumps({"sequence_length=64": 0.7}),
+    }  # fmt: skip
+    monkeypatch.setattr("analysis.compare.track_frame", lambda track, runs: pd.DataFrame([row]))
+    found = read_probes("cpu", Path("runs"))
+    assert found[["arm", "task", "score"]].values.tolist() == [["decoder", "parity", 0.7]]
+
+
+@pytest.mark.usefixtures("no_page")
 def test_the_command_reads_studies_and_frames(
     both: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     frame = load_study(both, "probes").drop(columns=["path", "arm"])  # as frames of tracks are
-    other = frame.assign(study="probes_rates", score=0.5)
-    pd.concat([frame, other]).to_parquet(tmp_path / "probes.parquet")
-    words = ["text=bridge", f"runs={both}"]
-    assert main(["probes=probes", f"out={tmp_path / 'a'}", *words]) == 0
-    read = [f"probes={tmp_path / 'probes.parquet'}", "study=probes", f"out={tmp_path / 'b'}"]
-    assert main([*read, *words]) == 0
+    frame.to_parquet(tmp_path / "probes.parquet")
+    load_study(both, "bridge").to_parquet(tmp_path / "text.parquet")
+    sides = (["study=bridge", "probes=probes"], [f"frame={tmp_path / 'text.parquet'}", "probes=probes"],
+             ["study=bridge", f"probes={tmp_path / 'probes.parquet'}"])  # fmt: skip
+    for number, words in enumerate(sides):
+        assert main([*words, f"runs={both}", f"out={tmp_path}/{number}"]) == 0
     for name in ("bridge.csv", "bridge.md", "bridge.svg"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+        assert len({(tmp_path / str(number) / name).read_bytes() for number in range(len(sides))}) == 1
     assert "| recall | 6 |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "message", "code"),
     [
-        (["probes=probes"], "name both sides", 2),
-        (["probes=probes", "text=none.parquet"], "none.parquet cannot be read", 3),
-        (["probes=probes", "text=few"], "fewer than five models", 2),
+        (["study=bridge", "probes=two.parquet"], "has runs of several studies: probes, probes_rates", 2),
+        (["study=bridge", "probes=none.parquet"], "none.parquet cannot be read", 3),
+        (["frame=none.parquet"], "none.parquet cannot be read", 3),
+        (["study=few", "probes=probes"], "fewer than five models", 2),
     ],
 )
 def test_mistakes_are_one_line(
-    both: Path, write_run: Any, capsys: pytest.CaptureFixture[str], words: list[str], message: str, code: int
+    both: Path,
+    write_run: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    message: str,
+    code: int,
 ) -> None:
+    monkeypatch.chdir(both)
     write_run("decoder", 0, 2.0, study="few")
+    frame = load_study(both, "probes")
+    pd.concat([frame, frame.assign(study="probes_rates", score=0.5)]).to_parquet("two.parquet")
     assert main([*words, f"runs={both}"]) == code
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

@@ -1,53 +1,21 @@
-"""Print all models on all tasks of a study in one table: a row for each task, a column for each model.
-
-    archbench task-grid study=STUDY [runs=runs] [out=FOLDER]
+"""All models on all tasks of a study in one table: a row for each task, a column for each model.
 
 A cell holds the mean score on test over seeds, and how many seeds solved the task: reached
 ``study.solved``, 0.95 where a study says nothing. Beside them is the best reference line
-(a guess, a majority, a shallow baseline); a mean that does not exceed it is in brackets. Writes
-``task_grid.csv``, with the 95% Wilson interval of each rate, ``task_grid.md`` and the runs themselves,
-``task_grid.parquet``.
+(a guess, a majority, a shallow baseline); a mean that does not exceed it is in brackets.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
 import pandas as pd
 import rich.box
-from rich.console import Console
 from rich.table import Table
 
-from analysis.cli import csv_text, parquet, run_command, write
-from analysis.load.study import load_study
 from analysis.stats.arms import TASK_SCALE, arm_table, finished, mixed_data
 from analysis.stats.solve_rates import SOLVED, solve_rates
 from analysis.stats.targets.performance_profile import lines
-from analysis.stats.warnings import study_warnings, with_warnings
 from analysis.tables import markdown
 from analysis.tables.markdown import escaped
-
-WIDTH = 220
-"""Columns where the output is no terminal."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GridConfig:
-    """The study to read, and where the table goes."""
-
-    study: str = "probes"
-    """The study to read, a folder inside ``runs``; of several, the names with commas between them."""
-    runs: str = "runs"
-    """The folder of all studies."""
-    out: str = ""
-    """Where the results go; empty for ``RUNS/STUDY/analysis``."""
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.out) if self.out else Path(self.runs) / self.study / "analysis"
 
 
 def task_grid(frame: pd.DataFrame) -> pd.DataFrame:
@@ -95,7 +63,7 @@ def _cell(row: pd.Series) -> str:
     return f"{score if beaten else f'({score})'} {row['solved']}/{row['runs']}"
 
 
-def render_markdown(table: pd.DataFrame, warnings: list[str]) -> str:
+def grid_markdown(table: pd.DataFrame, warnings: list[str]) -> str:
     """The tables of all scales, after the warnings."""
     text = [*(f"- Warning: {escaped(warning)}." for warning in warnings), *[""] * bool(warnings)]
     for scale, own in table.groupby("scale", sort=True):
@@ -113,45 +81,12 @@ def note(table: pd.DataFrame) -> str:
     )
 
 
-def prepare(config: GridConfig) -> tuple[GridConfig, pd.DataFrame, pd.DataFrame]:
-    """The runs of a study, and their table. Raises ValueError."""
-    frame = load_study(Path(config.runs), config.study)
-    table = task_grid(frame)
-    if table.empty and any(mixed_data(group) for _, group in frame.groupby(TASK_SCALE)):
-        raise ValueError(
-            f"study={config.study}: the runs of each task saw different data: nothing to compare"
-        )
-    if table.empty:
-        raise ValueError(f"study={config.study} has no ended run whose score is an accuracy")
-    return config, frame, table
-
-
-def publish(config: GridConfig, frame: pd.DataFrame, table: pd.DataFrame) -> None:
-    """Print the tables and write the files."""
-    warnings = study_warnings(frame)
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
-    for warning in warnings:
-        console.print(f"Warning: {warning}.", style="yellow", markup=False)
+def rich_tables(table: pd.DataFrame) -> list[Table]:
+    """Return the tables of all scales for the terminal."""
+    tables = []
     for scale, own in table.groupby("scale", sort=True):
         head, body = grid_text(own)
-        shown = Table(*head, box=rich.box.SIMPLE, title=f"{config.study}, {scale}")
+        tables.append(Table(*head, box=rich.box.SIMPLE, title=f"all tasks, {scale}"))
         for row in body:
-            shown.add_row(*row)
-        console.print(shown)
-    console.print(note(table))
-    contents: dict[str, str | bytes] = {
-        "task_grid.csv": csv_text(with_warnings(table, warnings)),
-        "task_grid.md": render_markdown(table, warnings),
-        "task_grid.parquet": parquet(with_warnings(frame, warnings)),
-    }
-    for name, content in contents.items():
-        print(f"wrote {write(config.folder / name, content)}")
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The exit code: 0, or 2 where the person asked for something that is not there."""
-    return run_command(__doc__, GridConfig, arguments, prepare, lambda found: publish(*found))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+            tables[-1].add_row(*row)
+    return tables

@@ -3,11 +3,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from analysis.load.study import load_study
-from analysis.task_grid import grid_text, main, task_grid
+from analysis.tables.task_grid import grid_text, task_grid
 
 WriteRun = Callable[..., Path]
 
@@ -47,13 +46,9 @@ def test_what_a_study_calls_solved_is_kept(runs: Path) -> None:
     assert task_grid(frame).set_index("arm").loc["decoder", "solved"] == 1
 
 
-def test_tasks_of_which_runs_saw_different_data_are_left_out(
-    runs: Path, write_run: WriteRun, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tasks_of_which_runs_saw_different_data_are_left_out(runs: Path, write_run: WriteRun) -> None:
     write_run("s4", 2, 0.99, study="probes", task="recall", likelihood=None, fingerprint="data-2")
     assert task_grid(load_study(runs, "probes")).empty
-    assert main(["study=probes", f"runs={runs}"]) == 2
-    assert "the runs of each task saw different data" in capsys.readouterr().err
 
 
 def test_a_mean_below_the_best_guess_is_in_brackets(runs: Path) -> None:
@@ -63,19 +58,3 @@ def test_a_mean_below_the_best_guess_is_in_brackets(runs: Path) -> None:
     assert cells["decoder"] == "0.823 2/3"
     assert cells["mamba"] == "(0.020) 0/3"
     assert dict(zip(head, body[-1], strict=True))["s4"] == "1 of 1"
-
-
-def test_the_command_prints_and_writes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["study=probes", f"runs={runs}"]) == 0
-    assert "0.823 2/3" in capsys.readouterr().out
-    folder = runs / "probes" / "analysis"
-    assert pd.read_csv(folder / "task_grid.csv")["solved"].sum() == 3
-    assert "| recall |" in (folder / "task_grid.md").read_text()
-    assert len(pd.read_parquet(folder / "task_grid.parquet")) == 9
-
-
-def test_a_mistake_is_one_line(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["stduy=probes", f"runs={runs}"]) == 2
-    error = capsys.readouterr().err
-    assert "did you mean 'study='" in error
-    assert error.count("\n") == 1
