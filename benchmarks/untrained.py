@@ -1,4 +1,4 @@
-"""Numbers of the ledger that take no training of networks: a refit, shallow baselines, support vectors.
+"""Published numbers that take no training of networks: a refit, shallow baselines, support vectors.
 
     PYTHONPATH=. python benchmarks/untrained.py points=FILE.csv [out=docs/results/untrained.parquet]
 

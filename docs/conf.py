@@ -23,7 +23,7 @@ exclude_patterns = [
     "downstream",
     "reference/_generated",
     "results/compare.md",  # included by results/main_comparison.md
-    "results/ledger",
+    "results/published",
     "results/speed_decode.md",
 ]
 myst_enable_extensions = ["deflist", "colon_fence", "dollarmath"]

@@ -55,8 +55,10 @@ COMMANDS = {
         "grid-search": ("analysis.grid_search", "choose the settings of each backbone from a grid"),
         "scaling": ("analysis.scaling", "fit scaling laws to a study or to a table of points"),
         "experts": ("analysis.experts", "describe what the experts of a trained mixture do"),
-        "findings": ("analysis.findings", "decide registered claims of the field from stored runs"),
-        "ledger": ("analysis.ledger", "compare published numbers with ours"),
+        "findings": (
+            "analysis.findings",
+            "decide claims and published numbers of the field from stored runs",
+        ),
     },
     "Weights & Biases": {
         "sync": ("slurm.sync", "upload the runs of a study to Weights & Biases"),

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from analysis.findings.claims import Claim
-from analysis.ledger.claims import Record
+from analysis.findings.published import Record
 from analysis.load.records import read_records
 from analysis.load.study import load_history, load_study
 from analysis.report.needs import needs, speed_commands, training_commands
@@ -34,7 +34,7 @@ from tests.analysis.conftest import write_run_folder
 from tests.printed_commands import COMMAND, check
 
 CLAIMS = read_records(ROOT / "docs" / "findings", Claim)
-RECORDS = read_records(ROOT / "docs" / "results" / "ledger", Record)
+RECORDS = read_records(ROOT / "docs" / "results" / "published", Record)
 REGISTERED = {command for claim in CLAIMS.values() for command in claim.training_commands}
 REGISTERED |= {f"archbench findings claim={name} --own-runs" for name in CLAIMS}
 REGISTERED |= {record.command for record in RECORDS.values()}

@@ -1,11 +1,12 @@
-"""Decide the claims of the field that are registered, from the runs that their records name.
+"""Decide registered claims of the field, and print published numbers beside ours, from stored runs.
 
     archbench findings [claim=NAME] [runs=runs] [--own-runs]
     archbench findings out=docs
 
-Prints a table of claims and verdicts; with ``out`` writes findings.md, findings/findings.csv and
-findings/findings.svg into that folder. Records: docs/findings/*.yaml, each committed before the runs that
-decide it.
+A registered claim is confirmed, refuted or undecided by the runs that its record names; records are
+docs/findings/*.yaml, each committed before these runs. A published number (docs/results/published/*.yaml) is
+reproduced or missed, and a published order of models holds or does not. With ``out`` the pages findings.md
+and results/published.md are written into that folder, and findings/findings.csv and findings/findings.svg.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ import rich.table
 
 from analysis.cli import run_command, write
 from analysis.figures.files import figure_bytes
+from analysis.findings import published_page
 from analysis.findings.claims import Claim
 from analysis.findings.figure import findings_figure
 from analysis.findings.page import difference, markdown, measurements
+from analysis.findings.published import Record, in_order
+from analysis.findings.published_page import Page
+from analysis.findings.published_verdicts import page_of
 from analysis.findings.verdicts import Finding, judge, runs_of
 from analysis.load.records import read_records
 from experiments.runtime.errors import nearest
@@ -36,58 +41,81 @@ WIDTH = 120
 
 @dataclass(frozen=True, kw_only=True)
 class FindingsConfig:
-    """The records to decide, and where the page goes."""
+    """The records to decide, and where the pages go."""
 
     claim: str = ""
-    """Name of the one record to decide; empty for all."""
-    records: str = "docs/findings"
-    """The folder of records, one YAML each."""
+    """Name of the one claim or published result to decide; empty for all."""
+    claims: str = "docs/findings"
+    """The folder of registered claims, one YAML each."""
+    published: str = "docs/results/published"
+    """The folder of published numbers, one YAML for each source."""
     frames: str = "docs/results"
-    """The folder of the studies' frames."""
+    """The folder of our frames, FRAME.parquet each."""
     runs: str = "runs"
     """The folder of all studies; runs of a track that are there count beside those of its frame."""
     own_runs: bool = False
     """Judge by the runs in RUNS alone, and by no results that are kept."""
     out: str = ""
-    """The folder of the page; empty for none."""
+    """The folder of the pages; empty for none."""
 
     def __post_init__(self) -> None:
         if self.claim and self.out:
-            raise ValueError(f"out={self.out}: the page holds all claims; leave claim= or out= away")
+            raise ValueError(f"out={self.out}: the pages hold all claims; leave claim= or out= away")
         if self.own_runs and self.out:
-            raise ValueError(f"out={self.out}: the page is of kept results; leave --own-runs or out= away")
+            raise ValueError(f"out={self.out}: the pages are of kept results; leave --own-runs or out= away")
 
 
-def prepare(config: FindingsConfig) -> tuple[FindingsConfig, list[Finding]]:
-    """Return the verdicts on the claims. Raises ValueError."""
-    claims = read_records(Path(config.records), Claim)
-    if config.claim and config.claim not in claims:
-        raise ValueError(f"claim={config.claim}: there is no such record{nearest(config.claim, claims)}")
-    asked = {config.claim: claims[config.claim]} if config.claim else claims
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """Claims and published numbers with their verdicts."""
+
+    findings: list[Finding]
+    published: list[Page]
+
+
+def prepare(config: FindingsConfig) -> tuple[FindingsConfig, Decided]:
+    """Return the verdicts. Raises ValueError."""
+    claims = read_records(Path(config.claims), Claim)
+    published = in_order(read_records(Path(config.published), Record))
+    if config.claim and config.claim not in {*claims, *published}:
+        hint = nearest(config.claim, {*claims, *published})
+        raise ValueError(f"claim={config.claim}: there is no such record{hint}")
     runs, frames = Path(config.runs), None if config.own_runs else Path(config.frames)
-    return config, [judge(name, claim, runs_of(claim, runs, frames)) for name, claim in asked.items()]
+    chosen = (config.claim,) if config.claim else (*claims, *published)
+    findings = [judge(n, claim, runs_of(claim, runs, frames)) for n, claim in claims.items() if n in chosen]
+    pages = [page_of(n, record, runs, frames) for n, record in published.items() if n in chosen]
+    return config, Decided(findings=findings, published=pages)
 
 
-def publish(found: tuple[FindingsConfig, list[Finding]]) -> None:
-    """Print the verdicts, and write the page."""
-    config, findings = found
-    table = rich.table.Table("claim", "verdict", "difference", box=rich.box.SIMPLE_HEAD, pad_edge=False)
-    for each in findings:
-        table.add_row(f"{each.name}: {each.claim.claim}", each.verdict, difference(each))
-    rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(table)
-    if not config.out:
-        return
-    figure = findings_figure(findings)
-    if figure is not None:
-        print(f"wrote {write(Path(config.out) / FIGURE, figure_bytes(figure, 'svg'))}")
-    print(f"wrote {write(Path(config.out) / TABLE, measurements(findings).to_csv(index=False))}")
-    page = markdown(findings, None if figure is None else str(FIGURE))
-    print(f"wrote {write(Path(config.out) / 'findings.md', page)}")
+def publish(config: FindingsConfig, decided: Decided) -> None:
+    """Print the verdicts, and write the pages."""
+    if decided.findings:
+        table = rich.table.Table("claim", "verdict", "difference", box=rich.box.SIMPLE_HEAD, pad_edge=False)
+        for each in decided.findings:
+            table.add_row(f"{each.name}: {each.claim.claim}", each.verdict, difference(each))
+        rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(table)
+    if decided.published:
+        print(published_page.text(decided.published), end="")
+    if config.out:
+        for name, content in contents(decided).items():
+            print(f"wrote {write(Path(config.out) / name, content)}")
+
+
+def contents(decided: Decided) -> dict[Path, str | bytes]:
+    """Return the contents of the pages and of the figure, by their paths."""
+    figure = findings_figure(decided.findings)
+    drawn = {} if figure is None else {FIGURE: figure_bytes(figure, "svg")}
+    return {
+        **drawn,
+        TABLE: measurements(decided.findings).to_csv(index=False),
+        Path("findings.md"): markdown(decided.findings, None if figure is None else str(FIGURE)),
+        Path("results") / "published.md": published_page.markdown(decided.published),
+    }
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Return the exit code: 0, or 2 for a mistake in the arguments."""
-    return run_command(__doc__, FindingsConfig, arguments, prepare, publish)
+    """Return the exit code: 0, 2 for a mistake in the arguments, 3 for a record that cannot be used."""
+    return run_command(__doc__, FindingsConfig, arguments, prepare, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

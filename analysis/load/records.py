@@ -15,10 +15,10 @@ T = TypeVar("T")
 def read_records(folder: Path, cls: type[T]) -> dict[str, T]:
     """Return all records of a folder by the names of their files. Raises DataError."""
     if not folder.is_dir():
-        raise DataError(f"records={folder}: there is no such folder; run from the root of the checkout")
+        raise DataError(f"{folder}/: there is no such folder; run from the root of the checkout")
     paths = sorted(folder.glob("*.yaml"))
     if not paths:
-        raise DataError(f"records={folder} holds no *.yaml; name a folder of records")
+        raise DataError(f"{folder}/ holds no *.yaml; name a folder of records")
     return {path.stem: read_record(path, cls) for path in paths}
 
 

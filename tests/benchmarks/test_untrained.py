@@ -1,4 +1,4 @@
-"""The ledger's numbers that take no training, where the answer is known."""
+"""Published numbers that take no training, where the answer is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The studies of published numbers compose, quote what they repeat, and a record of the ledger names each."""
+"""The studies of published numbers compose, quote what they repeat, and a record names each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from omegaconf import ListConfig, OmegaConf
 
-from analysis.ledger.claims import Record
+from analysis.findings.published import Record
 from analysis.load.records import read_records
 from experiments.config.folder import CONF
 from tests.experiments import commands
@@ -107,6 +107,6 @@ def test_settings_are_those_of_the_source(cell: str) -> None:
 
 
 def test_a_record_names_each_study() -> None:
-    records = read_records(CONF.parent / "docs" / "results" / "ledger", Record)
+    records = read_records(CONF.parent / "docs" / "results" / "published", Record)
     named = {word for record in records.values() for word in record.command.split()}
     assert {f"study=reproduce/{study}" for study in STUDIES} <= named

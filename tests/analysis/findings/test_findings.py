@@ -15,8 +15,10 @@ from analysis.findings.page import markdown, measurements
 from analysis.findings.verdicts import Finding, judge, runs_of
 from analysis.load.study import load_study
 from experiments.runtime.errors import DataError
+from tests import ROOT
 from tests.analysis.findings.test_claims import record
 
+PUBLISHED = ROOT / "docs" / "results" / "published"
 CLEAR = (0.90, 0.91, 0.92, 0.90, 0.91)
 """Scores of five seeds."""
 
@@ -149,13 +151,17 @@ def test_the_page_is_of_kept_results(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record(tmp_path, track="", frame="none", commands=["archbench train study=none"])
-    words = [f"records={tmp_path}", f"frames={tmp_path}", f"out={tmp_path}/docs"]
-    assert main(words) == 0
-    assert "not run" in capsys.readouterr().out
+    words = [f"claims={tmp_path}", f"published={PUBLISHED}", f"frames={PUBLISHED.parent}"]
+    assert main([*words, f"out={tmp_path}/docs"]) == 0
+    printed = capsys.readouterr().out
+    assert "not run" in printed
+    assert "Tiny Shakespeare" in printed
     assert "1 not run" in (tmp_path / "docs" / "findings.md").read_text()
+    assert main([*words, "claim=one"]) == 0
+    assert "Tiny Shakespeare" not in capsys.readouterr().out
 
 
 def test_an_unknown_claim_gets_the_nearest_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record(tmp_path)
-    assert main([f"records={tmp_path}", "claim=ones"]) == 2
+    assert main([f"claims={tmp_path}", f"published={PUBLISHED}", "claim=ones"]) == 2
     assert "did you mean 'one'" in capsys.readouterr().err

@@ -1,30 +1,23 @@
-"""Print published numbers beside ours, with a verdict on each that is computed from the frames.
+"""Verdicts on published numbers, computed from our runs.
 
-    archbench ledger [record=NAME] [runs=runs]
-    archbench ledger out=docs/results/ledger.md
-
-Verdicts. A number with a tolerance is reproduced where our mean over seeds lies within it, else missed by the
-distance to the number (or to the nearer end of a range). An order holds where each gain, paired by seed, is
-positive with a 95% t-interval above 0 over at least three seeds; since all gains must be, no correction for
-their number is due. It is not separated where all means agree with it and an interval does not, and does not
-hold where a mean does not. What has no frame was not run.
+A number with a tolerance is reproduced where our mean over seeds lies within it, else missed by the distance
+to the number (or to the nearer end of a range). An order holds where each gain, paired by seed, is positive
+with a 95% t-interval above 0 over at least three seeds; since all gains must be, no correction for their
+number is due. It is not separated where all means agree with it and an interval does not, and does not hold
+where a mean does not. What has no frame was not run.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
 
-from analysis.cli import run_command, write
-from analysis.ledger.claims import Order, Record, Row, in_order
-from analysis.ledger.page import NOT_RUN, Line, OrderVerdict, Page, markdown, text
-from analysis.load.records import read_records
+from analysis.findings.published import Order, Record, Row
+from analysis.findings.published_page import NOT_RUN, Line, OrderVerdict, Page
 from analysis.load.study import load_study
 from analysis.stats.arms import finished
 from analysis.stats.intervals import mean_interval
@@ -41,34 +34,23 @@ Values = dict[int, float]
 """Our number by seed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerConfig:
-    """The records to read, and where the page goes."""
+def frame_of(record: Record, runs: Path, frames: Path | None) -> pd.DataFrame | None:
+    """Return the runs behind a record; None where they were not run.
 
-    record: str = ""
-    """Name of the one record to print; empty for all."""
-    records: str = "docs/results/ledger"
-    """The folder of records, one YAML each."""
-    frames: str = "docs/results"
-    """The folder of our frames, FRAME.parquet each."""
-    runs: str = ""
-    """A folder of studies to read instead of the frames; empty for none."""
-    out: str = ""
-    """Markdown file to write, of all records; empty for none."""
+    Args:
+        record: the published numbers.
+        runs: the folder of all studies.
+        frames: the folder of our frames; None to read run folders instead.
 
-    def __post_init__(self) -> None:
-        if self.record and self.out:
-            raise ValueError(f"out={self.out}: the page holds all records; leave record= or out= away")
-
-
-def frame_of(record: Record, config: LedgerConfig) -> pd.DataFrame | None:
-    """The runs behind a record; None where they were not run. Raises DataError."""
+    Raises:
+        DataError: a frame cannot be read.
+    """
     if not record.frame:
         return None
-    if config.runs:
-        study = record.where.get("study", record.frame)
-        return load_study(Path(config.runs), study) if (Path(config.runs) / study).is_dir() else None
-    return read_results(Path(config.frames) / f"{record.frame}.parquet", COLUMNS).to_pandas()
+    if frames is not None:
+        return read_results(frames / f"{record.frame}.parquet", COLUMNS).to_pandas()
+    study = record.where.get("study", record.frame)
+    return load_study(runs, study) if (runs / study).is_dir() else None
 
 
 def row_values(row: Row, record: Record, frame: pd.DataFrame | None) -> Values:
@@ -139,10 +121,13 @@ def order_verdict(order: Order, values: Mapping[str, Values], direction: str, di
     return OrderVerdict(verdict, pair, gain_text)
 
 
-def page_of(name: str, record: Record, config: LedgerConfig) -> Page:
-    """A record with our numbers and all verdicts. Raises DataError naming the record."""
+def page_of(name: str, record: Record, runs: Path, frames: Path | None) -> Page:
+    """Return a record with our numbers and all verdicts; arguments as of ``frame_of``.
+
+    Raises DataError naming the record.
+    """
     try:
-        frame = frame_of(record, config)
+        frame = frame_of(record, runs, frames)
         values = {row.name: row_values(row, record, frame) for row in record.rows}
     except ValueError as error:
         raise DataError(f"{name}: {error}") from None
@@ -172,28 +157,3 @@ def _when(record: Record, frame: pd.DataFrame | None) -> str:
         f"seeds {', '.join(map(str, sorted(runs['seed'].unique())))}",
     ]
     return "; ".join(part for part in parts if part)
-
-
-def prepare(config: LedgerConfig) -> tuple[LedgerConfig, list[Page]]:
-    """The records that were asked for, with their verdicts. Raises ValueError."""
-    records = in_order(read_records(Path(config.records), Record))
-    if config.record and config.record not in records:
-        raise ValueError(f"record={config.record}: there is none{nearest(config.record, records)}")
-    chosen = {n: r for n, r in records.items() if config.record in ("", n)}
-    return config, [page_of(name, record, config) for name, record in chosen.items()]
-
-
-def publish(config: LedgerConfig, pages: list[Page]) -> None:
-    """Print the pages, and write them where that was asked for."""
-    print(text(pages), end="")
-    if config.out:
-        print(f"wrote {write(Path(config.out), markdown(pages))}")
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The exit code: 0; 2 for a bad argument, 3 where a record or a frame cannot be used."""
-    return run_command(__doc__, LedgerConfig, arguments, prepare, lambda found: publish(*found))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

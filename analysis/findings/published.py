@@ -1,8 +1,8 @@
 """Records of published numbers: what somebody reported, and where our number for it comes from.
 
-Each YAML in ``docs/results/ledger/`` is one record: a table, a figure or a sentence of one source, with the
-study that repeats it. A record holds no number of ours and no verdict: ``analysis.ledger`` computes both from
-the frames beside it.
+Each YAML in ``docs/results/published/`` is one record: a table, a figure or a sentence of one source, with
+the study that repeats it. A record holds no number of ours and no verdict: ``analysis.findings`` computes
+both from the frames beside it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ledger as text: for the terminal, and as the Markdown of docs/results/ledger.md."""
+"""Published numbers beside ours: for the terminal, and as the Markdown of docs/results/published.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from analysis.ledger.claims import Record, Row
+from analysis.findings.published import Record, Row
 from analysis.stats.intervals import Estimate
 from analysis.tables.markdown import table
 from analysis.tables.text import WIDTH
@@ -30,8 +30,8 @@ order is claimed. An order has its weakest gain, paired by seed: it `holds` wher
 
 ## Records
 
-`archbench ledger record=NAME` prints both settings and the runs; `archbench ledger
-out=docs/results/ledger.md` writes this page.
+`archbench findings claim=NAME` prints both settings and the runs; `archbench findings
+out=docs` writes this page.
 
 {records}
 """
@@ -118,13 +118,13 @@ def facts(page: Page) -> list[tuple[str, str]]:
 
 
 def text(pages: Sequence[Page]) -> str:
-    """The ledger as plain text, ``WIDTH`` columns wide."""
+    """Return the records as plain text, ``WIDTH`` columns wide."""
     out = StringIO()
     # The height is given because Rich ignores a lone width on a dumb terminal.
     console = Console(file=out, width=WIDTH, height=1000, color_system=None, force_terminal=False)
     for page in pages:
         record = page.record
-        console.print(Text(f"{record.title} (tier {record.tier}, record={page.name}), {record.unit}", "bold"))
+        console.print(Text(f"{record.title} (tier {record.tier}, claim={page.name}), {record.unit}", "bold"))
         for name, fact in [*facts(page), ("Command", record.command)]:
             console.print(Text(f"  {name}: {fact}"))
         console.print(_table(HEADERS, [cells(line, record.digits) for line in page.lines]))
@@ -156,7 +156,7 @@ def _rows(page: Page) -> list[list[str]]:
 
 
 def _link(page: Page) -> str:
-    return f"[{page.record.title}](ledger/{page.name}.yaml)"
+    return f"[{page.record.title}](published/{page.name}.yaml)"
 
 
 def _entry(page: Page) -> str:

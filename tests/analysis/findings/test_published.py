@@ -1,4 +1,4 @@
-"""The ledger: verdicts computed from frames, records checked, the page equal to its records and frames."""
+"""Published numbers: verdicts computed from frames, records checked, the page equal to what they say."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import pandas as pd
 import pytest
 import yaml
 
-from analysis.ledger.__main__ import LedgerConfig, main, order_verdict, page_of, row_values, row_verdict
-from analysis.ledger.claims import Order, Record, Row, in_order
-from analysis.ledger.page import OrderVerdict, markdown
+from analysis.findings.__main__ import main
+from analysis.findings.published import Order, Record, Row, in_order
+from analysis.findings.published_page import OrderVerdict, markdown
+from analysis.findings.published_verdicts import order_verdict, page_of, row_values, row_verdict
 from analysis.load.records import read_record, read_records
 from experiments.runtime.errors import DataError
 from tests import ROOT
+from tests.analysis.findings.test_claims import record as registered
 
 RESULTS = ROOT / "docs" / "results"
-RECORDS = RESULTS / "ledger"
+RECORDS = RESULTS / "published"
 
 SCORES = {"a": (0.9, 0.8, 1.0), "b": (0.5, 0.5, 0.5), "c": (0.4, 0.9, 0.7)}
 FACTS = {
@@ -50,6 +52,12 @@ def write_record(folder: Path, **values: Any) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text(yaml.safe_dump(FACTS | {"rows": [{"name": "A", "where": {"arm": "a"}}]} | values))
     return path
+
+
+def claims(folder: Path) -> Path:
+    """A folder with one registered claim, whose runs are not there."""
+    (folder / "claims").mkdir(exist_ok=True)
+    return registered(folder / "claims", track="", frame="none", commands=["archbench train"]).parent
 
 
 def planted(frames: Path) -> pd.DataFrame:
@@ -136,12 +144,12 @@ def test_the_command_prints_and_writes_what_it_found(
         {"name": "B", "words": "fails", "where": {"arm": "b"}},
     ]
     path = write_record(frames, rows=rows, orders=[{"claim": "A over B", "better": ["A"], "worse": ["B"]}])
-    words = [f"records={path.parent}", f"frames={frames}", f"out={frames / 'page.md'}"]
+    words = [f"claims={claims(frames)}", f"published={path.parent}", f"frames={frames}", f"out={frames}"]
     assert main(words) == 0
     printed = capsys.readouterr().out
     for expected in ("reproduced within 0.05", "2026-01-02; p, 1 threads; commit c0ffee1; seeds 0, 1, 2"):
         assert expected in printed
-    page = (frames / "page.md").read_text()
+    page = (frames / "results" / "published.md").read_text()
     assert "| claim | A | 0.910 | 0.900 ± 0.248 (3) | reproduced within 0.05 |" in page
     assert "| claim | B | fails | 0.500 ± 0.000 (3) |  |" in page
     assert "| claim | A over B |  | +0.400 ± 0.248 | holds |" in page
@@ -151,16 +159,16 @@ def test_the_command_prints_and_writes_what_it_found(
 def test_a_frame_of_something_else_is_refused(frames: Path, capsys: pytest.CaptureFixture[str]) -> None:
     planted(frames).drop(columns=["score", "seed"]).to_parquet(frames / "planted.parquet")
     path = write_record(frames)
-    assert main([f"records={path.parent}", f"frames={frames}"]) == 3
+    assert main([f"claims={claims(frames)}", f"published={path.parent}", f"frames={frames}"]) == 3
     assert "is no frame of results: no column 'score'" in capsys.readouterr().err
 
 
 def test_a_record_without_a_frame_was_not_run(frames: Path) -> None:
     write_record(frames, frame="", rows=[{"name": "A", "published": 1.0, "tolerance": 0.1}])
     record = read_record(frames / "records" / "claim.yaml", Record)
-    page = page_of("claim", record, LedgerConfig())
+    page = page_of("claim", record, Path("runs"), RESULTS)
     assert (page.when, page.lines[0].verdict) == ("not run", "not run")
-    assert "- Not run: [A claim](ledger/claim.yaml)." in markdown([page])
+    assert "- Not run: [A claim](published/claim.yaml)." in markdown([page])
 
 
 @pytest.mark.parametrize(
@@ -179,7 +187,7 @@ def test_a_bad_record_is_one_line(
     frames: Path, capsys: pytest.CaptureFixture[str], values: dict[str, Any], message: str
 ) -> None:
     path = write_record(frames, **values)
-    assert main([f"records={path.parent}", f"frames={frames}"]) == 3
+    assert main([f"claims={claims(frames)}", f"published={path.parent}", f"frames={frames}"]) == 3
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert error.count("\n") == 1
@@ -188,21 +196,21 @@ def test_a_bad_record_is_one_line(
 
 
 def test_bad_arguments_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([f"records={RECORDS}", "record=shakespear"]) == 2
+    assert main([f"published={RECORDS}", "claim=shakespear"]) == 2
     assert "did you mean 'shakespeare'" in capsys.readouterr().err
-    assert main(["recods=x"]) == 2
-    assert "did you mean 'records='" in capsys.readouterr().err
-    assert main(["record=shakespeare", "out=page.md"]) == 2
-    assert "the page holds all records" in capsys.readouterr().err
+    assert main(["publishd=x"]) == 2
+    assert "did you mean 'published='" in capsys.readouterr().err
+    assert main(["claim=shakespeare", "out=docs"]) == 2
+    assert "the pages hold all claims" in capsys.readouterr().err
 
 
 def test_runs_of_a_study_take_the_place_of_the_frame(write_run: Any, tmp_path: Path) -> None:
     for seed in range(3):
         write_run("decoder", seed, 0.5, study="planted", task="recall")
     path = write_record(tmp_path, rows=[{"name": "A", "where": {"arm": "decoder"}}])
-    page = page_of("claim", read_record(path, Record), LedgerConfig(runs=str(tmp_path / "runs")))
+    page = page_of("claim", read_record(path, Record), tmp_path / "runs", None)
     assert (page.lines[0].ours.mean, page.lines[0].ours.n) == (0.5, 3)
-    absent = page_of("claim", read_record(path, Record), LedgerConfig(runs=str(tmp_path / "records")))
+    absent = page_of("claim", read_record(path, Record), tmp_path / "records", None)
     assert absent.when == "not run"
 
 
@@ -210,13 +218,12 @@ def test_runs_are_those_of_the_study_that_a_record_names(write_run: Any, tmp_pat
     write_run("decoder", 0, 0.5, study="track_cpu", task="recall")
     where, rows = {"study": "track_cpu"}, [{"name": "A", "where": {"arm": "decoder"}}]
     path = write_record(tmp_path, frame="../tracks/cpu", where=where, rows=rows)
-    page = page_of("claim", read_record(path, Record), LedgerConfig(runs=str(tmp_path / "runs")))
+    page = page_of("claim", read_record(path, Record), tmp_path / "runs", None)
     assert (page.lines[0].ours.mean, page.lines[0].ours.n) == (0.5, 1)
 
 
 def test_the_page_is_what_records_and_frames_say() -> None:
-    config = LedgerConfig(records=str(RECORDS), frames=str(RESULTS))
     records = in_order(read_records(RECORDS, Record))
-    pages = [page_of(name, record, config) for name, record in records.items()]
-    assert (RESULTS / "ledger.md").read_text() == markdown(pages)
+    pages = [page_of(name, record, ROOT / "runs", RESULTS) for name, record in records.items()]
+    assert (RESULTS / "published.md").read_text() == markdown(pages)
     assert sum(page.when != "not run" for page in pages if page.record.tier == "C") >= 8

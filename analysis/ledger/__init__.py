@@ -1,1 +1,0 @@
-"""Published numbers beside ours, with computed verdicts."""
