@@ -1,6 +1,6 @@
 """Download runs from Weights & Biases into run folders, which everything else reads.
 
-    archbench fetch study=compare entity=me [project=NAME] [runs=runs]
+    archbench wandb fetch study=compare entity=me [project=NAME] [runs=runs]
 
 When a run ends, tracking saves its small files (``experiments.tracking.summary.FILES``) as files of the W&B
 run; ``slurm.sync`` does so for runs that were tracked otherwise. They come back to the folder that the

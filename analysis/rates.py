@@ -1,14 +1,23 @@
-"""Choose each model's learning rate from a study that swept it, on the validation split.
+"""Choose each model's learning rate, or other settings, on the validation split of a study that swept them.
 
     archbench rates study=tune [runs=runs] [--extend]
+    archbench rates study=fine_tuning
 
-The test split is never looked at. An optimum at the edge of its grid is flagged: the true one may lie
-beyond. Prints a table for each task and size, and the command that extends the grid of a model whose best
-learning rate is at its edge. Writes RUNS/STUDY/analysis/rates.yaml, which study=confirm reads.
+Where a study sweeps only learning rates, the test split is never looked at. An optimum at the edge of its
+grid is flagged: the true one may lie beyond. Prints a table for each task and size, and the command that
+extends the grid of a model whose best learning rate is at its edge. Writes RUNS/STUDY/analysis/rates.yaml,
+which study=confirm reads.
+
+Where a study sweeps other settings too, prints a table of all points of each backbone's grid, and the test
+score of the best one. Test scores of the others are not shown: whoever compares them chooses on the test
+split.
+
+A rate or point is chosen by its mean over all seeds. Those that lack seeds, or diverged, are not chosen.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,17 +31,20 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.cli import run_command, write
-from analysis.load.study import load_study
+from analysis.load.study import load_history, load_study
 from analysis.stats.learning_rates.choice import (
     ARM,
     MIN_RATES,
     best_rates,
     extension,
+    mixed_settings,
     rate_means,
     rate_table,
     runs_of,
 )
+from analysis.stats.learning_rates.settings_grid import GROUP, grid_table
 from analysis.stats.warnings import condition_warnings
+from analysis.tables.text import WIDTH
 from experiments.config.studies import typed_command
 from experiments.runtime.child_processes import run_python
 from experiments.runtime.console import plural
@@ -57,6 +69,20 @@ class RatesConfig:
     def __post_init__(self) -> None:
         if not self.study or not self.runs:
             raise ValueError(f"study={self.study} and runs={self.runs} must not be empty")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Swept:
+    """A study that swept settings, and what is chosen from it."""
+
+    config: RatesConfig
+    warnings: list[str]
+    rates: pd.DataFrame
+    """From ``analysis.stats.learning_rates.choice.rate_table``."""
+    mixed: str
+    """How the study varies more than learning rates; empty where it does not."""
+    grid: pd.DataFrame
+    """From ``analysis.stats.learning_rates.settings_grid.grid_table``, where it does."""
 
 
 def render(rates: pd.DataFrame, best: pd.DataFrame) -> list[Table]:
@@ -139,10 +165,13 @@ def by_task(best: pd.DataFrame) -> dict[str, dict[str, float]]:
 def extend(config: RatesConfig) -> None:
     """Train the next rate of every arm whose best is at an edge, until there is none.
 
-    Raises ValueError where a command fails, or an optimum stays at the edge for ``MAX_ROUNDS`` rounds.
+    Raises ValueError where a command fails, an optimum stays at the edge for ``MAX_ROUNDS`` rounds, or the
+    study varies more than learning rates.
     """
     for _ in range(MAX_ROUNDS):
         rates = rate_table(Path(config.runs), config.study)
+        if mixed := mixed_settings(rates):
+            raise ValueError(f"--extend: study={config.study} varies more than the learning rate: {mixed}")
         best = best_rates(rates)
         at_edge = best[best["edge"] != ""]
         if at_edge.empty:
@@ -156,25 +185,34 @@ def extend(config: RatesConfig) -> None:
     raise ValueError(f"study={config.study}: still at the edge after {MAX_ROUNDS} rounds: look at its runs")
 
 
-def prepare(config: RatesConfig) -> tuple[RatesConfig, pd.DataFrame, pd.DataFrame, list[str]]:
-    """The rates tried, extended first where that was asked for, the best of them, and what to be wary of.
-
-    Raises ValueError.
-    """
+def prepare(config: RatesConfig) -> Swept:
+    """Read a study, after its grid is extended where that was asked for. Raises ValueError."""
     if config.extend:
         extend(config)
-    rates = rate_table(Path(config.runs), config.study)
-    warnings = condition_warnings(load_study(Path(config.runs), config.study))
-    return config, rates, best_rates(rates), warnings
+    runs = Path(config.runs)
+    rates, frame = rate_table(runs, config.study), load_study(runs, config.study)
+    mixed = mixed_settings(rates)
+    grid = grid_table(frame, load_history(runs, config.study)) if mixed else pd.DataFrame()
+    warnings = condition_warnings(frame)
+    return Swept(config=config, warnings=warnings, rates=rates, mixed=mixed, grid=grid)
 
 
-def publish(config: RatesConfig, rates: pd.DataFrame, best: pd.DataFrame, warnings: list[str]) -> None:
-    """Write the choice and print the tables."""
+def publish(swept: Swept) -> None:
+    """Print what is chosen; write it where it is a learning rate."""
+    print("".join(f"Warning: {warning}.\n" for warning in swept.warnings), end="")
+    if swept.mixed:
+        publish_grid(swept)
+    else:
+        publish_rates(swept)
+
+
+def publish_rates(swept: Swept) -> None:
+    """Write the learning rates, and print their tables."""
+    config, rates, best = swept.config, swept.rates, best_rates(swept.rates)
+    comments = "".join(f"# Warning: {warning}.\n" for warning in swept.warnings)
     path = Path(config.runs) / config.study / "analysis" / "rates.yaml"
-    comments = "".join(f"# Warning: {warning}.\n" for warning in warnings)
     write(path, comments + yaml.safe_dump(chosen(config.study, best), sort_keys=False))
     console = Console(width=None if sys.stdout.isatty() else 118, highlight=False)
-    print(comments.replace("# ", ""), end="")
     for table in render(rates, best):
         console.print(table)
     print("decades: of learning rate, within 5% of the best result")
@@ -191,9 +229,47 @@ def publish(config: RatesConfig, rates: pd.DataFrame, best: pd.DataFrame, warnin
     print(f"wrote {path}")
 
 
+def publish_grid(swept: Swept) -> None:
+    """Print the points of each grid, the best first."""
+    print(f"study={swept.config.study} varies more than the learning rate: {swept.mixed}.")
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    for table in render_grid(swept.grid):
+        console.print(table)
+    print(
+        "Means over seeds, 95% t-intervals. Validation chose, so only the chosen point's test score stands."
+    )
+
+
+def render_grid(grid: pd.DataFrame) -> list[Table]:
+    """A table for each group: points by validation, the test score of the chosen one."""
+    tables = []
+    for place, points in grid.groupby(GROUP, sort=True):
+        metric = next((str(name) for name in points["metric"] if name), "no scores yet")
+        table = Table(box=rich.box.SIMPLE, title=f"{', '.join(map(str, place))}: {metric.replace('_', ' ')}")
+        table.add_column("settings", overflow="fold")
+        for name in ("validation", "seeds", "test"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for point in points.to_dict("records"):
+            lacking = f" ({point['missing']} missing)" if point["missing"] else ""
+            table.add_row(
+                str(point["arm"]),
+                _estimate(point["validation"], point["validation_half"]),
+                f"{point['seeds']}{lacking}",
+                _estimate(point["test"], point["test_half"]) if point["chosen"] else "",
+            )
+        tables.append(table)
+    return tables
+
+
+def _estimate(mean: float, half: float | None) -> str:
+    if math.isnan(mean):
+        return "-"
+    return f"{mean:.4f}" if half is None or math.isnan(half) else f"{mean:.4f} ± {half:.4f}"
+
+
 def main(arguments: Sequence[str]) -> int:
-    """The exit code: 0, or 2 where the person asked for something that is not there."""
-    return run_command(__doc__, RatesConfig, arguments, prepare, lambda found: publish(*found))
+    """Return the exit code: 0, or 2 where the person asked for something that is not there."""
+    return run_command(__doc__, RatesConfig, arguments, prepare, publish)
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def main() -> None:
         size = f"{modules} ({int(imported):,})"
         rows.append(["own stack frames inside optimizer.step", depth])
         rows.append(["own modules (lines) imported to train Mamba on recall", size])
-    from experiments.cli import MODULES
+    from experiments.cli import NAMES
 
     lines, count, median, private, single = functions()
     untyped = sum(len(re.findall(r"dict\[str, Any\]", text)) for _, text in sources(*PRODUCT))
@@ -149,7 +149,7 @@ def main() -> None:
         ["private functions used once in their file, of all", f"{single} of {private}"],
         ["uses of dict[str, Any]", f"{untyped}"],
         ["YAML values equal to the dataclass default", f"{repeated_yaml_values()}"],
-        ["commands", f"{len(MODULES)}"],
+        ["commands", f"{len(NAMES)}"],
         ["words of documentation", f"{documentation_words():,}"],
     ]
     for folder in (*PRODUCT, "tests", "benchmarks"):

@@ -2,8 +2,8 @@
 
 python benchmarks/simulated_scaling.py --output benchmarks/results/simulated_scaling.md
 
-Nothing is timed: ``archbench simulate`` plays the first process of so many on a CPU. Strong scaling keeps the
-sequences of a step, weak scaling the sequences of a process.
+Nothing is timed: ``archbench cost simulate`` plays the first process of so many on a CPU. Strong scaling
+keeps the sequences of a step, weak scaling the sequences of a process.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def case(name: str, size: str, layout: str, count: int, batch: int) -> list[str]
 
 
 def simulated(count: int, *words: str) -> dict[str, Any]:
-    """Return what ``archbench simulate`` writes."""
+    """Return what ``archbench cost simulate`` writes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.json"
         command = [

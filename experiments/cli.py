@@ -11,9 +11,13 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import os
+import re
 import runpy
 import sys
+from collections.abc import Sequence
+from typing import NoReturn
 
+from architectures.nearest_name import nearest_name
 from experiments.runtime.errors import ConfigError, nearest
 from experiments.runtime.imports import check_one_root
 from experiments.runtime.preemption import ends_at_signals
@@ -28,84 +32,109 @@ COMMANDS = {
             "list the runs of a study with their costs and states; --watch follows them",
         ),
         "evaluate": ("experiments.evaluate", "score a trained model on its own task or another"),
-        "generate": ("experiments.generate", "generate text with a trained model"),
-        "downstream": (
+        "evaluate downstream": (
             "experiments.evaluation.downstream",
             "score a trained model on tasks of lm-evaluation-harness",
         ),
-        "sample-quality": (
+        "evaluate samples": (
             "experiments.evaluation.sample_quality",
             "measure quality and speed of generated text",
         ),
+        "evaluate experts": ("analysis.experts", "describe what the experts of a trained mixture do"),
+        "generate": ("experiments.generate", "generate text with a trained model"),
         "export": ("experiments.export", "write a trained model as a Hugging Face folder"),
         "tasks": ("experiments.tasks", "score an oracle and shallow baselines on the synthetic tasks"),
     },
     "Measure costs": {
         "cost": ("experiments.cost", "print parameters, FLOPs and memory of a model, without building it"),
-        "simulate": ("experiments.simulate", "memory and traffic of a step of many processes, without them"),
+        "cost simulate": (
+            "experiments.simulate",
+            "memory and traffic of a step of many processes, without them",
+        ),
         "benchmark": ("experiments.benchmark", "time training, prefill and decoding of a backbone"),
-        "speed": ("analysis.speed", "draw what benchmark measured"),
-    },
-    "Benchmark": {
-        "track": ("analysis.track", "run a track: tune, train what is missing, and write its tables"),
+        "benchmark draw": ("analysis.speed", "draw what benchmark measured"),
     },
     "Analyse studies": {
+        "track": ("analysis.track", "run a track: tune, train what is missing, and write its tables"),
         "compare": ("analysis.compare", "print the tables of a study; write its results, figures and page"),
-        "rates": ("analysis.rates", "choose the learning rate of each model from a sweep"),
-        "grid-search": ("analysis.grid_search", "choose the settings of each backbone from a grid"),
+        "rates": ("analysis.rates", "choose learning rates or other settings of each model from a sweep"),
         "scaling": ("analysis.scaling", "fit scaling laws to a study or to a table of points"),
-        "experts": ("analysis.experts", "describe what the experts of a trained mixture do"),
         "findings": (
             "analysis.findings",
             "decide claims and published numbers of the field from stored runs",
         ),
     },
     "Weights & Biases": {
-        "sync": ("slurm.sync", "upload the runs of a study to Weights & Biases"),
-        "dashboard": ("analysis.dashboard", "make a Workspace and a Report of a study in Weights & Biases"),
-        "fetch": ("analysis.fetch", "download runs from Weights & Biases into run folders"),
+        "wandb sync": ("slurm.sync", "upload the runs of a study to Weights & Biases"),
+        "wandb dashboard": (
+            "analysis.dashboard",
+            "make a Workspace and a Report of a study in Weights & Biases",
+        ),
+        "wandb fetch": ("analysis.fetch", "download runs from Weights & Biases into run folders"),
     },
     "Look after runs": {
         "check": ("experiments.check", "verify every run folder, checkpoint and token file of a study"),
         "doctor": ("experiments.doctor", "print what this machine and installation can do"),
     },
     "SLURM": {
-        "submit-prepare": ("slurm.prepare", "submit the preparation of a large dataset to a SLURM cluster"),
-        "submit": ("slurm.submit", "submit the missing runs of a study to a SLURM cluster"),
-        "status": ("slurm.status", "print the state of each submitted run"),
+        "slurm submit": ("slurm.submit", "submit the missing runs of a study to a SLURM cluster"),
+        "slurm prepare": ("slurm.prepare", "submit the preparation of a large dataset to a SLURM cluster"),
+        "slurm status": ("slurm.status", "print the state of each submitted run"),
     },
 }
-"""For each heading of the help: command, module, and what it does."""
+"""For each heading of the help: command, module, and what it does. A command may have parts, of two words."""
 
 MODULES = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
+NAMES = list(dict.fromkeys(name.partition(" ")[0] for name in MODULES))
+"""The commands, without their parts."""
+OPTIONS = ("--help", "--version")
+
+
+def find_command(words: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the command that words begin with, such as ``evaluate experts``, and the words after it.
+
+    Raises ConfigError where there is none.
+    """
+    first, second = words[0], next((word for word in words[1:2] if not re.search("^-|=", word)), "")
+    parts = {name.partition(" ")[2]: name for name in MODULES if name.startswith(f"{first} ")}
+    if second in parts:
+        return parts[second], list(words[2:])
+    if first in MODULES and not (second and nearest_name(second, parts)):
+        return first, list(words[1:])
+    if parts and not second:
+        raise ConfigError(f"{first}: choose one of {', '.join(parts.values())}")
+    name = f"{first} {second}" if parts else first
+    raise ConfigError(f"'{name}' is no command{nearest(name, parts.values() or [*MODULES, *OPTIONS])}")
 
 
 @ends_at_signals()
 def main() -> None:
-    """Run the module of the command named by the first word, with the words after it."""
+    """Run the module of the command named by the first words, with the words after it."""
     guard_streams()
-    name = sys.argv[1] if len(sys.argv) > 1 else None
-    if name in ("-h", "--help"):
+    words = sys.argv[1:]
+    if not words:
+        _fail(_help())
+    group = words[0] in NAMES and words[0] not in MODULES
+    if words[0] in ("-h", "--help") or (group and words[1:] in (["-h"], ["--help"])):
         print(_help())
-    elif name == "--version":
+        return
+    if "--version" in words:
         print(importlib.metadata.version("archbench"))
-    elif name is None:
-        sys.stderr.write(f"{_help()}\n")
-        sys.exit(ConfigError.exit_code)
-    elif name not in MODULES:
-        sys.stderr.write(f"error: '{name}' is no command{nearest(name, [*MODULES, '--help', '--version'])}\n")
-        sys.exit(ConfigError.exit_code)
-    else:
-        del sys.argv[1]
-        try:
-            check_one_root()
-        except ConfigError as error:
-            sys.stderr.write(f"error: {error}\n")
-            sys.exit(error.exit_code)
-        for package in ("architectures", "analysis", "slurm"):
-            importlib.import_module(package)  # an analysis.py of the user's does not stand in for ours
-        sys.path.append(os.getcwd())  # where classes of the user's are found, after all libraries
-        runpy.run_module(MODULES[name], run_name="__main__", alter_sys=True)
+        return
+    try:
+        name, sys.argv[1:] = find_command(words)
+        check_one_root()
+    except ConfigError as error:
+        _fail(f"error: {error}")
+    for package in ("architectures", "analysis", "slurm"):
+        importlib.import_module(package)  # an analysis.py of the user's does not stand in for ours
+    sys.path.append(os.getcwd())  # where classes of the user's are found, after all libraries
+    runpy.run_module(MODULES[name], run_name="__main__", alter_sys=True)
+
+
+def _fail(message: str) -> NoReturn:
+    sys.stderr.write(f"{message}\n")
+    sys.exit(ConfigError.exit_code)
 
 
 def _help() -> str:

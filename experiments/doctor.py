@@ -32,7 +32,7 @@ NEEDED = (
 )
 OPTIONAL = {
     "tensorboard": ("tensorboard", "tracking=tensorboard: pip install 'archbench[tensorboard]'"),
-    "lm_eval": ("lm-eval", "archbench downstream: pip install 'archbench[eval]'"),
+    "lm_eval": ("lm-eval", "archbench evaluate downstream: pip install 'archbench[eval]'"),
     "transformers": ("transformers", "benchmarks/: pip install 'archbench[bench]'"),
     "hydra_plugins.hydra_submitit_launcher": (
         "hydra-submitit-launcher", "Hydra's SLURM launcher: pip install 'archbench[slurm]'"
@@ -131,7 +131,7 @@ def _services() -> Iterator[tuple[str, str]]:
         accounts = "" if shutil.which("sacct") else ", without accounting (sacct)"
         yield "ok", f"SLURM: {shutil.which('sbatch')}{accounts}"
     else:
-        yield "--", "no SLURM: archbench submit needs sbatch and squeue on the path"
+        yield "--", "no SLURM: archbench slurm submit needs sbatch and squeue on the path"
     from experiments.tracking.wandb import signed_in
 
     remedy = "so tracking=wandb cannot upload: wandb login, or tracking=wandb_offline"

@@ -14,7 +14,7 @@ Besides the words of ``archbench train`` there are these:
     stage=parts    only tokenise; the command without it puts the parts together
     share=0/4      with stage=parts: the first of four shares; share=slurm is the one of this array task
 
-On a cluster, ``archbench submit-prepare`` submits these as jobs.
+On a cluster, ``archbench slurm prepare`` submits these as jobs.
 """
 
 from __future__ import annotations

@@ -81,18 +81,19 @@ def commands(
     return jobs
 
 
-def dry_run(jobs: Mapping[str, list[str]], command: Sequence[str]) -> list[str]:
+def dry_run(jobs: Mapping[str, list[str]], command: str, words: Sequence[str]) -> list[str]:
     """Return the lines of a dry run: what sbatch would be given for each job, and what submits them.
 
     Args:
         jobs: from ``commands``, for a folder named ID, which is not there.
-        command: name and words of the dry run.
+        command: the command of the dry run, such as ``slurm submit``.
+        words: its words.
     """
-    words = [word for word in command if not word.startswith("submit=")]
+    words = [word for word in words if not word.startswith("submit=")]
     return [
         *(f"  {name}: {shlex.join(job)}" for name, job in jobs.items()),
         "Nothing was submitted. This submits the jobs, and makes the folder that is named ID above:",
-        f"  {typed_command(*words, 'submit=true')}",
+        f"  {typed_command(command, *words, 'submit=true')}",
     ]
 
 

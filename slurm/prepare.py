@@ -1,7 +1,7 @@
 """Submits the preparation of a large dataset to SLURM: an array of tasks that tokenise, each its share.
 
-    archbench submit-prepare task=fineweb_edu tasks=8                 what would be submitted
-    archbench submit-prepare task=fineweb_edu tasks=8 submit=true     submits it
+    archbench slurm prepare task=fineweb_edu tasks=8                 what would be submitted
+    archbench slurm prepare task=fineweb_edu tasks=8 submit=true     submits it
 
 Three jobs: ``plan`` looks at the dataset and learns the tokenizer where one is learned; ``parts`` is the
 array; ``merge`` makes the parts that are still missing and puts all together. A task that is preempted or
@@ -62,7 +62,7 @@ def split(words: Sequence[str]) -> tuple[SubmitPreparationConfig, list[str]]:
         )
     for word in others:
         if word.partition("=")[0] in ("stage", "share"):
-            raise ConfigError(f"{word}: archbench submit-prepare gives each job its own; leave it out")
+            raise ConfigError(f"{word}: archbench slurm prepare gives each job its own; leave it out")
     split_words(others)
     values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(mine))
     return typed(SubmitPreparationConfig, values, ""), others
@@ -98,7 +98,7 @@ def submit(words: Sequence[str]) -> None:
     """Print or submit the jobs. Raises RunError."""
     config, others = split(words)
     if not Path("slurm/module.sbatch").exists():
-        raise ConfigError(f"{Path.cwd()} is no root of a checkout: run archbench submit-prepare from there")
+        raise ConfigError(f"{Path.cwd()} is not the root of the checkout: run this command from there")
     cluster = ClusterConfig()
     if Path(config.cluster).exists() or config.cluster != CLUSTER:
         cluster = read_cluster(Path(config.cluster))
@@ -112,7 +112,7 @@ def submit(words: Sequence[str]) -> None:
         logs.mkdir(parents=True)
         print(*submit_jobs(jobs), f"Logs in {logs}.", sep="\n")
         return
-    print(*dry_run(jobs, ["submit-prepare", *words]), sep="\n")
+    print(*dry_run(jobs, "slurm prepare", words), sep="\n")
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """Prints the state of each run of a submitted study, from the run folders and SLURM's queue.
 
-    archbench status study=compare [runs=runs]
+    archbench slurm status study=compare [runs=runs]
 
 waiting       in the queue
 running       on a node

@@ -1,8 +1,8 @@
 """Submits the missing runs of a study to SLURM: data preparation, an array job of the runs, and the analysis.
 
-    archbench submit study=compare                                  what would be submitted
-    archbench submit study=compare submit=true runs_per_task=4      submits it
-    archbench submit -m backbone=decoder,mamba seed=0,1,2 study.name=mine submit=true
+    archbench slurm submit study=compare                                  what would be submitted
+    archbench slurm submit study=compare submit=true runs_per_task=4      submits it
+    archbench slurm submit -m backbone=decoder,mamba seed=0,1,2 study.name=mine submit=true
 
 Besides its own options (submit, runs_per_task, max_running, cluster) it takes those of
 archbench train. Runs that have ended or are already in the queue are left out, so the
@@ -181,7 +181,9 @@ def submit(words: Sequence[str]) -> int:
     """Plan, print and submit the jobs; return the exit code. Raises RunError."""
     config, others = split(words)
     if not Path("slurm/study.sbatch").exists():
-        raise ConfigError(f"{Path.cwd()} is not the root of the checkout: run archbench submit from there")
+        raise ConfigError(
+            f"{Path.cwd()} is not the root of the checkout: run archbench slurm submit from there"
+        )
     cluster = ClusterConfig()
     if Path(config.cluster).exists() or config.cluster != CLUSTER:
         cluster = read_cluster(Path(config.cluster))
@@ -221,10 +223,10 @@ def submit(words: Sequence[str]) -> int:
         write_submission(folder, runs)
         jobs = commands(cluster, folder, runs, others, config.max_running)
         print(*submit_jobs(jobs), sep="\n", flush=True)
-        print(f"Logs in {folder}. To watch: {study_command('status', planned.study)}")
+        print(f"Logs in {folder}. To watch: {study_command('slurm status', planned.study)}")
         return failure
     jobs = commands(cluster, planned.study / "slurm" / "ID", runs, others, config.max_running)
-    print(*dry_run(jobs, ["submit", *words]), sep="\n")
+    print(*dry_run(jobs, "slurm submit", words), sep="\n")
     return failure
 
 

@@ -1,6 +1,6 @@
 """Uploads the runs of a study to Weights & Biases afterwards, from a machine with internet.
 
-    archbench sync study=compare [runs=runs] [mode=online] [project=NAME] [entity=NAME]
+    archbench wandb sync study=compare [runs=runs] [mode=online] [project=NAME] [entity=NAME]
 
 It uploads the files of the run folder (``metrics.jsonl``, ``result.json``), whatever tracker the run
 used. A run that was preempted ten times is one W&B run with every step once, under the id of

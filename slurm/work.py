@@ -171,18 +171,20 @@ def _assigned(arguments: Sequence[str]) -> tuple[list[list[str]], str]:
     path = Path(arguments[0].removeprefix("submission=")).absolute()
     task = os.environ.get("SLURM_ARRAY_TASK_ID")
     if task is None:
-        raise ConfigError(f"{arguments[0]}: this job is no task of an array: submit it with archbench submit")
+        raise ConfigError(
+            f"{arguments[0]}: no task of an array runs it: submit it with archbench slurm submit"
+        )
     runs = [run.words for run in read_submission(path).runs if str(run.task) == task]
     if not runs:
         raise CheckpointError(f"{path / 'runs.json'}: it has no run for task {task}: submit the study again")
-    return runs, "archbench submit with the same arguments"
+    return runs, "archbench slurm submit with the same arguments"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Train the runs; return 0, 75 after a preemption, or the first exit code that is not 0."""
     guard_streams()
     if "SLURM_JOB_ID" not in os.environ:
-        sys.stderr.write("error: this runs inside a job: sbatch slurm/train.sbatch, or archbench submit\n")
+        sys.stderr.write("error: this runs in a job: sbatch slurm/train.sbatch, or archbench slurm submit\n")
         return 2
     try:
         runs, again = _assigned(arguments)

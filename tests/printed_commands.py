@@ -17,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from analysis.cli import read_arguments
 from analysis.track.rules import read_track
-from experiments.cli import MODULES
+from experiments.cli import MODULES, find_command
 from experiments.config.folder import CONF
 from experiments.config.structured import typed_words
 from slurm import prepare, status, submit
@@ -38,7 +38,8 @@ def check(command: str) -> None:
     while "=" in words[0]:  # variables of the environment
         del words[0]
     if words[0] == "archbench":
-        module, words = MODULES[words[1]], words[2:]
+        name, words = find_command(words[1:])
+        module = MODULES[name]
     elif words[:2] == ["python", "-m"]:
         module, words = words[2], words[3:]
     else:

@@ -157,8 +157,8 @@ def test_commands_of_a_dry_run_on_a_cluster(capsys: pytest.CaptureFixture[str]) 
     text = capsys.readouterr().out
     commands = in_text(text)
     assert commands == [
-        "archbench submit -m backbone=decoder,mamba task=recall seed=0,1 study.name=mine submit=true",
-        "archbench submit-prepare task=fineweb_edu tasks=2 submit=true",
+        "archbench slurm submit -m backbone=decoder,mamba task=recall seed=0,1 study.name=mine submit=true",
+        "archbench slurm prepare task=fineweb_edu tasks=2 submit=true",
     ]
     check_all(set(commands))
     for line in text.splitlines():  # every other line that names a folder to come says so

@@ -1,6 +1,6 @@
 """Show a study in Weights & Biases: its runs, its tables and figures, a Workspace and a Report.
 
-    archbench dashboard study=compare [runs=runs] [project=NAME] [entity=NAME] [--dry-run]
+    archbench wandb dashboard study=compare [runs=runs] [project=NAME] [entity=NAME] [--dry-run]
 
 Uploads the runs that are not there yet, then the tables and figures of the study as one run of the job type
 ``analysis``, then a Workspace and a Report. The same command again sends only what is new.

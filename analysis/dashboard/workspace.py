@@ -106,7 +106,7 @@ def report(
     ]
     blocks: list[Any] = [
         wr.MarkdownBlock(
-            f"Written by `{study_command('dashboard', folder)}`. The record is on disk; all of it "
+            f"Written by `{study_command('wandb dashboard', folder)}`. The record is on disk; all of it "
             f"is in the page that `{study_command('compare', folder)}` writes."
         ),
         wr.TableOfContents(),

@@ -1,6 +1,6 @@
 """Describe what the experts of a run do: load and routing over training, coactivation, specialization.
 
-    archbench experts run=runs/single/moe-text-nano-1a2b3c4d/s0 [out=FOLDER] [examples=256]
+    archbench evaluate experts run=runs/single/moe-text-nano-1a2b3c4d/s0 [out=FOLDER] [examples=256]
 
 Writes experts.md and, as CSV and Parquet, experts_training (load, entropy, violations, saturation at each
 evaluation), experts_load, experts_coactivation, experts_vocabulary and, for text, experts_domains and

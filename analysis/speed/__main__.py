@@ -1,6 +1,6 @@
 """Draw speed and memory against length from the rows of ``archbench benchmark``.
 
-    archbench speed rows=rows.parquet out=FOLDER [mode=decode] [baseline=decoder]
+    archbench benchmark draw rows=rows.parquet out=FOLDER [mode=decode] [baseline=decoder]
 
 Tokens per second, milliseconds and the peak of memory, all axes logarithmic, a column of panels for each
 number of sequences, each number of tokens of a training step and each limit on memory; one colour for each

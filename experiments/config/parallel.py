@@ -33,8 +33,8 @@ class ParallelConfig:
     """``block`` keeps only the input of each block and computes the rest again: less memory, a third more
     work."""
     nodes: int | None = None
-    """Nodes that ``archbench submit`` asks for and ``archbench plan`` counts with, for each run; null for
-    those of the cluster's file, and for one in a plan. Training itself takes the processes that are there."""
+    """Nodes that ``archbench slurm submit`` asks for and ``archbench plan`` counts with, for each run; null
+    for those of the cluster's file, and for one in a plan. Training takes the processes that are there."""
     gpus_per_node: int | None = None
     """GPUs on each of these nodes, with a process for each; null as above. With ``device=cpu`` it is the
     number of processes alone."""

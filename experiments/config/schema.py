@@ -115,7 +115,7 @@ class DeviceConfig:
     """Share of ``peak_flops`` that the plan counts with (model FLOPs utilisation)."""
     node_bandwidth: float | None = None
     """Bytes per second that this GPU sends to others of its node, in one direction; null where it is not
-    stated. ``archbench simulate`` then shows no seconds."""
+    stated. ``archbench cost simulate`` then shows no seconds."""
     network_bandwidth: float | None = None
     """Bytes per second that this GPU sends to other nodes, in one direction; null where it is not stated."""
 

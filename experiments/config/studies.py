@@ -30,7 +30,7 @@ def study_words() -> dict[str, str]:
 
 def typed_command(name: str, *words: str) -> str:
     """Return a command as it is typed: it works in every folder, whatever modules of the user's are there."""
-    return shlex.join(["archbench", name, *words])
+    return shlex.join(["archbench", *name.split(), *words])
 
 
 def train_words(command: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Simulate a training step of many processes: memory of one by part, and bytes exchanged by collective.
 
-    archbench simulate --processes 64 task=text scale=1_3b parallel=fsdp budget.batch_size=64
-    archbench simulate --processes 8,64 --json steps.json -m backbone=decoder,mamba2 parallel=fsdp
+    archbench cost simulate --processes 64 task=text scale=1_3b parallel=fsdp budget.batch_size=64
+    archbench cost simulate --processes 8,64 --json steps.json -m backbone=decoder,mamba2 parallel=fsdp
 
 One process plays the first of so many, on a CPU, with PyTorch's fake process group and tensors without
 memory: no GPU and no network is needed, and no data but the task's own. Kernels for GPUs are not entered.

@@ -88,7 +88,7 @@ class WandbSink(Sink):
         self.run.finish(exit_code=exit_code)
         log = Path(self.run.dir).parent / "logs" / "debug-internal.log"
         if (refused := refusals(log)) is not None:
-            raise RuntimeError(f"{refused}; archbench sync uploads what is missing")
+            raise RuntimeError(f"{refused}; archbench wandb sync uploads what is missing")
 
     def _save_record(self) -> None:
         """Copies, redacted: a link to a file of the run folder would change with it."""

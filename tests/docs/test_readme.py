@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cli import MODULES
+from experiments.cli import MODULES, find_command
 from tests import ROOT
 from tests.docs import renew_tables
 
@@ -25,12 +25,12 @@ SMALL = {
     ],
     "plan": ["budget=smoke", "budget.tokens=600", "trainer.test_examples=8", "trainer.validation_examples=8"],
     "evaluate": ["examples=8"],
-    "downstream": ["limit=8"],
+    "evaluate downstream": ["limit=8"],
     "benchmark": ["contexts=[64,128]", "seconds=0.01", "warmup_seconds=0.1", "decode_tokens=4"],
-    "experts": ["examples=8"],
+    "evaluate experts": ["examples=8"],
 }
 """Words added to a command so that a test need not wait for it."""
-NOT_RUN = {"status", "sync", "fetch"}
+NOT_RUN = {"slurm status", "wandb sync", "wandb fetch"}
 """Commands that need a SLURM or a W&B server."""
 OUTSIDE = {"make", "source", "sbatch", "apt-get"}
 """First words of lines that are no command of ours."""
@@ -55,8 +55,8 @@ def commands(page: str) -> list[str]:
 
 def name_of(command: str) -> str | None:
     """The command of archbench that a line runs; None where it runs something else."""
-    if found := re.search(r"\barchbench (\S+)", command):
-        return found[1]
+    if found := re.search(r"\barchbench (.+)", command):
+        return find_command(found[1].split())[0]
     if found := re.search(r"python -m (\S+)", command):
         return next(name for name, module in MODULES.items() if module == found[1])
     return None

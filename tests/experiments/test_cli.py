@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cli import COMMANDS, MODULES
+from experiments.cli import COMMANDS, MODULES, NAMES, find_command
 from experiments.runtime import errors
 from tests import ROOT
 from tests.experiments import commands
@@ -46,6 +47,49 @@ def test_a_mistyped_command_names_the_nearest() -> None:
     done = run("trian", "task=recall")
     assert done.returncode == errors.ConfigError.exit_code
     assert done.stderr == "error: 'trian' is no command; did you mean 'train'?\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "rest"),
+    [
+        ("evaluate run=x", "evaluate", ["run=x"]),
+        ("evaluate experts run=x", "evaluate experts", ["run=x"]),
+        ("evaluate samples=3", "evaluate", ["samples=3"]),
+        ("evaluate --help", "evaluate", ["--help"]),
+        ("train experts", "train", ["experts"]),
+        ("evaluate", "evaluate", []),
+    ],
+)
+def test_a_second_word_chooses_a_part(line: str, name: str, rest: list[str]) -> None:
+    assert find_command(line.split()) == (name, rest)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "evaluate downstrem run=x",
+            "'evaluate downstrem' is no command; did you mean 'evaluate downstream'?",
+        ),
+        ("wandb", "wandb: choose one of wandb sync, wandb dashboard, wandb fetch"),
+        ("slurm qqq", "'slurm qqq' is no command; options: slurm prepare, slurm status, slurm submit"),
+        ("experts", "'experts' is no command; did you mean 'evaluate experts'?"),
+        ("submit", "'submit' is no command; did you mean 'slurm submit'?"),
+    ],
+)
+def test_a_part_that_is_not_there(line: str, said: str) -> None:
+    with pytest.raises(errors.ConfigError) as refused:
+        find_command(line.split())
+    assert str(refused.value) == said
+
+
+def test_every_command_has_a_name_of_one_word_and_there_are_few() -> None:
+    assert len(NAMES) <= 18
+
+
+def test_version_of_any_command_is_ours() -> None:
+    done = run("train", "--version")
+    assert (done.returncode, done.stdout) == (0, f"{importlib.metadata.version('archbench')}\n")
 
 
 def test_no_command_prints_the_help_as_an_error() -> None:

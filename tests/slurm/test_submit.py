@@ -343,10 +343,10 @@ def test_runs_of_several_processes_do_not_share_a_task(tmp_path: Path) -> None:
 
 
 def test_the_printed_watch_command_is_one() -> None:
-    words = shlex.split(study_command("status", Path.cwd() / "runs" / "my own"))
-    assert words == ["archbench", "status", "study=my own"]
-    elsewhere = shlex.split(study_command("status", Path("/big/runs/mine")))
-    assert elsewhere[2:] == ["study=mine", "runs=/big/runs"]
+    words = shlex.split(study_command("slurm status", Path.cwd() / "runs" / "my own"))
+    assert words == ["archbench", "slurm", "status", "study=my own"]
+    elsewhere = shlex.split(study_command("slurm status", Path("/big/runs/mine")))
+    assert elsewhere[3:] == ["study=mine", "runs=/big/runs"]
 
 
 HOSTILE = (

@@ -148,7 +148,12 @@ def test_outside_of_a_job_it_says_how_to_start_one(
             6,
             r"runs\.json: it has no run for task 3: submit the study",
         ),
-        ('{"format": 1, "runs": []}', None, 2, r"is no task of an array: submit it with archbench submit"),
+        (
+            '{"format": 1, "runs": []}',
+            None,
+            2,
+            "no task of an array runs it: submit it with archbench slurm submit",
+        ),
     ],
 )
 def test_a_job_that_cannot_tell_its_runs_says_why(

@@ -38,7 +38,7 @@ def rate_table(runs: Path, study: str) -> pd.DataFrame:
     are the sums (G, 2) over groups of its items of which it is the ratio, None where the run diverged.
 
     Raises:
-        ValueError: no such study, or it varies more than learning rates, sizes, backbones, tasks and seeds.
+        ValueError: no such study, or no run of it has ended.
     """
     frame, rows = load_study(runs, study), []
     for run in frame[frame["status"].isin(ENDED)].to_dict("records"):
@@ -59,16 +59,23 @@ def rate_table(runs: Path, study: str) -> pd.DataFrame:
         )
     if not rows:
         raise ValueError(f"study={study}: no run has ended yet")
-    table = pd.DataFrame(rows)
-    twice = table[table.duplicated([*ARM, "learning_rate", "seed"])]
-    if not twice.empty:
-        first = twice.iloc[0]
-        raise ValueError(
-            f"study={study} varies more than the learning rate: {first['backbone']} on {first['task']} has "
-            f"two runs of rate {first['learning_rate']:g} and seed {first['seed']}; give each setting a "
-            "study of its own (study.name=...)"
-        )
-    return table
+    return pd.DataFrame(rows)
+
+
+def mixed_settings(rates: pd.DataFrame) -> str:
+    """Return two runs of a sweep that differ in more than their learning rate; empty where there are none.
+
+    Args:
+        rates: from ``rate_table``.
+    """
+    twice = rates[rates.duplicated([*ARM, "learning_rate", "seed"])]
+    if twice.empty:
+        return ""
+    first = twice.iloc[0]
+    return (
+        f"{first['backbone']} on {first['task']} has two runs of rate {first['learning_rate']:g} and seed "
+        f"{first['seed']}"
+    )
 
 
 def _totals(folder: Path) -> NDArray[np.float64] | None:

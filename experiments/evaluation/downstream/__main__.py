@@ -1,9 +1,9 @@
 """Evaluates a trained model on tasks of EleutherAI's lm-evaluation-harness (extra ``eval``).
 
-    archbench downstream run=FOLDER include=docs/downstream tasks=[words_bits]
-    archbench downstream run=FOLDER include=mine tasks=[quiz] shots=2
-    archbench downstream run=FOLDER tasks=[lambada_openai] limit=100
-    archbench downstream run=FOLDER task=sentences shots=4
+    archbench evaluate downstream run=FOLDER include=docs/downstream tasks=[words_bits]
+    archbench evaluate downstream run=FOLDER include=mine tasks=[quiz] shots=2
+    archbench evaluate downstream run=FOLDER tasks=[lambada_openai] limit=100
+    archbench evaluate downstream run=FOLDER task=sentences shots=4
 
 A table on the screen, and a line for each row at the end of ``downstream.jsonl`` in the run's folder. Tasks
 are YAML files of the harness: those in the folder ``include``, or its own, which fetch their data themselves;

@@ -1,7 +1,7 @@
 """Measures generated texts: their likelihood under another model, their variety, and the speed of generation.
 
-    archbench sample-quality run=FOLDER judge=FOLDER
-    archbench sample-quality run=FOLDER judge=FOLDER steps=[4,16,64] output=quality
+    archbench evaluate samples run=FOLDER judge=FOLDER
+    archbench evaluate samples run=FOLDER judge=FOLDER steps=[4,16,64] output=quality
 
 One row for each number of steps, since neither quality nor speed means anything without the other: a table
 on the screen, ``quality.csv`` and ``quality.html`` in ``output``. The last row is real text of the same

@@ -167,7 +167,7 @@ def test_commands_with_few_keys_answer_alike(line: str, said: str) -> None:
     [
         ("Train", "train"), ("traind", "train"), ("run", "train"), ("eval", "evaluate"), ("test", "evaluate"),
         ("sample", "generate"), ("help", "--help"), ("tokenize", "prepare"), ("bench", "benchmark"),
-        ("results", "compare"), ("report", "compare"), ("gridsearch", "grid-search"),
+        ("results", "compare"), ("report", "compare"), ("gridsearch", "rates"),
         ("resume", "train"), ("sweep", "train"), ("qqq", None),
     ],
 )  # fmt: skip

@@ -122,7 +122,7 @@ def test_what_lasts_is_said_once_holds_nothing_up_and_is_made_up_for(tmp_path: P
         assert times["start"] < 3 * START
         assert times["close"] < 3 * FINISH
         server.failures.clear()
-        times, done = mirror(server, tmp_path / "run")  # as archbench sync does
+        times, done = mirror(server, tmp_path / "run")  # as archbench wandb sync does
         (run,) = server.runs.values()
     assert (times["failed"], done.stderr) == (False, "")
     assert steps_of(run) == list(range(20))

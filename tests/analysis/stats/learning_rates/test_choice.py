@@ -16,6 +16,7 @@ from analysis.stats.learning_rates.choice import (
     difference_error,
     extension,
     further_rate,
+    mixed_settings,
     rate_means,
     rate_table,
     robust_decades,
@@ -114,12 +115,12 @@ def test_sizes_are_arms_of_their_own(tmp_path: Path, write_run: WriteRun) -> Non
     assert best["edge"].to_dict() == {30000.0: "", 100000.0: "lower"}
 
 
-def test_a_study_that_varies_something_else_is_refused(tmp_path: Path, write_run: WriteRun) -> None:
+def test_a_study_that_varies_something_else_is_told(tmp_path: Path, write_run: WriteRun) -> None:
     for digest in "ab":
         folder = write_run("decoder", 100, 2.0, study="rates", digest=digest)
         (folder / "config.yaml").write_text(yaml.safe_dump({"optimizer": {"learning_rate": 1e-3}}))
-    with pytest.raises(ValueError, match="varies more than the learning rate: decoder on text has two runs"):
-        rate_table(tmp_path / "runs", "rates")
+    mixed = mixed_settings(rate_table(tmp_path / "runs", "rates"))
+    assert mixed == "decoder on text has two runs of rate 0.001 and seed 100"
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,15 @@
 """A grid is decided by the validation split alone, over all seeds."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
-from analysis.grid_search import grid_table, main
 from analysis.load.study import load_history, load_study
+from analysis.rates import main
+from analysis.stats.learning_rates.settings_grid import grid_table
 
 SCORES = {1e-3: (2.6, 2.5, 2.7), 3e-3: (2.3, 2.4, 2.2), 1e-2: (2.0, 2.0)}
 """By learning rate, a value for each seed. The last has lost one."""
@@ -35,13 +37,19 @@ def test_the_best_point_of_all_seeds_is_chosen(runs: Path) -> None:
     assert best["test_half"] == pytest.approx(4.3027 * 0.1 / 3**0.5, rel=1e-4)
 
 
-def test_only_the_chosen_point_shows_its_test_score(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_chosen_point_shows_its_test_score(
+    runs: Path, write_run: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(3):  # a second batch size: it is no sweep of learning rates alone
+        folder = write_run("encoder", seed, 2.8, study="grid", digest="3e")
+        settings = {"optimizer": {"learning_rate": 1e-3}, "budget": {"batch_size": 8}}
+        (folder / "config.yaml").write_text(yaml.safe_dump(settings))
     assert main(["study=grid", f"runs={runs}"]) == 0
     warning, *lines = [line for line in capsys.readouterr().out.splitlines() if "learning_rate=" in line]
-    assert warning.startswith("Warning: text, nano: encoder learning_rate=0.01 is not compared")
+    assert re.match("Warning: text, nano: encoder .*learning_rate=0.01 is not compared", warning)
     assert "2.3000 ± 0.2484" in lines[0]
-    assert [line.count("±") for line in lines] == [2, 1, 1]
-    assert "2 (1 missing)" in lines[2]
+    assert [line.count("±") for line in lines] == [2, 1, 1, 1]
+    assert "2 (1 missing)" in lines[3]
 
 
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

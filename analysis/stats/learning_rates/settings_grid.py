@@ -1,0 +1,60 @@
+"""The best point of a grid of several settings, by the validation split."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from analysis.stats.intervals import mean_interval
+
+GROUP = ["task", "scale", "backbone", "objective"]
+"""Columns that identify a grid."""
+
+
+def grid_table(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
+    """Return one row for each point of each group's grid, the best first.
+
+    Columns: those of ``GROUP``, ``arm``, ``metric``, ``direction``, ``seeds`` (complete ones), ``missing``
+    (seeds that other points have), ``validation`` and ``validation_half`` (mean over seeds and half of its
+    95% t-interval), ``test``, ``test_half``, ``chosen``.
+    """
+    last = history[history["kind"] == "validation"].groupby("path").last()
+    rows = []
+    for place, group in frame.groupby(GROUP, sort=True):
+        seeds = group["seed"].nunique()
+        points = []
+        for arm, runs in group.groupby("arm", sort=True):
+            done = runs[runs["status"] == "complete"]
+            known = [path for path in done["path"] if path in last.index]
+            metric = done["metric"].iloc[0] if len(done) else ""
+            values = last.loc[known, metric].dropna().tolist() if metric in last.columns else []
+            validation, test = mean_interval(values), mean_interval(done["score"].tolist())
+            points.append(
+                {
+                    **dict(zip(GROUP, place, strict=True)),
+                    "arm": arm,
+                    "metric": metric,
+                    "direction": done["direction"].iloc[0] if len(done) else "",
+                    "seeds": len(values),
+                    "missing": seeds - len(values),
+                    "validation": validation.mean,
+                    "validation_half": validation.half_width,
+                    "test": test.mean,
+                    "test_half": test.half_width,
+                }
+            )
+        rows += _ranked(points)
+    return pd.DataFrame(rows)
+
+
+def _ranked(points: list[dict[str, object]]) -> list[dict[str, object]]:
+    """The points of one grid, those that may be chosen first, the best of them marked."""
+    sign = -1 if any(point["direction"] == "higher" for point in points) else 1
+
+    def rank(point: dict[str, object]) -> tuple[bool, float]:
+        value = float(str(point["validation"]))
+        return bool(point["missing"]), math.inf if math.isnan(value) else sign * value
+
+    ranked = sorted(points, key=rank)
+    return [{**point, "chosen": n == 0 and not point["missing"]} for n, point in enumerate(ranked)]
