@@ -27,12 +27,12 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from analysis.cli import csv_text, parquet, run_command, write
 from analysis.figures.against import against_figure
 from analysis.figures.bridge import bridge_figure
 from analysis.figures.files import FILE_FORMATS, figure_bytes
 from analysis.figures.matplotlib_export import printed
 from analysis.figures.verdicts import verdict_figure
+from analysis.files import csv_text, parquet, write
 from analysis.load.study import load_history, load_study
 from analysis.report.page import Findings, find, render_page
 from analysis.speed.rows import load_all_modes
@@ -51,6 +51,7 @@ from analysis.tables.text import render_markdown, render_tables, study_text
 from analysis.track.frame import track_frame
 from analysis.track.results import scored_runs
 from analysis.track.rules import read_track, track_names
+from experiments.config.options import run_command
 from experiments.tracking.results_frame import NEEDED, read_results
 
 NO_CURVES = pd.DataFrame(columns=["path", "kind", "step", "tokens", "flops", "seconds"])
@@ -83,12 +84,6 @@ class CompareConfig:
     """Rank models of different likelihood types against each other."""
     figures: bool = False
     """Write each figure of the page into figures/ too, as SVG, PDF and PNG."""
-
-    def __post_init__(self) -> None:
-        if not self.study:
-            raise ValueError("study= is empty: name a folder of runs, for example study=compare")
-        if not self.runs:
-            raise ValueError("runs= is empty: name the folder of all studies, for example runs=runs")
 
 
 @dataclass(frozen=True, kw_only=True)

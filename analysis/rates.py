@@ -30,7 +30,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from analysis.cli import run_command, write
+from analysis.files import write
 from analysis.load.study import load_history, load_study
 from analysis.stats.learning_rates.choice import (
     ARM,
@@ -45,6 +45,7 @@ from analysis.stats.learning_rates.choice import (
 from analysis.stats.learning_rates.settings_grid import GROUP, grid_table
 from analysis.stats.warnings import condition_warnings
 from analysis.tables.text import WIDTH
+from experiments.config.options import run_command
 from experiments.config.studies import typed_command
 from experiments.runtime.child_processes import run_python
 from experiments.runtime.console import plural
@@ -65,10 +66,6 @@ class RatesConfig:
     """The folder of all studies."""
     extend: bool = False
     """Train the rate beyond, as long as an arm's best rate is at the edge of its grid."""
-
-    def __post_init__(self) -> None:
-        if not self.study or not self.runs:
-            raise ValueError(f"study={self.study} and runs={self.runs} must not be empty")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -112,10 +112,8 @@ def simulated(count: int, *words: str) -> dict[str, Any]:
             sys.executable,
             "-m",
             "experiments.simulate",
-            "--processes",
-            str(count),
-            "--json",
-            str(path),
+            f"processes={count}",
+            f"output={path}",
         ]
         subprocess.run([*command, *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         return json.loads(path.read_text())[0]

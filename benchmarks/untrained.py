@@ -19,10 +19,9 @@ import pandas as pd
 import torch
 from sklearn.svm import SVC
 
-from analysis.cli import read_arguments
 from analysis.scaling.__main__ import read_points
 from analysis.scaling.laws import drop_highest, fit_law
-from experiments.runtime.errors import RunError
+from experiments.config.options import run_command
 from experiments.tasks.long_range import listops
 from experiments.tasks.long_range.images import Images, ImagesConfig
 from experiments.tasks.long_range.listops import ListOps, ListOpsConfig
@@ -68,16 +67,17 @@ def support_vectors() -> Iterator[tuple[str, float]]:
     yield "support vector machine", float(machine.score(pixels["test"], labels["test"]))
 
 
-def main(arguments: list[str]) -> int:
-    try:
-        config = read_arguments(arguments, UntrainedConfig, __doc__ or "")
-        found = [("listops", *pair) for pair in shallow_listops()]
-        found += [("images", *pair) for pair in support_vectors()]
-        if config.points:
-            found += [("chinchilla", *pair) for pair in refit(Path(config.points))]
-    except (RunError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return getattr(error, "exit_code", 2)
+def measure(config: UntrainedConfig) -> tuple[UntrainedConfig, list[tuple[str, str, float]]]:
+    """Return the numbers: task, arm and score of each."""
+    found = [("listops", *pair) for pair in shallow_listops()]
+    found += [("images", *pair) for pair in support_vectors()]
+    if config.points:
+        found += [("chinchilla", *pair) for pair in refit(Path(config.points))]
+    return config, found
+
+
+def publish(config: UntrainedConfig, found: list[tuple[str, str, float]]) -> None:
+    """Write the frame, and print it."""
     record = provenance(torch.device("cpu"), "fp32", {}, {})
     frame = pd.DataFrame(found, columns=["task", "arm", "score"]).assign(
         seed=0, status="complete",
@@ -87,7 +87,11 @@ def main(arguments: list[str]) -> int:
     )  # fmt: skip
     frame.to_parquet(config.out, index=False)
     print(frame[["task", "arm", "score"]].to_string(index=False))
-    return 0
+
+
+def main(arguments: list[str]) -> int:
+    """Return the exit code."""
+    return run_command(__doc__, UntrainedConfig, arguments, measure, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

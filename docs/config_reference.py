@@ -6,11 +6,9 @@ page cannot fall behind the code.
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import importlib
 import inspect
-import textwrap
 import typing
 from collections import defaultdict
 from pathlib import Path
@@ -21,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from analysis.load import study
 from experiments.cli import COMMANDS
 from experiments.config.folder import CONF
+from experiments.config.options import field_docs
 from experiments.config.sections import Sections
 
 GROUPS = {"backbone": "Backbones", "objective": "Objectives", "task": "Tasks", "optimizer": "Optimizers"}
@@ -95,25 +94,6 @@ def _commands() -> list[str]:
 def _frame() -> list[str]:
     """Return the columns of the results frame, as the module that makes it describes them."""
     return ["```text", inspect.getdoc(study) or "", "```"]
-
-
-def field_docs(config: type) -> dict[str, str]:
-    """Return the docstring below each field of a dataclass, inherited fields included."""
-    found: dict[str, str] = {}
-    for cls in reversed(config.__mro__[:-1]):
-        if not dataclasses.is_dataclass(cls):
-            continue
-        body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for field, text in zip(body.body, body.body[1:], strict=False):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(text, ast.Expr)
-                and isinstance(text.value, ast.Constant)
-            ):
-                found[field.target.id] = " ".join(str(text.value.value).split())
-    return found
 
 
 def _summary(cls: type) -> list[str]:

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.config.structured import typed_words
+from experiments.config.options import run_command
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError, RunError, nearest_folder
 from experiments.runtime.run_lock import writer
-from experiments.runtime.streams import guard_streams
 from experiments.runtime.yaml_state import read_yaml
 from experiments.tracking.run_files import FETCHED, HASHED, TOKENIZER, damaged_files
 from experiments.tracking.run_folder import LOST, RunFolder
@@ -30,7 +29,7 @@ AGAIN = "remove the run's folder to begin again"
 
 @dataclass(frozen=True, kw_only=True)
 class CheckConfig:
-    """Options of ``archbench check``."""
+    """Which study to verify."""
 
     study: str
     """The study, a folder inside ``runs``."""
@@ -206,20 +205,19 @@ def _check_cache(cache: Path, report: Report) -> None:
         report.token_files += 1
 
 
-def main(words: Sequence[str]) -> int:
-    """Print what is damaged; return the exit code."""
-    guard_streams()
-    if any(word in ("--help", "-h") for word in words):
-        print(__doc__, end="")
-        return 0
-    try:
-        config = typed_words(CheckConfig, words)
-        report = check_study(Path(config.runs) / config.study)
-    except RunError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
+def publish(config: CheckConfig, report: Report) -> int:
+    """Print what is damaged, and return the exit code."""
     print("\n".join(report.lines(config.study)), flush=True)
     return report.exit_code
+
+
+def main(words: Sequence[str]) -> int:
+    """Return the exit code."""
+    return run_command(
+        __doc__, CheckConfig, words,
+        lambda config: (config, check_study(Path(config.runs) / config.study)),
+        lambda found: publish(*found),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

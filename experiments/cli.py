@@ -65,12 +65,15 @@ COMMANDS = {
         ),
     },
     "Weights & Biases": {
-        "wandb sync": ("slurm.sync", "upload the runs of a study to Weights & Biases"),
+        "wandb sync": ("analysis.weights_and_biases.sync", "upload the runs of a study to Weights & Biases"),
         "wandb dashboard": (
-            "analysis.dashboard",
+            "analysis.weights_and_biases.dashboard",
             "make a Workspace and a Report of a study in Weights & Biases",
         ),
-        "wandb fetch": ("analysis.fetch", "download runs from Weights & Biases into run folders"),
+        "wandb fetch": (
+            "analysis.weights_and_biases.fetch",
+            "download runs from Weights & Biases into run folders",
+        ),
     },
     "Look after runs": {
         "check": ("experiments.check", "verify every run folder, checkpoint and token file of a study"),

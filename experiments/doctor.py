@@ -14,10 +14,11 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from experiments.runtime.streams import guard_streams
+from experiments.config.options import run_command
 
 NEEDED = (
     "torch",
@@ -143,20 +144,23 @@ def _services() -> Iterator[tuple[str, str]]:
     yield (("ok", "git") if shutil.which("git") else ("--", "no git: commits are not recorded"))
 
 
-def main(words: Sequence[str]) -> int:
-    """Print the findings; return the exit code."""
-    guard_streams()
-    if any(word in ("--help", "-h") for word in words):
-        print(__doc__, end="")
-        return 0
-    if words:
-        sys.stderr.write(f"error: '{words[0]}': archbench doctor takes no arguments\n")
-        return 2
+@dataclass(frozen=True)
+class DoctorConfig:
+    """There are no options."""
+
+
+def publish(lines: Iterator[tuple[str, str]]) -> int:
+    """Print marks and texts as they come, and return the exit code."""
     worst = 0
-    for mark, text in findings():
+    for mark, text in lines:
         print(f"{mark}  {text}", flush=True)
         worst = max(worst, int(mark == "!!"))
     return worst
+
+
+def main(words: Sequence[str]) -> int:
+    """Return the exit code."""
+    return run_command(__doc__, DoctorConfig, words, lambda _: findings(), publish)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import rich.console
@@ -25,6 +26,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from experiments.config.hydra_app import start
+from experiments.config.options import take_options
 from experiments.config.sections import read_sections
 from experiments.config.size_target import AXIS_UNITS
 from experiments.run.live_view import Planned, watch
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
     from experiments.run.estimate.tables import Estimated
     from experiments.run.settings import Settings
 
-WATCH, LIST = "--watch", "--list"
-
 WIDTH = 100
 """Characters of a line where the output is no terminal."""
 
@@ -51,11 +51,21 @@ _estimated: list[tuple[str, Estimated]] = []
 """Digest and estimate of each run configuration for a GPU whose peak is stated (``device=h100``)."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlanConfig:
+    """What is printed."""
+
+    watch: bool = False
+    """Follow a study until all its runs have ended."""
+    list: bool = False
+    """Print a line of JSON for each run."""
+
+
 def main() -> None:
-    function = _note if WATCH in sys.argv else _list if LIST in sys.argv else _collect
-    # One process, whatever launcher the study asks for: the rows are gathered here.
-    sys.argv[1:] = [*(word for word in sys.argv[1:] if word not in (WATCH, LIST)), "hydra/launcher=basic"]
-    start(function, refused=_refuse)
+    """Print the runs that the words ask for."""
+    config = take_options(PlanConfig)
+    sys.argv.append("hydra/launcher=basic")  # one process: the rows are gathered here
+    start(_note if config.watch else _list if config.list else _collect, refused=_refuse)
     for study, watched in _watched.items():
         watch(study, watched)
     if not _cells:

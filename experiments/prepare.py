@@ -7,37 +7,28 @@ A dataset of the hub, or a local folder in its layout, is tokenised by several p
 killed loses the part it was at: the same command continues. The token files are the same, to the byte, for
 any number of processes. Other data is prepared as the first run would do it.
 
-Besides the words of ``archbench train`` there are these:
-
-    processes=8    processes that tokenise; by default one for each CPU of the job or of the machine
-    stage=plan     only look at the dataset, and learn the tokenizer where one is learned
-    stage=parts    only tokenise; the command without it puts the parts together
-    share=0/4      with stage=parts: the first of four shares; share=slurm is the one of this array task
-
-On a cluster, ``archbench slurm prepare`` submits these as jobs.
+On a cluster, ``archbench slurm prepare`` submits this as jobs. The words are those of ``archbench train``
+and the keys below.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from experiments.config.hydra_app import start
+from experiments.config.options import take_options
 from experiments.config.sections import read_sections
-from experiments.config.structured import typed
 from experiments.runtime.console import clock
-from experiments.runtime.errors import ConfigError, RunError, nearest
+from experiments.runtime.errors import nearest
 from experiments.runtime.machine import usable_cores
 from experiments.runtime.preemption import stops_at_once
-from experiments.runtime.secrets import redact
 
 if TYPE_CHECKING:
     from experiments.run.settings import Settings
@@ -48,14 +39,15 @@ STAGES = ("all", "plan", "parts")
 
 @dataclass(frozen=True, kw_only=True)
 class PrepareConfig:
-    """Options of ``archbench prepare``."""
+    """How much of the preparation this process does."""
 
     processes: int | None = None
-    """Processes that tokenise; None for one for each CPU."""
+    """Processes that tokenise; by default one for each CPU of the job or of the machine."""
     stage: str = "all"
-    """``plan``, ``parts``, or ``all``: both, and the parts put together."""
+    """``plan`` only looks at the dataset, and learns the tokenizer where one is learned; ``parts`` only
+    tokenises; ``all`` does both and puts the parts together."""
     share: str | None = None
-    """``K/N``: the K-th of N shares, from 0; ``slurm``: that of this array task; None for everything."""
+    """With stage=parts: ``K/N``, the K-th of N shares, from 0; ``slurm``, that of this array task."""
 
     def __post_init__(self) -> None:
         if self.processes is not None and self.processes < 1:
@@ -83,14 +75,6 @@ class PrepareConfig:
     def num_processes(self) -> int:
         """Return the processes, by default one for each core that this process may use."""
         return self.processes or usable_cores()
-
-
-def split_words(words: Sequence[str]) -> tuple[PrepareConfig, list[str]]:
-    """Return the options of this command, and the words for training. Raises ConfigError."""
-    own = {field.name for field in dataclasses.fields(PrepareConfig)}
-    mine = [word for word in words if word.partition("=")[0] in own]
-    values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(mine))
-    return typed(PrepareConfig, values, ""), [word for word in words if word not in mine]
 
 
 class _Prepared:
@@ -155,17 +139,9 @@ class _Prepared:
 
 def main() -> None:
     """Prepare what the words ask for."""
-    words = sys.argv[1:]
-    if any(word in ("--help", "-h") for word in words):
-        print(__doc__, end="")
-        return
-    try:
-        config, others = split_words(words)
-    except RunError as error:
-        sys.stderr.write(redact(f"error: {error}\n"))
-        sys.exit(ConfigError.exit_code)
+    config = take_options(PrepareConfig, __doc__)
     # In this process, whatever launcher the study asks for: the data of its cells comes one after the other.
-    sys.argv[1:] = [*others, "hydra/launcher=basic"]
+    sys.argv.append("hydra/launcher=basic")
     start(_Prepared(config).prepare)
 
 

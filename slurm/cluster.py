@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,18 @@ class ClusterConfig:
     def array_options(self) -> list[str]:
         """Return ``options``, which the array of runs asks for besides its allocation."""
         return shlex.split(self.options)
+
+
+def chosen_cluster(path: str) -> ClusterConfig:
+    """Return the settings of a cluster, and tell sbatch to hand the file to its jobs. Raises ConfigError.
+
+    Without the default file the cluster's own defaults apply.
+    """
+    if path == CLUSTER and not Path(path).exists():
+        print(f"There is no {CLUSTER}: the cluster's defaults apply.")
+        return ClusterConfig()
+    os.environ["ARCHBENCH_CLUSTER"] = path
+    return read_cluster(Path(path))
 
 
 def read_cluster(path: Path) -> ClusterConfig:

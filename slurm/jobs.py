@@ -8,12 +8,13 @@ import shlex
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.config.studies import typed_command
 from experiments.runtime.errors import RunError
 from slurm.allocation import Allocation, minutes
-from slurm.cluster import ClusterConfig
+from slurm.cluster import CLUSTER, ClusterConfig
 from slurm.queue import call
 from slurm.submission import StudyRun, job_name
 
@@ -79,6 +80,22 @@ def commands(
         f"runs={study.parent}",
     ]  # fmt: skip
     return jobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitOptions:
+    """Options of every command that submits jobs."""
+
+    submit: bool = False
+    """Submit the jobs; without it the commands are printed."""
+    max_running: int | None = None
+    """Tasks of the array that may run at once; by default without limit."""
+    cluster: str = CLUSTER
+    """File of cluster settings; slurm/cluster.env.example shows what it holds."""
+
+    def __post_init__(self) -> None:
+        if self.max_running is not None and self.max_running < 1:
+            raise ValueError(f"max_running={self.max_running} must be at least 1, or null for no limit")
 
 
 def dry_run(jobs: Mapping[str, list[str]], command: str, words: Sequence[str]) -> list[str]:

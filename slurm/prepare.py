@@ -5,56 +5,44 @@
 
 Three jobs: ``plan`` looks at the dataset and learns the tokenizer where one is learned; ``parts`` is the
 array; ``merge`` makes the parts that are still missing and puts all together. A task that is preempted or
-killed loses the parts it was at. The same command again continues. Besides its own options (submit, tasks,
-max_running, cluster) it takes the words of archbench prepare. Call it from the root of the checkout.
+killed loses the parts it was at. The same command again continues. Besides its own options it takes the words
+of archbench prepare. Call it from the root of the checkout.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from omegaconf import OmegaConf
 
 from experiments.config.command_line import plain_value
-from experiments.config.structured import typed
-from experiments.prepare import split_words
+from experiments.config.options import failed, shows_help, split_words
+from experiments.prepare import PrepareConfig
 from experiments.runtime.errors import ConfigError, RunError
 from experiments.runtime.secrets import redact
-from slurm.cluster import CLUSTER, ClusterConfig, read_cluster
-from slurm.jobs import dry_run, log_file, submit_jobs
+from experiments.runtime.streams import guard_streams
+from slurm.cluster import ClusterConfig, chosen_cluster
+from slurm.jobs import SubmitOptions, dry_run, log_file, submit_jobs
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubmitPreparationConfig:
-    """Options of ``slurm.prepare``."""
+class SubmitPreparationConfig(SubmitOptions):
+    """How the preparation is divided into jobs."""
 
-    submit: bool = False
-    """False prints the commands and submits nothing."""
     tasks: int = 4
     """Tasks of the array; each tokenises with as many processes as CLUSTER_CPUS_PER_TASK."""
-    max_running: int | None = None
-    """Tasks that may run at once; null for no limit."""
-    cluster: str = CLUSTER
-    """File of cluster settings; slurm/cluster.env.example shows what it holds."""
 
     def __post_init__(self) -> None:
-        for name in ("tasks", "max_running"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"{name}={value} must be at least 1")
+        super().__post_init__()
+        if self.tasks < 1:
+            raise ValueError(f"tasks={self.tasks} must be at least 1")
 
 
 def split(words: Sequence[str]) -> tuple[SubmitPreparationConfig, list[str]]:
     """Return the options of this command, and the words for experiments.prepare. Raises ConfigError."""
-    own = {field.name for field in dataclasses.fields(SubmitPreparationConfig)}
-    mine = [word for word in words if word.partition("=")[0] in own]
-    others = [word for word in words if word not in mine]
+    config, others = split_words(SubmitPreparationConfig, words)
     if redact(others) != others:
         raise ConfigError(
             "an argument looks like a secret, and would stand in the command lines of the jobs, which others "
@@ -63,9 +51,8 @@ def split(words: Sequence[str]) -> tuple[SubmitPreparationConfig, list[str]]:
     for word in others:
         if word.partition("=")[0] in ("stage", "share"):
             raise ConfigError(f"{word}: archbench slurm prepare gives each job its own; leave it out")
-    split_words(others)
-    values: Any = OmegaConf.to_container(OmegaConf.from_dotlist(mine))
-    return typed(SubmitPreparationConfig, values, ""), others
+    split_words(PrepareConfig, others)
+    return config, others
 
 
 def commands(
@@ -99,10 +86,7 @@ def submit(words: Sequence[str]) -> None:
     config, others = split(words)
     if not Path("slurm/module.sbatch").exists():
         raise ConfigError(f"{Path.cwd()} is not the root of the checkout: run this command from there")
-    cluster = ClusterConfig()
-    if Path(config.cluster).exists() or config.cluster != CLUSTER:
-        cluster = read_cluster(Path(config.cluster))
-        os.environ["ARCHBENCH_CLUSTER"] = config.cluster  # which sbatch hands to the jobs
+    cluster = chosen_cluster(config.cluster)
     runs = next((word.partition("=")[2] for word in others if word.startswith("runs=")), "runs")
     runs = plain_value("runs", runs)
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%d-%H%M%S") if config.submit else "ID"
@@ -115,19 +99,17 @@ def submit(words: Sequence[str]) -> None:
     print(*dry_run(jobs, "slurm prepare", words), sep="\n")
 
 
-def main() -> int:
-    """Submit what the words ask for; return the exit code."""
-    words = sys.argv[1:]
-    if any(word in ("--help", "-h") for word in words):
-        print(__doc__, end="")
+def main(words: Sequence[str]) -> int:
+    """Return the exit code."""
+    guard_streams()
+    if shows_help(SubmitPreparationConfig, __doc__ or "", words):
         return 0
     try:
         submit(words)
     except RunError as error:
-        sys.stderr.write(f"error: {redact(str(error))}\n")
-        return error.exit_code
+        return failed(error)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -30,12 +30,11 @@ from pathlib import Path
 import rich.console
 import rich.table
 
-from experiments.config.structured import typed_words
+from experiments.config.options import run_command
 from experiments.run.refusal import refusals
 from experiments.runtime.console import clock, count
-from experiments.runtime.errors import ConfigError, RunError, nearest, nearest_folder
+from experiments.runtime.errors import ConfigError, nearest, nearest_folder
 from experiments.runtime.run_status import RunStatus
-from experiments.runtime.streams import guard_streams
 from slurm.progress import Progress, progress
 from slurm.queue import Task, allocated_seconds, finished_tasks, queued_tasks
 from slurm.submission import StudyRun, submissions
@@ -51,7 +50,7 @@ WIDTH = 150
 
 @dataclass(frozen=True, kw_only=True)
 class StatusConfig:
-    """Options of ``slurm.status``."""
+    """Which study to show."""
 
     study: str
     """The study, a folder inside ``runs``."""
@@ -184,21 +183,18 @@ def summary(found: Sequence[Row]) -> list[str]:
     return lines
 
 
-def main(words: Sequence[str]) -> int:
-    """Print the table; return the exit code."""
-    guard_streams()
-    if any(word in ("--help", "-h") for word in words):
-        print(__doc__, end="")
-        return 0
-    try:
-        config = typed_words(StatusConfig, words)
-        found = rows((Path(config.runs) / config.study).absolute())
-    except RunError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
+def publish(found: Sequence[Row]) -> None:
+    """Print the table."""
     rich.console.Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(table(found))
     print(*summary(found), sep="\n")
-    return 0
+
+
+def main(words: Sequence[str]) -> int:
+    """Return the exit code."""
+    return run_command(
+        __doc__, StatusConfig, words,
+        lambda config: rows((Path(config.runs) / config.study).absolute()), publish,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

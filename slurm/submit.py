@@ -4,15 +4,13 @@
     archbench slurm submit study=compare submit=true runs_per_task=4      submits it
     archbench slurm submit -m backbone=decoder,mamba seed=0,1,2 study.name=mine submit=true
 
-Besides its own options (submit, runs_per_task, max_running, cluster) it takes those of
-archbench train. Runs that have ended or are already in the queue are left out, so the
-same command submits only the missing runs. Call it from the root of the checkout.
+Besides its own options it takes the words of archbench train. Runs that have ended or are already in the
+queue are left out, so the same command submits only the missing runs. Call it from the root of the checkout.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +21,8 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.hydra_app import start
+from experiments.config.options import failed, shows_help, split_words
 from experiments.config.sections import read_sections
-from experiments.config.structured import typed_words
 from experiments.config.studies import study_command
 from experiments.run.refusal import AskedCell
 from experiments.runtime.console import plural
@@ -33,30 +31,23 @@ from experiments.runtime.run_status import FINAL, RunStatus
 from experiments.runtime.secrets import redact
 from experiments.runtime.streams import guard_streams
 from slurm.allocation import TimeLimits, allocation
-from slurm.cluster import CLUSTER, ClusterConfig, read_cluster
-from slurm.jobs import by_allocation, commands, dry_run, submit_jobs
+from slurm.cluster import ClusterConfig, chosen_cluster
+from slurm.jobs import SubmitOptions, by_allocation, commands, dry_run, submit_jobs
 from slurm.queue import Task, queued_tasks
 from slurm.submission import StudyRun, new_folder, submissions, write_submission
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubmitConfig:
-    """Options of ``slurm.submit``."""
+class SubmitConfig(SubmitOptions):
+    """How runs are packed into jobs."""
 
-    submit: bool = False
-    """False prints the commands and submits nothing."""
     runs_per_task: int = 1
     """Runs that train concurrently in one array task, on the same GPU: for small models."""
-    max_running: int | None = None
-    """Array tasks that may run at once; null for no limit."""
-    cluster: str = CLUSTER
-    """File of cluster settings; slurm/cluster.env.example shows what it holds."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.runs_per_task < 1:
             raise ValueError(f"runs_per_task={self.runs_per_task} must be at least 1")
-        if self.max_running is not None and self.max_running < 1:
-            raise ValueError(f"max_running={self.max_running} must be at least 1, or null for no limit")
 
 
 @dataclass
@@ -80,14 +71,12 @@ class Plan:
 
 def split(words: Sequence[str]) -> tuple[SubmitConfig, list[str]]:
     """Return the options of this command, and the words for experiments.train. Raises ConfigError."""
-    own = {field.name for field in dataclasses.fields(SubmitConfig)}
-    mine = [word for word in words if word.partition("=")[0] in own]
     if redact(list(words)) != list(words):
         raise ConfigError(
             "an argument looks like a secret. It would stand in runs.json and in the command lines of the "
             "jobs, which others can read: export it as a variable of the environment instead"
         )
-    return typed_words(SubmitConfig, mine), [word for word in words if word not in mine]
+    return split_words(SubmitConfig, words)
 
 
 def plan_runs(words: Sequence[str], cluster: ClusterConfig | None = None, *, packed: bool = False) -> Plan:
@@ -184,12 +173,7 @@ def submit(words: Sequence[str]) -> int:
         raise ConfigError(
             f"{Path.cwd()} is not the root of the checkout: run archbench slurm submit from there"
         )
-    cluster = ClusterConfig()
-    if Path(config.cluster).exists() or config.cluster != CLUSTER:
-        cluster = read_cluster(Path(config.cluster))
-        os.environ["ARCHBENCH_CLUSTER"] = config.cluster  # which sbatch hands to the jobs
-    else:
-        print(f"There is no {CLUSTER}: the cluster's defaults apply.")
+    cluster = chosen_cluster(config.cluster)
     planned = plan_runs(others, cluster, packed=config.runs_per_task > 1)
     if config.runs_per_task > 1:
         _check_packing(config, planned.runs)
@@ -241,18 +225,16 @@ def _check_packing(config: SubmitConfig, runs: Sequence[StudyRun]) -> None:
             )
 
 
-def main() -> Any:
+def main(words: Sequence[str]) -> int:
+    """Return the exit code."""
     guard_streams()
-    words = sys.argv[1:]
-    if any(word in ("--help", "-h") for word in words):
-        print(__doc__, end="")
+    if shows_help(SubmitConfig, __doc__ or "", words):
         return 0
     try:
         return submit(words)
     except RunError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
+        return failed(error)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

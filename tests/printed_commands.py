@@ -15,12 +15,11 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from analysis.cli import read_arguments
 from analysis.track.rules import read_track
 from experiments.cli import MODULES, find_command
 from experiments.config.folder import CONF
-from experiments.config.structured import typed_words
-from slurm import prepare, status, submit
+from experiments.config.options import typed_words
+from slurm import prepare, submit
 from tests import ROOT
 
 ROOTS = {
@@ -52,8 +51,6 @@ def check(command: str) -> None:
         _check_hydra("config", submit.split(words)[1])
     elif module == "slurm.prepare":
         prepare.split(words)
-    elif module == "slurm.status":
-        typed_words(status.StatusConfig, words)
     else:
         _check_analysis(module, words)
 
@@ -106,7 +103,7 @@ def _check_analysis(module: str, words: list[str]) -> None:
     ]  # fmt: skip
     if module == "analysis.track" and "=" not in words[0]:
         words = [f"track={words[0]}", *words[1:]]
-    read: Any = read_arguments(words, config)
+    read: Any = typed_words(config, words)
     if module == "analysis.track":
         track = read_track(read.track)
         assert set(filter(None, read.workloads.split(","))) <= {w.name for w in track.workloads}

@@ -17,7 +17,6 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analysis.cli import csv_text, parquet, run_command, write
 from analysis.experts.figures import coactivation_figure, share_figure, training_figure
 from analysis.experts.recordings import DOMAINS, domain_tasks, follow, load_recordings, open_run
 from analysis.experts.tables import (
@@ -32,8 +31,10 @@ from analysis.experts.tables import (
     vocabulary_grid,
 )
 from analysis.figures.files import figure_bytes
+from analysis.files import csv_text, parquet, write
 from analysis.tables.markdown import escaped
 from analysis.tables.text import WIDTH
+from experiments.config.options import run_command
 from experiments.config.schema import DeviceConfig
 from experiments.run.model_files import model_folder
 from experiments.runtime.device import torch_device
@@ -45,7 +46,7 @@ SPLIT = "validation"
 class ExpertsAnalysisConfig:
     """The run to describe, and where the results go."""
 
-    run: str = ""
+    run: str
     """Folder of a run whose model has experts."""
     out: str = ""
     """Where the results go; empty for ``RUN/analysis``."""
@@ -55,8 +56,6 @@ class ExpertsAnalysisConfig:
     """Where to compute: ``auto``, ``cpu``, ``cuda`` or ``cuda:1`` ..."""
 
     def __post_init__(self) -> None:
-        if not self.run:
-            raise ValueError("run= is empty: name the folder of a run, as run=runs/STUDY/CELL-DIGEST/s0")
         if self.examples < 1:
             raise ValueError(f"examples={self.examples} must be at least 1")
         DeviceConfig(name=self.device)

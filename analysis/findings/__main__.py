@@ -20,8 +20,8 @@ import rich.box
 import rich.console
 import rich.table
 
-from analysis.cli import run_command, write
 from analysis.figures.files import figure_bytes
+from analysis.files import write
 from analysis.findings import published_page
 from analysis.findings.claims import Claim
 from analysis.findings.figure import findings_figure
@@ -31,6 +31,7 @@ from analysis.findings.published_page import Page
 from analysis.findings.published_verdicts import page_of
 from analysis.findings.verdicts import Finding, judge, runs_of
 from analysis.load.records import read_records
+from experiments.config.options import run_command
 from experiments.runtime.errors import nearest
 
 FIGURE = Path("findings") / "findings.svg"

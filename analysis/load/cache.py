@@ -32,7 +32,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from analysis.cli import write
+from analysis.files import write
 from analysis.load import run_config, run_record
 from analysis.load.run_record import FILES, read_run
 from experiments.runtime import json_state, yaml_state

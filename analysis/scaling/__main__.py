@@ -19,11 +19,11 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from analysis.cli import run_command
 from analysis.load.study import load_history, load_study
 from analysis.scaling.points import study_points
 from analysis.scaling.tables import checks, fit, points_table, study_table
 from analysis.stats.warnings import condition_warnings
+from experiments.config.options import run_command
 from experiments.runtime.errors import ConfigError, DataError, nearest
 
 CSV_COLUMNS = {"Model Size": "size", "Training FLOP": "flops", "loss": "loss"}

@@ -17,11 +17,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.cli import run_command, write
 from analysis.figures.files import figure_bytes
+from analysis.files import write
 from analysis.speed.matplotlib_figure import draw
 from analysis.speed.rows import MODES, load_speed, milliseconds, mixtures
 from analysis.tables.format import si
+from experiments.config.options import run_command
 
 S4_CLAIM = (
     "For orientation: Gu et al. 2021 (arXiv 2111.00396, abstract) report generation 60 times as fast as a "
@@ -33,8 +34,8 @@ S4_CLAIM = (
 class SpeedConfig:
     """The rows to draw, and where the figure goes."""
 
-    rows: str = ""
-    """Parquet or JSON file of rows."""
+    rows: str
+    """Parquet or JSON file that ``archbench benchmark`` wrote."""
     out: str = ""
     """Folder of the figure and the table; empty for that of the rows."""
     mode: str = "decode"
@@ -43,8 +44,6 @@ class SpeedConfig:
     """Backbone that the others are compared with, where it is among them."""
 
     def __post_init__(self) -> None:
-        if not self.rows:
-            raise ValueError("rows= is empty: name what archbench benchmark wrote, as rows=rows.parquet")
         if self.mode not in MODES:
             raise ValueError(f"mode={self.mode} must be one of {', '.join(MODES)}")
 
@@ -148,8 +147,6 @@ def publish(config: SpeedConfig, frame: pd.DataFrame) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 0, or 2 where the person asked for something that is not there."""
-    if arguments and "=" not in arguments[0] and not arguments[0].startswith("-"):
-        arguments = [f"rows={arguments[0]}", *arguments[1:]]  # the file alone
     return run_command(__doc__, SpeedConfig, arguments, prepare, lambda found: publish(*found))
 
 

@@ -2,7 +2,7 @@
 
     archbench track cpu [workloads=text,parity] [backbones=decoder] [runs=runs] [--dry-run]
     archbench track cpu workloads=parity backbones=decoder,mamba --own-runs
-    archbench track cpu --add my_backbone
+    archbench track cpu add=my_backbone
 
 Each workload is a part: its learning rates are swept on the tuning seed, with equally many trials for every
 model, and chosen on validation; then the test seeds are trained. Runs that ended, in run folders or in the
@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.cli import csv_text, parquet, run_command, write
 from analysis.figures.files import figure_bytes
+from analysis.files import csv_text, parquet, write
 from analysis.report.page import find, render_page
 from analysis.stats.arms import arm_table
 from analysis.stats.comparisons import comparisons
@@ -36,6 +36,7 @@ from analysis.track.runs import listed, missing, show_plan, sweep, train
 from analysis.track.scores import score_table
 from analysis.track.tuning import write_rates
 from experiments.config.folder import CONF
+from experiments.config.options import run_command
 
 DOCS = CONF.parent / "docs" / "tracks"
 REFERENCE = "decoder"
@@ -76,8 +77,6 @@ class TrackConfig:
     def __post_init__(self) -> None:
         if not self.track:
             raise ValueError("name a track: laptop, cpu, gpu or cluster, as in: archbench track cpu")
-        if not self.runs:
-            raise ValueError("runs= is empty: name the folder of all studies, for example runs=runs")
         if self.publish and (self.miniature or self.dry_run):
             raise ValueError("--publish beside --miniature or --dry-run: there is nothing to publish")
         if self.publish and self.own_runs:
@@ -241,18 +240,11 @@ def _names(text: str) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code: 0, or 2 where the person asked for something that is not there."""
+    """Return the exit code: 0, or 2 where the person asked for something that is not there."""
     words = list(arguments)
     if words and "=" not in words[0] and not words[0].startswith("-"):
         words[0] = f"track={words[0]}"
-    if "--add" in words[:-1]:
-        at = words.index("--add")
-        words[at : at + 2] = [f"add={words[at + 1]}"]
-    try:
-        return run_command(__doc__, TrackConfig, words, prepare, run)
-    except ValueError as error:  # a command that the track runs failed
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return run_command(__doc__, TrackConfig, words, lambda config: run(prepare(config)), lambda _: None)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from analysis.cli import write
+from analysis.files import write
 from analysis.rates import chosen
 from analysis.stats.learning_rates.choice import ENDED, best_rates
 from analysis.track.rules import Track

@@ -7,7 +7,7 @@ archbench benchmark -m backbone=decoder,mamba device.precision=fp32,bf16 output=
 
 ``mode=null`` measures all that a backbone can do. Prefill, decoding and sampling are measured for one
 sequence and for ``batch_size``. A cell that runs out of memory or fails is a row too.
-``archbench benchmark draw rows.parquet`` draws the rows.
+``archbench benchmark draw rows=rows.parquet`` draws the rows.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def refuse_other_words_of_keys(
     words: Sequence[str], keys: Sequence[str], options: Collection[str] = ()
 ) -> None:
     """Raise ConfigError as ``refuse_other_words`` does, for a command with few keys, the main one first."""
-    given = any(word.startswith(f"{keys[0]}=") for word in words)
+    given = not keys or any(word.startswith(f"{keys[0]}=") for word in words)
     refuse_other_words(
         words,
         options=options,

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, MissingMandatoryValue, OmegaConfBaseException
 
-from experiments.config.command_line import plain_value, refuse_other_words_of_keys
 from experiments.runtime.errors import ConfigError, nearest
 from experiments.runtime.secrets import refuse_secret
 
@@ -86,25 +85,6 @@ def typed(cls: type[T], values: dict[str, Any], key: str) -> T:
         raise ConfigError(str(error) if named else f"{key}: {error}") from None
     _check_finite(OmegaConf.to_container(merged), key)  # OmegaConf makes a number of the text "nan"
     return instance  # type: ignore[return-value]
-
-
-def typed_words(cls: type[T], words: Sequence[str]) -> T:
-    """Return words ``KEY=VALUE`` as an instance of a flat dataclass; ``null`` is None. Raises ConfigError.
-
-    Values are taken as they stand, so that a study may be called 1e3, and no bracket needs a partner.
-    """
-    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    refuse_other_words_of_keys(words, names)
-    values: dict[str, str | None] = {}
-    for word in words:
-        key, _, value = word.partition("=")
-        value = plain_value(key, value)
-        if not value:
-            raise ConfigError(f"'{word}': write KEY=VALUE{nearest(key, names) if key not in names else ''}")
-        if values.get(key, value) != value:
-            raise ConfigError(f"{key} is given twice, as {values[key]} and as {value}: leave one out")
-        values[key] = None if value == "null" else value
-    return typed(cls, values, "")
 
 
 def whole_number_hint(key: str, text: str) -> str:

@@ -1,7 +1,7 @@
 """Simulate a training step of many processes: memory of one by part, and bytes exchanged by collective.
 
-    archbench cost simulate --processes 64 task=text scale=1_3b parallel=fsdp budget.batch_size=64
-    archbench cost simulate --processes 8,64 --json steps.json -m backbone=decoder,mamba2 parallel=fsdp
+    archbench cost simulate processes=64 task=text scale=1_3b parallel=fsdp budget.batch_size=64
+    archbench cost simulate processes=8,64 output=steps.json -m backbone=decoder,mamba2 parallel=fsdp
 
 One process plays the first of so many, on a CPU, with PyTorch's fake process group and tensors without
 memory: no GPU and no network is needed, and no data but the task's own. Kernels for GPUs are not entered.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,10 @@ import rich.table
 from omegaconf import DictConfig
 
 from experiments.config.hydra_app import start
+from experiments.config.options import take_options
 from experiments.config.sections import read_sections
 from experiments.runtime.atomic_io import write_json
-from experiments.runtime.errors import ConfigError
 
-PROCESSES, JSON = "--processes", "--json"
 WIDTH = 120
 """Characters of a line where the output is no terminal."""
 
@@ -33,17 +33,24 @@ _processes: list[int] = []
 _rows: list[dict[str, Any]] = []
 
 
+@dataclass(frozen=True, kw_only=True)
+class SimulateConfig:
+    """The numbers of processes, and where the results go."""
+
+    processes: str = "8"
+    """Numbers of processes, with commas between them."""
+    output: str = ""
+    """JSON file of the results; empty for none."""
+
+    def __post_init__(self) -> None:
+        if not all(part.isdigit() and int(part) > 1 for part in self.processes.split(",")):
+            raise ValueError(f"processes={self.processes}: give numbers of two or more, as in processes=8,64")
+
+
 def main() -> None:
-    """Read the command's own words, and simulate each run of the others."""
-    if sys.argv[1:] in (["--help"], ["-h"]):
-        print(__doc__)
-        return
-    try:
-        path = _take(JSON)
-        _processes.extend(_counts(_take(PROCESSES) or "8"))
-    except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    """Simulate each run that the words ask for, and print tables of them all."""
+    config = take_options(SimulateConfig, __doc__)
+    _processes.extend(map(int, config.processes.split(",")))
     sys.argv.append("hydra/launcher=basic")  # one process: the rows are gathered here
     start(_collect)
     if not _rows:
@@ -56,31 +63,8 @@ def main() -> None:
     if all(None not in row["seconds"].values() for row in _rows):
         print("Milliseconds of a step, at best, of computing and of exchanging by the device's links:")
         console.print(_table("seconds", ["computing", "exchanging"], 1e-3))
-    if path:
-        write_json(Path(path), _rows)
-
-
-def _take(option: str) -> str:
-    """Return the value of an option, and take both out of the command line. Raises ConfigError."""
-    if option not in sys.argv:
-        return ""
-    at = sys.argv.index(option)
-    if at + 1 == len(sys.argv):
-        raise ConfigError(f"{option} needs a value")
-    value = sys.argv[at + 1]
-    del sys.argv[at : at + 2]
-    return value
-
-
-def _counts(text: str) -> list[int]:
-    """Return the numbers of processes. Raises ConfigError."""
-    try:
-        found = [int(part) for part in text.split(",")]
-    except ValueError:
-        found = [0]
-    if min(found) < 2:
-        raise ConfigError(f"{PROCESSES} {text}: give numbers of two or more, as in {PROCESSES} 8,64")
-    return found
+    if config.output:
+        write_json(Path(config.output), _rows)
 
 
 def _collect(cfg: DictConfig) -> None:

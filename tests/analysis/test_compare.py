@@ -11,13 +11,13 @@ import pandas as pd
 import pytest
 
 from analysis import compare
-from analysis.cli import read_arguments
 from analysis.compare import NO_CURVES, CompareConfig, Comparison, main
 from analysis.load.study import load_study
 from analysis.stats.arms import arm_table
 from analysis.stats.comparisons import comparisons
 from analysis.tables.latex import render_latex
 from analysis.tables.text import render_markdown, render_tables
+from experiments.config.options import typed_words
 from tests import ROOT
 
 
@@ -27,7 +27,7 @@ def test_results_go_beside_the_runs_or_where_they_are_sent() -> None:
     )  # type: ignore[arg-type]
     assert found.folder == Path("runs/lr/analysis")
     assert replace(found, config=CompareConfig(out="there")).folder == Path("there")
-    read = read_arguments(["--allow-mixed", "runs=a=b"], CompareConfig)
+    read = typed_words(CompareConfig, ["--allow-mixed", "runs=a=b"])
     assert read == CompareConfig(allow_mixed=True, runs="a=b")
 
 
@@ -40,7 +40,7 @@ def test_results_go_beside_the_runs_or_where_they_are_sent() -> None:
         ),
         (["--allow-mix"], "--allow-mix: there is no such option; did you mean --allow-mixed?"),
         (["compare"], "'compare': did you mean study=compare?"),
-        (["study="], "study= is empty"),
+        (["study="], "'study=': write study=VALUE"),
         (["study=compare", "runs=nowhere"], "study=compare is not in nowhere/"),
         (["frame=docs/results/compare.parquet", "speed=none.parquet"], "rows=none.parquet: there is no such"),
     ],
@@ -158,6 +158,7 @@ def test_a_place_it_cannot_write_to(study: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err.startswith(f"error: cannot write to {study}/file/")
 
 
+@pytest.mark.full
 def test_figures_for_papers(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "FILE_FORMATS", ("svg",))
     assert main([f"runs={study}", "--figures"]) == 0
@@ -171,6 +172,7 @@ def test_figures_for_papers(study: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert words in svg
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("no_page")
 def test_a_stored_frame_is_compared_without_its_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -186,6 +188,7 @@ def test_a_stored_frame_is_compared_without_its_runs(
     pd.testing.assert_frame_equal(stored, written[stored.columns])
 
 
+@pytest.mark.usefixtures("no_page")
 def test_all_tasks_stand_side_by_side(
     write_run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -113,7 +113,7 @@ def test_extending_stops_where_training_cannot(
     [
         (["study=rates"], "study=rates is not in"),
         (["stdy=rates"], "'stdy=rates': did you mean 'study='?"),
-        (["study="], "study= and runs="),
+        (["study="], "'study=': write study=VALUE"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.cli import csv_text
 from analysis.compare import VERDICTS_DPI, read_probes, stored_frame
 from analysis.figures.bridge import bridge_figure
 from analysis.figures.files import figure_bytes
 from analysis.figures.verdicts import verdict_figure
+from analysis.files import csv_text
 from analysis.stats.bridge import bridge
 from analysis.stats.comparisons import comparisons
 from analysis.stats.extra_tests import TRAINED, further_grid, further_scores

@@ -47,9 +47,9 @@ def lines(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[s
     [
         ("runs=[a", r"study=single: there is no run in \[a/single"),
         ("study", r"'study': did you mean study=VALUE\?"),
-        ("stdy=a", r"stdy: CheckConfig has no such key; did you mean 'study'\?"),
+        ("stdy=a", r"'stdy=a': did you mean 'study='\? the keys are study, runs"),
         ("study=another", r"study is given twice, as single and as another"),
-        ("study=", r"'study=': write KEY=VALUE"),
+        ("study=", r"'study=': write study=VALUE"),
     ],
 )
 def test_words_are_taken_as_they_stand(word: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,10 @@ def test_a_full_disk_is_what_keeps_runs_from_working(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["experiments.doctor", "analysis.fetch", "analysis.dashboard"])
+@pytest.mark.parametrize(
+    "name",
+    ["experiments.doctor", "analysis.weights_and_biases.fetch", "analysis.weights_and_biases.dashboard"],
+)
 def test_a_key_of_w_and_b_that_cannot_be_one_is_said_in_a_line(tmp_path: Path, name: str) -> None:
     runs = write_run_folder(tmp_path, "decoder", 0).parents[2]
     words = [] if name == "experiments.doctor" else ["study=compare", f"runs={runs}"]

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.prepare import PrepareConfig, split_words
+from experiments.config.options import split_words
+from experiments.prepare import PrepareConfig
 from experiments.runtime.errors import ConfigError
 from tests import ROOT
 from tests.experiments.data.preparation.conftest import dataset as dataset  # a fixture
@@ -152,17 +153,17 @@ def test_other_data_is_prepared_as_by_a_run(tmp_path: Path) -> None:
 )
 def test_a_bad_word_is_refused_with_the_remedy(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        split_words(words)
+        split_words(PrepareConfig, words)
 
 
 def test_shares_and_processes_come_from_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, others = split_words(["task=text", "stage=parts", "share=2/3", "-m"])
+    config, others = split_words(PrepareConfig, ["task=text", "stage=parts", "share=2/3", "-m"])
     assert config.index_of() == (2, 3)
     assert others == ["task=text", "-m"]
     for name, value in {"ID": "6", "MIN": "4", "COUNT": "5"}.items():
         monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", value)
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
-    config, _ = split_words(["stage=parts", "share=slurm"])
+    config, _ = split_words(PrepareConfig, ["stage=parts", "share=slurm"])
     assert config.index_of() == (2, 5)
     assert config.num_processes == 1
     assert PrepareConfig(processes=3).num_processes == 3

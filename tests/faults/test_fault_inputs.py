@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from analysis.cli import csv_text
+from analysis.files import csv_text
 from analysis.load.study import load_study
 from analysis.stats.run_costs import cost_rows
 from experiments.config.messages import _dotted, _unknown_key, explain

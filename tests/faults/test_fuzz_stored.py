@@ -12,7 +12,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from analysis.cli import parquet
+from analysis.files import parquet
 from experiments.config.folder import CONF
 from experiments.run.tuned_rates import read_rates
 from experiments.runtime.errors import RunError

@@ -56,7 +56,7 @@ def test_a_dry_run_submits_nothing(tmp_path: Path) -> None:
     assert [line.partition(": sbatch ")[0].strip() for line in shown] == ["plan", "parts", "merge"]
     assert "Nothing was submitted" in said
     words = ["task=fineweb_edu", "tasks=2", "cluster=slurm/cluster.env.example", "submit=true"]
-    assert shlex.split(command) == ["archbench", "submit-prepare", *words]
+    assert shlex.split(command) == ["archbench", "slurm", "prepare", *words]
 
 
 SLOW = """

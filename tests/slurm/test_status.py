@@ -127,4 +127,4 @@ def test_mistakes_are_named(run: StudyRun, capsys: pytest.CaptureFixture[str]) -
     assert main(["study=mine", f"runs={study.parents[1]}/rnus"]) == 2
     assert "did you mean 'runs'" in capsys.readouterr().err
     assert main(["studdy=mine"]) == 2
-    assert "did you mean 'study'" in capsys.readouterr().err
+    assert "did you mean 'study='" in capsys.readouterr().err

@@ -131,10 +131,13 @@ def test_a_tokenizer_that_was_learned_reads_the_domains_too(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "run= is empty"),
+        ([], "run has no value: set run=..."),
         (["rnu=there"], "'rnu=there': did you mean 'run='? the keys are run, out, examples, device"),
         (["run=nowhere"], "nowhere: there is no such folder"),
-        (["run=.", "examples=none"], "examples=none is no whole number"),
+        (
+            ["run=.", "examples=none"],
+            "examples: Value 'none' of type 'str' could not be converted to Integer",
+        ),
         (["run=.", "examples=0"], "examples=0 must be at least 1"),
         (["run=.", "device=gpu"], "name='gpu'"),
     ],

@@ -110,7 +110,7 @@ def test_the_figure_shows_what_was_measured(rows: Path) -> None:
 
 
 def test_the_command_writes_the_figure_and_the_table(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(rows), "baseline=s4"]) == 0
+    assert main([f"rows={rows}", "baseline=s4"]) == 0
     table = (rows.parent / "speed_decode.md").read_text()
     assert "| decoder | 1 | 1 (2.00) | 5 (0.40) |" in table
     assert table in capsys.readouterr().out
@@ -122,7 +122,7 @@ def test_the_command_writes_the_figure_and_the_table(rows: Path, capsys: pytest.
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "rows= is empty"),
+        ([], "rows has no value: set rows="),
         (["rows=absent.parquet"], "rows=absent.parquet: there is no such file"),
         (["mod=train"], "did you mean 'mode='?"),
         (["rows=x", "mode=write"], "mode=write must be one of train, prefill, decode, sample"),

@@ -127,7 +127,7 @@ def test_a_track_is_run_once_and_takes_another_model(
     (toy / "conf" / "backbone" / "my_toy.yaml").write_text(YAML)
     (toy / "my_toy.py").write_text(PYTHON)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(toy), os.environ.get("PYTHONPATH", "")]))
-    assert main([*words, "--add", "my_toy"]) == 0, capfd.readouterr().err
+    assert main([*words, "add=my_toy"]) == 0, capfd.readouterr().err
     assert cells(toy / "runs" / "track_toy") == {"my_toy-lookup-nano/s0", "my_toy-lookup-nano/s1"}
     assert cells(toy / "runs" / "track_toy_rates") == {"my_toy-lookup-nano/s100"}
     pairs = pd.read_csv(analysis / "toy_pairs.csv")

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from analysis.cli import read_arguments
-from analysis.compare import CompareConfig
+from experiments.config.options import typed_words
 from experiments.config.path_words import path_words
-from experiments.config.structured import typed_words
 from experiments.runtime.errors import ConfigError
 from slurm.status import StatusConfig
 from tests.experiments import commands
@@ -24,14 +22,12 @@ def test_a_path_needs_no_quotes(name: str) -> None:
         [word] = path_words([f"{key}={name}"])
         assert OverridesParser.create().parse_override(word).value() == name
     words = ["study=x", f"runs={name}"]
-    assert read_arguments(words, CompareConfig).runs == name
     assert typed_words(StatusConfig, words).runs == name
 
 
 def test_a_path_may_be_quoted() -> None:
     word = 'runs="my runs (1) [a]"'
     assert path_words([word]) == [word]
-    assert read_arguments(["study=x", word], CompareConfig).runs == "my runs (1) [a]"
     assert typed_words(StatusConfig, ["study=x", word]).runs == "my runs (1) [a]"
 
 
@@ -44,12 +40,12 @@ def test_lists_sweeps_and_references_stay() -> None:
 def test_a_leading_tilde_is_the_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert path_words(["runs=~/r"]) == ["runs=/home/me/r"]
-    assert read_arguments(["study=x", "runs=~/r"], CompareConfig).runs == "/home/me/r"
+    assert typed_words(StatusConfig, ["study=x", "runs=~/r"]).runs == "/home/me/r"
     assert path_words(["task.paths=[~/a.txt]"]) == ["task.paths=['/home/me/a.txt']"]
     with pytest.raises(ConfigError, match="HOME"):
         path_words(['runs="~/r"'])
     with pytest.raises(ConfigError, match="HOME"):
-        read_arguments(["study=x", 'runs="~/r"'], CompareConfig)
+        typed_words(StatusConfig, ["study=x", 'runs="~/r"'])
 
 
 def test_a_command_takes_them(tmp_path: Path) -> None:

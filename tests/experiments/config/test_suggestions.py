@@ -8,13 +8,12 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 
 import experiments.config.schema  # noqa: F401
-from analysis.cli import read_arguments
 from analysis.compare import CompareConfig
 from experiments.check import CheckConfig
 from experiments.cli import MODULES
 from experiments.config.folder import CONF
 from experiments.config.messages import explain, no_option, refuse_other_words_of
-from experiments.config.structured import typed_words
+from experiments.config.options import typed_words
 from experiments.runtime.errors import ConfigError, nearest
 from experiments.runtime.synonyms import SYNONYMS
 
@@ -153,12 +152,9 @@ def test_settings_and_options_of_hydra_are_read(line: str) -> None:
     ],
 )  # fmt: skip
 def test_commands_with_few_keys_answer_alike(line: str, said: str) -> None:
-    for read in (
-        lambda words: read_arguments(words, CompareConfig),
-        lambda words: typed_words(CheckConfig, words),
-    ):
-        with pytest.raises(ValueError) as refused:  # noqa: PT011
-            read(line.split())
+    for options in (CompareConfig, CheckConfig):
+        with pytest.raises(ConfigError) as refused:
+            typed_words(options, line.split())
         assert said.rstrip("=") in str(refused.value)
 
 

@@ -168,7 +168,7 @@ def test_real_processes_take_the_bytes_that_were_simulated(
 
 
 def test_the_command_prints_memory_and_traffic() -> None:
-    ended = commands.run("simulate", "--processes", "2,4", *SHARDED)
+    ended = commands.run("simulate", "processes=2,4", *SHARDED)
     assert ended.returncode == 0, ended.stderr
     assert "Memory of one process at the peak" in ended.stdout
     assert "reduce-scatter" in ended.stdout
@@ -176,7 +176,7 @@ def test_the_command_prints_memory_and_traffic() -> None:
 
 def test_the_command_prints_milliseconds_for_a_gpu_whose_links_are_stated(tmp_path: Path) -> None:
     words = (*(word for word in SHARDED if word != "device=cpu"), "device=h100", "parallel.gpus_per_node=2")
-    ended = commands.run("simulate", "--processes", "4", "--json", str(tmp_path / "rows"), *words)
+    ended = commands.run("simulate", "processes=4", f"output={tmp_path / 'rows'}", *words)
     assert ended.returncode == 0, ended.stderr
     assert "Milliseconds of a step, at best" in ended.stdout
     (row,) = json.loads((tmp_path / "rows").read_text())
@@ -193,7 +193,7 @@ def test_the_command_prints_milliseconds_for_a_gpu_whose_links_are_stated(tmp_pa
 
 
 def test_one_process_is_no_simulation() -> None:
-    ended = commands.run("simulate", "--processes", "1", *SHARDED)
+    ended = commands.run("simulate", "processes=1", *SHARDED)
     assert (ended.returncode, ended.stderr) == (
-        2, "error: --processes 1: give numbers of two or more, as in --processes 8,64\n",
+        2, "error: processes=1: give numbers of two or more, as in processes=8,64\n",
     )  # fmt: skip

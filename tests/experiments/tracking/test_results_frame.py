@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.cli import parquet
+from analysis.files import parquet
 from experiments.config.folder import CONF
 from experiments.run.stored_rows import _statuses
 from experiments.runtime.errors import DataError

@@ -15,9 +15,9 @@ import pytest
 from omegaconf import OmegaConf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from analysis.dashboard import workspace as dashboard_views
-from analysis.fetch import place
 from analysis.load.study import load_history, load_study
+from analysis.weights_and_biases import workspace as dashboard_views
+from analysis.weights_and_biases.fetch import place
 from experiments.runtime.secrets import redact
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.tracker import fold

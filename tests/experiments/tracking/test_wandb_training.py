@@ -142,7 +142,9 @@ def test_whatever_the_server_does_the_run_ends_in_time_and_is_sent_later(
         assert waited < START + SLACK, "the start waited"
         assert done - ended < FINISH + SLACK, "the end waited"
         server.failures.clear()
-        sync = begin(server, tmp_path, "cli", "sync", f"study={folder.parents[1].name}", f"runs={tmp_path}")
+        sync = begin(
+            server, tmp_path, "cli", "wandb", "sync", f"study={folder.parents[1].name}", f"runs={tmp_path}"
+        )
         end(sync, 0)
         (run,) = server.runs.values()
     assert (folder / "metrics.jsonl").read_bytes() == rows

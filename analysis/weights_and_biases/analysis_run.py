@@ -13,8 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.cli import csv_text, parquet
 from analysis.figures.matplotlib_export import printed
+from analysis.files import csv_text, parquet
 from analysis.report.page import Findings
 from analysis.stats.comparisons import comparisons
 from analysis.stats.versus_baseline import with_differences

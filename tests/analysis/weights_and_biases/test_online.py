@@ -49,11 +49,11 @@ def test_a_study_is_sent_and_comes_back(tmp_path: Path) -> None:
     for seed in (0, 1):
         commands.train(*STUDY, f"seed={seed}", f"runs={here}")
     with serving() as server:
-        printed = run(server, "analysis.dashboard", "study=sent", f"runs={here}")
+        printed = run(server, "analysis.weights_and_biases.dashboard", "study=sent", f"runs={here}")
         assert printed.count(": uploaded") == 3, "two runs and their analysis"
         first = dict(server.views)
-        again = run(server, "analysis.dashboard", "study=sent", f"runs={here}")
-        fetched = run(server, "analysis.fetch", "study=sent", f"runs={there}")
+        again = run(server, "analysis.weights_and_biases.dashboard", "study=sent", f"runs={here}")
+        fetched = run(server, "analysis.weights_and_biases.fetch", "study=sent", f"runs={there}")
     assert again.count(": already there") == 3
     # The workspace and the report are replaced by the second call, not doubled.
     assert first.keys() == server.views.keys()
@@ -71,7 +71,11 @@ def test_a_study_is_sent_and_comes_back(tmp_path: Path) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("module", "failure"),
-    [("analysis.dashboard", "401!"), ("analysis.fetch", "500!"), ("analysis.fetch", "hang!")],
+    [
+        ("analysis.weights_and_biases.dashboard", "401!"),
+        ("analysis.weights_and_biases.fetch", "500!"),
+        ("analysis.weights_and_biases.fetch", "hang!"),
+    ],
 )
 def test_a_server_that_fails_is_one_line_and_an_exit_code(tmp_path: Path, module: str, failure: str) -> None:
     commands.train(*STUDY, f"runs={tmp_path}")

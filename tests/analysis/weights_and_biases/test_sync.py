@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from slurm import sync
+from analysis.weights_and_biases import sync
 from tests import wandb_file
 from tests.results import write_result
 from tests.slurm import jobs
@@ -56,7 +56,8 @@ def parts(folder: Path) -> list[Path]:
 def run(calls: list[list[str]], home: Path) -> list[str]:
     """The lines that calls print one after the other, in a process without keys."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
-    code = f"from slurm.sync import main\nfor words in {calls!r}: print('exit', main(words), flush=True)"
+    code = "from analysis.weights_and_biases.sync import main\n"
+    code += f"for words in {calls!r}: print('exit', main(words), flush=True)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=jobs.ROOT,
@@ -77,7 +78,7 @@ def test_a_run_is_written_once_and_from_its_record(tmp_path: Path) -> None:
     printed = run([whole, [*whole, "mode=offline"], [*whole, "mode=offline"]], tmp_path)
     later = [f"{folder}: no result yet" for folder in (begun, preempted)]
     # Online there is no key: the run is not marked as uploaded.
-    assert printed[:1] == ["exit 1"]
+    assert printed[:1] == ["exit 2"]
     assert printed[1:5] == [f"{done}: uploaded", *later, "exit 0"]
     assert printed[5:] == [f"{done}: already there", *later, "exit 0"]
     (path,) = parts(done)
@@ -101,8 +102,8 @@ def test_without_a_key_one_sentence_says_so(
 ) -> None:
     for seed in range(3):
         make_run(tmp_path, seed, "complete")
-    monkeypatch.setattr(sync, "signed_in", lambda: False)
-    assert sync.main(["study=pilot", f"runs={tmp_path}"]) == 1
+    monkeypatch.setattr("analysis.weights_and_biases.options.signed_in", lambda: False)
+    assert sync.main(["study=pilot", f"runs={tmp_path}"]) == 2
     out, err = capsys.readouterr()
     assert (out, err) == ("", "error: no API key: set WANDB_API_KEY or run `wandb login`\n")
 

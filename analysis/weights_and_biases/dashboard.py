@@ -20,45 +20,33 @@ from typing import Any
 import pandas as pd
 from typing_extensions import TypedDict
 
-from analysis.cli import read_arguments
-from analysis.dashboard import wandb_run
-from analysis.dashboard.wandb_run import Contents, contents, upload_analysis
 from analysis.load.study import load_history, load_study
 from analysis.report.page import find
 from analysis.stats.targets.steps_to_loss import with_steps
+from analysis.weights_and_biases import analysis_run
+from analysis.weights_and_biases.analysis_run import Contents, contents, upload_analysis
+from analysis.weights_and_biases.options import WandbConfig, require_key, wandb_failures
+from experiments.config.options import run_command
 from experiments.runtime.atomic_io import write_json
-from experiments.runtime.errors import RunError
+from experiments.runtime.errors import ConfigError
 from experiments.runtime.json_state import mismatch, read_mark
-from experiments.runtime.secrets import redact
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.tracker import SPEC
 from experiments.tracking.upload import study_folders, upload
-from experiments.tracking.wandb import NO_KEY, signed_in
 
 MARK = "wandb-dashboard.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DashboardConfig:
+class DashboardConfig(WandbConfig):
     """The study to show, and where."""
 
-    study: str = "compare"
-    """The study, a folder inside ``runs``."""
-    runs: str = "runs"
-    """The folder of all studies."""
-    project: str = ""
-    """W&B project; empty for the name of the study."""
-    entity: str = ""
-    """W&B user or team; empty for the default of the account."""
     dry_run: bool = False
     """Write what would be sent as JSON, and send nothing: needs neither network nor key."""
     output: str = ""
     """Where a dry run writes; empty for ``RUNS/STUDY/dashboard``."""
 
     def __post_init__(self) -> None:
-        for name in ("study", "runs"):
-            if not getattr(self, name):
-                raise ValueError(f"{name}= is empty: write for example study=compare runs=runs")
         if "," in self.study:
             raise ValueError(f"study={self.study}: a dashboard shows one study; send each alone")
         if self.output and not self.dry_run:
@@ -75,12 +63,12 @@ class DashboardConfig:
 
 def specs(frame: pd.DataFrame, sent: Contents, config: DashboardConfig) -> dict[str, Any]:
     """Return what a dry run writes, by file name."""
-    from analysis.dashboard import workspace as wandb_views  # takes most of a second
+    from analysis.weights_and_biases import workspace as wandb_views  # takes most of a second
 
     figures = [f"figures/{name}" for name in sent.figures]
     study = {"spec": SPEC, "study": config.study, "project": config.sent_to, "entity": config.entity}
     tables = {
-        name: {"columns": [*map(str, table)], "rows": wandb_run.rows(table)}
+        name: {"columns": [*map(str, table)], "rows": analysis_run.rows(table)}
         for name, table in sent.tables.items()
     }
     analysis = {"id": sent.run_id, "job_type": "analysis", "content": sent.digest, "figures": figures}
@@ -102,7 +90,7 @@ def send(frame: pd.DataFrame, sent: Contents, config: DashboardConfig) -> int:
     """Upload and save everything; return the number of runs that failed. Raises whatever W&B raises."""
     import wandb
 
-    from analysis.dashboard import workspace as wandb_views
+    from analysis.weights_and_biases import workspace as wandb_views
 
     project, entity = config.sent_to, config.entity or str(wandb.Api().default_entity)
     failed = 0
@@ -145,28 +133,21 @@ def _links(project: str, entity: str) -> dict[str, str]:
     return {"the runs": f"{root}/table", "the workspaces": f"{root}/workspace"}
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The exit code; ``--help`` lists them."""
-    try:
-        config = read_arguments(arguments, DashboardConfig, __doc__ or "")
-        if not config.dry_run and not signed_in():
-            raise ValueError(f"{NO_KEY}; or add --dry-run, which needs none")
-        frame = load_study(Path(config.runs), config.study)
-        history = load_history(Path(config.runs), config.study)
-        frame = with_steps(frame, history)
-        sent = contents(frame, find(frame, history))
-    except SystemExit as ended:  # --help
-        return int(ended.code or 0)
-    except (ValueError, RunError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+def prepare(config: DashboardConfig) -> tuple[DashboardConfig, pd.DataFrame, Contents]:
+    """Return the runs of a study, and what is sent of them. Raises ValueError."""
     if not config.dry_run:
-        try:
+        require_key("; or add --dry-run, which needs none")
+    frame = load_study(Path(config.runs), config.study)
+    history = load_history(Path(config.runs), config.study)
+    frame = with_steps(frame, history)
+    return config, frame, contents(frame, find(frame, history))
+
+
+def publish(config: DashboardConfig, frame: pd.DataFrame, sent: Contents) -> int:
+    """Send a study, or write what would be sent; return 1 if a run failed."""
+    if not config.dry_run:
+        with wandb_failures():
             return int(send(frame, sent, config) > 0)
-        except Exception as error:  # of W&B, its views and the network: many kinds, none of ours
-            reason = " ".join(redact(f"{type(error).__name__}: {error}").split())
-            print(f"error: W&B failed: {reason}; the same command goes on where it stopped", file=sys.stderr)
-            return 1
     folder = Path(config.output) if config.output else config.folder / "dashboard"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -174,9 +155,13 @@ def main(arguments: Sequence[str]) -> int:
             write_json(folder / name, tree)
             print(f"wrote {folder / name}")
     except OSError as error:
-        print(f"error: cannot write to {folder}/: {error}; set output= to another", file=sys.stderr)
-        return 2
+        raise ConfigError(f"cannot write to {folder}/: {error}; set output= to another") from error
     return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Return the exit code; ``--help`` lists them."""
+    return run_command(__doc__, DashboardConfig, arguments, prepare, lambda found: publish(*found))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from analysis.dashboard import __main__ as dashboard
-from analysis.dashboard.wandb_run import contents, rows, upload_analysis
 from analysis.figures.curves import learning_curves
 from analysis.load.study import load_history, load_study
 from analysis.report.page import Findings
@@ -20,6 +18,8 @@ from analysis.stats.comparisons import comparisons
 from analysis.stats.versus_baseline import with_differences
 from analysis.stats.warnings import study_warnings
 from analysis.tables.text import markdown_table
+from analysis.weights_and_biases import dashboard
+from analysis.weights_and_biases.analysis_run import contents, rows, upload_analysis
 from tests import wandb_file
 
 
@@ -195,9 +195,9 @@ def test_views_are_replaced_and_not_doubled(tmp_path: Path) -> None:
         (["--dry-run", "study=compar"], "did you mean 'compare'?"),
         (["--dry-run", "study=a,b"], "study=a,b: a dashboard shows one study"),
         (["--dry-run", "ouput=x"], "did you mean 'output="),
-        (["dry_run=maybe"], "dry_run=maybe is neither true nor false"),
+        (["dry_run=maybe"], "dry_run=maybe must be true or false"),
         (["output=x"], "add --dry-run"),
-        (["--dry-run", "study="], "study= is empty"),
+        (["--dry-run", "study="], "'study=': write study=VALUE"),
     ],
 )
 def test_mistakes_are_one_line_and_two(
@@ -217,7 +217,7 @@ def test_a_network_that_fails_is_one_line_and_one(
     def fail(*_: object) -> int:
         raise ConnectionError("refused\nby https://me:canary@example.org")
 
-    monkeypatch.setattr(dashboard, "signed_in", lambda: True)
+    monkeypatch.setattr("analysis.weights_and_biases.options.signed_in", lambda: True)
     monkeypatch.setattr(dashboard, "send", fail)
     assert dashboard.main([f"runs={study}"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
@@ -245,7 +245,7 @@ def test_everything_is_sent_to_one_place(
         asked.extend((view.project, view.entity) for view in (workspace, report))
         return place
 
-    monkeypatch.setattr(dashboard, "signed_in", lambda: True)
+    monkeypatch.setattr("analysis.weights_and_biases.options.signed_in", lambda: True)
     monkeypatch.setattr("wandb.Api", lambda: SimpleNamespace(default_entity="me"))
     for stand_in in (upload, upload_analysis, save_views):
         monkeypatch.setattr(dashboard, stand_in.__name__, stand_in)

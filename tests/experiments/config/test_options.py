@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from analysis.cli import read_arguments, run_command
+from experiments.config.options import run_command, split_words, typed_words
+from experiments.runtime.errors import DataError, RunError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,18 +20,13 @@ class Example:
     """Send nothing."""
 
 
-class BadDataError(Exception):
-    exit_code = 3
-
-
 def test_each_field_is_read_by_its_type() -> None:
-    assert read_arguments([], Example) == Example()
+    assert typed_words(Example, []) == Example()
     given = Example(study="a=b", samples=3, dry_run=True)
-    assert read_arguments(["study=a=b", "samples=3", "--dry-run"], Example) == given
-    assert read_arguments(["study=a=b", "--dry-run", "samples=3"], Example) == given
-    assert read_arguments(["dry_run=true", "samples=3", "study=a=b"], Example) == given
-    assert read_arguments(["--dry-run", "dry_run=false"], Example) == Example()
-    assert read_arguments(["rate=1e-3", "study="], Example) == Example(rate=0.001, study="")
+    assert typed_words(Example, ["study=a=b", "samples=3", "--dry-run"]) == given
+    assert typed_words(Example, ["study=a=b", "--dry-run", "samples=3"]) == given
+    assert typed_words(Example, ["dry_run=true", "samples=3", "study=a=b"]) == given
+    assert typed_words(Example, ["rate=1e-3", "study=1e3"]) == Example(rate=0.001, study="1e3")
 
 
 @pytest.mark.parametrize(
@@ -39,14 +35,16 @@ def test_each_field_is_read_by_its_type() -> None:
         ("stduy=x", "'stduy=x': did you mean 'study='? the keys are study, samples, rate, --dry-run"),
         ("study", "'study': did you mean study=VALUE?"),
         ("--dry-rnu", "--dry-rnu: there is no such option; did you mean --dry-run?"),
-        ("dry_run=yes", "dry_run=yes is neither true nor false"),
-        ("rate=fast", "rate=fast is no number: write for example rate=0.5"),
-        ("samples=few", "samples=few is no whole number: write for example samples=100"),
+        ("dry_run=maybe", "dry_run=maybe must be true or false"),
+        ("rate=fast", "rate: Value 'fast' of type 'str' could not be converted to Float"),
+        ("samples=few", "samples: Value 'few' of type 'str' could not be converted to Integer"),
+        ("study=", "'study=': write study=VALUE, or leave study= out"),
+        ("--dry-run dry_run=false", "dry_run is given twice, as true and as false"),
     ],
 )
 def test_a_mistake_names_the_nearest(argument: str, words: str) -> None:
     with pytest.raises(ValueError, match="^" + words.replace("?", r"\?")):
-        read_arguments([argument], Example)
+        typed_words(Example, argument.split())
 
 
 def raising(error: Exception) -> int:
@@ -59,10 +57,26 @@ def raising(error: Exception) -> int:
 def test_mistakes_end_in_one_line_and_a_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert raising(ValueError("no such study")) == 2
     assert raising(FileNotFoundError("no such file")) == 2
-    assert raising(BadDataError("bad data")) == 3
+    assert raising(DataError("bad data")) == 3
     captured = capsys.readouterr()
     assert captured.err == "error: no such study\nerror: no such file\nerror: bad data\n"
     assert captured.out == ""
+
+
+def test_what_is_published_may_fail_too(capsys: pytest.CaptureFixture[str]) -> None:
+    def full(found: None) -> None:
+        raise RunError("no room for GITHUB_TOKEN=ghp_" + "a1B2" * 9)
+
+    assert run_command("help", Example, [], lambda config: None, full) == 1
+    assert run_command("help", Example, [], lambda config: 3, lambda found: found) == 3
+    error = capsys.readouterr().err
+    assert error.startswith("error: no room for")
+    assert "ghp_" not in error
+
+
+def test_options_are_told_from_the_words_of_hydra() -> None:
+    words = ["-m", "seed=0,1", "samples=3", "--dry-run", "+x.y=[1]"]
+    assert split_words(Example, words) == (Example(samples=3, dry_run=True), ["-m", "seed=0,1", "+x.y=[1]"])
 
 
 def test_a_defect_is_not_dressed_as_a_mistake() -> None:
@@ -78,7 +92,6 @@ def test_help_is_printed_and_nothing_is_done(capsys: pytest.CaptureFixture[str])
 
     assert run_command("\nwhat it does\n", Example, ["study=x", "--help"], never, never) == 0
     printed = capsys.readouterr().out
-    assert "[key=value ...] [--dry-run]" in printed
     assert "what it does\n" in printed
     lines = [" ".join(line.split()) for line in printed.splitlines()]
     assert "study= The study to read. Default: compare." in lines

@@ -3,8 +3,8 @@
     archbench wandb fetch study=compare entity=me [project=NAME] [runs=runs]
 
 When a run ends, tracking saves its small files (``experiments.tracking.summary.FILES``) as files of the W&B
-run; ``slurm.sync`` does so for runs that were tracked otherwise. They come back to the folder that the
-record names, ``runs/STUDY/CELL-DIGEST/sSEED``, so the frame has the same columns. Checkpoints are not
+run; ``archbench wandb sync`` does so for runs that were tracked otherwise. They come back to the folder that
+the record names, ``runs/STUDY/CELL-DIGEST/sSEED``, so the frame has the same columns. Checkpoints are not
 uploaded and do not come back. A run folder that is there already is never overwritten, unless it was fetched
 and W&B has another record now.
 
@@ -21,41 +21,20 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from analysis.cli import read_arguments
+from analysis.weights_and_biases.options import WandbConfig, require_key, wandb_failures
+from experiments.config.options import run_command
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import DataError
 from experiments.runtime.json_state import read_json, read_mark
-from experiments.runtime.secrets import redact
 from experiments.tracking.run_files import FETCHED
 from experiments.tracking.summary import FILES
 from experiments.tracking.wandb import FILES as FOLDER
-from experiments.tracking.wandb import NO_KEY, signed_in
 
 NAME = re.compile(r"(?!\.)[\w.+-]+")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FetchConfig:
-    """The runs to download, and from where."""
-
-    study: str = "compare"
-    """The study; runs of others in the same project are left."""
-    entity: str = ""
-    """W&B user or team; empty for the default of the account."""
-    project: str = ""
-    """W&B project; empty for the name of the study."""
-    runs: str = "runs"
-    """The folder of all studies."""
-
-    def __post_init__(self) -> None:
-        for name in ("study", "runs"):
-            if not getattr(self, name):
-                raise ValueError(f"{name}= is empty: write for example study=compare runs=runs")
 
 
 def place(record: Path, runs: Path, study: str) -> str:
@@ -131,7 +110,7 @@ def _download(run: Any, folder: Path) -> None:
         file.download(root=str(folder), replace=True)
 
 
-def fetch(found: Iterator[tuple[str, Download]], config: FetchConfig) -> int:
+def fetch(found: Iterator[tuple[str, Download]], config: WandbConfig) -> int:
     """Download every run, printing the outcome of each; return how many have files that cannot be used."""
     unusable = 0
     for run_id, download in found:
@@ -146,23 +125,21 @@ def fetch(found: Iterator[tuple[str, Download]], config: FetchConfig) -> int:
     return unusable
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The exit code; ``--help`` lists them."""
-    try:
-        config = read_arguments(arguments, FetchConfig, __doc__ or "")
-        if not signed_in():
-            raise ValueError(NO_KEY)
-    except SystemExit as ended:  # --help
-        return int(ended.code or 0)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    try:
+def prepare(config: WandbConfig) -> WandbConfig:
+    """Check that there is an API key. Raises ConfigError."""
+    require_key()
+    return config
+
+
+def publish(config: WandbConfig) -> int:
+    """Download the runs of a study; return 1 if one cannot be used."""
+    with wandb_failures():
         return int(fetch(remote_runs(config.entity, config.project or config.study), config) > 0)
-    except Exception as error:  # of W&B and the network: many kinds, none of ours
-        reason = " ".join(redact(f"{type(error).__name__}: {error}").split())
-        print(f"error: W&B failed: {reason}; the same command goes on where it stopped", file=sys.stderr)
-        return 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Return the exit code; ``--help`` lists them."""
+    return run_command(__doc__, WandbConfig, arguments, prepare, publish)
 
 
 if __name__ == "__main__":
