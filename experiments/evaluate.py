@@ -21,9 +21,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from experiments.config.schema import DeviceConfig
+from experiments.config.sections import plain_tree
 from experiments.config.structured import component, typed
 from experiments.data.corpus import SPLITS
 from experiments.evaluation.measure import measure
@@ -81,9 +82,7 @@ class EvaluateConfig:
 
 
 def evaluate(cfg: DictConfig) -> None:
-    resolved = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(resolved, dict)
-    tree = {str(key): value for key, value in resolved.items()}
+    tree = plain_tree(cfg)
     section = tree.pop("task", None)
     config = typed(EvaluateConfig, tree, "")
     configure_process(threads=config.device.threads, kernels=config.device.kernels)

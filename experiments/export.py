@@ -27,12 +27,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.processors import TemplateProcessing
 
 from architectures.backbone import Capabilities
 from architectures.pretrained import read_folder_config, save_folder, stored_dtypes
+from experiments.config.sections import plain_tree
 from experiments.config.structured import typed
 from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
 from experiments.data.tokenizers.tokenizer import TextTokenizer
@@ -60,9 +61,7 @@ class ExportConfig:
 
 
 def export(cfg: DictConfig) -> None:
-    tree = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(tree, dict)
-    config = typed(ExportConfig, {str(key): value for key, value in tree.items()}, "")
+    config = typed(ExportConfig, plain_tree(cfg), "")
     folder = Path(config.to)
     if folder.exists():
         raise ConfigError(f"to={folder} exists: name a folder that does not exist yet")

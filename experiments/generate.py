@@ -24,9 +24,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from experiments.config.schema import DeviceConfig
+from experiments.config.sections import plain_tree
 from experiments.config.structured import typed
 from experiments.data.tokenizers.chat_template import render_messages
 from experiments.data.tokenizers.folder_tokenizer import FolderTokenizer
@@ -93,11 +94,10 @@ class GenerateConfig:
 
 
 def generate(cfg: DictConfig) -> None:
-    tree = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(tree, dict)
+    tree = plain_tree(cfg)
     prompt, messages = tree.pop("prompt"), tree.pop("messages")  # any text at all, so not read as settings
     texts = [str(text) for text in (prompt if isinstance(prompt, list) else [prompt])]
-    config = typed(GenerateConfig, {str(key): value for key, value in tree.items()}, "")
+    config = typed(GenerateConfig, tree, "")
     configure_process(threads=config.device.threads, kernels=config.device.kernels)
     device = torch_device(config.device.name)
     saved = load_model(Path(config.run), device)

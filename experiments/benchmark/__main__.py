@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import rich.console
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from architectures.backbone import Backbone
 from experiments.benchmark.config import BenchmarkConfig
@@ -32,6 +32,7 @@ from experiments.benchmark.grid import Benchmark
 from experiments.benchmark.results import append, check_file, render
 from experiments.benchmark.subprocess_runner import measure
 from experiments.config.schema import DeviceConfig, ScaleConfig
+from experiments.config.sections import plain_tree
 from experiments.config.size_target import with_target
 from experiments.config.structured import component, typed
 from experiments.objectives.objective import Objective
@@ -67,9 +68,7 @@ def answers(row: dict[str, Any]) -> bool:
 
 def read(cfg: DictConfig) -> Benchmark:
     """The benchmark that a composed configuration asks for. Raises ConfigError."""
-    resolved = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(resolved, dict)
-    tree: dict[str, Any] = {str(key): value for key, value in resolved.items()}
+    tree = plain_tree(cfg)
     cls, config = component(tree, "backbone", Backbone)  # type: ignore[type-abstract]
     form, settings = component(tree, "objective", Objective)  # type: ignore[type-abstract]
     objective = form.for_backbone(cls.capabilities), settings

@@ -58,7 +58,7 @@ def read_sections(cfg: DictConfig) -> Sections:
     return parse_sections(read_tree(cfg))
 
 
-def read_tree(cfg: DictConfig) -> dict[str, Any]:
+def plain_tree(cfg: DictConfig) -> dict[str, Any]:
     """Return a composed configuration as plain values, every reference filled in. Raises ConfigError."""
     try:
         resolved = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
@@ -71,7 +71,12 @@ def read_tree(cfg: DictConfig) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         raise ConfigError(f"{getattr(error, 'full_key', '')}: {first_line(error)}") from None
     assert isinstance(resolved, dict)
-    tree: dict[str, Any] = {str(k): v for k, v in resolved.items()}
+    return {str(key): value for key, value in resolved.items()}
+
+
+def read_tree(cfg: DictConfig) -> dict[str, Any]:
+    """Return a composed configuration of a run as plain values, completed and checked. Raises ConfigError."""
+    tree = plain_tree(cfg)
     _check_groups(tree)
     budget = with_tokens(tree["budget"], tree["scale"], tree["task"])
     study = {key: value for key, value in tree["study"].items() if value is not None}

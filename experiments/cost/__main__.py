@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import rich.console
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from architectures.backbone import Backbone
 from experiments.config.schema import ScaleConfig
+from experiments.config.sections import plain_tree
 from experiments.config.size_target import with_target
 from experiments.config.structured import component, typed
 from experiments.cost.model_cost import CostConfig, Pricing
@@ -40,9 +41,7 @@ def cost(cfg: DictConfig) -> None:
 
 def price(cfg: DictConfig) -> dict[str, Any]:
     """The numbers of a composed configuration. Raises ConfigError."""
-    resolved = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(resolved, dict)
-    tree: dict[str, Any] = {str(key): value for key, value in resolved.items()}
+    tree = plain_tree(cfg)
     cls, config = component(tree, "backbone", Backbone)  # type: ignore[type-abstract]
     scale = typed(ScaleConfig, with_target(tree["scale"]), "scale")
     own = {key: value for key, value in tree.items() if key not in ("backbone", "scale", "objective")}

@@ -27,9 +27,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from experiments.config.schema import DeviceConfig
+from experiments.config.sections import plain_tree
 from experiments.config.structured import component, typed
 from experiments.evaluation.downstream.answer_likelihood import AnswerScorer
 from experiments.evaluation.downstream.local_tasks import own_task
@@ -85,10 +86,9 @@ class DownstreamConfig:
 
 
 def downstream(cfg: DictConfig) -> None:
-    tree = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(tree, dict)
+    tree = plain_tree(cfg)
     section = tree.pop("task", None)
-    config = typed(DownstreamConfig, {str(key): value for key, value in tree.items()}, "")
+    config = typed(DownstreamConfig, tree, "")
     if not config.tasks and section is None:
         raise ConfigError(
             "tasks=[] names no task: give some, such as tasks=[words_choice], or task=sentences"

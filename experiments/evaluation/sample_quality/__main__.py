@@ -26,9 +26,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from experiments.config.schema import DeviceConfig
+from experiments.config.sections import plain_tree
 from experiments.config.structured import typed
 from experiments.evaluation.measure import EVALUATION_SEED
 from experiments.evaluation.sample_quality.statistics import Judgement, distinct, judged, token_entropy
@@ -96,9 +97,7 @@ class SampleQualityConfig:
 
 
 def sample_quality(cfg: DictConfig) -> None:
-    tree = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(tree, dict)
-    config = typed(SampleQualityConfig, {str(key): value for key, value in tree.items()}, "")
+    config = typed(SampleQualityConfig, plain_tree(cfg), "")
     configure_process(threads=config.device.threads, kernels=config.device.kernels)
     device = torch_device(config.device.name)
     saved, judge = load_model(Path(config.run), device), load_model(Path(config.judge), device)
