@@ -152,7 +152,7 @@ def _decided(best: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_task(best: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """The rates as ``study.learning_rate`` of study/compare.yaml has them."""
+    """The rates as ``study.values.learning_rate`` of study/compare.yaml has them."""
     found: dict[str, dict[str, float]] = {}
     for _, arm in _decided(best).iterrows():
         found.setdefault(str(arm["task"]), {})[str(arm["backbone"])] = float(arm["learning_rate"])

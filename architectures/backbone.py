@@ -221,7 +221,8 @@ class BackboneConfig:
     fine_knob: ClassVar[str] = "d_ff"
 
     d_model: int | None = None
-    """Width of the residual stream; null leaves it to the budget solver."""
+    """Width of the residual stream; null leaves it to the budget solver (``scale.targets``), which also sets
+    the hidden width ``d_ff``, or ``d_inner`` of Mamba and ``d_state`` of Mamba-2, where that is null."""
 
     def __post_init__(self) -> None:
         if self.d_model is not None and (self.d_model < 1 or self.d_model % self.width_multiple):

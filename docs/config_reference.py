@@ -37,16 +37,17 @@ def write_reference(folder: Path) -> None:
 
 def _sections() -> list[str]:
     """Return the keys of the sections that every run has."""
-    lines = []
+    lines: list[str] = []
+    shared: dict[str, type] = {}
     for name, config in typing.get_type_hints(Sections).items():
         if dataclasses.is_dataclass(config) and name != "names":
             lines += [
                 f"## {name}",
                 "",
                 *_summary(typing.cast(type, config)),
-                *_keys(typing.cast(type, config), name),
+                *_keys(typing.cast(type, config), name, shared),
             ]
-    return lines
+    return [*lines, *_shared(shared)]
 
 
 def _parts(group: str) -> list[str]:
@@ -63,6 +64,12 @@ def _parts(group: str) -> list[str]:
             "",
             *_keys(getattr(cls, "Config", cls), group, shared),
         ]
+    return [*lines, *_shared(shared)]
+
+
+def _shared(shared: dict[str, type]) -> list[str]:
+    """Return the keys of nested dataclasses, and of those that are nested in them."""
+    lines: list[str] = []
     done: set[str] = set()
     while left := sorted(set(shared) - done):
         name = left[0]
@@ -102,7 +109,7 @@ def _summary(cls: type) -> list[str]:
     return [_myst(" ".join(text.split("\n\n")[0].split())), ""] if text else []
 
 
-def _keys(config: type, prefix: str, shared: dict[str, type] | None = None) -> list[str]:
+def _keys(config: type, prefix: str, shared: dict[str, type]) -> list[str]:
     """Return a definition for each key; nested dataclasses are added to ``shared``."""
     types, docs = typing.get_type_hints(config), field_docs(config)
     lines: list[str] = []
@@ -110,7 +117,7 @@ def _keys(config: type, prefix: str, shared: dict[str, type] | None = None) -> l
         key = f"{prefix}.{field.name}" if prefix else field.name
         kind = types[field.name]
         nested = [t for t in (kind, *typing.get_args(kind)) if dataclasses.is_dataclass(t)]
-        if nested and shared is not None:
+        if nested:
             inner = typing.cast(type, nested[0])
             shared[inner.__name__] = inner
             lines += [f"`{key}.*`: see [{inner.__name__}](#{inner.__name__.lower()})"]

@@ -161,7 +161,7 @@ def _note(cfg: DictConfig) -> None:
         tokens=settings.budget.tokens,
         size=settings.scale.target or 1,
     )
-    _watched.setdefault(settings.study, []).append(planned)
+    _watched.setdefault(settings.study.name, []).append(planned)
 
 
 def _status(settings: Settings) -> str:

@@ -108,7 +108,7 @@ def plan_runs(words: Sequence[str], cluster: ClusterConfig | None = None, *, pac
             planned.refused.append(f"{' '.join(chosen)}: {error}")
             planned.refusals.append((AskedCell.composed(cfg), error))
             return
-        planned.study = (settings.runs / settings.study).absolute()
+        planned.study = (settings.runs / settings.study.name).absolute()
         if stored_status(settings) is not None:
             planned.stored += 1
             return

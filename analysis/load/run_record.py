@@ -173,9 +173,9 @@ def _run_row(folder: Path, corrupt: int) -> dict[str, Any]:
         "published": json.dumps(study_keys.get("study.published") or []),
         "baseline": study_keys.get("study.baseline"), "against": study_keys.get("study.against"),
         "steps_to": study_keys.get("study.steps_to"),
-        "solved": _threshold(study_keys.get("study.solved")),
-        "shared_seeds": _flag(study_keys.get("study.shared_seeds")),
-        "margin": _margin(study_keys.get("study.margin")),
+        "solved": _number(study_keys.get("study.solved")),
+        "shared_seeds": bool(study_keys.get("study.shared_seeds")),
+        "margin": _number(study_keys.get("study.margin")),
         "learning_rate": _number(study_keys.get("optimizer.learning_rate")),
         "decay_ends": json.dumps(study_keys.get("optimizer.decay_end_fractions") or [1.0]),
         "changed": json.dumps(sorted((result.get("resume") or {}).get("changed") or [])),
@@ -188,29 +188,6 @@ def _run_row(folder: Path, corrupt: int) -> dict[str, Any]:
         value = device.get(key)
         row[f"device_{key}"] = None if value is None else str(value)
     return row
-
-
-def _threshold(value: Any) -> float:
-    """``study.solved`` as a number; NaN where a study does not ask."""
-    number = _number(value)
-    if value is not None and not 0 < number <= 1:
-        raise ValueError(f"study.solved={value}: it must be an accuracy above 0, up to 1, such as 0.95")
-    return number
-
-
-def _flag(value: Any) -> bool:
-    """``study.shared_seeds``; False where a study does not say."""
-    if value not in (None, True, False):
-        raise ValueError(f"study.shared_seeds={value}: it must be true or false")
-    return bool(value)
-
-
-def _margin(value: Any) -> float:
-    """``study.margin`` as a number; NaN where a study does not set it."""
-    number = _number(value)
-    if value is not None and not 0 <= number < math.inf:
-        raise ValueError(f"study.margin={value}: it must be a difference of scores, 0 or more, such as 0.01")
-    return number
 
 
 def _score(metrics: list[dict[str, Any]]) -> dict[str, Any]:

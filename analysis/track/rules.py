@@ -8,11 +8,13 @@ comparison, ``study=compare``, whose workloads are tasks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from experiments.config.folder import CONF
+from experiments.config.structured import typed
+from experiments.config.study import WorkloadConfig
 from experiments.runtime.errors import nearest
 from experiments.runtime.yaml_state import read_yaml
 
@@ -20,25 +22,13 @@ MAIN = "laptop"
 """The track that is the main comparison."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Workload:
+@dataclass(kw_only=True)
+class Workload(WorkloadConfig):
     """A workload of a track: its name, its target and the variants it is scored on."""
 
     name: str
     title: str = ""
     """The first line of its YAML."""
-    differ: str = ""
-    """Why families differ on it."""
-    target: float | None = None
-    """Score on validation to which tokens and FLOPs are counted."""
-    scored: str | None = None
-    """The extra evaluation that is its score, such as a greater length; None for its own test split."""
-    held_out: dict[str, str] = field(default_factory=dict)
-    """Held-out variants: a name, and the extra evaluation."""
-    offline: list[str] = field(default_factory=list)
-    """Words that replace data to be downloaded, to price runs and to shrink them."""
-    miniature: list[str] = field(default_factory=list)
-    """Words that shrink its runs, beside those of the track."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,10 +118,9 @@ def _workload(roots: Sequence[Path], group: str, name: str) -> Workload:
     path = _find(roots, f"{group}/{name}.yaml")
     if group == "task" or path is None:
         return Workload(name=name)
-    known = {each.name for each in fields(Workload)}
     title = [line for line in path.read_text().splitlines() if line.startswith("# ")][1].removeprefix("# ")
     own = (read_yaml(path).get("study") or {}).get("workload", {})
-    return Workload(name=name, title=title, **{key: own[key] for key in own if key in known})
+    return typed(Workload, {"name": name, "title": title, **own}, "study.workload")
 
 
 def _find(roots: Sequence[Path], name: str) -> Path | None:

@@ -7,6 +7,7 @@ train with the defaults of its dataclass.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
+from experiments.config.dataclass_defaults import config_defaults
 from experiments.config.folder import CONF
 from experiments.config.size_target import AXIS_UNITS
 from experiments.runtime.errors import ConfigError
@@ -121,16 +123,15 @@ def check_chosen_groups(cfg: DictConfig, hydra: Any, words: Sequence[str]) -> No
     given = {key.lstrip("+"): value for key, _, value in (word.partition("=") for word in words)}
     single = [word for word in given if "." in word]
     swept = OmegaConf.select(hydra, "sweeper.params") or {}
-    for group, option in given.items():
-        if group in BESIDE or group in swept or "." in group or "/" in group:
-            continue
-        path = _yaml_file(hydra, group, option)
-        package = None if path is None else _package(path, group)
-        if path is None or package is None:
-            continue
+    groups = [name for name in given if not (name in BESIDE or name in swept or re.search("[./]", name))]
+    chosen = {group: _chosen_values(hydra, group, given[group]) for group in groups}
+    explicit = {key for values, _ in chosen.values() for key in values}
+    for group, (values, defaults) in chosen.items():
+        option = given[group]
+        implied = {key: value for key, value in defaults.items() if key not in explicit}
         lost = [
             (key, value, found)
-            for key, value in _leaves(read_yaml(path), package)
+            for key, value in (implied | values).items()
             if not any(key == word or key.startswith(f"{word}.") for word in single)
             and (found := _raw(cfg, key)) != value
             and _shown(cfg, key, found) != value
@@ -143,6 +144,17 @@ def check_chosen_groups(cfg: DictConfig, hydra: Any, words: Sequence[str]) -> No
                 f"{group}={option}: study={study} is in the way, which sets these keys itself: {said}. Leave "
                 f"{group}={option} out, or set them one by one: {remedy}"
             )
+
+
+def _chosen_values(hydra: DictConfig, group: str, option: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the values of a YAML file by dotted key, and the defaults of the class that it names."""
+    path = _yaml_file(hydra, group, option)
+    package = None if path is None else _package(path, group)
+    if path is None or package is None:
+        return {}, {}
+    tree = read_yaml(path)
+    defaults = config_defaults(str(tree.get("_target_", "")))
+    return dict(_leaves(tree, package)), dict(_leaves(defaults, package))
 
 
 def _yaml_file(hydra: DictConfig, group: str, option: str) -> Path | None:

@@ -31,8 +31,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-import experiments.config.schema  # registers the sections that the YAML files extend
-import experiments.config.yaml_source  # noqa: F401  # and the strict reader of these files
+import experiments.config.schema  # noqa: F401  # registers what the YAML files extend, and their reader
 from experiments.config.chosen_groups import check_words
 from experiments.config.command_line import at_home, refuse_no_words
 from experiments.config.folder import CONF

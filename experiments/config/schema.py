@@ -16,8 +16,9 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-from experiments.config.optimizer import OptimizerConfig
+import experiments.config.yaml_source  # noqa: F401  # Hydra's reader of the YAML files
 from experiments.config.parallel import ParallelConfig
+from experiments.config.study import StudyConfig
 from experiments.config.tracking import TrackingConfig
 from experiments.runtime.errors import nearest
 
@@ -193,20 +194,14 @@ class Names:
     scale: str = MISSING
 
 
-STUDY_KEYS = (
-    "baseline", "margin", "shared_seeds", "against", "solved", "steps_to", "published", "tuned", "fixed_grid",
-    "stored",
-)  # fmt: skip
-"""Keys of a study that have a meaning (see docs/how-to/study.md); a study may have further keys."""
-
-
 @dataclass
 class Schema:
     """The root of the configuration, as Hydra checks it while composing.
 
     The parts are ``Any`` here because Hydra would make frozen dataclasses read-only; ``read_settings``
-    checks each against its own dataclass. YAML files of a section start from the defaults of its dataclass,
-    ``/section/NAME@_here_``, and say only what they choose.
+    checks each against its own dataclass. YAML files say only what they choose: those that name a class in
+    ``_target_`` start from the defaults of its settings (``experiments.config.yaml_source``), those of other
+    sections from ``/section/NAME@_here_``.
     """
 
     names: Any = MISSING
@@ -220,7 +215,7 @@ class Schema:
     parallel: Any = MISSING
     trainer: Any = field(default_factory=lambda: dataclasses.asdict(TrainerConfig()))
     tracking: Any = MISSING
-    study: Any = field(default_factory=lambda: dict.fromkeys(STUDY_KEYS))
+    study: Any = field(default_factory=lambda: dataclasses.asdict(StudyConfig()))
     init_from: str | None = None
     continue_from: str | None = None
     seed: int = 0
@@ -231,8 +226,7 @@ ConfigStore.instance().store(name="schema", node=Schema)
 IN_ITS_PLACE = {"budget": dict.fromkeys(("tokens_per_parameter", "batch_tokens"))}
 """Keys that become others when a configuration is read (``experiments.config.size_target``), by section."""
 for _name, _config in {
-    "budget": BudgetConfig, "optimizer": OptimizerConfig, "device": DeviceConfig,
-    "parallel": ParallelConfig, "tracking": TrackingConfig,
+    "budget": BudgetConfig, "device": DeviceConfig, "parallel": ParallelConfig, "tracking": TrackingConfig,
 }.items():  # fmt: skip
     _node = dataclasses.asdict(_config()) | IN_ITS_PLACE.get(_name, {})
     ConfigStore.instance().store(group="section", name=_name, node=_node)

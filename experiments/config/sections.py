@@ -27,6 +27,7 @@ from experiments.config.schema import (
 )
 from experiments.config.size_target import with_target, with_tokens
 from experiments.config.structured import check_file_name, first_line, typed
+from experiments.config.study import StudyConfig
 from experiments.config.tracking import TrackingConfig
 from experiments.runtime.errors import ConfigError, nearest
 from experiments.runtime.secrets import refuse_secret
@@ -44,8 +45,7 @@ class Sections:
     parallel: ParallelConfig
     trainer: TrainerConfig
     tracking: TrackingConfig
-    study: str
-    """Name of the study, the folder of its runs."""
+    study: StudyConfig
     seed: int
     runs: Path
     """Folder of all studies."""
@@ -79,7 +79,8 @@ def read_tree(cfg: DictConfig) -> dict[str, Any]:
     tree = plain_tree(cfg)
     _check_groups(tree)
     budget = with_tokens(tree["budget"], tree["scale"], tree["task"])
-    study = {key: value for key, value in tree["study"].items() if value is not None}
+    unasked = dataclasses.asdict(StudyConfig())
+    study = {key: value for key, value in tree["study"].items() if value not in (None, unasked.get(key, ...))}
     return {**tree, "scale": with_target(tree["scale"]), "budget": budget, "study": study}
 
 
@@ -90,8 +91,8 @@ def parse_sections(tree: dict[str, Any]) -> Sections:
         check_file_name(f"names.{group}", name)
     if not isinstance(tree["seed"], int) or not 0 <= tree["seed"] < 2**31:
         raise ConfigError(f"seed={tree['seed']} must be a whole number from 0 to {2**31 - 1}")
-    study = str(tree["study"].get("name") or "")
-    check_file_name("study.name", study)
+    study = typed(StudyConfig, tree["study"], "study")
+    check_file_name("study.name", study.name)
     if not str(tree["runs"]).strip():
         raise ConfigError(f"runs={str(tree['runs'])!r} must name a folder: '.' is the one you are in")
     refuse_secret("runs", str(tree["runs"]))

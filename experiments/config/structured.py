@@ -170,7 +170,11 @@ def _unlock(node: DictConfig) -> None:
     """Lets a node made from frozen dataclasses be filled in."""
     OmegaConf.set_readonly(node, False)
     for key in node:
-        if OmegaConf.is_dict(node._get_node(key)) and not OmegaConf.is_missing(node, key):
+        if (
+            OmegaConf.is_dict(node._get_node(key))
+            and not OmegaConf.is_missing(node, key)
+            and node[key] is not None
+        ):
             _unlock(node[key])
 
 

@@ -24,7 +24,7 @@ def run_identity(settings: Settings) -> dict[str, Any]:
     return {
         "format": 1,
         "key": settings.key,
-        "study": settings.study,
+        "study": settings.study.name,
         "cell": settings.cell,
         "digest": settings.digest,
         "seed": settings.seed,

@@ -179,7 +179,7 @@ class RunSession:
         verb = "has" if ended == 1 else "have"
         self.console.log(
             f"complete in {clock(self.trainer.state.seconds)} "
-            f"({plural(ended, 'run')} of study {self.settings.study} {verb} ended)"
+            f"({plural(ended, 'run')} of study {self.settings.study.name} {verb} ended)"
         )
         for line in closing_lines(self.folder.root, result):
             self.console.log(line)

@@ -83,7 +83,7 @@ class Settings(Sections):
 
     @property
     def folder(self) -> Path:
-        return self.runs / self.study / f"{self.cell}-{self.digest}" / f"s{self.seed}"
+        return self.runs / self.study.name / f"{self.cell}-{self.digest}" / f"s{self.seed}"
 
 
 def read_settings(sections: Sections, *, untuned: bool = False) -> Settings:

@@ -23,10 +23,10 @@ def stored_status(settings: Settings) -> str | None:
 
     Raises DataError where the frame cannot be read, or contradicts itself.
     """
-    name = settings.resolved["study"].get("stored")
+    name = settings.study.stored
     if name is None:
         return None
-    return _statuses(stored_frame(str(name))).get((settings.cell, settings.digest, settings.seed))
+    return _statuses(stored_frame(name)).get((settings.cell, settings.digest, settings.seed))
 
 
 def stored_frame(name: str) -> Path:

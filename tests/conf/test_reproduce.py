@@ -25,7 +25,7 @@ def test_cells_compose_and_quote_what_they_repeat(study: str) -> None:
     swept = {str(key): str(values).split(",") for key, values in params.items() if key != "seed"}
     for index in range(max(map(len, swept.values()), default=1)):
         words = [f"{key}={values[index % len(values)]}" for key, values in swept.items()]
-        assert commands.settings(f"study=reproduce/{study}", "device=cpu", *words).study == study
+        assert commands.settings(f"study=reproduce/{study}", "device=cpu", *words).study.name == study
 
 
 ADAMW = {"optimizer.betas": [0.9, 0.999], "optimizer.clip_norm": None}

@@ -63,7 +63,7 @@ def arms(study: str) -> dict[str, list[Settings]]:
 def test_every_cell_composes(study: str) -> None:
     keys = [cell.key for cell in cells(study)]
     assert len(set(keys)) == len(keys) >= 1
-    assert {cell.study for cell in cells(study)} == {study}
+    assert {cell.study.name for cell in cells(study)} == {study}
     assert all(len(key) <= 64 for key in keys)
 
 

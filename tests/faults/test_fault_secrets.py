@@ -93,7 +93,7 @@ def test_f39_two_hundred_canaries_are_in_no_file_and_no_stream(
         *commands.RECALL,
         f"runs={runs}",
         "study.name=canaries",
-        *(f"+study.note{i}=${{oc.env:{name}}}" for i, name in enumerate(variables)),
+        *(f"+study.values.note{i}=${{oc.env:{name}}}" for i, name in enumerate(variables)),
     )
     words = (*given, f"tracking.tags=[{','.join(repr(f'a {token}') for token in tokens)}]")
     for name in ("sbatch", "squeue", "scontrol", "sacct"):

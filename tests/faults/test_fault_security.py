@@ -179,7 +179,7 @@ def test_f29_secrets_are_in_nothing_that_is_written(tmp_path: Path, record: Any)
         f"runs={runs}",
         "tracking=wandb_offline",
         "tracking.tags=['https://me:canary-four@example.org/x']",
-        f"+study.note={CANARIES['HF_TOKEN']}",
+        f"+study.values.note={CANARIES['HF_TOKEN']}",
     )
     outputs = []
     for more in (("-m", "seed=0"), ("optimizer.learning_rate=1e30",), ("+hub.token=canary-five",)):

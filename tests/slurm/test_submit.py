@@ -260,7 +260,7 @@ def test_a_signal_while_jobs_are_submitted_leaves_all_or_none(
 
 def test_values_of_variables_are_read_by_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_KEY", "canary7A")
-    word = "+study.note=${oc.env:OPENAI_KEY}"
+    word = "+study.values.note=${oc.env:OPENAI_KEY}"
     (run,) = submit.plan_runs([*jobs.CELL, "study.name=mine", word]).runs
     assert word in run.words
     assert "canary7A" not in " ".join(run.words)
@@ -379,7 +379,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[
 
 def test_hostile_words_reach_sbatch_as_they_are(tmp_path: Path, calls: Callable[[], list[list[str]]]) -> None:
     folder = new_folder(tmp_path / "a 'b' $(touch pwned) %j" / "study")
-    words = [f"+study.note={value}" for value in HOSTILE]
+    words = [f"+study.values.note={value}" for value in HOSTILE]
     submitted = commands(ClusterConfig(), folder, [run(tmp_path, task=0)], words)
     submit_jobs(submitted)
     prepare, runs, analysis = calls()
@@ -395,7 +395,7 @@ def test_hostile_words_reach_sbatch_as_they_are(tmp_path: Path, calls: Callable[
 def test_job_scripts_hand_hostile_words_on_as_they_are(
     tmp_path: Path, calls: Callable[[], list[list[str]]], script: str
 ) -> None:
-    words = ["experiments.prepare", *(f"+study.note={value}" for value in HOSTILE)]
+    words = ["experiments.prepare", *(f"+study.values.note={value}" for value in HOSTILE)]
     environment = os.environ | {"ARCHBENCH_CLUSTER": str(jobs.cluster_file(tmp_path, "cpu"))}
     (tmp_path / "cpu.env").write_text("CLUSTER_PYTHON=recorder\n")
     subprocess.run(["bash", f"slurm/{script}", *words], check=True, env=environment, cwd=jobs.ROOT)

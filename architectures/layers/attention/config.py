@@ -64,7 +64,7 @@ class AttentionConfig:
     window: int | None = None
     """Keys a local layer sees: of a causal one, itself and those before; else up to window / 2 each side."""
     layers: list[str] = field(default_factory=lambda: ["global"])
-    """Pattern over the layers: ``global``, or ``local`` (within the window)."""
+    """Pattern over the layers: ``global``, or ``local`` (within the window), as in [local*3, global]."""
     dropout: float = 0.0
     """Share of the attention weights dropped in training."""
     kernel: str = "auto"

@@ -24,7 +24,8 @@ class S4LayerConfig(MixerConfig):
     d_state: int = 64
     """State of each channel, as a real system; half as many complex numbers are kept."""
     parametrisation: str = "diagonal"
-    """The state matrix: ``diagonal`` (S4D), or ``dplr``, diagonal minus a matrix of rank one (S4)."""
+    """The state matrix: ``diagonal`` (S4D), or ``dplr``, diagonal minus a matrix of rank one (S4),
+    which goes with ``discretisation`` ``bilinear`` or ``euler``."""
     initialisation: str = "legs"
     """The state matrix at the start: ``legs`` (HiPPO-LegS, of which ``diagonal`` keeps the normal part);
     ``inv``, ``lin`` or ``real`` (S4D-Inv, S4D-Lin, S4D-Real), which are diagonal; ``legt`` or ``fourier``

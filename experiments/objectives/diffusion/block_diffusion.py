@@ -32,7 +32,8 @@ class BlockDiffusionConfig(MaskedDiffusionConfig):
     """Block diffusion."""
 
     block_length: int = 4
-    """Tokens of a block; the backbone must have the same."""
+    """Tokens of a block; the backbone must have the same. 1 is left to right, the whole length plain masked
+    diffusion."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

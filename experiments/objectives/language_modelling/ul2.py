@@ -56,7 +56,7 @@ MODES = "RSX"
 class UL2Config(PrefixLMConfig):
     """The mixture of UL2."""
 
-    mixture_weights: list[float] = field(default_factory=lambda: [1.0] * len(DENOISERS))
+    mixture_weights: list[float] = field(default_factory=lambda: [1.0] * 7)
     """How often each denoiser is drawn, as weights: R 3/15%, R 8/15%, S, X 3/50%, X 8/50%, X 64/15%,
     X 64/50% (mean span, share cut out)."""
 

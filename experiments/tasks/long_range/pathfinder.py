@@ -43,7 +43,7 @@ class PathfinderConfig(GeneratedConfig):
     thickness: float = 0.5
     """Half the width of a dash in pixels."""
     num_dashes: int = 14
-    """Dashes of each of the two long curves."""
+    """Dashes of each of the two long curves; 9 and 6 are easier."""
     continuity: float = 1.0
     """Straightness of curves: the turn between dashes is below 90 degrees divided by this."""
     start_distance: float = 7.0

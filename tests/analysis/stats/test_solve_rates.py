@@ -53,11 +53,3 @@ def test_it_is_shown_only_where_a_study_asks(study: Path) -> None:
     frame = load_study(study, "solve")
     assert solve_rates(frame.assign(solved=float("nan"))).empty
     assert solve_rates(frame.drop(columns="solved")).empty
-
-
-@pytest.mark.parametrize("value", ["95", "most", "0"])
-def test_a_threshold_that_is_no_share_is_refused(value: str, study: Path) -> None:
-    for path in study.glob("solve/*/s*/config.yaml"):
-        OmegaConf.save({"study": {"solved": value}}, path)
-    with pytest.raises(ValueError, match=f"study.solved={value}: .* accuracy above 0, up to 1"):
-        load_study(study, "solve")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import OmegaConf
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -19,7 +18,7 @@ from architectures.backbones.hybrid import ATTENTION, RECURRENT, Hybrid, HybridC
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.mamba2 import Mamba2, Mamba2Config
 from architectures.backbones.s4 import S4, S4Config
-from architectures.backbones.transformer import FEEDFORWARDS, TransformerConfig
+from architectures.backbones.transformer import FEEDFORWARDS
 from architectures.kernels.pointwise import path
 from architectures.layers.attention.config import AttentionConfig, LatentConfig
 from architectures.layers.block import BlockConfig
@@ -33,7 +32,6 @@ from architectures.mixers.gla import GatedLinearConfig
 from architectures.mixers.mamba import SelectiveConfig
 from architectures.mixers.mamba2 import SSDConfig
 from architectures.mixers.mlstm import MLSTMConfig
-from experiments.config.folder import CONF
 from tests.architectures.conformance import (
     check_batch_invariance,
     check_close,
@@ -357,12 +355,3 @@ def test_feedforwards_have_their_own_widths() -> None:
         layers=["attention"], feedforwards=["experts"], experts=dataclasses.replace(experts, d_ff=None)
     )
     assert standard.blocks[0].feedforward.gate_XFD.shape == (3, 48, 16)  # 8/3 of 16, in eights
-
-
-def test_the_yaml_lists_every_setting_at_its_default() -> None:
-    parts = CONF / "backbone" / "parts"
-    values: Any = OmegaConf.to_container(OmegaConf.load(parts / "hybrid.yaml"), resolve=True)
-    del values["defaults"]
-    inherited = {field.name for field in dataclasses.fields(TransformerConfig)}
-    expected = dataclasses.asdict(HybridConfig()).items()
-    assert values == {name: value for name, value in expected if name not in inherited}

@@ -31,6 +31,15 @@ def test_a_study_that_overrides_what_was_typed_is_in_the_way(typed: str, key: st
         check("study=compare", typed)
 
 
+def test_a_schedule_that_a_study_overrides_is_in_the_way_beside_an_optimizer_too(tmp_path: Path) -> None:
+    (tmp_path / "study").mkdir()
+    text = "# @package _global_\nstudy: {name: mine}\noptimizer: {schedule: cosine}\n"
+    (tmp_path / "study" / "mine.yaml").write_text(text)
+    words = [f"hydra.searchpath=[{tmp_path}]", "study=mine", "backbone=mamba", "schedule=wsd"]
+    with pytest.raises(ConfigError, match=r"schedule=wsd: .*optimizer\.schedule is cosine, not wsd"):
+        check(*words, "optimizer=muon")
+
+
 STUDIES = {
     "none": "study: {name: mine}",
     "unlaunched": "hydra: {sweeper: {params: {backbone: 'mamba,s4'}}}",
@@ -94,6 +103,7 @@ def test_f47_a_target_of_another_axis_is_refused() -> None:
         ["study=compare", "scale=micro", "scale.targets={flops: 5000000}"],
         ["study=compare", "backbone=mamba", "task=recall", "device=cpu", "tracking=off"],
         ["budget=smoke", "scale=micro", "objective=causal_lm"],
+        ["optimizer=muon", "schedule=wsd", "optimizer.learning_rate=0.01"],
         ["study=ladder"],
     ],
 )

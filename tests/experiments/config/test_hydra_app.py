@@ -1,4 +1,4 @@
-"""Hydra's options may stand anywhere on the command line, and each documented key of a study can be set."""
+"""Hydra's options may stand anywhere on the command line."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from experiments.config.hydra_app import start
-from experiments.config.schema import STUDY_KEYS
-from experiments.config.sections import read_tree
-from tests.experiments import commands
 
 
 @pytest.mark.parametrize(
@@ -34,14 +31,6 @@ def test_options_stand_before_between_and_after_overrides(
     composed: list[tuple[int, str]] = []
     start(lambda cfg: composed.append((cfg.seed, cfg.names.scale)))
     assert composed == [(1, "micro"), (2, "micro")]
-
-
-def test_every_documented_key_of_a_study_is_set_without_a_plus() -> None:
-    page = (commands.ROOT / "docs" / "how-to" / "study.md").read_text()
-    assert set(re.findall(r"^\| `study\.(\w+)`", page, flags=re.MULTILINE)) == set(STUDY_KEYS)
-    for key in STUDY_KEYS:
-        assert read_tree(commands.compose(f"study.{key}=x"))["study"] == {"name": "single", key: "x"}
-    assert read_tree(commands.compose())["study"] == {"name": "single"}, "what is not asked for is left out"
 
 
 @pytest.mark.parametrize(

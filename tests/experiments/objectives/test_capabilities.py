@@ -71,10 +71,3 @@ def test_every_objective_has_a_backbone_and_says_what_others_lack(objective):
     lacking = [answer for answer in answers if answer is not None]
     assert lacking
     assert all(answer.startswith(("a ", "an ")) for answer in lacking)
-
-
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_objective_yamls_list_every_setting_with_its_default(objective):
-    yaml = OmegaConf.load(CONF / "objective" / f"{objective}.yaml")
-    del yaml["_target_"]
-    assert yaml == OmegaConf.structured(OBJECTIVES[objective].Config)

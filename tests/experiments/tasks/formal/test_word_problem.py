@@ -4,7 +4,6 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from experiments.tasks.formal.word_problem import (
     WordProblem,
@@ -138,9 +137,3 @@ def test_the_examples_stay_what_they_are():
 def test_impossible_settings_are_refused_with_a_remedy(settings, message):
     with pytest.raises(ValueError, match=message):
         make(**settings)
-
-
-def test_the_yaml_lists_every_field_with_its_default():
-    yaml = OmegaConf.load(CONF / "word_problem.yaml")
-    assert yaml.pop("_target_") == "experiments.tasks.formal.word_problem.WordProblem"
-    assert yaml == OmegaConf.structured(WordProblemConfig)

@@ -1,8 +1,6 @@
-import hydra.utils
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from experiments.data.corpus import CorpusConfig, documents
 from experiments.runtime.errors import DataError
@@ -114,9 +112,3 @@ def test_windows_that_do_not_fit_are_refused(cache):
         TextSource(TextSourceConfig(sequence_length=1_000_000, cache_dir=cache))
     with pytest.raises(ValueError, match="sequence_length=1"):
         TextSourceConfig(sequence_length=1)
-
-
-def test_the_yaml_lists_every_field_with_its_default():
-    yaml = OmegaConf.load(CONF / "text_source.yaml")
-    assert hydra.utils.get_class(yaml.pop("_target_")) is TextSource
-    assert yaml == OmegaConf.structured(TextSourceConfig)

@@ -3,7 +3,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from experiments.tasks.probes.copying import Copying, CopyingConfig
 from tests import ROOT
@@ -100,9 +99,3 @@ def test_the_examples_stay_what_they_are():
 def test_impossible_settings_are_refused_with_a_remedy(settings, message):
     with pytest.raises(ValueError, match=message):
         make(**settings)
-
-
-def test_the_yaml_lists_every_field_with_its_default():
-    yaml = OmegaConf.load(CONF / "copying.yaml")
-    assert yaml.pop("_target_") == "experiments.tasks.probes.copying.Copying"
-    assert yaml == OmegaConf.structured(CopyingConfig)

@@ -3,7 +3,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from experiments.tasks.probes.induction import Induction, InductionConfig
 from tests import ROOT
@@ -80,9 +79,3 @@ def test_impossible_settings_are_refused_with_a_remedy(settings):
         ValueError, match=r"sequence_length=.* must be at least 4 and num_symbols=.* at least 3"
     ):
         make(**settings)
-
-
-def test_the_yaml_lists_every_field_with_its_default():
-    yaml = OmegaConf.load(CONF / "induction.yaml")
-    assert yaml.pop("_target_") == "experiments.tasks.probes.induction.Induction"
-    assert yaml == OmegaConf.structured(InductionConfig)

@@ -3,7 +3,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from experiments.tasks.probes.infilling import Infilling, InfillingConfig
 from tests import ROOT
@@ -111,16 +110,6 @@ def test_an_example_is_a_function_of_split_seed_and_number():
 def test_impossible_settings_are_refused_with_a_remedy(settings, message):
     with pytest.raises(ValueError, match=message):
         make(**settings)
-
-
-@pytest.mark.parametrize("name", ["infilling", "infilling_fim"])
-def test_the_yaml_lists_the_fields(name):
-    yaml = dict(OmegaConf.load(CONF / f"{name}.yaml"))
-    inherited = dict(OmegaConf.load(CONF / "infilling.yaml"))
-    inherited.pop("_target_")
-    assert set(inherited) == set(vars(InfillingConfig()))
-    if name != "infilling":
-        assert yaml["order"] == "suffix_first"
 
 
 def test_the_examples_stay_what_they_are():

@@ -5,7 +5,6 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from experiments.tasks.recall.mqar import Recall, RecallConfig
 from tests import ROOT
@@ -152,12 +151,6 @@ def test_impossible_settings_are_refused_with_a_remedy(settings, message):
     with pytest.raises(ValueError, match=message):
         make(**settings)
     assert make(num_symbols=10, num_pairs=4, sequence_length=16)
-
-
-def test_the_yaml_lists_every_field_with_its_default():
-    yaml = OmegaConf.load(CONF / "recall.yaml")
-    assert yaml.pop("_target_") == "experiments.tasks.recall.mqar.Recall"
-    assert yaml == OmegaConf.structured(RecallConfig)
 
 
 def test_filler_may_be_random_symbols_as_in_zoology():

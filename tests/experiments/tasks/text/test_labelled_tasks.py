@@ -4,11 +4,9 @@ import dataclasses
 import json
 from pathlib import Path
 
-import hydra.utils
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError
@@ -51,14 +49,6 @@ def made(tmp_path_factory):
         "similarity": SentenceSimilarity(SentenceSimilarityConfig()),
         "tags": Tags(TagsConfig()),
     }
-
-
-@pytest.mark.parametrize("name", TASKS)
-def test_the_yaml_lists_every_field_with_its_default(name):
-    yaml = OmegaConf.load(CONF / f"{name}.yaml")
-    cls, config = TASKS[name]
-    assert hydra.utils.get_class(yaml.pop("_target_")) is cls
-    assert yaml == OmegaConf.structured(config)
 
 
 @pytest.mark.parametrize("name", TASKS)

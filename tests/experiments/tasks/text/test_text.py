@@ -1,10 +1,8 @@
 from collections import Counter
 
-import hydra.utils
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
 
 from experiments.config.structured import typed
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
@@ -228,12 +226,6 @@ def test_references_of_english_are_ordered_and_do_not_depend_on_the_window(tmp_p
     assert {r.metric for r in references.values()} == {"bits_per_byte"}
     longer = Text(TextConfig(source="embedded_reference", cache_dir=str(tmp_path), sequence_length=512))
     assert [r.value for r in longer.references()] == [r.value for r in references.values()]
-
-
-def test_the_yaml_lists_every_field_with_its_default():
-    yaml = OmegaConf.load(CONF / "text.yaml")
-    assert hydra.utils.get_class(yaml.pop("_target_")) is Text
-    assert yaml == OmegaConf.structured(TextConfig)
 
 
 def test_settings_reach_the_tokenizer():
