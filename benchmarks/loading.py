@@ -20,6 +20,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,17 @@ from overhead import compose
 
 from analysis.load.cache import NAME
 from analysis.load.study import load_history, load_study
-from experiments.runtime.atomic_io import write_json
+from experiments.runtime.run_status import RunStatus
+from experiments.tasks.metrics import Metric, Reference
 from experiments.tracking.provenance import provenance
+from experiments.tracking.run_files import (
+    DataSource,
+    MatchedSize,
+    ParameterCounts,
+    Resume,
+    RunResult,
+    TrainingSummary,
+)
 from experiments.tracking.run_folder import RunFolder
 
 STUDY = "many"
@@ -38,7 +48,7 @@ BACKBONES = ("decoder", "mamba", "s4", "moe")
 SEEDS = 50
 LOGGED, VALIDATED = 60, 10
 """Rows of a run of each kind."""
-RATE, SEED = 0.123456789, 987654321
+RATE, SEED, KEY = 0.123456789, 987654321, "KEY-OF-THE-RUN"
 """Written into the templates, to be replaced."""
 OLD = 10**9
 """A time of change, in seconds: files of a study that has ended are not of this second."""
@@ -50,8 +60,9 @@ def templates(folder: Path) -> Iterator[tuple[str, str, str]]:
         words = (f"backbone={backbone}", f"optimizer.learning_rate={RATE}", f"seed={SEED}")
         settings = compose(*words, f"study.name={STUDY}", "task.sequence_length=64")
         run = RunFolder(folder / backbone)
-        data = {"task": "text", "fingerprint": "63a796f6cc750927"}
-        run.open(settings.resolved, provenance(torch.device("cpu"), "fp32", data, {"attention": "sdpa"}))
+        data = DataSource(task="text", fingerprint="63a796f6cc750927")
+        kernels = {"attention": "sdpa"}
+        run.open(settings.resolved, provenance(KEY, torch.device("cpu"), "fp32", data, kernels))
         yield (
             backbone,
             (run.root / "config.yaml").read_text(),
@@ -72,37 +83,38 @@ def write_study(root: Path, runs: int) -> None:
         (run / "config.yaml").write_text(
             config.replace(str(RATE), f"{rate:.5f}").replace(str(SEED), str(seed))
         )
-        (run / "provenance.json").write_text(record)
-        write_json(run / "result.json", result(backbone, cell, f"{point:08x}", seed))
+        folder = RunFolder(run)
+        (run / "provenance.json").write_text(record.replace(KEY, folder.key))
         (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(number)))
+        folder.finish(result(backbone, cell, f"{point:08x}", seed))
         for path in run.iterdir():
             os.utime(path, (OLD, OLD))
 
 
-def result(backbone: str, cell: str, digest: str, seed: int) -> dict[str, Any]:
-    """The record of a run that ended."""
-    score = 2.2 + seed / 1000
-    shared = {"unit": "bits/byte", "direction": "lower", "averaging": "micro", "likelihood": "exact"}
-    shared |= {"estimator": "chain rule", "samples": 1, "standard_error": 0.0123456789, "items": 1024}
-    training = {
-        "steps": 1171, "tokens": 1199104, "flops": 9.11e11, "epochs": 1.3, "seconds": 24.6 + seed,
-        "tokens_per_second": 48700.1234, "data_share": 0.0123, "peak_memory_bytes": 422576128,
-        "final_loss": 1.5123, "loss_spikes": 0, "skipped_steps": 0,
-    }  # fmt: skip
-    references = [{"name": "xz", "metric": "bits_per_byte", "value": 1.963, "note": "level 9"}]
-    splits = ("validation", "test")
-    return {
-        "format": 1, "status": "complete", "message": None, "key": f"{cell}-{digest}-s{seed}", "study": STUDY,
-        "cell": cell, "digest": digest, "seed": seed, "backbone": backbone, "objective": "causal_lm",
-        "task": "text", "scale": "nano", "fingerprint": "63a796f6cc750927",
-        "finished_at": "2026-11-22T05:30:00+00:00",
-        "references": references,
-        "matched": {"axis": "body parameters", "target": 100000, "residual": 0.003},
-        "parameters": {"embedding": 16384, "body": 100300, "head": 16384, "total": 137000, "active": 137000},
-        "flops_per_token": 760000.0, "state_bytes_2k": 1048576, "training": training,
-        "metrics": [{"name": "bits_per_byte", "split": s, "value": score, **shared} for s in splits],
-        "resume": {"sittings": 1, "exact": True, "changed": {}},
-    }  # fmt: skip
+def result(backbone: str, cell: str, digest: str, seed: int) -> RunResult:
+    """Return the result of a run that ended."""
+    metric = Metric(
+        name="bits_per_byte", split="test", value=2.2 + seed / 1000, unit="bits/byte", direction="lower",
+        averaging="micro: over bytes", likelihood="exact", estimator="chain rule", samples=1,
+        standard_error=0.0123456789, items=1024, cluster_totals=[[4321.123456789, 2048.0]] * 100,
+    )  # fmt: skip
+    training = TrainingSummary(
+        steps=1171, tokens=1199104, flops=9.11e11, epochs=1.3, seconds=24.6 + seed,
+        device_seconds=24.6 + seed, tokens_per_second=48700.1234, compile_seconds=0.0, data_share=0.0123,
+        peak_memory_bytes=422576128, micro_batch_size=32, loss_spikes=0, skipped_steps=0,
+    )  # fmt: skip
+    return RunResult(
+        format=1, key=f"{cell}-{digest}-s{seed}", study=STUDY, cell=cell, digest=digest, seed=seed,
+        backbone=backbone, objective="causal_lm", task="text", scale="nano",
+        parameters=ParameterCounts(embedding=16384, body=100300, head=16384, total=137000, active=137000),
+        flops_per_token=760000.0, state_bytes_2k=1048576,
+        matched=MatchedSize(axis="flops", target=760000, value=760100, residual=0.003, note=None),
+        fingerprint="63a796f6cc750927", resume=Resume(sittings=1, exact=True, changed={}),
+        validation=[replace(metric, split="validation")],
+        references=[Reference(name="xz", metric="bits_per_byte", value=1.963, note="level 9")],
+        status=RunStatus.COMPLETE, message=None, training=training, metrics=[metric],
+        finished_at="2026-11-22T05:30:00+00:00",
+    )  # fmt: skip
 
 
 def rows(number: int) -> Iterator[dict[str, Any]]:

@@ -43,13 +43,14 @@ from experiments.config.sections import read_sections
 from experiments.objectives.objective import View
 from experiments.run.build import build, build_model
 from experiments.run.plan import Plan, plan
-from experiments.run.record import run_identity
+from experiments.run.record import planned_result
 from experiments.run.settings import Settings, read_settings
 from experiments.runtime.console import Console
 from experiments.runtime.preemption import Interruptions
 from experiments.runtime.run_lock import RunLock
 from experiments.runtime.watchdog import Watchdog
 from experiments.tracking.run_folder import RunFolder
+from experiments.tracking.summary import derived
 from experiments.tracking.tracker import RunIdentity, open_tracker
 from experiments.training.lr_schedule import set_learning_rate
 from experiments.training.parallel.device_mesh import ParallelDims
@@ -111,14 +112,14 @@ class Harness:
     """The trainer of a run, one turn of its loop at a time."""
 
     def __init__(self, settings: Settings, planned: Plan, held: ExitStack) -> None:
-        folder = RunFolder(settings.folder)
-        folder.open(settings.resolved, {})
+        folder, result = RunFolder(settings.folder), planned_result(settings, planned)
+        folder.root.mkdir(parents=True)
         tracker = open_tracker(
             settings.tracking,
-            RunIdentity.of(run_identity(settings)),
+            RunIdentity.of(result),
             folder.root,
             settings.resolved,
-            planned.cost,
+            derived(result, None),
         )
         held.callback(tracker.close, None, 0)
         console = Console(settings.cell)
@@ -129,7 +130,7 @@ class Harness:
             folder=folder,
             tracker=tracker,
             console=console,
-            flops_per_token=planned.cost["flops_per_token"],
+            flops_per_token=planned.cost.flops_per_token,
             interruptions=held.enter_context(Interruptions(settings.trainer.preemption_margin_seconds)),
             lock=held.enter_context(RunLock(folder.root)),
         )
@@ -234,7 +235,7 @@ def measure(
             stalls.append(now() - begin)
     lines = rows(times, np.array(stalls), every)
     shares = {line[0].split(" : ")[0]: float(line[3].rstrip("%")) / 100 for line in lines}
-    return planned.cost["parameters"]["body"], shares, lines
+    return planned.cost.parameters.body, shares, lines
 
 
 def main() -> None:

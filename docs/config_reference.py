@@ -16,11 +16,11 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from analysis.load import study
 from experiments.cli import COMMANDS
 from experiments.config.folder import CONF
 from experiments.config.options import field_docs
 from experiments.config.sections import Sections
+from experiments.tracking.frame_columns import Json, columns
 
 GROUPS = {"backbone": "Backbones", "objective": "Objectives", "task": "Tasks", "optimizer": "Optimizers"}
 
@@ -99,8 +99,13 @@ def _commands() -> list[str]:
 
 
 def _frame() -> list[str]:
-    """Return the columns of the results frame, as the module that makes it describes them."""
-    return ["```text", inspect.getdoc(study) or "", "```"]
+    """Return a table of the columns of the results frame."""
+    lines = ["| column | holds | meaning |", "|---|---|---|"]
+    for name, column in columns().items():
+        kind = "JSON text" if isinstance(column.kind, Json) else column.kind
+        meaning = field_docs(column.model).get(column.field, "").replace("|", "\\|").replace("``", "`")
+        lines.append(f"| `{name}` | {kind} | {meaning} |")
+    return lines
 
 
 def _summary(cls: type) -> list[str]:

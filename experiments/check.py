@@ -11,7 +11,7 @@ The exit code is 0 if nothing is damaged, 3 if only prepared data is, else 6.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from experiments.config.options import run_command
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError, RunError, nearest_folder
 from experiments.runtime.run_lock import writer
 from experiments.runtime.yaml_state import read_yaml
-from experiments.tracking.run_files import FETCHED, HASHED, TOKENIZER, damaged_files
+from experiments.tracking.run_files import FETCHED, HASHED, TOKENIZER, RunResult, damaged_files
 from experiments.tracking.run_folder import LOST, RunFolder
 from experiments.tracking.study_folders import NO_RUN, StudyFolders
 
@@ -79,42 +79,43 @@ def check_study(study: Path) -> Report:
             report.written += 1
             continue
         report.runs += 1
-        result = _check_record(folder, report)
-        _check_checkpoints(folder, result, report)
+        result, readable = _check_record(folder, report)
+        final = None if result is None else result.saved_step
+        _check_checkpoints(folder, final, RunFolder(folder).key if readable else None, report)
         caches |= _check_config(folder, report)
     for cache in sorted(caches):
         _check_cache(cache, report)
     return report
 
 
-def _check_record(folder: Path, report: Report) -> dict[str, Any] | None:
-    """Check the files beside the checkpoints; return the result, empty without one, None if it is no good."""
+def _check_record(folder: Path, report: Report) -> tuple[RunResult | None, bool]:
+    """Check the files beside the checkpoints. Return the result, if any, and whether all can be read."""
     run = RunFolder(folder)
     try:
-        result = run.result()
-        run.check_place(run.provenance())
+        result, provenance = run.result(), run.provenance()
+        if provenance is not None:
+            run.check_key(provenance.key)
     except RunError as error:
         report.records.append(str(error))
-        return None
+        return None, False
     if result is None:
-        return {}
+        return None, True
     contents = {name: (folder / name).read_bytes() if (folder / name).exists() else None for name in HASHED}
-    if TOKENIZER in result["files"] and contents[TOKENIZER] is None and run.checkpoints.exists():
+    if TOKENIZER in result.files and contents[TOKENIZER] is None and run.checkpoints.exists():
         contents[TOKENIZER] = b""  # its model cannot be used without it
     for name in damaged_files(result, contents):
         report.records.append(f"{folder / name}: has changed since the run ended: {LOST}")
-    return result
+    return result, True
 
 
-def _check_checkpoints(folder: Path, result: Mapping[str, Any] | None, report: Report) -> None:
-    from experiments.run.model_files import (
-        RECORD,
-        final_step,
-        foreign,
-        read_model_spec,
-        retraining,
-        rewriting,
-    )
+def _check_checkpoints(folder: Path, final: int | None, key: str | None, report: Report) -> None:
+    """Check the checkpoints of a run.
+
+    Args:
+        final: step of the last checkpoint; None while the run has not ended.
+        key: of the run; None where its files cannot be read.
+    """
+    from experiments.run.model_files import RECORD, foreign, read_model_spec, retraining, rewriting
     from experiments.training.checkpoints.checkpoint import broken, committed, place
 
     found = committed(folder / "checkpoints")
@@ -125,7 +126,6 @@ def _check_checkpoints(folder: Path, result: Mapping[str, Any] | None, report: R
             report.records.append(str(error))
     elif found:
         report.records.append(f"{folder / RECORD}: is missing: {rewriting(folder / RECORD)}")
-    final, key = final_step(result or {}), None if result is None else RunFolder(folder).key
     fetched = (folder / FETCHED).exists()  # without checkpoints
     if final is not None and not fetched and (last := place(folder / "checkpoints", final)) not in found:
         report.records.append(f"{last}: is missing: {retraining(last)}")
@@ -170,7 +170,7 @@ def _check_config(folder: Path, report: Report) -> set[Path]:
     try:
         config = read_yaml(path, AGAIN)
         if not (folder / "result.json").exists():  # of a run that has ended, the result names it
-            RunFolder(folder).check_place(_named_run(folder, config))
+            RunFolder(folder).check_key(_named_run(folder, config))
         task = config.get("task")
     except RunError as error:
         report.records.append(str(error))
@@ -182,13 +182,13 @@ def _check_config(folder: Path, report: Report) -> set[Path]:
     return {Path(name)} if name and Path(name).is_dir() else set()
 
 
-def _named_run(folder: Path, config: dict[str, Any]) -> dict[str, str]:
-    """Return the run that a configuration names, its digest that of the path; empty if it names none."""
+def _named_run(folder: Path, config: dict[str, Any]) -> str:
+    """Return the run key that a configuration names, with the digest of the path, or the key of the path."""
     names, seed = config.get("names"), config.get("seed")
     if not isinstance(names, dict) or seed is None:
-        return {}
+        return RunFolder(folder).key
     parts = [names.get("backbone"), names.get("task"), names.get("scale")]
-    return {"key": "-".join(map(str, [*parts, folder.parent.name.rpartition("-")[2], f"s{seed}"]))}
+    return "-".join(map(str, [*parts, folder.parent.name.rpartition("-")[2], f"s{seed}"]))
 
 
 def _check_cache(cache: Path, report: Report) -> None:

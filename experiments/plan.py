@@ -18,7 +18,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import rich.console
 import rich.table
@@ -40,11 +40,31 @@ from experiments.tracking.run_folder import RunFolder
 if TYPE_CHECKING:
     from experiments.run.estimate.tables import Estimated
     from experiments.run.settings import Settings
+    from experiments.tracking.run_files import PlannedCost
 
 WIDTH = 100
 """Characters of a line where the output is no terminal."""
 
-_cells: list[dict[str, Any]] = []
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A run as the tables show it."""
+
+    name: str
+    """CELL; the words of a run that is refused."""
+    status: str
+    exit_code: int = 0
+    refused: str = ""
+    """Reason why it is refused; empty where that is printed already."""
+    task: str = ""
+    key: str = ""
+    """CELL-DIGEST."""
+    seed: int = 0
+    cost: PlannedCost | None = None
+    """None of a run that is refused."""
+
+
+_cells: list[Cell] = []
 _watched: dict[str, list[Planned]] = {}
 _notes: list[str] = []
 _estimated: list[tuple[str, Estimated]] = []
@@ -81,15 +101,15 @@ def main() -> None:
     console.print()
     if _estimated:
         _print_estimates(console)
-    refused = [cell for cell in _cells if cell["status"] == "refused"]
+    refused = [cell for cell in _cells if cell.cost is None]
     for cell in refused:
-        if "refused" in cell:
-            sys.stderr.write(redact(f"error: {cell['cell']}: {cell['refused']}\n"))
-    done = sum(cell["status"] in ("done", "stored") for cell in _cells)
+        if cell.refused:
+            sys.stderr.write(redact(f"error: {cell.name}: {cell.refused}\n"))
+    done = sum(cell.status in ("done", "stored") for cell in _cells)
     runs, verb = plural(len(_cells), "run"), "is" if len(_cells) == 1 else "are"
     print(f"{done} of {runs} {verb} done; archbench train with the same words runs the others.")
     if refused:
-        sys.exit(refused[0].get("exit_code", ConfigError.exit_code))
+        sys.exit(refused[0].exit_code)
 
 
 def _read(cfg: DictConfig) -> Settings:
@@ -103,7 +123,7 @@ def _read(cfg: DictConfig) -> Settings:
 def _list(cfg: DictConfig) -> None:
     """Print a run configuration as a line of JSON. Builds no model and opens no data."""
     words = HydraConfig.get().overrides.task
-    line: dict[str, Any] = {"words": list(words), "task": cfg.names.task, "backbone": cfg.names.backbone}
+    line: dict[str, object] = {"words": list(words), "task": cfg.names.task, "backbone": cfg.names.backbone}
     try:
         settings = _read(cfg)
         line |= {"cell": settings.cell, "digest": settings.digest, "seed": settings.seed}
@@ -122,7 +142,6 @@ def _collect(cfg: DictConfig) -> None:
         from experiments.run.plan import plan
 
         key = f"{settings.cell}-{settings.digest}"
-        cell = {"cell": settings.cell, "task": settings.names.task, "key": key, "seed": settings.seed}
         with stops_at_once():  # it may prepare data
             priced, stands_in = with_stand_in(settings)
             planned = plan(priced)
@@ -131,19 +150,27 @@ def _collect(cfg: DictConfig) -> None:
                 f"{settings.names.task} is not prepared yet: it is priced on the embedded text, "
                 "and its first run prepares it"
             )
-        _cells.append({**cell, "status": _status(settings), **planned.cost})
+        _cells.append(
+            Cell(
+                name=settings.cell,
+                status=_status(settings),
+                task=settings.names.task,
+                key=key,
+                seed=settings.seed,
+                cost=planned.cost,
+            )
+        )
         if settings.device.peak_flops is not None and all(key != known for known, _ in _estimated):
             found = estimate(priced, planned)
             _estimated.append((key, (settings.cell, settings.parallel, settings.device, found)))
     except RunError as error:
         words = " ".join(HydraConfig.get().overrides.task)
-        code = error.exit_code
-        _cells.append({"cell": words, "status": "refused", "refused": str(error), "exit_code": code})
+        _cells.append(Cell(name=words, status="refused", refused=str(error), exit_code=error.exit_code))
 
 
 def _refuse(sweep: DictConfig, words: Sequence[str], reason: str) -> None:
     """Add the row of a cell that cannot be composed, whose reason is printed already."""
-    _cells.append({"cell": " ".join(words), "status": "refused"})
+    _cells.append(Cell(name=" ".join(words), status="refused", exit_code=ConfigError.exit_code))
 
 
 def _note(cfg: DictConfig) -> None:
@@ -174,9 +201,9 @@ def _status(settings: Settings) -> str:
     except CheckpointError as error:  # the other cells are listed all the same
         return f"{RunStatus.UNREADABLE}: {str(error).splitlines()[0]}"
     if result is not None:
-        if result["status"] == "complete":
+        if result.status == RunStatus.COMPLETE:
             return "done"
-        return f"{result['status']}: {str(result['message']).splitlines()[0]}"
+        return f"{result.status}: {str(result.message).splitlines()[0]}"
     if (stored := stored_status(settings)) is not None:
         return "stored" if stored == "complete" else f"stored: {stored}"
     steps = sorted(folder.checkpoints.glob("step-*"))
@@ -187,14 +214,14 @@ def _status(settings: Settings) -> str:
 
 def _held_equal() -> list[str]:
     """Return what is held equal on each task, and the mixtures of which all experts are counted."""
-    matched = [(cell["task"], cell["cell"], cell["matched"]) for cell in _cells if "matched" in cell]
+    matched = [(cell.task, cell.name, cell.cost.matched) for cell in _cells if cell.cost is not None]
     lines = [
         f"{task}: widths as given"
-        if m["target"] is None
-        else f"{task}, held equal: {AXIS_UNITS[m['axis']]}, {m['target']:,} ({m['axis']})"
-        for task, _, m in matched
+        if size.target is None
+        else f"{task}, held equal: {AXIS_UNITS[size.axis]}, {size.target:,} ({size.axis})"
+        for task, _, size in matched
     ]
-    lines += [f"{name} {m['note']}" for _, name, m in matched if m["note"]]
+    lines += [f"{name} {size.note}" for _, name, size in matched if size.note]
     return list(dict.fromkeys(lines))
 
 
@@ -205,30 +232,30 @@ def _tables() -> list[rich.table.Table]:
     """
     costs = _empty("residual", "body", "total", "active", "FLOPs/token", "FLOPs", "seed", "status")
     setups = _empty("d_model", "layers", "heads", "state", "batch", "length", "lr", "tokens", "at 2k")
-    rows: dict[str, list[dict[str, Any]]] = {}
+    rows: dict[str, list[Cell]] = {}
     for cell in _cells:
-        if cell["status"] != "refused":
-            rows.setdefault(cell["key"], []).append(cell)
+        rows.setdefault(cell.key, []).append(cell)
     for seeds in rows.values():
-        c = seeds[0]
-        setup, parameters, matched = c["setup"], c["parameters"], c["matched"]
+        if (cost := seeds[0].cost) is None:
+            continue
+        setup, parameters, matched = cost.setup, cost.parameters, cost.matched
         costs.add_row(
-            c["cell"],
-            "" if matched["target"] is None else f"{matched['residual']:+.2%}",
-            *(count(parameters[part]) for part in ("body", "total", "active")),
-            count(c["flops_per_token"]),
-            count(c["planned"]["flops"]),
-            ",".join(str(one["seed"]) for one in seeds),
+            seeds[0].name,
+            "" if matched.target is None else f"{matched.residual:+.2%}",
+            *(count(number) for number in (parameters.body, parameters.total, parameters.active)),
+            count(cost.flops_per_token),
+            count(cost.planned.flops),
+            ",".join(str(cell.seed) for cell in seeds),
             _statuses(seeds),
         )
-        shape = (setup[name] for name in ("d_model", "num_layers", "num_heads", "d_state", "batch_size"))
+        shape = (setup.d_model, setup.num_layers, setup.num_heads, setup.d_state, setup.batch_size)
         setups.add_row(
-            c["cell"],
+            seeds[0].name,
             *("-" if number is None else str(number) for number in shape),
-            str(setup["sequence_length"]),
-            f"{setup['learning_rate']:g}",
-            count(c["planned"]["tokens"]),
-            f"{count(c['state_bytes_2k'])}B" if c["state_bytes_2k"] else "none",
+            str(setup.sequence_length),
+            f"{setup.learning_rate:g}",
+            count(cost.planned.tokens),
+            f"{count(cost.state_bytes_2k)}B" if cost.state_bytes_2k else "none",
         )
     return [costs, setups]
 
@@ -247,12 +274,12 @@ def _print_estimates(console: rich.console.Console) -> None:
         console.print(line)
 
 
-def _statuses(seeds: list[dict[str, Any]]) -> str:
+def _statuses(seeds: list[Cell]) -> str:
     """Return the status that the seeds share, or that of each."""
-    found = {one["status"] for one in seeds}
-    if len(found) == 1:
-        return str(found.pop())
-    return "; ".join(f"{one['seed']}: {one['status']}" for one in seeds)
+    statuses = {cell.status for cell in seeds}
+    return (
+        statuses.pop() if len(statuses) == 1 else "; ".join(f"{cell.seed}: {cell.status}" for cell in seeds)
+    )
 
 
 def _empty(*columns: str) -> rich.table.Table:

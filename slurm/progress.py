@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.run.live_view import amount, last_rows
+from experiments.run.live_view import last_rows
+from experiments.runtime.errors import RunError
+from experiments.tracking.run_files import TrainingSummary, TrainRow
 from slurm.submission import StudyRun
 
 
@@ -31,17 +34,19 @@ class Progress:
 
 def progress(run: StudyRun) -> Progress:
     """Return the progress of a run, from result.json where it has ended, else from metrics.jsonl."""
-    rows = last_rows(Path(run.folder) / "metrics.jsonl")
-    step = max((int(row["step"]) for row in rows.values()), default=None)
-    training = (run.result() or {}).get("training") or rows.get("train") or {}
-    tokens, seconds = amount(training, "tokens"), amount(training, "seconds")
-    flops, device_seconds = amount(training, "flops"), amount(training, "device_seconds")
-    speed = amount(training, "tokens_per_second") or (tokens / seconds if seconds else 0.0)
-    peak = run.peak_flops
+    train, validation = last_rows(Path(run.folder) / "metrics.jsonl")
+    step = max((row.step for row in (train, validation) if row is not None), default=None)
+    training: TrainingSummary | TrainRow | None = train
+    with contextlib.suppress(RunError):  # the table shows what is damaged
+        if (result := run.result()) is not None and result.training is not None:
+            training = result.training
+    if training is None:
+        return Progress(step=step)
+    speed, peak = training.tokens_per_second, run.peak_flops
     return Progress(
         step=step,
-        seconds=seconds,
-        tokens_per_second=speed or None,
-        mfu=flops / (device_seconds * peak) if peak and device_seconds else None,
-        seconds_left=max(0.0, run.tokens - tokens) / speed if run.tokens and speed else None,
+        seconds=training.seconds,
+        tokens_per_second=speed,
+        mfu=training.flops / (training.device_seconds * peak) if peak and training.device_seconds else None,
+        seconds_left=max(0.0, run.tokens - training.tokens) / speed if run.tokens and speed else None,
     )

@@ -116,10 +116,10 @@ def rows(study: Path) -> list[Row]:
             elif index in accounts:
                 tasks[run.key] = accounts[index]
     known = {Path(run.folder) for run in newest.values()}
-    for folder, record in refusals(study):  # those that no submission has
+    for folder, result in refusals(study):  # those that no submission has
         if folder not in known:
-            newest[record["key"]] = StudyRun(
-                key=record["key"], name=record["cell"], seed=record["seed"], folder=str(folder), words=[]
+            newest[result.key] = StudyRun(
+                key=result.key, name=result.cell, seed=result.seed, folder=str(folder), words=[]
             )
     return [
         Row(

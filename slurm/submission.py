@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 from experiments.runtime.errors import CheckpointError, RunError
 from experiments.runtime.json_state import read_json
 from experiments.runtime.run_status import RunStatus
+from experiments.tracking.run_files import RunResult
 from experiments.tracking.run_folder import RunFolder
 from slurm.allocation import Allocation
 
@@ -49,21 +50,25 @@ class StudyRun:
 
     @property
     def status(self) -> str | None:
-        """Return ``status`` of result.json; None if there is none."""
-        result = self.result()
-        return None if result is None else str(result["status"])
+        """Return ``status`` of result.json; None if there is none, ``unreadable`` if it is damaged."""
+        try:
+            result = self.result()
+        except RunError:
+            return str(RunStatus.UNREADABLE)
+        return None if result is None else str(result.status)
 
     @property
     def message(self) -> str:
-        """Return the first line of ``message`` of result.json; empty where there is none."""
-        return str((self.result() or {}).get("message") or "").partition("\n")[0]
-
-    def result(self) -> dict[str, Any] | None:
-        """Return result.json; None if there is none, and status and reason alone where it is damaged."""
+        """Return the first line of ``message`` of result.json, or of what damages it; empty without any."""
         try:
-            return RunFolder(Path(self.folder)).result()
+            result = self.result()
         except RunError as error:
-            return {"status": str(RunStatus.UNREADABLE), "message": str(error)}
+            return str(error).partition("\n")[0]
+        return "" if result is None else (result.message or "").partition("\n")[0]
+
+    def result(self) -> RunResult | None:
+        """Return result.json; None if there is none. Raises RunError if it is damaged."""
+        return RunFolder(Path(self.folder)).result()
 
 
 @dataclass(frozen=True, kw_only=True)

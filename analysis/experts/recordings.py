@@ -26,10 +26,10 @@ from experiments.run.load_model import LoadedModel, StoredRun, load_model, read_
 from experiments.run.model_files import is_run_folder, model_folder
 from experiments.run.plan import build_task
 from experiments.runtime.errors import ConfigError
-from experiments.runtime.json_state import json_objects, mismatch
 from experiments.tasks.task import Batch, Task
 from experiments.tasks.text.text import Text, TextConfig
-from experiments.tracking.run_files import Row
+from experiments.tracking.run_files import MetricRow
+from experiments.tracking.run_folder import RunFolder
 from experiments.training.router_probe import STATISTICS, choices, probe_view, read_tokens, routed
 
 DOMAINS = {"language reference": "embedded_reference", "library docstrings": "embedded_library"}
@@ -111,17 +111,18 @@ def load_recordings(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     final: dict[str, Choices] = {}
     recorded = _recorded(path)
     for row in reversed(recorded):
-        file = path / "routing" / f"step-{row['step']:08d}.safetensors"
+        file = path / "routing" / f"step-{row.step:08d}.safetensors"
         found = load_file(file) if file.is_file() else {}
         final = final or found
-        for key in row:
+        measured = row.measured
+        for key in measured:
             layer, _, name = key.rpartition("/")
             if name != "load":
                 continue
-            place = {"step": row["step"], "tokens": row["tokens"], "layer": layer}
-            X = len(row[key])
-            loads += [{**place, "expert": i, "load": float(share)} for i, share in enumerate(row[key])]
-            values = {each: float(row[f"{layer}/{each}"]) for each in STATISTICS}
+            place = {"step": row.step, "tokens": row.tokens, "layer": layer}
+            X = len(measured[key])
+            loads += [{**place, "expert": i, "load": float(share)} for i, share in enumerate(measured[key])]
+            values = {each: float(measured[f"{layer}/{each}"]) for each in STATISTICS}
             known = layer in found
             values["saturation"] = saturation(found[layer], final[layer], X) if known else float("nan")
             values["chance"] = float((final[layer] >= 0).sum(1).mean() / X) if known else float("nan")
@@ -135,12 +136,10 @@ def load_recordings(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     )
 
 
-def _recorded(path: Path) -> list[dict[str, Any]]:
-    """The rows of kind ``routing`` of metrics.jsonl, the earliest first."""
-    file = path / "metrics.jsonl"
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
-    rows = [row for row in json_objects(lines) if row.get("kind") == "routing" and mismatch(row, Row) is None]
-    return sorted(rows, key=lambda row: row["step"])
+def _recorded(path: Path) -> list[MetricRow]:
+    """Return the rows of kind ``routing`` of metrics.jsonl, the earliest first."""
+    rows: list[MetricRow] = [row for row in RunFolder(path).rows() if row.kind == "routing"]
+    return sorted(rows, key=lambda row: row.step)
 
 
 def follow(saved: LoadedModel, task: Task, split: str, examples: int) -> list[LayerTokens]:

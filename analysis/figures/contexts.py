@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -122,7 +121,7 @@ def read_positions(frame: pd.DataFrame) -> pd.DataFrame:
     Columns: ``task scale arm seed begin end nats``, a row for each stretch of each run. A damaged file is
     left out with a warning.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for run in frame[finished(frame)].to_dict("records"):
         try:
             found = read_json(Path(run["path"]) / EVALUATED, Evaluated, "delete it")

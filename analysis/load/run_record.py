@@ -9,7 +9,8 @@ import hashlib
 import json
 import math
 import operator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -19,40 +20,47 @@ import numpy.typing as npt
 from pydantic_core import from_json
 
 from analysis.load.run_config import UnreadableError, flat_config
-from experiments.runtime.json_state import read_json
+from experiments.runtime.json_state import read_model
 from experiments.runtime.run_status import RunStatus
-from experiments.tracking.run_files import HASHED, ResultRecord, damaged_files, is_intact
+from experiments.tasks.metrics import SAMPLE, Metric
+from experiments.tracking.frame_columns import SECTIONS, columns
+from experiments.tracking.run_files import (
+    HASHED,
+    DeviceUsed,
+    GitState,
+    Provenance,
+    RunResult,
+    damaged_files,
+    read_result,
+)
 from experiments.tracking.study_folders import MISPLACED, misplacement
 
 REMEDY = "delete it and run the study again"
 UNREADABLE = str(RunStatus.UNREADABLE)
 
-NUMBERS = {
-    "flops_per_token": ("flops_per_token",),
-    "state_bytes_2k": ("state_bytes_2k",),
-    **{f"parameters_{k}": ("parameters", k) for k in ("embedding", "body", "head", "total", "active")},
-    **{
-        f"training_{k}": ("training", k)
-        for k in (
-            "steps", "tokens", "flops", "epochs", "seconds", "tokens_per_second", "data_share",
-            "peak_memory_bytes", "final_loss",
-        )
-    },
-    **{
-        k: ("setup", k)
-        for k in ("d_model", "num_layers", "num_heads", "d_state", "batch_size", "sequence_length")
-    },
-    "matched_target": ("matched", "target"),
-    "matched_residual": ("matched", "residual"),
-}  # fmt: skip
-"""Number columns and where they stand in result.json."""
+NUMBERS = [
+    name
+    for name in (
+        "flops_per_token",
+        "state_bytes_2k",
+        *(n for s in SECTIONS.values() for n in s.columns.values()),
+    )
+    if columns()[name].kind == "number"
+]
+"""Number columns that ``study.against`` can name."""
 
 CURVES = ("train", "validation")
 """Kinds of rows of metrics.jsonl that are points of curves, in order; ``analysis.experts`` reads routing."""
 
+RESULT_TEXTS = ("message", "backbone", "objective", "task", "scale", "fingerprint", "finished_at")
 SCORE_TEXTS = ("unit", "direction", "averaging", "likelihood", "estimator")
+SCORE_NUMBERS = ("standard_error", "items", "samples", "clusters")
+TEXT_COLUMNS = {name for name, column in columns().items() if column.kind == "text"}
 
 SORTED = json.JSONEncoder(sort_keys=True)
+
+RunRow = dict[str, str | float | bool | None]
+"""Columns of the results frame."""
 
 FILES = ("result.json", *HASHED)
 """Files of a run folder that this module reads."""
@@ -62,7 +70,7 @@ FILES = ("result.json", *HASHED)
 class RunRecord:
     """The contents of a run folder."""
 
-    row: dict[str, Any]
+    row: RunRow
     """Columns of ``analysis.load.study``; all can be written as JSON."""
     kinds: list[str]
     """Kind of each point of the curves, one of ``CURVES``; points are in order of kind, then step."""
@@ -77,7 +85,7 @@ def read_run(folder: Path) -> RunRecord:
     row = _run_row(folder, corrupt)
     if row["status"] == UNREADABLE:
         curve = []  # perhaps that of another run
-    points, kinds = _points(curve), [line["kind"] for line in curve]
+    points, kinds = _points(curve), [str(line["kind"]) for line in curve]
     return RunRecord(row={**row, "curve_hash": _curve_hash(points, kinds)}, kinds=kinds, points=points)
 
 
@@ -91,7 +99,7 @@ def _curve_hash(points: dict[str, npt.NDArray[np.float64]], kinds: list[str]) ->
     return hashlib.sha256(values.tobytes()).hexdigest()[:16] if known.size and np.ptp(known) else None
 
 
-def _points(curve: list[dict[str, Any]]) -> dict[str, npt.NDArray[np.float64]]:
+def _points(curve: list[dict[str, object]]) -> dict[str, npt.NDArray[np.float64]]:
     """Return the numbers of each key but ``kind``; lines of the same keys are converted together."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for place, line in enumerate(curve):
@@ -116,7 +124,7 @@ def _number_table(values: list[tuple[Any, ...]], width: int) -> npt.NDArray[np.f
         return np.array(numbers, dtype=np.float64).reshape(len(values), width)
 
 
-def _ordered(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _ordered(lines: list[dict[str, object]]) -> list[dict[str, object]]:
     """Return points of one kind by step; what a resumed run did twice counts as it was the last time."""
     steps: list[Any] = [line.get("step") for line in lines]
     if set(map(type, steps)) == {int} and all(map(operator.lt, steps, steps[1:])):
@@ -133,115 +141,106 @@ def _place(step: Any) -> float:
     return math.inf if math.isnan(step) else step
 
 
-def _run_row(folder: Path, corrupt: int) -> dict[str, Any]:
-    """Return one run as flat columns, without those that name the study and the path."""
+def _run_row(folder: Path, corrupt: int) -> RunRow:
+    """Return one run as flat columns, without those of its curves."""
+    reason = None
     try:
-        result = _result(folder)
-        provenance = _provenance(folder)
-        if other := misplacement(folder, result) or misplacement(folder, provenance):
-            raise UnreadableError(f"{folder}: {other}: {MISPLACED}")
+        result = read_result(folder / "result.json", REMEDY, UnreadableError)
+        provenance = read_model(folder / "provenance.json", Provenance, REMEDY, UnreadableError)
+        records: list[RunResult | Provenance | None] = [result, provenance]
+        for record in records:
+            if record is not None and (other := misplacement(folder, record.key)):
+                raise UnreadableError(f"{folder}: {other}: {MISPLACED}")
         study_keys = flat_config(folder, ("study", "optimizer"))
     except UnreadableError as error:
-        result, provenance, study_keys = {"status": UNREADABLE, "message": str(error)}, {}, {}
-    hashed = result.get("files") or {}
-    damaged = damaged_files(result, {name: _bytes(folder / name) for name in HASHED if name in hashed})
+        result, provenance, study_keys, reason = None, None, {}, str(error)
     cell, digest = folder.parent.name.rsplit("-", 1)
-    data, git = provenance.get("data") or {}, provenance.get("git") or {}
-    row: dict[str, Any] = {
-        "cell": cell, "digest": digest, "seed": int(folder.name[1:]), 
-        "status": str(result["status"]), "message": result.get("message"),
-        "backbone": result.get("backbone"), "objective": result.get("objective"),
-        "task": result.get("task") or data.get("task"), "scale": result.get("scale"),
-    }  # fmt: skip
-    row |= _score(result.get("metrics") or [])
-    row["validation"] = _number((result.get("validation") or [{}])[0].get("value"))
-    for column, keys in NUMBERS.items():
-        value: Any = result
-        for key in keys:
-            value = (value or {}).get(key)
-        row[column] = _number(value)
-    row |= {
-        "matched_note": (result.get("matched") or {}).get("note"),
-        "matched_axis": (result.get("matched") or {}).get("axis"),
-        "fingerprint": result.get("fingerprint") or data.get("fingerprint"),
-        "git_commit": git.get("commit"), "git_dirty": git.get("dirty"), "git_code": git.get("code"),
-        "command": provenance.get("command"), "finished_at": result.get("finished_at"),
-        "code": SORTED.encode(provenance.get("code") or {}),
-        "versions": SORTED.encode(provenance.get("versions") or {}),
-        "kernels": SORTED.encode(provenance.get("kernels") or {}),
-        "references": json.dumps(result.get("references") or []),
-        "published": json.dumps(study_keys.get("study.published") or []),
-        "baseline": study_keys.get("study.baseline"), "against": study_keys.get("study.against"),
-        "steps_to": study_keys.get("study.steps_to"),
-        "solved": _number(study_keys.get("study.solved")),
-        "shared_seeds": bool(study_keys.get("study.shared_seeds")),
-        "margin": _number(study_keys.get("study.margin")),
-        "learning_rate": _number(study_keys.get("optimizer.learning_rate")),
-        "decay_ends": json.dumps(study_keys.get("optimizer.decay_end_fractions") or [1.0]),
-        "changed": json.dumps(sorted((result.get("resume") or {}).get("changed") or [])),
-        "loss_spikes": _number((result.get("training") or {}).get("loss_spikes")),
-        "skipped_steps": _number((result.get("training") or {}).get("skipped_steps")),
-        "corrupt_lines": corrupt, "damaged": json.dumps(damaged),
-    }  # fmt: skip
-    device = provenance.get("device") or {}
-    for key in ("name", "processor", "threads", "precision"):
-        value = device.get(key)
-        row[f"device_{key}"] = None if value is None else str(value)
+    row: RunRow = {"cell": cell, "digest": digest, "seed": int(folder.name[1:])}
+    row |= _result_columns(folder, result)
+    if reason is not None:
+        row |= {"status": UNREADABLE, "message": reason}
+    row |= _provenance_columns(provenance) | _study_columns(study_keys)
+    if result is None and provenance is not None:
+        row |= {"task": provenance.data.task, "fingerprint": provenance.data.fingerprint}
+    return {**row, "corrupt_lines": corrupt}
+
+
+def _result_columns(folder: Path, result: RunResult | None) -> RunRow:
+    """Return the columns of result.json; those of an incomplete run where there is none."""
+    metrics = [] if result is None else result.metrics
+    row: RunRow = {name: getattr(result, name, None) for name in RESULT_TEXTS}
+    row["status"] = str(RunStatus.INCOMPLETE if result is None else result.status)
+    row |= _score_columns(metrics)
+    validation = result.validation if result is not None else []
+    row["validation"] = validation[0].value if validation else math.nan
+    for name in ("flops_per_token", "state_bytes_2k"):
+        row[name] = _number(getattr(result, name, None))
+    for section, described in SECTIONS.items():
+        values = getattr(result, section, None)
+        for field, column in described.columns.items():
+            value = getattr(values, field, None)
+            row[column] = value if column in TEXT_COLUMNS else _number(value)
+    references = [] if result is None else result.references
+    row["references"] = json.dumps([asdict(line) for line in references])
+    changed = result.resume.changed if result is not None and result.resume is not None else {}
+    row["changed"] = json.dumps(sorted(changed))
+    contents = {name: _bytes(folder / name) for name in HASHED if result is not None and name in result.files}
+    row["damaged"] = json.dumps([] if result is None else damaged_files(result, contents))
     return row
 
 
-def _score(metrics: list[dict[str, Any]]) -> dict[str, Any]:
-    """All metrics as SPLIT_METRIC columns, and the first of the test split as the score."""
-    first = next((m for m in metrics if m["split"] == "test"), {})
-    row: dict[str, Any] = {
-        "score": _number(first.get("value")),
-        "score_standard_error": _number(first.get("standard_error")),
-        "score_items": _number(first.get("items")),
-        "score_samples": _number(first.get("samples")),
-        "score_clusters": _number(first.get("clusters")),
-        "score_setting": _setting(first),
-        "score_lossy_documents": _number(first.get("lossy_documents") or 0) if first else math.nan,
-        "metric": first.get("name"),
+def _provenance_columns(provenance: Provenance | None) -> RunRow:
+    """Return the columns of provenance.json; those of a run that has not begun where there is none."""
+    git, device = (getattr(provenance, part, None) for part in ("git", "device"))
+    row: RunRow = {f"git_{name}": getattr(git, name, None) for name in GitState.model_fields}
+    for name in DeviceUsed.model_fields:
+        value = getattr(device, name, None)
+        row[f"device_{name}"] = None if value is None else str(value)
+    row |= {name: SORTED.encode(getattr(provenance, name, {})) for name in ("code", "versions", "kernels")}
+    return row | {"command": getattr(provenance, "command", None)}
+
+
+def _study_columns(keys: Mapping[str, Any]) -> RunRow:
+    """Return the columns of a run's configuration, by its dotted keys."""
+    return {
+        "published": json.dumps(keys.get("study.published") or []),
+        **{name: keys.get(f"study.{name}") for name in ("baseline", "against", "steps_to")},
+        "solved": _number(keys.get("study.solved")),
+        "shared_seeds": bool(keys.get("study.shared_seeds")),
+        "margin": _number(keys.get("study.margin")),
+        "learning_rate": _number(keys.get("optimizer.learning_rate")),
+        "decay_ends": json.dumps(keys.get("optimizer.decay_end_fractions") or [1.0]),
     }
-    row |= {key: first.get(key) for key in SCORE_TEXTS}
-    row["slices"] = json.dumps(first["slices"]) if first.get("slices") else None
-    own = [m for m in metrics if m["split"] in ("validation", "test")]
-    further = {
-        m["split"]: _number(m.get("value")) for m in metrics if m not in own and m["name"] == row["metric"]
+
+
+def _score_columns(metrics: list[Metric]) -> RunRow:
+    """Return all metrics as SPLIT_METRIC columns, and the first of the test split as the score."""
+    score = next((metric for metric in metrics if metric.split == "test"), None)
+    row: RunRow = {f"score_{name}": _number(getattr(score, name, None)) for name in SCORE_NUMBERS}
+    row |= {name: getattr(score, name, None) for name in SCORE_TEXTS}
+    row |= {
+        "score": math.nan if score is None else score.value,
+        "score_setting": None if score is None else _setting(score),
+        "score_lossy_documents": math.nan if score is None else float(score.lossy_documents or 0),
+        "metric": None if score is None else score.name,
     }
+    slices = None if score is None else score.slices
+    row["slices"] = json.dumps([asdict(part) for part in slices]) if slices else None
+    splits = ("validation", "test")
+    further = {m.split: m.value for m in metrics if m.split not in splits and m.name == row["metric"]}
     row["further"] = json.dumps(further)
-    return row | {f"{m['split']}_{m['name']}": _number(m.get("value")) for m in own}
+    return row | {f"{m.split}_{m.name}": float(m.value) for m in metrics if m.split in splits}
 
 
-def _setting(metric: dict[str, Any]) -> str | None:
+def _setting(metric: Metric) -> str | None:
     """Return in words which part of the split a metric is of."""
-    if (scored := metric.get("scored")) is None:
+    if (scored := metric.scored) is None:
         return None
-    if scored == "random sample":
-        scored = f"random sample of {metric['items']} of {metric['available']} items"
-    if metric.get("window") is None:
-        return str(scored)
-    return f"{scored}, windows of {metric['window']} tokens, {metric['stride']} of them scored"
-
-
-def _result(folder: Path) -> dict[str, Any]:
-    """Return result.json, of status ``incomplete`` where there is none. Raises UnreadableError."""
-    path = folder / "result.json"
-    found = read_json(path, ResultRecord, REMEDY, UnreadableError)
-    if found is None:
-        return {"status": "incomplete"}
-    if found["format"] != 1:
-        raise UnreadableError(
-            f"{path} is not a record of format 1: it comes from another version of archbench"
-        )
-    if not is_intact(found):
-        raise UnreadableError(f"{path}: has changed since it was written: {REMEDY}")
-    return dict(found)
-
-
-def _provenance(folder: Path) -> dict[str, Any]:
-    """Return provenance.json, empty where there is none or no object. Raises UnreadableError."""
-    return read_json(folder / "provenance.json", dict[str, Any], REMEDY, UnreadableError) or {}
+    if scored == SAMPLE:
+        scored = f"{SAMPLE} of {metric.items} of {metric.available} items"
+    if metric.window is None:
+        return scored
+    return f"{scored}, windows of {metric.window} tokens, {metric.stride} of them scored"
 
 
 def _bytes(path: Path) -> bytes | None:
@@ -253,7 +252,7 @@ def _bytes(path: Path) -> bytes | None:
         return b""
 
 
-def _lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+def _lines(path: Path) -> tuple[list[dict[str, object]], int]:
     """The JSON objects of a JSONL file, and how many lines were none: a killed run ends mid-line.
 
     Where all lines look whole, they are read as one list, which is several times as fast.

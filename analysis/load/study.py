@@ -1,51 +1,6 @@
 """Read run folders into pandas: one tidy row for each run, failures included.
 
-Columns of the frame that ``load_study`` returns. A group of the record and a
-key inside it are joined with an underscore, so ``training.flops`` is
-``training_flops``; numbers are float64 (NaN where the record has none), the
-rest is text (None where the record has none).
-
-    study cell digest seed path        which run; ``seed`` is an integer
-    status message                     ``incomplete`` where result.json is not (yet) there;
-                                       ``unreadable`` where a file of the run folder is damaged, or the
-                                       folder holds another run than its path says
-    backbone objective task scale arm  ``arm`` is the shortest name that tells the cells of a task apart
-    score score_standard_error score_items score_samples score_clusters score_setting score_lossy_documents
-    metric unit direction averaging likelihood estimator
-                                       the first test metric of the record; the standard error is over
-                                       clusters of items of the test split (documents), not over seeds;
-                                       ``score_setting`` says in words which part of the split was scored;
-                                       ``score_lossy_documents`` counts the texts of the split that the
-                                       tokenizer loses a part of
-    slices                             ``slices`` of the first test metric of a text task, JSON text
-    validation                         that metric on the validation split after training
-    SPLIT_METRIC                       every metric, for example ``test_bits_per_byte``
-    further                            the score of each of ``trainer.extra_evaluations``, JSON text
-    published                          what the study quotes from others (``study.published``), JSON text
-    baseline against                   what more the tables show: ``study.baseline``, ``study.against``
-    solved                             the accuracy from which on a task counts as solved (``study.solved``)
-    shared_seeds margin                how models are compared: ``study.shared_seeds``, ``study.margin``
-    decay_ends                         fractions of the steps at which the learning rate decayed, JSON text
-    learning_rate                      its peak
-    steps_to                           the arm whose final score the others are timed to (``study.steps_to``)
-    parameters_*  flops_per_token  state_bytes_2k  training_*
-    d_model num_layers num_heads d_state batch_size sequence_length
-                                       ``num_layers`` of encoder and decoder together; NaN for what a
-                                       backbone has not
-    matched_axis matched_target matched_residual matched_note
-                                       what is held equal; the mismatch, relative to the target
-    fingerprint git_commit git_dirty git_code device_* versions kernels command
-                                       ``git_code`` is a hash of the code that a result depends on
-    code                               a hash of each package and module of that code, JSON text
-    finished_at                        when the result was written, UTC
-    references versions kernels        JSON text
-    changed                            what of code, libraries, machine changed between restarts, JSON text;
-                                       where it is not empty, the result is not exact to the last bit
-    loss_spikes skipped_steps          jumps of the training loss; steps left out as it was no number
-    corrupt_lines                      lines of metrics.jsonl that are no JSON object
-    curve_hash                         of the losses and gradient norms of training, to find copies; text
-    left_out                           folders of the study whose names are none of a run, JSON text
-    studies_differ                     of several studies alone: what differs between them, JSON text
+``experiments.tracking.frame_columns`` describes the columns.
 """
 
 from __future__ import annotations
@@ -72,7 +27,7 @@ LEADING = ("step", "tokens", "flops", "seconds")
 
 
 def load_study(runs: Path, study: str) -> pd.DataFrame:
-    """Return every run of a study as one row; see the module's docstring for the columns.
+    """Return every run of a study as one row; with the columns of ``frame_columns``.
 
     Args:
         runs: the folder of all studies.

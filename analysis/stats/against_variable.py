@@ -33,7 +33,7 @@ def against_scores(frame: pd.DataFrame) -> pd.DataFrame:
     difference from the arm of the same backbone with the smallest ``x`` (NaN in that one's row); half-widths
     (95% t-intervals) are NaN below two seeds. Empty where a study asks for nothing.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
         if (column := asked(group, "against")) is None:
             continue

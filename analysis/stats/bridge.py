@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 
@@ -40,7 +39,7 @@ def bridge(probes: pd.DataFrame, text: pd.DataFrame) -> pd.DataFrame:
     if len(places := text[["task", "scale"]].drop_duplicates()) != 1:
         raise ValueError(f"the text has {len(places)} tasks or scales, and a bridge ends at one: choose one")
     small = {str(task): model_scores(runs) for task, runs in probes.groupby("task", sort=True)}
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for (likelihood, target), scores in text_targets(text).items():
         found = {task: rank_correlation(own, scores) for task, own in small.items()}
         known = {task: c for task, c in found.items() if c is not None}

@@ -46,7 +46,7 @@ def comparisons(frame: pd.DataFrame) -> pd.DataFrame:
     tasks whose runs saw different data. Where likelihood types are mixed, they count as one, whose name is
     all their names.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
         if mixed_data(group):
             continue

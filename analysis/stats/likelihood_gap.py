@@ -8,7 +8,6 @@ so wherever it is printed.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pandas as pd
 
@@ -35,7 +34,7 @@ def gaps(frame: pd.DataFrame) -> pd.DataFrame:
     ``estimator_error`` is NaN where nothing is drawn. Empty where a study names no baseline, where that arm
     has no exact score, and where the runs saw different data.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
         named, arms = asked(group, "baseline"), arm_table(group).query("kind == 'arm' and seeds > 0")
         exact = arms[(arms["arm"] == named) & (arms["likelihood"] == "exact")]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from analysis.stats.arms import TASK_SCALE
 from analysis.stats.intervals import mean_interval
 from experiments.runtime.errors import RunError
-from experiments.runtime.json_state import read_json
-from experiments.tracking.run_files import ResultRecord
+from experiments.tracking.run_files import RunResult, read_result
 
 FATES = ("complete", "diverged", "oom", "failed", "refused", "unreadable", "incomplete")
 COST_HEAD = [
@@ -33,9 +31,9 @@ def cost_rows(frame: pd.DataFrame) -> list[list[str]]:
     for (task, scale, arm), runs in frame.groupby([*TASK_SCALE, "arm"], sort=True):
         counts = runs["status"].value_counts()
         seconds = runs["training_seconds"]
-        records = [_record(path) for path in runs["path"]]
-        compiling = [_number(record, "training", "compile_seconds") for record in records]
-        sittings = [n for record in records if math.isfinite(n := _number(record, "resume", "sittings"))]
+        records = [_result(path) for path in runs["path"]]
+        compiling = [r.training.compile_seconds if r and r.training else math.nan for r in records]
+        sittings = [record.resume.sittings for record in records if record and record.resume]
         rows.append(
             [
                 str(arm), f"{task}, {scale}",
@@ -49,7 +47,7 @@ def cost_rows(frame: pd.DataFrame) -> list[list[str]]:
                         for s, waiting, c in zip(seconds, runs["training_data_share"], compiling, strict=True)
                     ]
                 ),
-                str(int(sum(sittings) - len(sittings))) if sittings else "-",
+                str(sum(sittings) - len(sittings)) if sittings else "-",
                 str(int((runs["changed"] != "[]").sum())),
             ]
         )  # fmt: skip
@@ -62,17 +60,12 @@ def _share(values: list[float]) -> str:
     return "-" if math.isnan(mean) else f"{mean:.1%}"
 
 
-def _record(path: str) -> dict[str, Any]:
-    """A run's result.json; empty where it has none (yet), or where the frame did not come from a folder."""
+def _result(path: str) -> RunResult | None:
+    """Return a run's result; None where it has none (yet), or where the frame did not come from a folder."""
     try:
-        return dict(read_json(Path(path) / "result.json", ResultRecord) or {})
+        return read_result(Path(path) / "result.json")
     except RunError:
-        return {}  # a row of status unreadable
-
-
-def _number(record: dict[str, Any], group: str, key: str) -> float:
-    value = (record.get(group) or {}).get(key)
-    return math.nan if value is None else float(value)
+        return None  # a row of status unreadable
 
 
 STABILITY_HEAD = [

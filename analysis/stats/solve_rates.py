@@ -5,8 +5,6 @@ A study asks for it with ``study.solved``, the accuracy on test from which on a 
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
 from analysis.stats.arms import TASK_SCALE, arm_table, asked
@@ -32,7 +30,7 @@ def solve_rates(frame: pd.DataFrame) -> pd.DataFrame:
     ``rate`` is the share ``solved`` / ``runs`` of the runs that have ended, ``low`` to ``high`` its interval.
     Empty where a study asks for nothing.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for (task, scale), group in frame.groupby(TASK_SCALE, sort=True):
         threshold = asked(group, "solved")
         if threshold is None or not group["metric"].dropna().str.endswith("accuracy").any():

@@ -37,7 +37,7 @@ def run_slices(frame: pd.DataFrame) -> pd.DataFrame:
     token) and ``part`` (bits over all bytes of the text: the parts of a grouping add up to the score).
     ``clusters`` has bits and tokens of each group of documents.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     kept = ["path", *TASK_SCALE, "likelihood", "arm", "seed"]
     for run in frame[frame["slices"].notna() & in_finished_arms(frame)].to_dict("records"):
         slices = json.loads(run["slices"])
@@ -62,7 +62,7 @@ def slice_table(frame: pd.DataFrame) -> pd.DataFrame:
     documents. ``part`` is what the slice adds to the model's gain in bits per byte of the whole text,
     ``fraction`` that over the gain. The columns after ``seeds`` are empty for baselines.
     """
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, object]] = []
     runs = run_slices(frame)
     for (task, scale, likelihood), own in runs.groupby([*TASK_SCALE, "likelihood"], sort=True):
         here = frame[(frame["task"] == task) & (frame["scale"] == scale) & frame["path"].isin(own["path"])]

@@ -29,8 +29,8 @@ from analysis.weights_and_biases.options import WandbConfig, require_key, wandb_
 from experiments.config.options import run_command
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import DataError
-from experiments.runtime.json_state import read_json, read_mark
-from experiments.tracking.run_files import FETCHED
+from experiments.runtime.json_state import read_mark
+from experiments.tracking.run_files import FETCHED, RunResult, read_result
 from experiments.tracking.summary import FILES
 from experiments.tracking.wandb import FILES as FOLDER
 
@@ -49,9 +49,9 @@ def place(record: Path, runs: Path, study: str) -> str:
         DataError: the files are no record of a run, or name a folder outside of ``runs``.
     """
     result = _result(record)
-    if result["study"] != study:
+    if result.study != study:
         return "of another study"
-    folder = runs / study / f"{result['cell']}-{result['digest']}" / f"s{result['seed']}"
+    folder = runs / study / f"{result.cell}-{result.digest}" / f"s{result.seed}"
     state = {"record": _hash(record)}
     if folder.exists():
         mark = folder / FETCHED
@@ -71,20 +71,16 @@ def place(record: Path, runs: Path, study: str) -> str:
     return "fetched"
 
 
-def _result(record: Path) -> dict[str, Any]:
-    """The result among the files of a record, checked to be one that a run folder can be named by."""
-    result = read_json(record / "result.json", dict[str, Any], "it is left out", DataError)
+def _result(record: Path) -> RunResult:
+    """Return the result among the files of a record, checked to be one that a run folder can be named by."""
+    result = read_result(record / "result.json", "it is left out", DataError)
     if result is None:
         raise DataError("there is no result.json")
     if not (record / "config.yaml").is_file():
         raise DataError("there is no config.yaml")
-    if result.get("format") != 1:
-        raise DataError("result.json is not of format 1: it comes from another version of archbench")
-    for key in ("study", "cell", "digest"):
-        if not NAME.fullmatch(str(result.get(key, ""))):
-            raise DataError(f"result.json: {key}={result.get(key)!r} is no name")
-    if not isinstance(result.get("seed"), int) or result["seed"] < 0:
-        raise DataError(f"result.json: seed={result.get('seed')!r} is no seed")
+    for key, name in (("study", result.study), ("cell", result.cell), ("digest", result.digest)):
+        if not NAME.fullmatch(name):
+            raise DataError(f"result.json: {key}={name!r} is no name")
     return result
 
 

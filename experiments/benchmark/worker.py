@@ -26,7 +26,7 @@ from experiments.objectives.diffusion.unmasking_sampler import UnmaskingObjectiv
 from experiments.runtime.child_processes import end_with_parent
 from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.memory import peak_memory
-from experiments.tracking.provenance import provenance
+from experiments.tracking.provenance import current_commit, device_used
 
 
 def measure(tree: dict[str, Any]) -> dict[str, Any]:
@@ -52,20 +52,20 @@ def measure(tree: dict[str, Any]) -> dict[str, Any]:
     # Last, so that what they need is not in the peak.
     dtype = torch.bfloat16 if chosen.precision == "bf16" else torch.float32
     rates = matmul_rate(device, dtype), memory_rate(device, found.least_bytes)
-    record = provenance(device, chosen.precision, {}, work.kernels())
+    used, (commit, dirty) = device_used(device, chosen.precision), current_commit()
     return {
         **speeds(found, cell, *rates),
         "state_bytes": found.state_bytes,
         "state_formula_bytes": found.state_formula_bytes,
         "peak_memory_bytes": peak,
         "base_memory_bytes": base,
-        "kernels": json.dumps(record["kernels"]),
-        "device": record["device"]["name"],
-        "processor": record["device"]["processor"],
-        "threads": record["device"]["threads"],
-        "torch": record["versions"]["torch"],
-        "commit": record["git"]["commit"],
-        "dirty": record["git"]["dirty"],
+        "kernels": json.dumps(work.kernels()),
+        "device": used.name,
+        "processor": used.processor,
+        "threads": used.threads,
+        "torch": str(torch.__version__),
+        "commit": commit,
+        "dirty": dirty,
     } | {f"parameters_{k}": v for k, v in asdict(model.parameters_by_part()).items() if k != "inactive"}
 
 

@@ -120,9 +120,12 @@ def failed(error: Exception) -> int:
 
 
 def field_docs(cls: type) -> dict[str, str]:
-    """Return the docstring below each field of a dataclass, inherited fields included."""
+    """Return the docstring below each field of a dataclass or pydantic model, inherited fields included."""
     docs: dict[str, str] = {}
-    for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
+    for base in reversed(cls.__mro__):
+        is_model = hasattr(base, "model_fields") and base.__module__ != "pydantic.main"
+        if not (is_model or dataclasses.is_dataclass(base)):
+            continue
         [tree] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         assert isinstance(tree, ast.ClassDef)
         for field, text in zip(tree.body, tree.body[1:], strict=False):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from experiments.tasks.metrics import Metric
-from experiments.tasks.task import UNIFORM, Reference
+from experiments.tasks.metrics import Metric, Reference
+from experiments.tasks.task import UNIFORM
 
 FEW_STEPS = 100
 UNTRAINED = 1.25

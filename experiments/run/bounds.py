@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from architectures.backbone import BackboneConfig
@@ -11,6 +9,7 @@ from experiments.run.settings import Settings
 from experiments.runtime.device import torch_device
 from experiments.runtime.errors import ConfigError
 from experiments.runtime.machine import total_memory, usable_cores
+from experiments.tracking.run_files import PlannedCost
 from experiments.training.parallel import collectives
 
 TOKEN_BYTES = 24
@@ -40,7 +39,7 @@ def check_task(settings: Settings) -> None:
         _refuse(settings, what, size, total_memory())
 
 
-def check_run(settings: Settings, config: BackboneConfig, cost: dict[str, Any], vocab_size: int) -> None:
+def check_run(settings: Settings, config: BackboneConfig, cost: PlannedCost, vocab_size: int) -> None:
     """Refuse a run that this machine cannot hold, or not end within a year. Raises ConfigError.
 
     Counted is what no implementation can do without: weights, gradients and moments, and of the sequences
@@ -62,7 +61,7 @@ def check_run(settings: Settings, config: BackboneConfig, cost: dict[str, Any], 
     if device.type == "cuda":
         memory = torch.cuda.get_device_properties(device).total_memory
     if collectives.world_size() == 1:
-        parameters = cost["parameters"]["total"]
+        parameters = cost.parameters.total
         copies = 5 if settings.optimizer.ema is not None else 4
         weights = copies * 4 * parameters
         _refuse(settings, f"{parameters:,} parameters with gradients and moments", weights, memory)
@@ -70,15 +69,15 @@ def check_run(settings: Settings, config: BackboneConfig, cost: dict[str, Any], 
         rows = 1 if asked == "auto" else int(asked or settings.budget.batch_size)
         length = int(getattr(settings.task, "sequence_length", None) or 1)
         width = 2 if settings.device.precision == "bf16" else 4
-        layers = int(cost["setup"]["num_layers"] or 1) * int(config.width or 1)
+        layers = (cost.setup.num_layers or 1) * int(config.width or 1)
         what = f"{rows} sequences of {length} tokens at once, with the weights,"
         _refuse(settings, what, weights + rows * length * width * (vocab_size + layers), memory)
     cores = settings.device.threads or usable_cores()
     speed = collectives.world_size() * (GPU_FLOPS if device.type == "cuda" else CORE_FLOPS * cores)
-    seconds = cost["planned"]["flops"] / speed
+    seconds = cost.planned.flops / speed
     if seconds > LONGEST and not settings.device.force:
         raise ConfigError(
-            f"budget.tokens={settings.budget.tokens}: {cost['planned']['flops']:.3g} FLOPs take "
+            f"budget.tokens={settings.budget.tokens}: {cost.planned.flops:.3g} FLOPs take "
             f"{seconds / LONGEST:,.1f} years on this machine even at {speed:.0e} per second: {FORCE}"
         )
 

@@ -4,46 +4,42 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import Any
 
 from experiments.config.studies import study_command
 from experiments.runtime.console import clock, count, plural, plus_minus, standard_error_over
 from experiments.runtime.errors import RunError
 from experiments.runtime.run_status import RunStatus
+from experiments.tasks.metrics import Metric
+from experiments.tracking.run_files import Provenance, RunResult, TrainingSummary
 from experiments.tracking.run_folder import RunFolder
 
 
-def closing_lines(folder: Path, result: dict[str, Any]) -> list[str]:
+def closing_lines(folder: Path, result: RunResult) -> list[str]:
     """Return what a finished run prints at its end, and again whenever it is issued again.
 
     Args:
         folder: of the run; the other seeds of its cell stand beside it.
-        result: its record.
+        result: of the run.
     """
-    if result["status"] != RunStatus.COMPLETE:
-        return [f"{result['status']}: {result.get('message') or 'no reason recorded'}"]
-    metrics = result.get("metrics") or []
-    own = [metric for metric in metrics if metric["split"] == "test"]
-    extra = [metric for metric in metrics if metric["split"] != "test"]
-    lines = [f"{'' if place else 'score: '}{_score(metric)}" for place, metric in enumerate(own)]
-    if own and (seeds := _over_seeds(folder, own[0])):
+    if result.status != RunStatus.COMPLETE:
+        return [f"{result.status}: {result.message or 'no reason recorded'}"]
+    scores = result.test_metrics
+    lines = [f"{'' if place else 'score: '}{_score(metric)}" for place, metric in enumerate(scores)]
+    if scores and (seeds := _over_seeds(folder, scores[0])):
         lines.append(seeds)
-    lines += [f"extra evaluation {_score(metric)}" for metric in extra]
-    lines.append(_cost(result))
+    lines += [f"extra evaluation {_score(metric)}" for metric in result.metrics if metric not in scores]
+    if result.training is not None:
+        lines.append(_cost(result.training))
     return [*lines, f"next: {study_command('compare', folder.parents[1])}"]
 
 
-def _score(metric: dict[str, Any]) -> str:
+def _score(metric: Metric) -> str:
     """Return a metric with the standard error over the items that were scored."""
-    value, error = metric["value"], metric.get("standard_error")
-    text = f"{metric['split']} {metric['name']} {_number(value)}"
-    if error is None:
-        return text
-    clusters, kind = metric.get("clusters") or metric["items"], metric.get("clustered_by", "example")
-    return f"{text}{plus_minus(error)} ({standard_error_over(clusters, kind)})"
+    over = standard_error_over(metric.clusters or metric.items, metric.clustered_by)
+    return f"{metric.split} {metric.name} {metric.value:.4f}{plus_minus(metric.standard_error)} ({over})"
 
 
-def _over_seeds(folder: Path, metric: dict[str, Any]) -> str | None:
+def _over_seeds(folder: Path, metric: Metric) -> str | None:
     """Return mean and standard deviation over the finished seeds of the cell; None below two.
 
     It says so where they were not all trained with the same code.
@@ -52,12 +48,13 @@ def _over_seeds(folder: Path, metric: dict[str, Any]) -> str | None:
     for path in folder.parent.glob("s*/result.json"):
         try:
             run = RunFolder(path.parent)
-            record, provenance = run.result() or {}, run.provenance()
+            result, provenance = run.result(), run.provenance()
         except RunError:
             continue  # another run's: its own row says that it is damaged
-        first = next((m for m in record.get("metrics") or [] if m["split"] == "test"), None)
-        if record.get("status") == RunStatus.COMPLETE and first and first["name"] == metric["name"]:
-            values.append(float(first["value"]))
+        if result is None or result.status != RunStatus.COMPLETE:
+            continue
+        if result.test_metrics and result.test_metrics[0].name == metric.name:
+            values.append(result.test_metrics[0].value)
             code |= _code(provenance)
     if len(values) < 2:
         return None
@@ -68,20 +65,17 @@ def _over_seeds(folder: Path, metric: dict[str, Any]) -> str | None:
     )
 
 
-def _code(provenance: dict[str, Any]) -> set[str]:
+def _code(provenance: Provenance | None) -> set[str]:
     """Return the hashes of the code that the sessions of a run had, as far as they are recorded."""
-    earlier = provenance.get("resume", {}).get("changed", {}).get("code", [])
-    return {code for code in (*earlier, (provenance.get("git") or {}).get("code")) if code}
+    if provenance is None:
+        return set()
+    earlier = provenance.resume.changed.get("code", [])
+    return {str(code) for code in (*earlier, provenance.git.code) if code}
 
 
-def _cost(result: dict[str, Any]) -> str:
+def _cost(training: TrainingSummary) -> str:
     """Return what training cost."""
-    training = result["training"]
     return (
-        f"cost: {count(training['flops'])} FLOPs, {clock(training['seconds'])} of training steps, "
-        f"{count(training['tokens'])} tokens in {plural(training['steps'], 'step')}"
+        f"cost: {count(training.flops)} FLOPs, {clock(training.seconds)} of training steps, "
+        f"{count(training.tokens)} tokens in {plural(training.steps, 'step')}"
     )
-
-
-def _number(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, int | float) else str(value)

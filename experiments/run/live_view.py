@@ -22,9 +22,8 @@ from experiments.run.sweep_schedule import makespan
 from experiments.runtime import run_lock as lock
 from experiments.runtime.console import clock, count
 from experiments.runtime.errors import Preempted, RunError
-from experiments.runtime.json_state import json_objects, mismatch
 from experiments.runtime.run_status import RunStatus
-from experiments.tracking.run_files import Row
+from experiments.tracking.run_files import EvaluationRow, TrainRow, parse_rows
 from experiments.tracking.run_folder import RunFolder
 
 EVERY = 2.0
@@ -72,8 +71,8 @@ class Look:
     tokens: float = 0.0
     seconds: float = 0.0
     """Seconds of training steps so far."""
-    train: dict[str, Any] | None = None
-    validation: dict[str, Any] | None = None
+    train: TrainRow | None = None
+    validation: EvaluationRow | None = None
     """The last rows of the record."""
 
     @property
@@ -95,34 +94,27 @@ def look(planned: Planned) -> Look:
     except RunError as error:
         return Look(planned=planned, status=str(RunStatus.UNREADABLE), message=str(error))
     if result is not None:
-        training = result.get("training") or {}
         return Look(
             planned=planned,
-            status=str(result["status"]),
-            message=" ".join(str(result.get("message") or "").split()),
-            tokens=amount(training, "tokens"),
-            seconds=amount(training, "seconds"),
+            status=str(result.status),
+            message=" ".join((result.message or "").split()),
+            tokens=0.0 if result.training is None else result.training.tokens,
+            seconds=0.0 if result.training is None else result.training.seconds,
         )
     if not folder.exists():
         return Look(planned=planned, status="missing")
-    rows = last_rows(folder / "metrics.jsonl")
-    last = max(rows.values(), key=lambda row: row["step"], default={})
+    train, validation = last_rows(folder / "metrics.jsonl")
+    last = max(filter(None, (train, validation)), key=lambda row: row.step, default=None)
     writer = lock.writer(folder)
     return Look(
         planned=planned,
         status="running" if writer else "interrupted",
         writer=writer or "",
-        tokens=amount(last, "tokens"),
-        seconds=amount(last, "seconds"),
-        train=rows.get("train"),
-        validation=rows.get("validation"),
+        tokens=0.0 if last is None else last.tokens,
+        seconds=0.0 if last is None else last.seconds,
+        train=train,
+        validation=validation,
     )
-
-
-def amount(row: dict[str, Any], key: str) -> float:
-    """Return a number of a row; 0 where it has none."""
-    value = row.get(key)
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def seconds_left(looks: list[Look]) -> float | None:
@@ -202,15 +194,14 @@ def _backbones(looks: list[Look]) -> rich.table.Table:
 def _going(looks: list[Look]) -> rich.table.Table:
     table = _table("running", "seed", "done", "loss", "validation", "tokens/s", "left", "process")
     for each in looks:
-        train, left = each.train or {}, each.seconds_left
-        speed = train.get("tokens_per_second")
+        train, left = each.train, each.seconds_left
         table.add_row(
             each.planned.cell,
             str(each.planned.seed),
             f"{each.fraction_done:.0%}",
-            _number(train.get("loss")),
+            "" if train is None else f"{train.loss:.4f}",
             _score(each.validation),
-            count(speed) if isinstance(speed, float) else "",
+            "" if train is None else count(train.tokens_per_second),
             "" if left is None else clock(left),
             each.writer,
         )
@@ -233,26 +224,26 @@ def _table(first: str, *others: str) -> rich.table.Table:
     return table
 
 
-AXES = ("kind", "step", "tokens", "flops", "seconds")
+def _score(row: EvaluationRow | None) -> str:
+    """Return the first metric of an evaluation."""
+    if row is None or not row.measured:
+        return ""
+    name, value = next(iter(row.measured.items()))
+    return f"{name} {value:.4f}"
 
 
-def _score(row: dict[str, Any] | None) -> str:
-    """The first metric of an evaluation."""
-    metrics = [(name, value) for name, value in (row or {}).items() if name not in AXES]
-    return f"{metrics[0][0]} {_number(metrics[0][1])}" if metrics else ""
-
-
-def _number(value: Any) -> str:
-    """A number of the record, where infinities and what is no number are text."""
-    return f"{value:.4f}" if isinstance(value, int | float) else str(value or "")
-
-
-def last_rows(path: Path) -> dict[str, dict[str, Any]]:
-    """The last row of each kind at the end of metrics.jsonl."""
+def last_rows(path: Path) -> tuple[TrainRow | None, EvaluationRow | None]:
+    """Return the last rows of training and of validation at the end of metrics.jsonl; None without any."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
-        return {}
-    return {row["kind"]: row for row in json_objects(lines) if mismatch(row, Row) is None}
+        return None, None
+    train, validation = None, None
+    for _, row in parse_rows(lines):
+        if isinstance(row, TrainRow):
+            train = row
+        elif row.kind == "validation":
+            validation = row
+    return train, validation

@@ -186,9 +186,11 @@ def own_prompts(run: StoredRun, path: Path) -> Task:
         return run.build_task()
     config: TokenizerConfig = run.task.tokenizer
     path = model_folder(path)
-    result = RunFolder(path).result(anywhere=True) or {}
+    result = RunFolder(path).result(anywhere=True)
     file = path / TOKENIZER
-    if damaged_files(result, {TOKENIZER: file.read_bytes() if file.is_file() else None}):
+    if result is not None and damaged_files(
+        result, {TOKENIZER: file.read_bytes() if file.is_file() else None}
+    ):
         raise CheckpointError(f"{file}: has changed since the run ended: restore it")
     if config.path is not None:  # the run keeps a copy
         config = dataclasses.replace(config, path=str(path))

@@ -11,10 +11,10 @@ import dataclasses
 import hashlib
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,7 +28,6 @@ from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import CheckpointError, ConfigError, nearest_folder
 from experiments.runtime.json_state import read_json, read_mark
-from experiments.runtime.run_status import RunStatus
 from experiments.tasks.task import Task
 from experiments.tracking.code_hash import changed_code
 from experiments.tracking.run_files import checksum, is_intact
@@ -47,14 +46,6 @@ RECORD = "model.json"
 """File beside the checkpoints of a run, with all that is needed to build the module again."""
 PARENT = "parent.json"
 """File of a run that was continued from another (``continue_from``), whose checkpoint was copied."""
-
-
-class ParentRecord(TypedDict):
-    """parent.json."""
-
-    step: int
-    path: NotRequired[str]
-    fingerprint: NotRequired[str]
 
 
 class ModelRecord(TypedDict):
@@ -125,8 +116,11 @@ def model_folder(path: Path) -> Path:
 
 def warn_of_changed_code(folder: Path, modules: Iterable[str]) -> None:
     """Warn where the code that uses a model is not the code that it was trained with."""
-    recorded = (read_mark(folder / "provenance.json") or {}).get("code") or {}
-    if changed := changed_code(recorded, modules):
+    try:
+        provenance = RunFolder(folder).provenance()
+    except CheckpointError:  # damaged: the model can be used without it
+        return
+    if provenance is not None and (changed := changed_code(provenance.code, modules)):
         sys.stderr.write(
             f"warning: {folder}: the code of {', '.join(changed)} has changed since this run was trained: "
             "its model may compute something else now\n"
@@ -145,7 +139,8 @@ def model_checkpoint(path: Path) -> Path:
     checkpoints = folder / "checkpoints"
     chosen = path if folder != path else checkpoint.place(checkpoints, _last_step(folder))
     run = RunFolder(folder)
-    key = (run.result(anywhere=True) or run.provenance()).get("key")
+    recorded = run.result(anywhere=True) or run.provenance()
+    key = None if recorded is None else recorded.key
     reason = (checkpoint.broken(chosen) or foreign(chosen, key)) if chosen.is_dir() else "it is missing"
     if reason is None:
         checkpoint.check_format(chosen)
@@ -192,17 +187,11 @@ def _last_step(folder: Path) -> int:
         *map(checkpoint.step_of, checkpoint.committed(checkpoints)),
         *checkpoint.damaged_steps(checkpoints),
     ]
-    if (final := final_step(result or {})) is not None:
-        steps.append(final)
+    if result is not None and result.saved_step is not None:
+        steps.append(result.saved_step)
     if not steps:
         raise CheckpointError(f"{checkpoints}: no checkpoint was saved")
     return max(steps)
-
-
-def final_step(result: Mapping[str, Any]) -> int | None:
-    """Return the step of the checkpoint that a run saved as it ended; None where it may have saved none."""
-    saved = result.get("status") in (RunStatus.COMPLETE, RunStatus.PREEMPTED)
-    return int(result["training"]["steps"]) if saved and result.get("training") else None
 
 
 def is_run_folder(path: Path) -> bool:

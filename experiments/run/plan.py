@@ -15,6 +15,7 @@ from experiments.run.setup import run_setup
 from experiments.run.size_solver import Matched, Sizes, match, training_flops_per_token
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError, RunError, is_full
 from experiments.tasks.task import Task
+from experiments.tracking.run_files import MatchedSize, ParameterCounts, PlannedCost, PlannedTraining
 from experiments.training import mup
 
 STATE_LENGTH = 2048
@@ -31,8 +32,7 @@ class Plan:
     """The objective on the task of each further test, by the words that ask for it."""
     sizes: Sizes
     matched: Matched
-    cost: dict[str, Any]
-    """Parameters by part, training FLOPs per token, decoding-state bytes: the fields of result.json."""
+    cost: PlannedCost
 
 
 def build_task(task_class: type[Task], config: Any, name: str) -> Task:
@@ -105,27 +105,15 @@ def _plan(settings: Settings) -> Plan:
     parts = model.parameters_by_part()
     source = STATE_LENGTH if model.capabilities.encoder_decoder else 0
     flops = training_flops_per_token(model, sizes)
-    cost = {
-        "parameters": {
-            "embedding": parts.embedding,
-            "body": parts.body,
-            "head": parts.head,
-            "total": parts.total,
-            "active": parts.active,
-        },
-        "flops_per_token": flops,
-        "state_bytes_2k": model.state_bytes(STATE_LENGTH, source),
-        "matched": {
-            "axis": matched.axis,
-            "target": matched.target,
-            "value": matched.value,
-            "residual": matched.residual,
-            "note": matched.note,
-        },
-        "setup": run_setup(settings, matched.config, task),
-        "widths": asdict(matched.config),
-        "planned": _planned(settings, task, flops),
-    }
+    cost = PlannedCost(
+        parameters=ParameterCounts.model_validate(parts, from_attributes=True),
+        flops_per_token=flops,
+        state_bytes_2k=model.state_bytes(STATE_LENGTH, source),
+        matched=MatchedSize.model_validate(matched, from_attributes=True),
+        setup=run_setup(settings, matched.config, task),
+        widths=asdict(matched.config),
+        planned=_planned(settings, task, flops),
+    )
     return Plan(
         task=task,
         objective=objective,
@@ -136,12 +124,12 @@ def _plan(settings: Settings) -> Plan:
     )
 
 
-def _planned(settings: Settings, task: Task, flops_per_token: float) -> dict[str, float]:
+def _planned(settings: Settings, task: Task, flops_per_token: float) -> PlannedTraining:
     """Return steps, tokens and FLOPs of the whole training."""
     tokens_per_step = settings.budget.batch_size * task.sequence_length
     steps = max(1, settings.budget.tokens // tokens_per_step)
     tokens = steps * tokens_per_step
-    return {"steps": steps, "tokens": tokens, "flops": tokens * flops_per_token}
+    return PlannedTraining(steps=steps, tokens=tokens, flops=tokens * flops_per_token)
 
 
 def _extra_evaluations(settings: Settings, task: Task) -> dict[str, Objective]:

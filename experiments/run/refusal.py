@@ -28,6 +28,7 @@ from experiments.runtime.json_state import read_json
 from experiments.runtime.rank import process_rank
 from experiments.runtime.run_status import RunStatus
 from experiments.runtime.secrets import redact
+from experiments.tracking.run_files import RunResult
 from experiments.tracking.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -117,16 +118,26 @@ class AskedCell:
         config = _yaml(self.config) if settings is None else _as_yaml(settings.resolved)
         refused = error.exit_code in (2, 3)
         cell, _, digest = run.root.parent.name.rpartition("-")
-        record = {
-            "format": 1, "study": self.study.name, "cell": cell, "digest": digest, "seed": self.seed,
-            "key": f"{cell}-{digest}-s{self.seed}", **self.names,
-            "status": str(RunStatus.REFUSED) if refused else error.status,
-            "exit_code": error.exit_code, "message": redact(str(error)), "words": redact(self.words),
-        }  # fmt: skip
+        result = RunResult(
+            format=1,
+            key=f"{cell}-{digest}-s{self.seed}",
+            study=self.study.name,
+            cell=cell,
+            digest=digest,
+            seed=self.seed,
+            backbone=self.names["backbone"],
+            objective=self.names["objective"],
+            task=self.names["task"],
+            scale=self.names["scale"],
+            status=RunStatus.REFUSED if refused else RunStatus(error.status),
+            exit_code=error.exit_code,
+            message=redact(str(error)),
+            words=redact(self.words),
+        )
         run.root.mkdir(parents=True, exist_ok=True)
         if config is not None:
             write_text(run.root / "config.yaml", config)
-        run.finish(record)
+        run.finish(result)
         self.index.parent.mkdir(exist_ok=True)
         write_json(self.index, {"folder": str(run.root.relative_to(self.study))})
 
@@ -151,11 +162,11 @@ class AskedCell:
 def is_refused(run: RunFolder) -> bool:
     """Return True for a folder that holds nothing but the record of a refusal."""
     result = run.result()
-    return result is not None and result["status"] == RunStatus.REFUSED
+    return result is not None and result.status == RunStatus.REFUSED
 
 
-def refusals(study: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """Return folder and record of each refusal of a study."""
+def refusals(study: Path) -> list[tuple[Path, RunResult]]:
+    """Return folder and result of each refusal of a study."""
     found = []
     for index in sorted((study / INDEX).glob("*.json")):
         try:
@@ -164,7 +175,7 @@ def refusals(study: Path) -> list[tuple[Path, dict[str, Any]]]:
             result = RunFolder(folder).result()
         except RunError:  # a damaged record is a row of its own
             continue
-        if result is not None and result["status"] == RunStatus.REFUSED:
+        if result is not None and result.status == RunStatus.REFUSED:
             found.append((folder, result))
     return found
 
@@ -195,7 +206,7 @@ def _begun(run: RunFolder) -> bool:
     except CheckpointError:  # damaged, or of another run
         return True
     if result is not None:
-        return result["status"] != RunStatus.REFUSED
+        return result.status != RunStatus.REFUSED
     return run.metrics.exists() or run.checkpoints.exists() or run_lock.writer(run.root) is not None
 
 

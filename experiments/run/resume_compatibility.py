@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config.digest import result_settings
-from experiments.run.model_files import PARENT, ParentRecord, foreign, model_checkpoint
+from experiments.run.model_files import PARENT, foreign, model_checkpoint
 from experiments.run.settings import Initial, Settings
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import CheckpointError, ConfigError, DataError
-from experiments.runtime.json_state import read_json
+from experiments.runtime.json_state import read_model
 from experiments.runtime.secrets import redact
 from experiments.runtime.yaml_state import read_yaml
+from experiments.tracking.run_files import ParentRun, Provenance, Resume
 from experiments.tracking.run_folder import DAMAGED_PROVENANCE, RunFolder
 from experiments.training.checkpoints import checkpoint
 
@@ -68,7 +69,7 @@ def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     }
 
 
-def compare_provenance(folder: Path, now: dict[str, Any], log: Callable[[str], object]) -> dict[str, Any]:
+def compare_provenance(folder: Path, now: Provenance, log: Callable[[str], object]) -> Resume:
     """Compare the provenance of a session that resumes a run with those before it.
 
     Args:
@@ -76,32 +77,27 @@ def compare_provenance(folder: Path, now: dict[str, Any], log: Callable[[str], o
         now: the provenance of this one.
         log: receives one line that says what has changed.
 
-    Returns:
-        ``sittings`` (number of sessions, this one included), ``changed`` (since the first, by dotted key,
-        ``[before, now]``) and ``exact``: whether the result can be promised to be, to the last bit on a CPU,
-        that of a run without interruption.
-
     Raises:
         DataError: the data is not what training began with.
         CheckpointError: provenance.json is lost or damaged, so that nobody can tell.
     """
     if not _has_trained(folder):
-        return {"sittings": 1, "exact": True, "changed": {}}
+        return Resume(sittings=1, exact=True, changed={})
     before = RunFolder(folder).provenance()
-    if not before:
+    if before is None:
         raise CheckpointError(
             f"{folder / 'provenance.json'}: is missing, so that nobody can tell whether the data is what "
             f"the run began with: {DAMAGED_PROVENANCE}"
         )
-    RunFolder(folder).check_place(before)
-    if before["data"] != now["data"]:
+    RunFolder(folder).check_key(before.key)
+    if before.data != now.data:
         raise DataError(
             f"{folder}: the data has changed since this run began: fingerprint "
-            f"{before['data'].get('fingerprint')} then, {now['data'].get('fingerprint')} now: restore the "
+            f"{before.data.fingerprint} then, {now.data.fingerprint} now: restore the "
             f"data, remove the folder, or continue on the new data in a run of its own with "
             f"continue_from={folder}"
         )
-    earlier = before["resume"]
+    earlier = before.resume
     flat_then, flat_now = _watched(before), _watched(now)
     if damage := _damaged_metrics(folder):
         flat_then["metrics.jsonl"], flat_now["metrics.jsonl"] = damage
@@ -114,15 +110,15 @@ def compare_provenance(folder: Path, now: dict[str, Any], log: Callable[[str], o
         words = "; ".join(f"{key} {old} -> {new}" for key, (old, new) in changed.items())
         log(f"warning: changed since the run was last here: {words}; its result is marked as not exact")
     # The oldest value stays the one compared with: what changed and changed back did so for a while.
-    changed = {key: [earlier["changed"].get(key, pair)[0], pair[1]] for key, pair in changed.items()}
-    changed = {**earlier["changed"], **changed}
-    return {"sittings": earlier["sittings"] + 1, "exact": not changed, "changed": changed}
+    changed = {key: [earlier.changed.get(key, pair)[0], pair[1]] for key, pair in changed.items()}
+    changed = {**earlier.changed, **changed}
+    return Resume(sittings=earlier.sittings + 1, exact=not changed, changed=changed)
 
 
 def _has_trained(folder: Path) -> bool:
     """Return True for a run with a checkpoint of its own, not only the copy of its parent's."""
-    parent = read_json(folder / PARENT, ParentRecord) or {"step": 0}
-    return checkpoint.newest_step(folder / "checkpoints") > parent["step"]
+    parent = read_model(folder / PARENT, ParentRun)
+    return checkpoint.newest_step(folder / "checkpoints") > (0 if parent is None else parent.step)
 
 
 def _damaged_metrics(folder: Path) -> tuple[str, str] | None:
@@ -143,10 +139,10 @@ def _damaged_metrics(folder: Path) -> tuple[str, str] | None:
     return f"{record['rows']} rows", f"{there} rows" if there != record["rows"] else "other rows"
 
 
-def _watched(provenance: dict[str, Any]) -> dict[str, Any]:
+def _watched(provenance: Provenance) -> dict[str, str | int]:
     """Return the part of a provenance that may change the last bits of a result."""
-    kept = {key: provenance[key] for key in ("versions", "device", "kernels")}
-    return flat(kept | {"code": provenance["git"]["code"]})
+    kept = provenance.model_dump(include={"versions", "device", "kernels"})
+    return flat(kept | {"code": provenance.git.code})
 
 
 def check_checkpoints(folder: Path) -> None:
@@ -161,17 +157,17 @@ def check_checkpoints(folder: Path) -> None:
             raise CheckpointError(f"{path}: {reason}: remove it")
 
 
-def copy_parent_checkpoint(parent: Initial, folder: Path) -> dict[str, Any]:
-    """Copy the last checkpoint of the parent, or the one named, into a run without one; return which it was.
+def copy_parent_checkpoint(parent: Initial, folder: Path) -> None:
+    """Copy the last checkpoint of the parent, or the one named, into a run without one.
 
     Raises CheckpointError where the parent has no whole checkpoint.
     """
-    checkpoints, record = folder / "checkpoints", folder / PARENT
+    checkpoints = folder / "checkpoints"
     if not any(checkpoints.glob("step-*")):
         copied = model_checkpoint(parent.path)
         step = checkpoint.step_of(copied)
         temporary = checkpoints / f".tmp-{uuid.uuid4().hex[:8]}"
         shutil.copytree(copied, temporary)
-        write_json(record, {"path": str(parent.path), "fingerprint": parent.fingerprint, "step": step})
+        copy = ParentRun(path=str(parent.path), fingerprint=parent.fingerprint, step=step)
+        write_json(folder / PARENT, copy.tree())
         temporary.rename(checkpoints / copied.name)
-    return dict(read_json(record, ParentRecord) or {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import replace
 
 from experiments.evaluation.divergence import divergence
 from experiments.run.bounds import check_run
@@ -39,7 +39,7 @@ def run(settings: Settings) -> None:
             folder=session.folder,
             tracker=session.tracker,
             console=session.console,
-            flops_per_token=planned.cost["flops_per_token"],
+            flops_per_token=planned.cost.flops_per_token,
             interruptions=session.interruptions,
             lock=session.lock,
         )
@@ -69,13 +69,12 @@ def evaluate(trainer: Trainer, planned: Plan, session: RunSession) -> None:
     """
     evaluator, config = trainer.evaluator, trainer.config
     test_metrics = evaluator.evaluate("test", config.test_examples)
-    session.metrics += [asdict(metric) for metric in test_metrics]
+    result = session.result
+    result.metrics += test_metrics
     for name, objective in planned.extra_evaluations.items():
         extra = evaluator.evaluate("test", config.test_examples, objective)
-        session.metrics += [asdict(metric) | {"split": name} for metric in extra]
-    validation = evaluator.evaluate("validation", config.validation_examples)
-    references = planned.task.references()
-    session.record["validation"] = [asdict(metric) for metric in validation]
-    session.record["references"] = [asdict(reference) for reference in references]
-    if (reason := divergence(test_metrics[0], references, trainer.state.step)) is not None:
+        result.metrics += [replace(metric, split=name) for metric in extra]
+    result.validation = evaluator.evaluate("validation", config.validation_examples)
+    result.references = planned.task.references()
+    if (reason := divergence(test_metrics[0], result.references, trainer.state.step)) is not None:
         raise DivergedError(reason)

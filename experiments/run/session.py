@@ -11,19 +11,17 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from experiments.config.tracking import TrackingConfig
 from experiments.run import resume_compatibility
 from experiments.run.build import Built
 from experiments.run.closing import closing_lines
-from experiments.run.model_files import model_folder, warn_of_changed_code
+from experiments.run.model_files import PARENT, model_folder, warn_of_changed_code
 from experiments.run.plan import Plan
 from experiments.run.record import (
     begin_record,
-    describe_training_set,
     finish_record,
-    run_identity,
+    planned_result,
     training_summary,
 )
 from experiments.run.settings import Settings
@@ -31,12 +29,15 @@ from experiments.runtime.console import Console, clock, count, plural
 from experiments.runtime.device import configure_process, torch_device
 from experiments.runtime.errors import LockedError, Preempted, RunError
 from experiments.runtime.failures import to_run_error
+from experiments.runtime.json_state import read_model
 from experiments.runtime.machine import usable_threads
 from experiments.runtime.memory import peak_memory
 from experiments.runtime.preemption import Interruptions, stops_at_once
 from experiments.runtime.restarts import check_progress
 from experiments.runtime.run_lock import RunLock
+from experiments.runtime.run_status import RunStatus
 from experiments.runtime.secrets import redact
+from experiments.tracking.run_files import ParentRun, Resume, RunResult, TrainingSet
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.summary import derived
 from experiments.tracking.tracker import RunIdentity, Tracker, open_tracker
@@ -104,14 +105,11 @@ class RunSession:
     lock: RunLock
     guards: ExitStack
     """Closed when the session ends."""
-    record: dict[str, Any] = field(default_factory=dict)
-    """Fields of result.json."""
-    metrics: list[dict[str, Any]] = field(default_factory=list)
-    """Metrics of the final evaluation, as far as it has come."""
     trainer: Trainer | None = None
     """None until the model is ready to be trained."""
+    result: RunResult = field(init=False)
+    """What is known so far; set by ``begin``, as are the fields below."""
     tracker: Tracker = field(init=False)
-    """Opened by ``begin``, as are ``interruptions``."""
     interruptions: Interruptions = field(init=False)
 
     def begin(self, planned: Plan, built: Built) -> None:
@@ -122,30 +120,27 @@ class RunSession:
         """
         settings, folder = self.settings, self.folder
         kernels = built.kernels | self._kernels_of_training()
-        self.record |= run_identity(settings) | planned.cost | {"fingerprint": planned.task.fingerprint}
-        if training_set := describe_training_set(planned.task):
-            self.record["training_set"] = training_set
-        if planned.task.note is not None:
-            self.record["data_note"] = planned.task.note
-        if (source := settings.init_from) is not None:
-            self.record["initial"] = {"path": str(source.path), "fingerprint": source.fingerprint}
-        source = source or settings.continue_from
+        source = settings.init_from or settings.continue_from
         if source is not None and folder.writes:
             warn_of_changed_code(model_folder(source.path), [settings.backbone_class.__module__])
-        self.record |= collectives.run_on_rank_zero(
-            lambda: begin_record(settings, planned, built.spec, kernels, folder, self.console)
+        self.result = planned_result(settings, planned)
+        resume = collectives.run_on_rank_zero(
+            lambda: begin_record(settings, planned, built.spec, kernels, folder, self.console).resume.tree()
         )
+        self.result.resume = Resume(**resume)
+        if settings.continue_from is not None:
+            self.result.parent = read_model(folder.root / PARENT, ParentRun)
         if folder.writes:
             self.console.keep(folder.root / "train.log")
-        for line in opening_lines(settings, planned, training_set, kernels):
+        for line in opening_lines(settings, planned, self.result.training_set, kernels):
             self.console.log(line)
         self.tracker = open_tracker(
             settings.tracking if folder.writes else TrackingConfig(),
-            RunIdentity.of(self.record),
+            RunIdentity.of(self.result),
             settings.folder,
             settings.resolved,
-            derived(self.record, folder.provenance()),
-            steps=planned.cost["planned"]["steps"],
+            derived(self.result, folder.provenance()),
+            steps=planned.cost.planned.steps,
         )
         self.interruptions = self.guards.enter_context(
             Interruptions(settings.trainer.preemption_margin_seconds, clock=collectives.is_rank_zero())
@@ -168,12 +163,12 @@ class RunSession:
         assert self.trainer is not None
         if isinstance(failure, Exception):
             failure = collectives.first_failure(to_run_error(failure))
-        result = self._result(self.trainer, failure)
+        result = self._finished(self.trainer, failure)
         failure = finish_record(self.folder, result, failure)
         exit_code = 0 if failure is None else getattr(failure, "exit_code", RunError.exit_code)
         self.tracker.close(result, exit_code)
         if failure is not None:
-            self.console.log(f"{result['status']}: {result['message']}")
+            self.console.log(f"{result.status}: {result.message}")
             raise failure
         ended = len(list(self.folder.root.parents[1].glob("*/s*/result.json")))
         verb = "has" if ended == 1 else "have"
@@ -184,24 +179,20 @@ class RunSession:
         for line in closing_lines(self.folder.root, result):
             self.console.log(line)
 
-    def _result(self, trainer: Trainer, failure: BaseException | None) -> dict[str, Any]:
-        """Return the content of result.json."""
-        status = "complete" if failure is None else getattr(failure, "status", "preempted")
-        peak, message = peak_memory(trainer.device), None
+    def _finished(self, trainer: Trainer, failure: BaseException | None) -> RunResult:
+        """Return the result of a run that has trained."""
+        result, peak = self.result, peak_memory(trainer.device)
+        result.status = RunStatus("complete" if failure is None else getattr(failure, "status", "preempted"))
         if failure is not None:
-            message = redact(failure.reason if isinstance(failure, Preempted) else str(failure))
-        if status == "oom":
-            message = f"{message} (peak {peak / 2**20:,.0f} MiB)"
+            result.message = redact(failure.reason if isinstance(failure, Preempted) else str(failure))
+        if result.status == RunStatus.OOM:
+            result.message = f"{result.message} (peak {peak / 2**20:,.0f} MiB)"
         if trainer.state.fallbacks:
-            self.record["resume"] = {**self.record["resume"], "fallbacks": trainer.state.fallbacks}
-        return {
-            **self.record,
-            "status": status,
-            "message": message,
-            "training": training_summary(trainer, peak),
-            "metrics": self.metrics,
-            "finished_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        }
+            assert result.resume is not None
+            result.resume.fallbacks = trainer.state.fallbacks
+        result.training = training_summary(trainer, peak)
+        result.finished_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        return result
 
 
 def _acquire(lock: RunLock, guards: ExitStack) -> None:
@@ -212,9 +203,8 @@ def _acquire(lock: RunLock, guards: ExitStack) -> None:
 def print_ended(folder: RunFolder, console: Console) -> bool:
     """Return True, and print the result, if the run has ended with a final status."""
     ended = collectives.run_on_rank_zero(lambda: folder.finished)
-    if ended:
-        result = folder.result() or {}
-        console.log(f"already {result['status']}: {folder.root}")
+    if ended and (result := folder.result()) is not None:
+        console.log(f"already {result.status}: {folder.root}")
         for line in closing_lines(folder.root, result):
             console.log(line)
     return ended
@@ -239,30 +229,30 @@ def session_threads(settings: Settings, folder: RunFolder) -> int | None:
     """
     if settings.device.threads is not None or collectives.world_size() > 1:  # torchrun shares the cores
         return settings.device.threads
-    begun = folder.provenance().get("device", {}).get("threads")
-    if begun is None and "OMP_NUM_THREADS" not in os.environ:
-        return None
-    return min(begun or usable_threads(), usable_threads())
+    begun = folder.provenance()
+    if begun is None:
+        return usable_threads() if "OMP_NUM_THREADS" in os.environ else None
+    return min(begun.device.threads, usable_threads())
 
 
 def opening_lines(
-    settings: Settings, planned: Plan, training_set: dict[str, Any] | None, kernels: dict[str, str]
+    settings: Settings, planned: Plan, training_set: TrainingSet | None, kernels: dict[str, str]
 ) -> list[str]:
     """Return what a run prints before it trains: size, cost, data, kernels."""
-    matched, parameters = planned.matched, planned.cost["parameters"]
+    matched, cost = planned.matched, planned.cost
     lines = [
-        f"{parameters['body']:,} parameters without embedding and head, "
-        f"{count(planned.cost['flops_per_token'])} FLOPs per token; "
+        f"{cost.parameters.body:,} parameters without embedding and head, "
+        f"{count(cost.flops_per_token)} FLOPs per token; "
         f"{matched.words}; {settings.folder}"
     ]
     if planned.task.note is not None:
         lines.append(f"note: {planned.task.note}")
-    if training_set:
+    if training_set is not None:
         fractions = [
             f"{'not compared' if fraction is None else f'{fraction:.1%}'} of {split}"
-            for split, fraction in training_set["overlap"].items()
+            for split, fraction in training_set.overlap.items()
         ]
-        lines.append(f"training set: {training_set['examples']:,} examples; in it: {', '.join(fractions)}")
+        lines.append(f"training set: {training_set.examples:,} examples; in it: {', '.join(fractions)}")
     if kernels:
         lines.append("kernels: " + ", ".join(f"{part}: {path}" for part, path in kernels.items()))
     return lines

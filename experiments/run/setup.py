@@ -8,25 +8,26 @@ from typing import Any
 from architectures.backbone import BackboneConfig
 from experiments.run.settings import Settings
 from experiments.tasks.task import Task
+from experiments.tracking.run_files import RunSetup
 
 
-def run_setup(settings: Settings, config: BackboneConfig, task: Task) -> dict[str, Any]:
-    """Return the fields of ``setup`` in result.json.
+def run_setup(settings: Settings, config: BackboneConfig, task: Task) -> RunSetup:
+    """Return the shape of a model, and how it is trained.
 
     Args:
         settings: of the run.
         config: of the backbone, with the widths that the solver chose.
         task: whose sequences are trained on.
     """
-    return {
+    return RunSetup(
         **model_shape(config),
-        "batch_size": settings.budget.batch_size,
-        "sequence_length": task.sequence_length,
-        "learning_rate": settings.optimizer.learning_rate,
-    }
+        batch_size=settings.budget.batch_size,
+        sequence_length=task.sequence_length,
+        learning_rate=settings.optimizer.learning_rate,
+    )
 
 
-def model_shape(config: BackboneConfig) -> dict[str, Any]:
+def model_shape(config: BackboneConfig) -> dict[str, int | None]:
     """Return width, layers (of encoder and decoder together), attention heads and size of the SSM state.
 
     What a backbone does not have is None. Of a hybrid only the mixers that stand in its layers count.

@@ -49,4 +49,4 @@ def _outcome(folder: Path) -> tuple[str, str]:
         return RunStatus.UNREADABLE, str(error)
     if result is None:
         return RunStatus.INCOMPLETE, "no result; it still runs, or was killed"
-    return result["status"], result.get("message") or ""
+    return result.status, result.message or ""

@@ -7,10 +7,9 @@ import datetime
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import rich.console
 import rich.progress
@@ -102,7 +101,7 @@ class Console:
             with contextlib.suppress(OSError), self._file.open("a", encoding="utf-8") as file:
                 file.write(f"{now} {text}\n")
 
-    def step(self, step: int, total: int, row: dict[str, Any], seconds_left: float) -> None:
+    def step(self, step: int, total: int, row: Mapping[str, float], seconds_left: float) -> None:
         """Print the line of a logged step."""
         self.log(
             f"step {step}/{total} ({step / total:.0%}) | loss {row['loss']:.4f} | "

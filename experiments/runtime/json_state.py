@@ -6,23 +6,44 @@ import functools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
+from experiments.runtime.atomic_io import NOT_FINITE
 from experiments.runtime.errors import CheckpointError, RunError
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter
+    from pydantic import BaseModel, TypeAdapter
+    from pydantic_core import CoreSchema, ValidationError
+
+    Model = TypeVar("Model", bound=BaseModel)
 
 T = TypeVar("T")
+RESTORE = "restore it, or remove the run's folder to begin again"
 
-Number = float | Literal["nan", "inf", "-inf"]
-"""A number as ``experiments.runtime.atomic_io.plain`` writes it."""
+
+class _Number:
+    """Read a number as ``experiments.runtime.atomic_io.plain`` writes it: NaN and infinities are strings."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: object) -> CoreSchema:
+        from pydantic_core import core_schema as schema
+
+        words = schema.no_info_after_validator_function(float, schema.literal_schema(list(NOT_FINITE)))
+        return schema.union_schema(
+            # An integer stays one, so that a record is written as it was read.
+            [schema.float_schema(strict=True), schema.int_schema(strict=True), words],
+            custom_error_type="number",
+            custom_error_message="Input should be a valid number",
+        )
+
+
+Number = Annotated[float, _Number()]
+"""A number of a record."""
 
 
 def read_json(
     path: Path,
     schema: type[T],
-    remedy: str = "restore it, or remove the run's folder to begin again",
+    remedy: str = RESTORE,
     error: type[RunError] = CheckpointError,
 ) -> T | None:
     """Return the content of a JSON file; None where there is no such file.
@@ -38,13 +59,18 @@ def read_json(
     Raises:
         RunError: the file is unreadable, no JSON, nested too deeply, or has a value of another type.
     """
+    text = read_text(path, remedy, error)
+    return None if text is None else parse_json(text, schema, str(path), remedy, error)
+
+
+def read_text(path: Path, remedy: str, error: type[RunError]) -> str | None:
+    """Return the text of a file; None where there is no such file. Raises as ``read_json`` does."""
     try:
-        text = path.read_text(encoding="utf-8-sig")  # an editor may have put a byte-order mark before it
+        return path.read_text(encoding="utf-8-sig")  # an editor may have put a byte-order mark before it
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as problem:
         raise error(f"{path}: cannot be read ({problem}): {remedy}") from problem
-    return parse_json(text, schema, str(path), remedy, error)
 
 
 def parse_json(
@@ -60,6 +86,25 @@ def parse_json(
     if (reason := mismatch(value, schema)) is not None:
         raise error(f"{name}: is damaged ({reason}): {remedy}")
     return cast(T, value)
+
+
+def read_model(
+    path: Path, model: type[Model], remedy: str = RESTORE, error: type[RunError] = CheckpointError
+) -> Model | None:
+    """Return a JSON file as a pydantic model; None where there is none. Raises as ``read_json`` does."""
+    text = read_text(path, remedy, error)
+    return None if text is None else parse_model(text, model, str(path), remedy, error)
+
+
+def parse_model(text: str, model: type[Model], name: str, remedy: str, error: type[RunError]) -> Model:
+    """Return JSON text as a pydantic model. Raises as ``read_json`` does, with ``name`` for the file."""
+    from pydantic import ValidationError
+
+    try:
+        return model.model_validate_json(text, strict=True)
+    except ValidationError as problem:
+        parse_json(text, object, name, remedy, error)  # says what is wrong with text that is no JSON
+        raise error(f"{name}: is damaged ({_first_reason(problem)}): {remedy}") from None
 
 
 def read_mark(path: Path) -> dict[str, Any] | None:
@@ -88,12 +133,17 @@ def mismatch(value: Any, schema: Any) -> str | None:
     try:
         _adapter(schema).validate_python(value, strict=True)
     except ValidationError as problem:
-        first = problem.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return f"{where}: {first['msg']}" if where else str(first["msg"])
+        return _first_reason(problem)
     except RecursionError:
         return "nested too deeply"
     return None
+
+
+def _first_reason(problem: ValidationError) -> str:
+    """Return where a value does not fit, and why."""
+    first = problem.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}" if where else str(first["msg"])
 
 
 @functools.cache

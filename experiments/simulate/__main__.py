@@ -81,7 +81,7 @@ def _collect(cfg: DictConfig) -> None:
         _rows.append(
             {
                 "cell": settings.cell,
-                "parameters": planned.cost["parameters"]["total"],
+                "parameters": planned.cost.parameters.total,
                 "processes": count,
                 "layout": found.layout,
                 "micro_batches": found.micro_batches,

@@ -175,8 +175,8 @@ def _computing_seconds(settings: Settings, plan: Plan, processes: int) -> float 
     if device.peak_flops is None:
         return None
     again = 4 / 3 if settings.parallel.activation_checkpointing == "block" else 1.0
-    planned = plan.cost["planned"]
-    return again * planned["flops"] / planned["steps"] / processes / (device.mfu * device.peak_flops)
+    planned = plan.cost.planned
+    return again * planned.flops / planned.steps / processes / (device.mfu * device.peak_flops)
 
 
 def _sum_of_step(each: Traffic, last: Traffic, micro_batches: int) -> dict[Exchange, int]:

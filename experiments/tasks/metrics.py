@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.runtime.console import plural, standard_error_over
+from experiments.runtime.json_state import Number
 from experiments.tasks.likelihood import LIKELIHOOD_TYPES
 
 DIRECTIONS = ("lower", "higher")
@@ -33,11 +34,11 @@ class SliceTotals:
     by: str
     """The grouping that it is a slice of, such as ``recall``; its slices add up to the score."""
     name: str
-    bits: float
-    tokens: float
+    bits: Number
+    tokens: Number
     """Tokens that the bits stand for."""
-    bytes: float
-    cluster_totals: list[list[float]]
+    bytes: Number
+    cluster_totals: list[list[Number]]
     """Bits and tokens of each cluster of the metric, or of groups of them."""
 
 
@@ -50,7 +51,7 @@ class Metric:
 
     name: str
     split: str
-    value: float
+    value: Number
     unit: str
     """Empty for a number without one."""
     direction: str
@@ -62,7 +63,7 @@ class Metric:
     estimator: str
     samples: int
     """Random draws for each item; 1 where nothing is drawn."""
-    standard_error: float
+    standard_error: Number
     """Over the ``clusters`` of this evaluation, as of other test items; says nothing of other seeds."""
     items: int
     """Sequences, texts or examples that were scored."""
@@ -79,13 +80,13 @@ class Metric:
     stride: int | None = None
     """Tokens that a window of text scores at most; each has ``window - stride`` tokens or more before it, but
     in the first window of the split."""
-    sampling_error: float | None = None
+    sampling_error: Number | None = None
     """The part of the standard error that scoring the whole split would remove; 0 for a whole split."""
     lossy_documents: int | None = None
     """Texts of the split that the tokenizer does not give back as they were, such as those with unknown
     words; None without any. A model need not predict what the tokenizer loses, so its bits per byte are not
     comparable with those of other tokenizers."""
-    cluster_totals: list[list[float]] | None = None
+    cluster_totals: list[list[Number]] | None = None
     """Of each cluster the two sums whose ratio over all clusters is the value (bits and bytes, or right
     answers and examples); of more than ``JACKKNIFE_GROUPS`` clusters, of so many groups of them. The
     standard error of a difference of two models on the same items follows from them."""
@@ -124,6 +125,22 @@ class Metric:
             part += f", the tokenizer loses text of {self.lossy_documents:,} documents"
         clusters = self.items if self.clusters is None else self.clusters
         return f"{part}; {standard_error_over(clusters, self.clustered_by)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """A line to read a result against: chance, an entropy, a compressor."""
+
+    name: str
+    """Names that begin with chance, random, majority, uniform or unigram, and lines with the note ``chance``,
+    are of what needs no learning: a model that is no better is not ranked (``analysis.stats.arms``)."""
+    metric: str
+    value: Number
+    note: str = ""
+    split: str = "test"
+    """The split that it is of: it is no line for another."""
+    items: int | None = None
+    """Examples it was measured on; None where it is a formula, or of the whole split."""
 
 
 def ratio_standard_error(

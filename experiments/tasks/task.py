@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from experiments.data.tokenizers.vocabulary import Vocabulary
+from experiments.tasks.metrics import Reference
 
 if TYPE_CHECKING:
     from experiments.data.tokenizers.tokenizer import TextTokenizer  # whose import takes a while
@@ -76,22 +77,6 @@ class Batch:
 
 UNIFORM = "uniform"
 """Name of the reference that gives every token of the vocabulary the same probability."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reference:
-    """A line to read a result against: chance, an entropy, a compressor."""
-
-    name: str
-    """Names that begin with chance, random, majority, uniform or unigram, and lines with the note ``chance``,
-    are of what needs no learning: a model that is no better is not ranked (``analysis.stats.arms``)."""
-    metric: str
-    value: float
-    note: str = ""
-    split: str = "test"
-    """The split that it is of: it is no line for another."""
-    items: int | None = None
-    """Examples it was measured on; None where it is a formula, or of the whole split."""
 
 
 class Task(ABC):

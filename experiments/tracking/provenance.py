@@ -11,13 +11,13 @@ import sys
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from experiments.config.studies import typed_command
 from experiments.runtime.secrets import redact
 from experiments.tracking.code_hash import code_hash, code_hashes, used_packages
+from experiments.tracking.run_files import DataSource, DeviceUsed, GitState, Provenance, Resume
 
 PACKAGES = ("torch", "numpy", "hydra-core", "datasets", "tokenizers", "safetensors", "wandb")
 KERNEL_PACKAGES = ("causal-conv1d", "mamba-ssm", "triton")
@@ -25,36 +25,42 @@ KERNEL_PACKAGES = ("causal-conv1d", "mamba-ssm", "triton")
 
 
 def provenance(
+    key: str,
     device: torch.device,
     precision: str,
-    task: dict[str, Any],
+    data: DataSource,
     kernels: dict[str, str],
     modules: Iterable[str] = (),
-) -> dict[str, Any]:
-    """Return the content of provenance.json.
+) -> Provenance:
+    """Return the provenance of the first session of a run.
 
     Args:
+        key: of the run.
         device: that the run is computed on.
         precision: ``device.precision``.
-        task: the part ``data``.
+        data: that the run is trained on.
         kernels: the paths that were chosen.
         modules: dotted names of the modules of backbone, objective and task, which may be the user's.
     """
     code = code_hashes(modules)
-    return {
-        "git": {**_git(), "code": code_hash(code)},
-        "code": code,
-        "versions": _versions(frozenset(used_packages(modules))),
-        "data": task,
-        "device": {
-            "name": device.type,
-            "processor": processor(device),
-            "threads": torch.get_num_threads(),
-            "precision": precision,
-        },
-        "kernels": kernels,
-        "command": typed_command("train", *redact(sys.argv[1:])),
-    }
+    commit, dirty = current_commit()
+    return Provenance(
+        key=key,
+        git=GitState(commit=commit, dirty=dirty, code=code_hash(code)),
+        code=code,
+        versions=_versions(frozenset(used_packages(modules))),
+        data=data,
+        device=device_used(device, precision),
+        kernels=kernels,
+        command=typed_command("train", *redact(sys.argv[1:])),
+        resume=Resume(sittings=1, exact=True, changed={}),
+    )
+
+
+def device_used(device: torch.device, precision: str) -> DeviceUsed:
+    """Return the device that this process computes on."""
+    threads = torch.get_num_threads()
+    return DeviceUsed(name=device.type, processor=processor(device), threads=threads, precision=precision)
 
 
 @functools.cache
@@ -68,7 +74,7 @@ def _versions(more: frozenset[str]) -> dict[str, str]:
 
 
 @functools.cache
-def _git() -> dict[str, Any]:
+def current_commit() -> tuple[str | None, bool | None]:
     """Commit of the code that runs, and whether anything was changed since; None where git does not have it.
 
     Asked once: a process goes on with the code that it imported, whatever becomes of the files.
@@ -85,9 +91,9 @@ def _git() -> dict[str, Any]:
         return found.stdout.strip() if found.returncode == 0 else None
 
     if ask("ls-files", "--error-unmatch", Path(__file__).name) is None:
-        return {"commit": None, "dirty": None}  # installed inside of a repository that does not hold it
+        return None, None  # installed inside of a repository that does not hold it
     status = ask("status", "--porcelain")
-    return {"commit": ask("rev-parse", "HEAD"), "dirty": None if status is None else bool(status)}
+    return ask("rev-parse", "HEAD"), None if status is None else bool(status)
 
 
 def processor(device: torch.device) -> str:

@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 from experiments.runtime.errors import DataError, nearest
 from experiments.runtime.json_state import mismatch, parse_json
 from experiments.runtime.run_status import RunStatus
+from experiments.tracking.frame_columns import Json, columns
 
 
 class StoredRun(TypedDict):
@@ -52,28 +53,14 @@ KEY = ("study", "cell", "digest", "seed")
 """Columns that identify a run; a frame may lack the study."""
 NEEDED = ("cell", "digest", "seed", "status", "score")
 
-NUMBERS = re.compile(
-    r"score(_standard_error|_items|_samples|_clusters)?|validation|learning_rate|solved|margin|flops_per_token|"
-    r"state_bytes_2k|matched_(target|residual)|d_model|d_state|num_layers|num_heads|batch_size|sequence_length|"
-    r"loss_spikes|skipped_steps|corrupt_lines|(test|validation|parameters|training)_\w+"
-)
-FLAGS = re.compile("git_dirty|shared_seeds|allow_mixed")
-TEXTS = re.compile(
-    "study|cell|digest|status|message|path|arm|backbone|objective|task|scale|metric|unit|direction|averaging|"
-    "likelihood|estimator|score_setting|baseline|against|steps_to|matched_axis|matched_note|fingerprint|"
-    r"git_commit|git_code|device_\w+|command|finished_at|warnings"
-)
-JSON: dict[str, Any] = {
-    "further": dict[str, float | None],
-    **dict.fromkeys(("versions", "kernels"), dict[str, Any]),
-    **dict.fromkeys(("references", "slices"), list[dict[str, Any]]),
-    "published": list[Any],
-    **dict.fromkeys(("changed", "damaged", "studies_differ"), list[str]),
-    "decay_ends": list[float],
-    "curve": list[list[float | None]],
+METRIC = re.compile(r"(test|validation)_\w+")
+"""Columns of metrics, which are numbers."""
+ADDED: dict[str, str | Json] = {
+    "allow_mixed": "flag",
+    "warnings": "text",
+    "curve": Json(list[list[float | None]]),
 }
-KINDS = {"number": NUMBERS, "flag": FLAGS, "text": TEXTS}
-"""Columns of ``analysis.load.study`` by what they hold; other columns are not looked at."""
+"""Columns that tables add to the frame."""
 
 REMEDY = "correct it, or write the frame again with archbench compare"
 
@@ -92,12 +79,15 @@ def read_results(
         DataError: with row and column; see above.
     """
     table = read_frame(path, needed, only)
+    kinds: dict[str, str | Json] = {**{name: column.kind for name, column in columns().items()}, **ADDED}
     for name in table.column_names:
-        if name in JSON:
-            _check_json(path, table, name)
-        for kind, names in KINDS.items():
-            if names.fullmatch(name):
-                check_type(path, table, name, kind)
+        if name == "seed":
+            continue  # its values are checked one by one
+        kind = "number" if METRIC.fullmatch(name) else kinds.get(name)
+        if isinstance(kind, Json):
+            _check_json(path, table, name, kind)
+        elif kind is not None:
+            check_type(path, table, name, kind)
     checked = [name for name in StoredRun.__annotations__ if name in table.column_names]
     rows = table.select(checked).to_pylist()
     for row in rows:
@@ -156,13 +146,13 @@ def check_type(path: Path, table: pa.Table, name: str, kind: str) -> None:
         raise DataError(f"{path}, column {name}: holds {found}, not {kind}s: {REMEDY}")
 
 
-def _check_json(path: Path, table: pa.Table, name: str) -> None:
+def _check_json(path: Path, table: pa.Table, name: str, json: Json) -> None:
     """Refuse a column whose text is no JSON of its kind. Raises DataError."""
     check_type(path, table, name, "text")
     seen: set[str] = set()
     for number, text in enumerate(table[name].to_pylist()):
         if text is not None and text not in seen:
-            parse_json(text, JSON[name], f"{path}, row {number}, column {name}", REMEDY, DataError)
+            parse_json(text, json.type, f"{path}, row {number}, column {name}", REMEDY, DataError)
             seen.add(text)
 
 

@@ -1,19 +1,26 @@
-"""Types of the fields in the JSON files of a run folder, for ``experiments.runtime.json_state``.
+"""Content of the JSON files of a run folder: result.json, provenance.json, and the rows of metrics.jsonl.
 
-Only what is read is named here.
+A run writes its files through these models, and readers read them through these models. What a model does not
+name is left out. The columns of the results frame (``experiments.tracking.frame_columns``) follow from the
+fields.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any, NotRequired
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
 
-from typing_extensions import TypedDict
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter, ValidationError
 
 from experiments.runtime.atomic_io import plain
-from experiments.runtime.json_state import Number
+from experiments.runtime.errors import CheckpointError, RunError
+from experiments.runtime.json_state import RESTORE, Number, parse_json, parse_model, read_text
+from experiments.runtime.run_status import RunStatus
+from experiments.tasks.metrics import Metric, Reference
 
 TOKENIZER = "tokenizer.json"
 HASHED = ("config.yaml", "provenance.json", "metrics.jsonl", TOKENIZER)
@@ -23,121 +30,373 @@ FETCHED = "wandb-fetched.json"
 """File of a run that was copied back from W&B, which has no checkpoints."""
 
 
-class MetricRecord(TypedDict):
-    """A score."""
+class Record(BaseModel):
+    """Base class of what a run folder stores. Fields that were never set are not written."""
 
-    name: str
-    split: str
-    value: Number
-    standard_error: NotRequired[Number | None]
-    items: NotRequired[int]
-    clusters: NotRequired[int | None]
-    direction: NotRequired[str | None]
-    unit: NotRequired[str | None]
+    model_config = ConfigDict(defer_build=True)  # help and mistakes do not wait for it
+
+    def tree(self) -> dict[str, Any]:
+        """Return the record as values that JSON can hold after ``experiments.runtime.atomic_io.plain``."""
+        return self.model_dump(exclude_unset=True)
 
 
-class ResumeRecord(TypedDict):
+class ParameterCounts(Record):
+    """Parameters of a model by part; shared tensors are counted once."""
+
+    embedding: int
+    body: int
+    """All but embedding and LM head."""
+    head: int
+    total: int
+    active: int
+    """Those that a token uses: all, but for experts that it is not sent to."""
+
+
+class MatchedSize(Record):
+    """The size that is held equal among the models of a study."""
+
+    axis: str
+    """What is held equal: ``scale.axis``."""
+    target: int | None
+    """The size that was asked for; None where all widths are given."""
+    value: int
+    """The size reached."""
+    residual: Number
+    """The mismatch, relative to the target; 0 without a target."""
+    note: str | None
+    """A mixture of experts that is held equal on all its experts, in words."""
+
+
+class RunSetup(Record):
+    """Shape of a model, and how it is trained. What a backbone does not have is None."""
+
+    d_model: int | None
+    num_layers: int | None
+    """Of encoder and decoder together."""
+    num_heads: int | None
+    d_state: int | None
+    batch_size: int
+    sequence_length: int
+    learning_rate: Number
+    """At its peak."""
+
+
+class PlannedTraining(Record):
+    """The whole training."""
+
+    steps: int
+    tokens: int
+    flops: Number
+
+
+class PlannedCost(Record):
+    """Cost of a run, known before it is trained."""
+
+    parameters: ParameterCounts
+    flops_per_token: Number
+    """Training FLOPs."""
+    state_bytes_2k: int
+    """Size of the decoding state of a sequence after 2048 tokens."""
+    matched: MatchedSize
+    setup: RunSetup
+    widths: dict[str, Any]
+    """Configuration of the backbone, with every width resolved."""
+    planned: PlannedTraining
+
+
+class TrainingSummary(Record):
+    """What training took, over all sessions of the run."""
+
+    steps: int
+    tokens: int
+    flops: Number
+    epochs: Number | None
+    """Passes over the training examples; None where they never run out."""
+    seconds: Number
+    """Time in training steps; evaluation and saving are not counted."""
+    device_seconds: Number
+    """The same, summed over all processes."""
+    tokens_per_second: Number | None
+    compile_seconds: Number
+    """Time that ``torch.compile`` took in training steps; not part of ``seconds``."""
+    data_share: Number | None
+    """Fraction of ``seconds`` in which batches were made."""
+    peak_memory_bytes: int
+    micro_batch_size: int
+    skipped_steps: int
+    """Steps that were skipped because loss or gradient was not finite."""
+    loss_spikes: int
+    """Jumps of the training loss."""
+
+
+class TrainingSet(Record):
+    """The finite training set of a generated task."""
+
+    examples: int
+    overlap: dict[str, Number | None]
+    """Fraction of each held-out split that is in the set too; None where it is too large to compare."""
+
+
+class InitialModel(Record):
+    """The model that training began with (``init_from``)."""
+
+    path: str
+    fingerprint: str
+
+
+class ParentRun(InitialModel):
+    """parent.json: the checkpoint that a run continues from (``continue_from``)."""
+
+    step: int
+
+
+class Resume(Record):
     """Changes of code, data and machine between the sessions of a run."""
 
     sittings: int
-    exact: NotRequired[bool]
-    changed: dict[str, Any]
-    fallbacks: NotRequired[list[str]]
+    """Sessions, this one included."""
+    exact: bool
+    """Whether the result is, to the last bit on a CPU, that of a run without interruption."""
+    changed: dict[str, list[str | int | None]]
+    """What has changed since the first session, by dotted key: before, and now."""
+    fallbacks: list[str] = []
+    """Damaged checkpoints in whose place an older one was resumed, each with its reason."""
 
 
-class FileRecord(TypedDict):
+class FileRecord(Record):
     """Length and hash of a file beside result.json."""
 
     bytes: int
     sha256: str
 
 
-class ResultRecord(TypedDict):
-    """result.json."""
+class RunResult(Record):
+    """result.json. A run that was refused has no plan, and one that failed early no training."""
 
-    format: int
-    status: str
-    message: NotRequired[str | None]
+    format: Literal[1]
+    key: str
+    """CELL-DIGEST-sSEED."""
     study: str
     cell: str
+    """BACKBONE-TASK-SCALE."""
     digest: str
-    key: str
-    seed: int
-    backbone: NotRequired[str | None]
-    objective: NotRequired[str | None]
-    task: NotRequired[str | None]
-    scale: NotRequired[str | None]
-    fingerprint: NotRequired[str | None]
-    metrics: NotRequired[list[MetricRecord] | None]
-    validation: NotRequired[list[MetricRecord] | None]
-    references: NotRequired[list[dict[str, Any]] | None]
-    training: NotRequired[dict[str, Number | str | None] | None]
-    planned: NotRequired[dict[str, Any] | None]
-    parameters: NotRequired[dict[str, Number | None] | None]
-    matched: NotRequired[dict[str, Any] | None]
-    setup: NotRequired[dict[str, Any] | None]
-    flops_per_token: NotRequired[Number | None]
-    state_bytes_2k: NotRequired[Number | None]
-    resume: NotRequired[ResumeRecord | None]
-    files: dict[str, FileRecord]
-    checksum: str
-    finished_at: NotRequired[str | None]
+    """Hash of the settings that decide the result, the seed left out."""
+    seed: NonNegativeInt
+    backbone: str
+    objective: str
+    task: str
+    scale: str
+    parameters: ParameterCounts | None = None
+    flops_per_token: Number | None = None
+    """Training FLOPs."""
+    state_bytes_2k: int | None = None
+    """Size of the decoding state of a sequence after 2048 tokens."""
+    matched: MatchedSize | None = None
+    setup: RunSetup | None = None
+    widths: dict[str, Any] | None = None
+    """Configuration of the backbone, with every width resolved."""
+    planned: PlannedTraining | None = None
+    fingerprint: str | None = None
+    """Hash of the data."""
+    training_set: TrainingSet | None = None
+    data_note: str | None = None
+    """What the task says of its data."""
+    initial: InitialModel | None = None
+    parent: ParentRun | None = None
+    resume: Resume | None = None
+    validation: list[Metric] = []
+    """On the validation split, after training."""
+    references: list[Reference] = []
+    status: RunStatus = RunStatus.INCOMPLETE
+    exit_code: int | None = None
+    """Of a run that was refused."""
+    message: str | None = None
+    """Reason, of a run that did not complete."""
+    words: list[str] = []
+    """Command-line overrides of a run that was refused."""
+    training: TrainingSummary | None = None
+    metrics: list[Metric] = []
+    """On the test split, the task's own first; then those of ``trainer.extra_evaluations``."""
+    finished_at: str | None = None
+    """When the result was written, UTC."""
+    files: dict[str, FileRecord] = {}
+    """Of ``HASHED``, those that the run has."""
+    checksum: str = ""
+    """Hash of everything else."""
+
+    @property
+    def test_metrics(self) -> list[Metric]:
+        """Return the metrics on the test split, the score first."""
+        return [metric for metric in self.metrics if metric.split == "test"]
+
+    @property
+    def saved_step(self) -> int | None:
+        """Return the step of the checkpoint saved at the end; None where the run may have saved none."""
+        saved = self.status in (RunStatus.COMPLETE, RunStatus.PREEMPTED)
+        return self.training.steps if saved and self.training is not None else None
 
 
-class DataRecord(TypedDict):
-    """The data of a run, as provenance.json names it."""
+class DataSource(Record):
+    """The data of a run."""
 
     task: str
     fingerprint: str | None
 
 
-class ProvenanceRecord(TypedDict):
+class DeviceUsed(Record):
+    """The device of a run."""
+
+    name: str
+    """Type of the device, as PyTorch names it."""
+    processor: str
+    threads: int
+    """Threads of the CPU."""
+    precision: str
+
+
+class GitState(Record):
+    """Commit of the code, and whether anything was changed since; None where git does not have the code."""
+
+    commit: str | None
+    dirty: bool | None
+    code: str
+    """Hash of the code that the result depends on."""
+
+
+class Provenance(Record):
     """provenance.json."""
 
     key: str
-    data: DataRecord
+    """CELL-DIGEST-sSEED."""
+    git: GitState
+    code: dict[str, str]
+    """Hash of each package and module of the code."""
     versions: dict[str, str]
-    device: dict[str, Any]
-    git: dict[str, Any]
-    kernels: dict[str, Any]
+    """Of Python and of packages."""
+    data: DataSource
+    device: DeviceUsed
+    kernels: dict[str, str]
+    """Implementation of each operation that was chosen."""
     command: str
-    resume: ResumeRecord
+    resume: Resume
 
 
-class Row(TypedDict):
-    """A row of metrics.jsonl."""
+class MetricRow(Record):
+    """A row of metrics.jsonl: progress of training, and what was measured there, by name.
 
-    kind: str
+    A row of kind ``validation`` has the metrics on the validation split and the standard error of the first.
+    One of kind ``routing`` has ``experiments.training.router_probe.STATISTICS`` of each layer, as LAYER/NAME.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Number | list[Number]]
+
+    kind: Literal["train", "validation", "routing"]
     step: int
+    tokens: int
+    flops: Number
+    seconds: Number
+    """Time in training steps."""
+    device_seconds: Number
+    """The same, summed over all processes."""
+
+    @property
+    def measured(self) -> dict[str, Any]:
+        """Return what was measured, by name."""
+        return {name: value for name, value in self.tree().items() if name not in AXES and name != "kind"}
+
+
+AXES = tuple(name for name in MetricRow.model_fields if name != "kind")
+"""Fields that say how far training is."""
+
+
+class TrainRow(MetricRow):
+    """A row of kind ``train``: means over the steps since the row before."""
+
+    kind: Literal["train"]
+    loss: Number
+    learning_rate: Number
+    """Of the last step."""
+    grad_norm: Number
+    """Of the last step, before clipping."""
+    tokens_per_second: Number
+    data_share: Number
+    """Fraction of the time in which batches were made."""
+
+
+class EvaluationRow(MetricRow):
+    """A row of kind ``validation`` or ``routing``."""
+
+    kind: Literal["validation", "routing"]
+
+
+@functools.cache
+def _row_adapter() -> TypeAdapter[TrainRow | EvaluationRow]:
+    return TypeAdapter(TrainRow | EvaluationRow)
+
+
+def parse_rows(lines: Iterable[str]) -> Iterator[tuple[str, TrainRow | EvaluationRow]]:
+    """Yield lines of metrics.jsonl with their rows. A damaged line is left out: a killed run ends in one."""
+    for line in lines:
+        try:
+            row = _row_adapter().validate_json(line, strict=True)
+        except ValidationError:
+            continue
+        yield line, row
+
+
+def read_result(
+    path: Path, remedy: str = RESTORE, error: type[RunError] = CheckpointError
+) -> RunResult | None:
+    """Return a result.json; None where there is none.
+
+    Raises:
+        RunError: of class ``error``: the file is damaged, of another version, or has changed since it was
+            written. The message ends with ``remedy``.
+    """
+    text = read_text(path, remedy, error)
+    if text is None:
+        return None
+    tree = parse_json(text, dict[str, Any], str(path), remedy, error)
+    if tree.get("format", 1) != 1:
+        raise error(f"{path} is not a record of format 1: it comes from another version of archbench")
+    result = parse_model(text, RunResult, str(path), remedy, error)
+    if not is_intact(tree):
+        raise error(f"{path}: has changed since it was written: {remedy}")
+    return result
 
 
 def file_record(content: bytes) -> FileRecord:
     """Return length and hash of a file's content."""
-    return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    return FileRecord(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
-def checksum(result: Mapping[str, Any]) -> str:
-    """Return the hash of everything else in result.json, 16 hexadecimal digits."""
-    rest = {key: plain(value) for key, value in result.items() if key != "checksum"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
+def checksum(tree: Mapping[str, Any]) -> str:
+    """Return the hash of everything else in a record, 16 hexadecimal digits."""
+    rest = {key: value for key, value in tree.items() if key != "checksum"}
+    try:
+        text = json.dumps(rest, sort_keys=True, allow_nan=False)
+    except ValueError:  # NaN or an infinity, which is rare, and ``plain`` takes a third of the time of a load
+        text = json.dumps(plain(rest), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def is_intact(result: Mapping[str, Any]) -> bool:
+def is_intact(tree: Mapping[str, Any]) -> bool:
     """Return False where a record is not as it was written."""
-    return bool(result["checksum"] == checksum(result))
+    return bool(tree.get("checksum") == checksum(tree))
 
 
-def damaged_files(result: Mapping[str, Any], contents: Mapping[str, bytes | None]) -> list[str]:
+def damaged_files(result: RunResult, contents: Mapping[str, bytes | None]) -> list[str]:
     """Return the names of the files that are not as they were when the run ended.
 
     Args:
-        result: of the run; of one that has not ended it has no hashes.
+        result: of the run.
         contents: by name, of each of ``HASHED``; None where there is no such file. A tokenizer may be missing
             where nobody needs it, as in a run that came from W&B without its weights.
     """
     return [
         name
-        for name, expected in (result.get("files") or {}).items()
+        for name, expected in result.files.items()
         if name in contents
         and not (name == TOKENIZER and contents[name] is None)
         and file_record(contents[name] or b"") != expected  # of a run that logged no row there is no file

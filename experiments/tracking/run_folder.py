@@ -15,26 +15,29 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from experiments.runtime.atomic_io import NOT_FINITE, plain, write_json, write_text
+from experiments.runtime.atomic_io import plain, write_json, write_text
 from experiments.runtime.errors import CheckpointError
-from experiments.runtime.json_state import mismatch, read_json
+from experiments.runtime.json_state import read_model
 from experiments.runtime.run_status import FINAL
 from experiments.runtime.secrets import redact
 from experiments.tracking.run_files import (
     HASHED,
-    ProvenanceRecord,
-    ResultRecord,
-    Row,
+    EvaluationRow,
+    MetricRow,
+    Provenance,
+    RunResult,
+    TrainRow,
     checksum,
     damaged_files,
     file_record,
-    is_intact,
+    parse_rows,
+    read_result,
 )
 from experiments.tracking.study_folders import MISPLACED, misplacement
 
@@ -58,7 +61,7 @@ class RunFolder:
         """Running hash of metrics.jsonl, of what was written and not of what is there."""
         self._bytes = self._rows = 0
 
-    def result(self, *, anywhere: bool = False) -> dict[str, Any] | None:
+    def result(self, *, anywhere: bool = False) -> RunResult | None:
         """Return the result, or None while the run has not ended.
 
         Args:
@@ -67,25 +70,19 @@ class RunFolder:
         Raises:
             CheckpointError: it is damaged, or of another run than the path of the folder says.
         """
-        path = self.root / "result.json"
-        found = read_json(path, ResultRecord, DAMAGED_RESULT)
-        if found is not None and not is_intact(found):
-            raise CheckpointError(f"{path}: has changed since it was written: {DAMAGED_RESULT}")
-        if found is not None and not anywhere:
-            self.check_place(found)
-        return None if found is None else dict(found)
+        result = read_result(self.root / "result.json", DAMAGED_RESULT)
+        if result is not None and not anywhere:
+            self.check_key(result.key)
+        return result
 
-    def check_place(self, record: Mapping[str, Any]) -> None:
-        """Raise CheckpointError if a record in the folder is of another run than its path says."""
-        if other := misplacement(self.root.absolute(), record):
+    def check_key(self, key: str) -> None:
+        """Raise CheckpointError if ``key``, of a file in the folder, is of another run than its path says."""
+        if other := misplacement(self.root.absolute(), key):
             raise CheckpointError(f"{self.root}: {other}: {MISPLACED}")
 
-    def provenance(self) -> dict[str, Any]:
-        """Return the content of provenance.json; empty for a run that has not begun.
-
-        Raises CheckpointError if it is damaged.
-        """
-        return dict(read_json(self.root / "provenance.json", ProvenanceRecord, DAMAGED_PROVENANCE) or {})
+    def provenance(self) -> Provenance | None:
+        """Return provenance.json; None for a run that has not begun. Raises CheckpointError if damaged."""
+        return read_model(self.root / "provenance.json", Provenance, DAMAGED_PROVENANCE)
 
     @property
     def key(self) -> str:
@@ -99,35 +96,35 @@ class RunFolder:
         Raises CheckpointError if the result is damaged, or a file is lost that it lists.
         """
         result = self.result()
-        if result is None or result.get("status") not in FINAL:
+        if result is None or result.status not in FINAL:
             return False
         absent = {name: None for name in HASHED if not (self.root / name).is_file()}
         for name in damaged_files(result, absent):
             raise CheckpointError(f"{self.root / name}: is missing: {LOST}")
         return True
 
-    def open(self, config: dict[str, Any], provenance: dict[str, Any]) -> None:
+    def open(self, config: dict[str, Any], provenance: Provenance) -> None:
         """Make the folder and write what is known before training."""
         if not self.writes:
             return
         self.root.mkdir(parents=True, exist_ok=True)
         write_text(self.root / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(redact(config))))
-        write_json(self.root / "provenance.json", redact(provenance))
+        write_json(self.root / "provenance.json", redact(provenance.tree()))
         (self.root / "result.json").unlink(missing_ok=True)
         for leftover in self.root.glob(".*.tmp"):  # of a writer that was killed; there is one at a time
             leftover.unlink(missing_ok=True)
 
-    def log(self, row: dict[str, Any]) -> None:
-        """Appends one row to metrics.jsonl."""
+    def log(self, row: MetricRow) -> None:
+        """Append a row to metrics.jsonl."""
         if not self.writes:
             return
-        line = (json.dumps(plain(row), allow_nan=False) + "\n").encode()
+        line = (json.dumps(plain(row.tree()), allow_nan=False) + "\n").encode()
         self._begin_hash()
         with self.metrics.open("ab") as file:
             file.write(line)
         self._add(line)
 
-    def metrics_record(self) -> dict[str, Any]:
+    def metrics_record(self) -> dict[str, int | str]:
         """Return rows, bytes and hash of what was written to metrics.jsonl: each checkpoint has them."""
         if not self.writes:
             return {}
@@ -145,24 +142,14 @@ class RunFolder:
         self._bytes += len(data)
         self._rows += data.count(b"\n")
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl as they were logged; a row half-written by a crash is left out."""
-        return [
-            {k: float(v) if isinstance(v, str) and v in NOT_FINITE else v for k, v in row.items()}
-            for _, row in self._lines()
-        ]
+    def rows(self) -> list[TrainRow | EvaluationRow]:
+        """Return the rows of metrics.jsonl; a row half-written by a crash is left out."""
+        return [row for _, row in self._lines()]
 
-    def _lines(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _lines(self) -> Iterator[tuple[str, TrainRow | EvaluationRow]]:
         """Yield each line of metrics.jsonl that is a row, with the row."""
-        if not self.metrics.exists():
-            return
-        for line in self.metrics.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if mismatch(row, Row) is None:
-                yield line, row
+        if self.metrics.exists():
+            yield from parse_rows(self.metrics.read_text(encoding="utf-8", errors="replace").splitlines())
 
     def sync(self) -> None:
         """Sync metrics.jsonl to disk, so that its rows survive a crash of the machine."""
@@ -172,16 +159,17 @@ class RunFolder:
 
     def has_row(self, kind: str, step: int) -> bool:
         """Return True if metrics.jsonl has a row of this kind for a step."""
-        return any(row["kind"] == kind and row["step"] == step for _, row in self._lines())
+        return any(row.kind == kind and row.step == step for _, row in self._lines())
 
     def loss(self) -> float:
         """The last score on validation, of which less is better: negated where more was; else infinite."""
-        metrics = (self.result() or {}).get("metrics") or []
-        scores = [row for row in self.rows() if row["kind"] == "validation"]
-        if not metrics or not scores:
+        result = self.result()
+        scores = [row.measured for row in self.rows() if row.kind == "validation"]
+        if result is None or not result.metrics or not scores:
             return math.inf
-        score = float(scores[-1].get(metrics[0]["name"], math.inf))
-        return -score if metrics[0].get("direction") == "higher" else score
+        metric = result.metrics[0]
+        score = float(scores[-1].get(metric.name, math.inf))
+        return -score if metric.direction == "higher" else score
 
     def rewind(self, step: int) -> None:
         """Drops what was recorded after ``step`` (and a row half-written by a crash): it comes again."""
@@ -192,20 +180,24 @@ class RunFolder:
                 path.unlink()
         if not self.metrics.exists():
             return
-        kept = [line + "\n" for line, row in self._lines() if row["step"] <= step]
+        kept = [line + "\n" for line, row in self._lines() if row.step <= step]
         write_text(self.metrics, "".join(kept))
         self._running = None  # of what is left
 
-    def finish(self, result: dict[str, Any]) -> None:
+    def finish(self, result: RunResult) -> None:
         """Write the result, with the hashes of the files beside it and its own."""
-        if not self.writes:
-            return
-        files: dict[str, Any] = {}
+        if self.writes:
+            self.write_result(redact(result.tree()))
+
+    def write_result(self, tree: dict[str, Any]) -> None:
+        """Write result.json from its content without hashes."""
+        files: dict[str, dict[str, object]] = {}
         for name in HASHED:
             path = self.root / name
             if path == self.metrics and (path.exists() or self._running is not None):
-                files[name] = {key: self.metrics_record()[key] for key in ("bytes", "sha256")}
+                self._begin_hash()
+                files[name] = {"bytes": self._bytes, "sha256": self._running.hexdigest()}
             elif path.exists():
-                files[name] = file_record(path.read_bytes())
-        whole = {**redact(result), "files": files}
+                files[name] = file_record(path.read_bytes()).tree()
+        whole = {**tree, "files": files}
         write_json(self.root / "result.json", {**whole, "checksum": checksum(whole)})

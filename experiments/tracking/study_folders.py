@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 SEED = re.compile(r"s(0|[1-9][0-9]*)")
 NO_RUN = (
@@ -55,14 +53,14 @@ def _folders(path: Path) -> list[str]:
 MISPLACED = "move the folder back to where its run belongs, or remove it"
 
 
-def misplacement(folder: Path, record: Mapping[str, Any]) -> str | None:
+def misplacement(folder: Path, recorded: str) -> str | None:
     """Return whose run a folder holds, in words, if not that of its path; else None.
 
     A folder that was copied, swapped or renamed would count as another seed, or as another model.
 
     Args:
         folder: ``CELL-DIGEST/sSEED``, in any study.
-        record: content of a file in it; empty where there is no such file.
+        recorded: the run key that a file in it has.
     """
     key = f"{folder.parent.name}-{folder.name}"
-    return None if record.get("key", key) == key else f"it holds the run {record['key']}, not {key}"
+    return None if recorded == key else f"it holds the run {recorded}, not {key}"

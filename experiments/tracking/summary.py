@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from omegaconf import OmegaConf
 
 from experiments.runtime.atomic_io import plain
 from experiments.runtime.secrets import redact
 from experiments.runtime.yaml_state import parse_yaml
+from experiments.tracking.run_files import Provenance, RunResult
 
 FILES = ("config.yaml", "provenance.json", "metrics.jsonl", "result.json")
 """The small files of a run folder: all that analysis reads of a run without experts."""
@@ -37,38 +37,43 @@ def safe_texts(folder: Path) -> dict[str, str]:
     return found
 
 
-def outcome(result: dict[str, Any]) -> dict[str, Any]:
-    """Return scores, cost and status of a result under short names, the most important first.
-
-    Args:
-        result: the fields of result.json.
-    """
-    scores: dict[str, Any] = {}
-    for metric in result.get("metrics", []):
-        name = f"metrics/{metric['split']}/{metric['name']}"
-        scores[name] = metric["value"]
-        if len(scores) == 1 and metric.get("standard_error") is not None:
-            scores[f"{name}/standard_error"] = metric["standard_error"]
-    training = result.get("training") or {}
+def outcome(result: RunResult) -> dict[str, str | float]:
+    """Return scores, cost and status of a result under short names, the most important first, no secrets."""
+    scores: dict[str, str | float] = {}
+    for metric in result.metrics:
+        name = f"metrics/{metric.split}/{metric.name}"
+        scores[name] = metric.value
+        if len(scores) == 1:
+            scores[f"{name}/standard_error"] = metric.standard_error
+    training = {} if result.training is None else result.training.tree()
     cost = {f"training/{name}": training[name] for name in COSTS if training.get(name) is not None}
-    status = {name: result[name] for name in ("status", "message") if result.get(name) is not None}
+    status: dict[str, str | float] = {"status": str(result.status)}
+    if result.message is not None:
+        status["message"] = redact(result.message)
     return {**status, **dict(list(scores.items())[:2]), **cost, **scores}
 
 
-def derived(record: dict[str, Any], provenance: dict[str, Any]) -> dict[str, Any]:
+KNOWN_BEFORE = (
+    "key", "study", "cell", "digest", "seed", "backbone", "objective", "task", "scale", "initial",
+    "parameters", "flops_per_token", "state_bytes_2k", "matched", "setup", "widths", "planned", "fingerprint",
+)  # fmt: skip
+"""Fields of result.json that are known before training."""
+
+
+def derived(result: RunResult, provenance: Provenance | None) -> dict[str, object]:
     """Return values derived from a run's configuration, as they are shown beside it.
 
     Args:
-        record: the fields of result.json that are known before training, or all of them.
-        provenance: the fields of provenance.json.
+        result: of the run, or what is known of it before training.
+        provenance: of the run, once it has begun.
     """
-    planned, parameters = record.get("planned") or {}, record.get("parameters") or {}
-    ratio = planned["tokens"] / parameters["total"] if planned and parameters.get("total") else None
-    names = ("key", "study", "cell", "digest", "seed", "backbone", "objective", "task", "scale", "initial")
-    costs = ("parameters", "flops_per_token", "state_bytes_2k", "matched", "setup", "widths", "planned")
-    sources = ("device", "kernels", "versions", "git")
+    ratio = None
+    if result.planned is not None and result.parameters is not None and result.parameters.total:
+        ratio = result.planned.tokens / result.parameters.total
+    known = result.model_dump(exclude_unset=True, include={*KNOWN_BEFORE})
+    sources = {} if provenance is None else provenance.tree()
     return {
-        **{name: record[name] for name in (*names, *costs, "fingerprint") if name in record},
+        **known,
         "tokens_per_parameter": ratio,
-        **{name: provenance[name] for name in sources if name in provenance},
+        **{name: sources[name] for name in ("device", "kernels", "versions", "git") if name in sources},
     }

@@ -6,11 +6,11 @@ The horizontal axis "relative" shows seconds of training, over all sessions of t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from omegaconf import OmegaConf
 
 from experiments.config.tracking import TrackingConfig
+from experiments.tracking.run_files import RunResult
 from experiments.tracking.tracker import RunIdentity, Sink
 
 FLUSH_SECONDS = 1
@@ -23,7 +23,7 @@ class TensorBoardSink(Sink):
     name = "TensorBoard"
 
     def __init__(
-        self, config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict[str, Any]
+        self, config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict[str, object]
     ) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
@@ -43,11 +43,11 @@ class TensorBoardSink(Sink):
                 self.writer.add_scalar(name, value, step, walltime=seconds)
         self.step, self.seconds = step, seconds
 
-    def close(self, result: dict[str, Any] | None, exit_code: int) -> None:
-        for metric in (result or {}).get("metrics", []):
-            name = f"result/{metric['split']}/{metric['name']}"
-            self.writer.add_scalar(name, metric["value"], max(self.step, 0), walltime=self.seconds)
-        self.writer.add_text("status", str((result or {}).get("status")), walltime=self.seconds)
+    def close(self, result: RunResult | None, exit_code: int) -> None:
+        for metric in [] if result is None else result.metrics:
+            name = f"result/{metric.split}/{metric.name}"
+            self.writer.add_scalar(name, metric.value, max(self.step, 0), walltime=self.seconds)
+        self.writer.add_text("status", str(result and result.status), walltime=self.seconds)
         self.writer.close()
 
 

@@ -28,8 +28,8 @@ from typing import Any
 from experiments.config.structured import load_class
 from experiments.config.tracking import SINKS, TAG_KINDS, TrackingConfig
 from experiments.runtime.secrets import redact
+from experiments.tracking.run_files import AXES, MetricRow, RunResult
 
-AXES = ("step", "tokens", "flops", "seconds", "device_seconds")
 JOB_TYPES = ("train", "eval", "bench", "analysis")
 SPEC = 1
 """Version of the names under which things are mirrored."""
@@ -62,18 +62,18 @@ class RunIdentity:
             raise ValueError(f"job_type={self.job_type!r}, tags={sorted(self.tags)}: not of the closed lists")
 
     @staticmethod
-    def of(record: dict[str, Any]) -> RunIdentity:
-        """The identity that a record (the fields of result.json) tells."""
+    def of(result: RunResult) -> RunIdentity:
+        """Return the identity of a run from its result, or from what is known of it before training."""
         return RunIdentity(
-            key=record["key"],
-            study=record["study"],
-            group=record["key"].removesuffix(f"-s{record['seed']}"),
+            key=result.key,
+            study=result.study,
+            group=result.key.removesuffix(f"-s{result.seed}"),
             tags={
-                "arch": record["backbone"],
-                "objective": record["objective"],
-                "task": record["task"],
-                "size": record["scale"],
-                "stage": "fine_tuning" if record.get("initial") else "pretraining",
+                "arch": result.backbone,
+                "objective": result.objective,
+                "task": result.task,
+                "size": result.scale,
+                "stage": "pretraining" if result.initial is None else "fine_tuning",
             },
         )
 
@@ -88,7 +88,7 @@ class Sink(ABC):
 
     @abstractmethod
     def __init__(
-        self, config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict[str, Any]
+        self, config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict[str, object]
     ) -> None:
         """Starts; ``contents`` is what it shows as the run's configuration."""
 
@@ -97,8 +97,8 @@ class Sink(ABC):
         """Mirrors one row; ``seconds`` is the time trained up to it."""
 
     @abstractmethod
-    def close(self, result: dict[str, Any] | None, exit_code: int) -> None:
-        """Mirrors the result (None when there is none) and ends the run with its exit code."""
+    def close(self, result: RunResult | None, exit_code: int) -> None:
+        """Mirror the result (None if there is none), without secrets, and end the run with its exit code."""
 
     @staticmethod  # noqa: B027
     def abandon(error: Exception) -> None:
@@ -109,7 +109,7 @@ class Tracker:
     """A run's mirror. No method ever raises because of the sink."""
 
     def __init__(
-        self, config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict[str, Any], steps: int
+        self, config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict[str, object], steps: int
     ) -> None:
         self.failed = False
         """True after the sink has failed: nothing is mirrored any more."""
@@ -124,26 +124,26 @@ class Tracker:
                 self._give_up(sink, error)
         self._held = self._sink.held if self._sink else 0
 
-    def log(self, row: dict[str, Any]) -> None:
-        """Mirrors one row of ``metrics.jsonl``. A run that goes on first gives those of its record again."""
+    def log(self, row: MetricRow) -> None:
+        """Mirror a row of ``metrics.jsonl``. A run that goes on first gives those of its record again."""
         if self._sink is None or self._thinned(row):
             return
         if self._held > 0:
             self._held -= 1
             return
         names = self._known(_names(row))
-        self._try(lambda sink: sink.log(row["step"], row["seconds"], names))
+        self._try(lambda sink: sink.log(row.step, row.seconds, names))
 
-    def close(self, result: dict[str, Any] | None, exit_code: int) -> None:
+    def close(self, result: RunResult | None, exit_code: int) -> None:
         """Mirrors the result (None when there is none) and ends the run with its exit code."""
-        self._try(lambda sink: sink.close(redact(result) if result else None, exit_code))
+        self._try(lambda sink: sink.close(result, exit_code))
         self._sink = None
 
-    def _thinned(self, row: dict[str, Any]) -> bool:
+    def _thinned(self, row: MetricRow) -> bool:
         """Return True for a training row that is left out: at most 10,000 rows of a run are mirrored."""
-        if row["kind"] != "train":
+        if row.kind != "train":
             return False
-        before, self._bucket = self._bucket, row["step"] // self._every
+        before, self._bucket = self._bucket, row.step // self._every
         return self._bucket == before
 
     def _known(self, names: dict[str, object]) -> dict[str, object]:
@@ -176,8 +176,8 @@ def open_tracker(
     config: TrackingConfig,
     run: RunIdentity,
     folder: Path,
-    resolved_config: dict[str, Any],
-    derived: dict[str, Any],
+    resolved_config: dict[str, object],
+    derived: dict[str, object],
     *,
     steps: int = 0,
 ) -> Tracker:
@@ -195,15 +195,15 @@ def open_tracker(
     return Tracker(config, run, folder, contents, steps)
 
 
-def _names(row: dict[str, Any]) -> dict[str, object]:
-    """A row under the names that are shown: ``progress/tokens``, ``train/loss`` and so on."""
-    metrics = {f"{row['kind']}/{name}": value for name, value in row.items() if name not in ("kind", *AXES)}
-    return {f"progress/{axis}": row[axis] for axis in AXES if axis in row} | metrics
+def _names(row: MetricRow) -> dict[str, object]:
+    """Return a row under the names that are shown: ``progress/tokens``, ``train/loss`` and so on."""
+    metrics = {f"{row.kind}/{name}": value for name, value in row.measured.items()}
+    return {f"progress/{axis}": getattr(row, axis) for axis in AXES} | metrics
 
 
-def fold(tree: dict[str, Any], levels: int) -> dict[str, Any]:
+def fold(tree: dict[str, object], levels: int) -> dict[str, Any]:
     """The tree with at most ``levels`` levels; what lies deeper gets its path as its key, ``a/b``."""
-    folded: dict[str, Any] = {}
+    folded: dict[str, object] = {}
     for key, value in tree.items():
         if not isinstance(value, dict):
             folded[key] = value

@@ -10,6 +10,7 @@ from experiments.config.tracking import TrackingConfig
 from experiments.runtime.atomic_io import write_json
 from experiments.runtime.errors import ConfigError, RunError, nearest_folder
 from experiments.runtime.json_state import read_mark
+from experiments.runtime.run_status import RunStatus
 from experiments.runtime.yaml_state import read_yaml
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.study_folders import StudyFolders
@@ -40,15 +41,15 @@ def upload(
     """
     try:
         result = folder.result()
-        about = derived(result, folder.provenance()) if result is not None else {}
+        about = {} if result is None else derived(result, folder.provenance())
         tree = read_yaml(folder.root / "config.yaml", "restore it")
         own = dict(tree["tracking"])
     except (RunError, OSError, KeyError, TypeError, ValueError) as error:
         sys.stderr.write(f"error: {folder.root}: its record is damaged: {error}\n")
         return "failed"  # the others are uploaded
-    if result is None or result["status"] == "preempted":
+    if result is None or result.status == RunStatus.PREEMPTED:
         return "no result yet"
-    if not (result.get("planned") or result.get("training")):
+    if result.planned is None:
         return "never trained"  # refused: there is nothing to mirror
     tracking = TrackingConfig(
         mode=mode,
@@ -57,23 +58,22 @@ def upload(
         tags=own["tags"],
         artifacts=own["artifacts"],
     )
-    target = {"project": tracking.project or result["study"], "entity": tracking.entity}
+    target = {"project": tracking.project or result.study, "entity": tracking.entity}
     mark = folder.root / MARK
     state = {"mode": mode, **target, "record": _hash(folder)}
     if read_mark(mark) == state:
         return "already there"
-    steps = (result.get("planned") or result["training"])["steps"]
     tracker = open_tracker(
         tracking,
         RunIdentity.of(result),
         folder.root,
         tree,
         about,
-        steps=steps,
+        steps=result.planned.steps,
     )
     for row in folder.rows():
         tracker.log(row)
-    tracker.close(result, 0 if result["status"] == "complete" else 1)
+    tracker.close(result, 0 if result.status == RunStatus.COMPLETE else 1)
     if tracker.failed:
         return "failed"
     write_json(mark, state)

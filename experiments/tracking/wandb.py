@@ -19,9 +19,11 @@ from typing import Any
 from experiments.config.tracking import TrackingConfig
 from experiments.runtime.errors import Preempted
 from experiments.runtime.json_state import json_objects
+from experiments.runtime.run_status import RunStatus
 from experiments.runtime.secrets import redact
+from experiments.tracking.run_files import AXES, RunResult
 from experiments.tracking.summary import outcome, safe_texts
-from experiments.tracking.tracker import AXES, RunIdentity, Sink
+from experiments.tracking.tracker import RunIdentity, Sink
 
 SUMMARIES = {
     "train/*": "none",
@@ -57,7 +59,7 @@ class WandbSink(Sink):
     name = "W&B"
 
     def __init__(
-        self, config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict[str, Any]
+        self, config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict[str, object]
     ) -> None:
         self.folder = folder
         self.run = start(config, run, folder, contents)
@@ -74,15 +76,15 @@ class WandbSink(Sink):
                 self.validated.add(name)
         self.run.log(names)
 
-    def close(self, result: dict[str, Any] | None, exit_code: int) -> None:
+    def close(self, result: RunResult | None, exit_code: int) -> None:
         if result is not None:
             tags = [tag for tag in self.run.tags if tag != RUNNING]
-            self.run.tags = [*tags, f"status:{result['status']}"]
+            self.run.tags = [*tags, f"status:{result.status}"]
             shown = list(outcome(result).items())[:MOST_RESULT]
             self.run.summary.update({f"result/{name}": value for name, value in shown})
             self._save_record()
-            if self.artifacts and result["status"] == "complete":
-                self._log_model(result["training"]["steps"], dict(shown))
+            if self.artifacts and result.status == RunStatus.COMPLETE and result.training is not None:
+                self._log_model(result.training.steps, dict(shown))
         if exit_code == Preempted.exit_code:
             self.run.mark_preempting()
         self.run.finish(exit_code=exit_code)
@@ -98,7 +100,7 @@ class WandbSink(Sink):
             (copies / name).write_text(text, encoding="utf-8")
         self.run.save(str(copies / "*"), base_path=self.run.dir, policy="now")
 
-    def _log_model(self, step: int, metadata: dict[str, Any]) -> None:
+    def _log_model(self, step: int, metadata: dict[str, str | float]) -> None:
         """Log the final model: what ``run=`` of a command, or ``init_from``, needs of the run folder."""
         import wandb
 
@@ -158,7 +160,7 @@ def signed_in() -> bool:
         raise ValueError(f"W&B: {reason}") from None
 
 
-def start(config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict[str, Any]) -> Any:
+def start(config: TrackingConfig, run: RunIdentity, folder: Path, contents: dict[str, object]) -> Any:
     """The W&B run. wandb is imported when it is asked for: it takes half a second."""
     os.environ["WANDB_ERROR_REPORTING"] = "false"  # read on import; stops reports to third parties
     import wandb

@@ -27,8 +27,9 @@ from experiments.runtime.secrets import redact
 from experiments.runtime.seeds import dropout_seed, objective_noise_seed
 from experiments.runtime.watchdog import Watchdog
 from experiments.tasks.task import Task
+from experiments.tracking.run_files import AXES, EvaluationRow, MetricRow, TrainRow
 from experiments.tracking.run_folder import RunFolder
-from experiments.tracking.tracker import AXES, Tracker
+from experiments.tracking.tracker import Tracker
 from experiments.training.batches import BatchPrefetcher
 from experiments.training.checkpoints import checkpoint
 from experiments.training.checkpoints.checkpoint_policy import CheckpointSaver, check_room
@@ -300,7 +301,7 @@ class Trainer:
         """Log the means since the last log line: a row of metrics.jsonl and a console line."""
         state = self.state
         row = state.close_window(row, log_every=self.config.log_every, tokens_per_step=self.tokens_per_step)
-        self._record("train", row)
+        self._record(TrainRow.model_validate(self._progress("train") | row))
         left = (self.total_steps - state.step) * state.seconds / state.step
         self.console.step(state.step, self.total_steps, row, left)
 
@@ -310,16 +311,18 @@ class Trainer:
             metrics = self.evaluator.evaluate("validation", examples)
         except Preempted:
             return  # the loop saves and stops; this evaluation is made up for on resuming
-        values = {metric.name: metric.value for metric in metrics}
-        self._record("validation", values | {"standard_error": metrics[0].standard_error})
+        metric, values = metrics[0], {each.name: each.value for each in metrics}
+        values["standard_error"] = metric.standard_error
+        self._record(EvaluationRow.model_validate(self._progress("validation") | values))
         if routing := self.evaluator.record_routing(self.folder, self.state.step):
-            self._record("routing", routing)
-        metric = metrics[0]
+            self._record(EvaluationRow.model_validate(self._progress("routing") | routing))
         self.console.log(f"step {self.state.step} | validation {metric.name} {metric.value:.4f}")
 
-    def _record(self, kind: str, values: dict[str, Any]) -> None:
-        axes = {name: getattr(self.state, name) for name in AXES}
-        row = {"kind": kind, **axes, **values}
+    def _progress(self, kind: str) -> dict[str, Any]:
+        """Return the fields of a row of metrics.jsonl that say how far training is."""
+        return {"kind": kind, **{name: getattr(self.state, name) for name in AXES}}
+
+    def _record(self, row: MetricRow) -> None:
         self.folder.log(row)
         self.tracker.log(row)
 

@@ -63,20 +63,24 @@ def write_run_folder(
     (folder / "provenance.json").write_text(
         json.dumps(
             {
-                "git": {"commit": commit, "dirty": False, "code": code and str(sorted(code.items()))},
+                "key": f"{cell}-{digest}-s{seed}",
+                "git": {"commit": commit, "dirty": False, "code": str(sorted((code or {}).items()))},
                 "code": code or {},
                 "versions": {"torch": "2.10", "python": "3.11"},
                 "data": {"task": task, "fingerprint": fingerprint},
                 "device": {"name": "cpu", "processor": processor, "threads": threads, "precision": "fp32"},
                 "kernels": {"attention": kernel},
                 "command": "archbench train study=compare",
+                "resume": {"sittings": 1, "exact": True, "changed": {}},
             }
         )
     )
     rows: list[dict[str, Any]] = []
     level = 0.5 if score is None else score
     for step in range(10, 60, 10):
-        common = {"step": step, "tokens": step * 4096, "flops": step * 1e10, "seconds": step / 10 + seed / 7}
+        seconds = step / 10 + seed / 7
+        common = {"step": step, "tokens": step * 4096, "flops": step * 1e10}
+        common |= {"seconds": seconds, "device_seconds": seconds}
         loss: Any = "nan" if status == "diverged" and step > 30 else 3.0 / step + seed / 1000
         rows.append({"kind": "train", **common, "loss": loss, "learning_rate": 1e-3})
         rows.append({"kind": "validation", **common, metric: level * (1 + 1 / step)})
@@ -99,13 +103,12 @@ def write_run_folder(
             "training": {
                 "steps": 50, "tokens": 204800, "flops": 5e11, "seconds": 5.0 + seed,
                 "tokens_per_second": 40960.0, "data_share": 0.004, "peak_memory_bytes": 500 * 2**20,
-                "final_loss": 0.06,
             },
             "validation": [{"name": metric, "split": "validation", "value": level * (1 + 1 / 50)}],
             "metrics": [
                 {
                     "name": metric, "split": "test", "value": score, "unit": unit, "direction": direction,
-                    "averaging": "micro", "likelihood": likelihood if task == "text" else None,
+                    "averaging": "micro: over bytes", "likelihood": likelihood if task == "text" else None,
                     "estimator": "chain rule", "samples": 1, "standard_error": 0.01, "items": 256,
                 }
             ],

@@ -164,7 +164,10 @@ TRAPS: dict[str, tuple[Plant, str]] = {
     ),
     "one seed": (without(1, 2, arms=("mamba", "decoder")), "one seed: no model is called better"),
     "other data": (other_data, "mixed fingerprints, the runs saw different data"),
-    "other code": (again(0, commit="deadbeef"), "mixed commits of the code (c0ffee, deadbeef)"),
+    "other code": (
+        again(0, commit="deadbeef", code={"experiments": "0"}),
+        "mixed commits of the code (c0ffee, deadbeef)",
+    ),
     "other code of a model": (
         coded({"experiments": "1", "mine": "2"}, {"experiments": "1", "mine": "3"}),
         "seeds of mamba were trained by different code (mine), not of one model: seeds 0, 1 and seeds 2",

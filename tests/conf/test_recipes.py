@@ -44,14 +44,14 @@ MINIATURE = (
 @pytest.mark.parametrize("scale", SHAPES)
 def test_a_decoder_has_the_published_shape(scale: str) -> None:
     found = plan(commands.settings(f"scale={scale}", "device=cpu")).cost
-    shape = found["setup"]
-    assert (shape["d_model"], shape["num_layers"], shape["num_heads"]) == SHAPES[scale]
+    shape = found.setup
+    assert (shape.d_model, shape.num_layers, shape.num_heads) == SHAPES[scale]
     width, layers, _ = SHAPES[scale]
     if scale == "7b":
-        assert found["parameters"]["body"] == 6_476_271_616  # of Llama 2: 6,738,415,616 less both tables
+        assert found.parameters.body == 6_476_271_616  # of Llama 2: 6,738,415,616 less both tables
     else:
-        assert found["parameters"]["body"] == pytest.approx(12 * layers * width**2, rel=0.002)
-    assert abs(found["matched"]["residual"]) < 0.002
+        assert found.parameters.body == pytest.approx(12 * layers * width**2, rel=0.002)
+    assert abs(found.matched.residual) < 0.002
 
 
 @pytest.mark.parametrize("backbone", fast_only(FAMILIES, ["mamba", "moe"]))
@@ -66,9 +66,9 @@ def test_a_recipe_is_planned(recipe: str) -> None:
     settings, stands_in = with_stand_in(commands.settings(f"study=recipe/{recipe}"))
     assert stands_in
     planned = plan(settings)
-    assert planned.cost["setup"]["d_model"] == SHAPES[recipe][0]
+    assert planned.cost.setup.d_model == SHAPES[recipe][0]
     assert settings.optimizer.learning_rate == RATES[recipe]
-    total = planned.cost["parameters"]["total"]
+    total = planned.cost.parameters.total
     assert settings.budget.tokens == pytest.approx(20 * total, rel=0.01)
     assert settings.budget.batch_size % settings.parallel.processes == 0
     found = estimate(settings, planned)
@@ -76,7 +76,7 @@ def test_a_recipe_is_planned(recipe: str) -> None:
     assert settings.device.memory_gib is not None
     assert found.peak < 0.8 * settings.device.memory_gib * GIB
     assert found.gpu_hours is not None
-    flops = planned.cost["planned"]["flops"]
+    flops = planned.cost.planned.flops
     assert found.gpu_hours == pytest.approx(flops / (0.4 * 989e12) / 3600)
 
 

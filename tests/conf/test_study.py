@@ -100,12 +100,12 @@ def test_arms_have_equal_data_steps_and_schedule(study: str) -> None:
 def test_arms_have_equal_flops_and_data() -> None:
     for task, found in arms("compare").items():
         plans = {cell.names.backbone: planned("compare", task, cell.names.backbone) for cell in found}
-        sizes = [p.cost["flops_per_token"] for p in plans.values()]
+        sizes = [p.cost.flops_per_token for p in plans.values()]
         target = found[0].scale.target
         assert target is not None
         assert found[0].scale.axis == "flops"
         assert all(abs(size / target - 1) <= 0.01 for size in sizes), dict(zip(plans, sizes, strict=True))
-        assert len({p.cost["planned"]["tokens"] for p in plans.values()}) == 1
+        assert len({p.cost.planned.tokens for p in plans.values()}) == 1
         assert len({p.task.fingerprint for p in plans.values()}) == 1
         assert len({p.sizes.vocab_size for p in plans.values()}) == 1
         assert len({p.sizes.raw_length for p in plans.values()}) == 1

@@ -85,7 +85,7 @@ def test_a_cell_shows_what_its_record_will_say(cells, tmp_path: Path) -> None:
 def test_a_mixture_held_equal_on_all_its_experts_is_noted(cells, tmp_path: Path) -> None:
     words = (*RECALL, "backbone=moe", f"runs={tmp_path}")
     cells(*words)
-    assert [cell["matched"]["note"] is not None for cell in plan._cells] == [True]
+    assert [cell.cost is not None and cell.cost.matched.note is not None for cell in plan._cells] == [True]
     assert "counts all experts" in plan._held_equal()[-1]
 
 
@@ -150,7 +150,7 @@ def test_a_study_that_would_leave_the_runs_folder_is_refused(cells, tmp_path: Pa
     with pytest.raises(SystemExit) as stopped:
         cells("-m", *RECALL, f"study.name={study}", f"runs={tmp_path}/runs")
     assert stopped.value.code == 2
-    assert "letters, digits" in plan._cells[0]["refused"]
+    assert "letters, digits" in plan._cells[0].refused
     assert {path.name for path in tmp_path.iterdir()} <= {"runs"}
 
 

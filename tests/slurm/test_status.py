@@ -12,7 +12,7 @@ from slurm import status
 from slurm.queue import Task
 from slurm.status import main, state_of
 from slurm.submission import StudyRun, new_folder, write_submission
-from tests.results import write_result
+from tests.results import row, write_result
 
 PENDING, RUNNING, ENDING = (Task(job="7_0", state=state) for state in ("PENDING", "RUNNING", "COMPLETING"))
 
@@ -79,9 +79,9 @@ def test_the_table_says_how_fast_a_run_is_and_what_its_time_went_into(
 ) -> None:
     study, folder = Path(run.folder).parents[1], Path(run.folder)
     folder.mkdir(parents=True)
-    row = {"kind": "train", "step": 40, "tokens": 4e6, "seconds": 2000.0, "device_seconds": 8000.0}
-    row |= {"flops": 1.6e18, "tokens_per_second": 2000.0}
-    (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    progress = {"tokens": 4_000_000, "seconds": 2000.0, "device_seconds": 8000.0, "flops": 1.6e18}
+    logged = row("train", 40, **progress, tokens_per_second=2000.0)
+    (folder / "metrics.jsonl").write_text(json.dumps(logged) + "\n")
     submitted = new_folder(study)
     write_submission(submitted, [dataclasses.replace(run, tokens=11_200_000, peak_flops=1e15)])
     name = f"archbench-mine-{submitted.name}"

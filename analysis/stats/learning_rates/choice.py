@@ -17,8 +17,7 @@ from analysis.load.run_config import flat_config
 from analysis.load.study import load_study
 from experiments.config.studies import train_words
 from experiments.runtime.errors import DataError
-from experiments.runtime.json_state import read_json
-from experiments.tracking.run_files import ResultRecord
+from experiments.tracking.run_files import read_result
 
 ARM = ["task", "scale", "axis", "target", "backbone"]
 """Columns that identify an arm; ``target`` is its size on ``axis``, NaN where widths are given."""
@@ -79,8 +78,8 @@ def mixed_settings(rates: pd.DataFrame) -> str:
 
 
 def _totals(folder: Path) -> NDArray[np.float64] | None:
-    result: Any = read_json(folder / "result.json", ResultRecord, error=DataError) or {}
-    totals = (result.get("validation") or [{}])[0].get("cluster_totals")
+    result = read_result(folder / "result.json", error=DataError)
+    totals = result.validation[0].cluster_totals if result is not None and result.validation else None
     return None if totals is None else np.array(totals, dtype=np.float64)
 
 

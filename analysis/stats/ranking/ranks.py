@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -41,7 +39,7 @@ def levels_reached(frame: pd.DataFrame, history: pd.DataFrame) -> pd.DataFrame:
     run that is missing.
     """
     curves = dict(list(history[history["kind"] == "validation"].groupby("path")))
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     arms = arm_table(frame).query("kind == 'arm' and seeds > 0 and seeds == runs")
     for (task, scale, _), group in arms.groupby([*TASK_SCALE, "likelihood"], dropna=False, sort=True):
         baseline, first = baseline_of(group, frame), group.iloc[0]

@@ -33,7 +33,7 @@ def to_target(frame: pd.DataFrame, targets: Mapping[str, float]) -> pd.DataFrame
         frame: rows with ``curve``, the validations of a run: JSON text, a list of the numbers of ``POINT``.
         targets: the target score by task.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for (task, arm), runs in frame.groupby(["task", "arm"], sort=True):
         ended = runs[finished(runs) | (runs["status"] == "diverged")]
         if task not in targets or ended.empty:

@@ -104,7 +104,7 @@ def estimate(settings: Settings, planned: Plan, *, processes: int | None = None)
         processes: of the run; None for those that ``parallel.nodes`` and ``parallel.gpus_per_node`` ask for.
     """
     processes = processes or settings.parallel.processes
-    flops = planned.cost["planned"]["flops"]
+    flops = planned.cost.planned.flops
     device = settings.device
     seconds = None if device.peak_flops is None else flops / (processes * device.mfu * device.peak_flops)
     model = planned.sizes.on_meta(settings.backbone_class, planned.matched.config)

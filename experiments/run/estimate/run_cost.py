@@ -25,7 +25,7 @@ def estimate_cost(settings: Settings) -> RunCost:
     """Return what a run takes. Builds no weights. Raises RunError where the run cannot be planned."""
     planned = plan(with_stand_in(settings)[0])
     return RunCost(
-        flops=planned.cost["planned"]["flops"],
+        flops=planned.cost.planned.flops,
         memory=process_memory(settings, planned),
         threads=settings.device.threads,
         useful_threads=useful_threads(settings, planned),
@@ -35,19 +35,19 @@ def estimate_cost(settings: Settings) -> RunCost:
 
 def process_memory(settings: Settings, planned: Plan) -> float:
     """Return the bytes of a process that trains on a CPU, at their peak."""
-    setup, rows = planned.cost["setup"], _micro_batch_size(settings)
+    setup, rows = planned.cost.setup, _micro_batch_size(settings)
     copies = 5 if settings.optimizer.ema is not None else 4  # weights, gradients, two moments
-    channels = int(setup["num_layers"] or 1) * int(setup["d_model"] or 1)
+    channels = (setup.num_layers or 1) * (setup.d_model or 1)
     kept = KEPT * channels + LOGITS * planned.sizes.vocab_size
-    tokens = rows * max(planned.sizes.length + planned.sizes.source_length, setup["sequence_length"])
-    return PROCESS + 4 * (copies * planned.cost["parameters"]["total"] + tokens * kept)
+    tokens = rows * max(planned.sizes.length + planned.sizes.source_length, setup.sequence_length)
+    return PROCESS + 4 * (copies * planned.cost.parameters.total + tokens * kept)
 
 
 def useful_threads(settings: Settings, planned: Plan) -> int:
     """Return the most threads that a forward and backward pass of this size makes good use of."""
-    work = planned.cost["planned"]
-    passes = work["steps"] * settings.budget.batch_size / _micro_batch_size(settings)
-    return max(1, round(work["flops"] / passes / FLOPS_PER_THREAD))
+    work = planned.cost.planned
+    passes = work.steps * settings.budget.batch_size / _micro_batch_size(settings)
+    return max(1, round(work.flops / passes / FLOPS_PER_THREAD))
 
 
 def _micro_batch_size(settings: Settings) -> int:

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from experiments.data.counter_rng import ExampleRNG
 from experiments.data.tokenizers.vocabulary import Vocabulary
+from experiments.tasks.metrics import Reference
 from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
-from experiments.tasks.task import Batch, Reference
+from experiments.tasks.task import Batch
 
 FILLER = 0
 END = "."

@@ -21,8 +21,9 @@ from experiments.data.counter_rng import uniform
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.errors import nearest
 from experiments.runtime.seeds import stream
+from experiments.tasks.metrics import Reference
 from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
-from experiments.tasks.task import Batch, Reference
+from experiments.tasks.task import Batch
 
 WINDOW = 4
 """Elements that the shallow baseline of the reference lines looks back at."""

@@ -28,8 +28,9 @@ from experiments.data.labelled_rows import Row, RowsConfig, read_rows, value_in
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.errors import DataError, nearest
 from experiments.runtime.seeds import stream
+from experiments.tasks.metrics import Reference
 from experiments.tasks.probes.probe import batch_of
-from experiments.tasks.task import Batch, Reference, Task
+from experiments.tasks.task import Batch, Task
 
 _HELD_OUT = 300
 """Digits in each of the validation and test splits."""

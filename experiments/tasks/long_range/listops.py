@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from experiments.data.counter_rng import uniform
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.seeds import stream
+from experiments.tasks.metrics import Reference
 from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
-from experiments.tasks.task import Batch, Reference
+from experiments.tasks.task import Batch
 
 OPERATORS: dict[str, tuple[Callable[[Sequence[int]], int], int]] = {
     "[MIN": (min, 0),

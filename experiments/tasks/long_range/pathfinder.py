@@ -23,8 +23,9 @@ from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.seeds import stream
 from experiments.tasks.long_range.pathfinder_curves import CurveConfig, Curves, grow_distractors, grow_pair
 from experiments.tasks.long_range.pathfinder_drawing import draw, draw_dots
+from experiments.tasks.metrics import Reference
 from experiments.tasks.probes.probe import Generated, GeneratedConfig, batch_of
-from experiments.tasks.task import Batch, Reference
+from experiments.tasks.task import Batch
 
 _FIT, _SCORED = 256, 256
 """Training and test images of the shallow baseline."""

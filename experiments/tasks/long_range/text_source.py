@@ -23,7 +23,8 @@ from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.errors import DataError
 from experiments.runtime.seeds import stream
-from experiments.tasks.task import Batch, Reference, Task
+from experiments.tasks.metrics import Reference
+from experiments.tasks.task import Batch, Task
 
 SOURCES = ("embedded_reference", "embedded_library")
 """The classes, in the order of their labels."""

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from experiments.data.counter_rng import uniform
 from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.runtime.seeds import stream
+from experiments.tasks.metrics import Reference
 from experiments.tasks.probes.probe import GeneratedConfig, Probe, batch_of
-from experiments.tasks.task import Batch, Reference
+from experiments.tasks.task import Batch
 
 BLANK = 0
 

@@ -28,8 +28,9 @@ from experiments.data.token_file import open_token_file
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError, nearest
 from experiments.runtime.seeds import stream
+from experiments.tasks.metrics import Reference
 from experiments.tasks.probes.probe import batch_of
-from experiments.tasks.task import Batch, Reference, Task
+from experiments.tasks.task import Batch, Task
 
 KINDS = ("single", "multi_key", "multi_value", "multi_query", "variable_tracking")
 _FILLER = ord("_")

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from experiments.data.counter_rng import epoch_order
 from experiments.runtime.seeds import stream
+from experiments.tasks.metrics import Reference
 from experiments.tasks.probes.shallow_baselines import best_reference, num_scored, shallow_scores
-from experiments.tasks.task import Batch, Reference, Task
+from experiments.tasks.task import Batch, Task
 
 TRAIN_SET_SEED = 0
 """Seed of the examples of a finite training set: the same set for every run."""

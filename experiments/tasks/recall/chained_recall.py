@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from experiments.data.counter_rng import ExampleRNG
 from experiments.data.tokenizers.vocabulary import Vocabulary
+from experiments.tasks.metrics import Reference
 from experiments.tasks.probes.probe import GeneratedConfig
 from experiments.tasks.recall.base import Lookup, check_positive, check_room
-from experiments.tasks.task import Reference
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,7 @@ from experiments.data.document import text_of_row
 from experiments.data.labelled_rows import Row, value_in
 from experiments.runtime.errors import DataError, nearest
 from experiments.runtime.seeds import stream
-from experiments.tasks.metrics import pearson, spearman
-from experiments.tasks.task import Reference
+from experiments.tasks.metrics import Reference, pearson, spearman
 from experiments.tasks.text.base import Example, Labelled, LabelledConfig, Parsed
 
 METRICS = {"spearman": spearman, "pearson": pearson}

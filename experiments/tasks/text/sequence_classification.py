@@ -20,7 +20,7 @@ from experiments.data.labelled_rows import Row, value_in
 from experiments.data.token_file import TokenFile, open_token_file
 from experiments.data.tokenizers.tokenizer import TokenizerConfig
 from experiments.runtime.errors import DataError, nearest
-from experiments.tasks.task import Reference
+from experiments.tasks.metrics import Reference
 from experiments.tasks.text.base import Example, Labelled, LabelledConfig, Parsed, cut_longer
 
 METRICS = ("accuracy", "macro_f1", "matthews")

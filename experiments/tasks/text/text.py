@@ -34,7 +34,8 @@ from experiments.data.token_writer import xz_reference
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.errors import DataError
 from experiments.runtime.seeds import data_order_key, stream
-from experiments.tasks.task import UNIFORM, Batch, Reference, Task
+from experiments.tasks.metrics import Reference
+from experiments.tasks.task import UNIFORM, Batch, Task
 
 HALF = "half"
 COUNTED_TOKENS = 1 << 22

@@ -27,7 +27,8 @@ from experiments.data.tokenizers.make_tokenizer import tokenizer_description, tr
 from experiments.data.tokenizers.tokenizer import TextTokenizer, TokenizerConfig
 from experiments.runtime.errors import DataError, nearest
 from experiments.runtime.seeds import data_order_key
-from experiments.tasks.task import Batch, Reference, Task
+from experiments.tasks.metrics import Reference
+from experiments.tasks.task import Batch, Task
 from experiments.tasks.text.toy_translation import phrases
 from experiments.tasks.text_metrics import TEXT_METRICS, bleu
 

@@ -16,7 +16,7 @@ import numpy as np
 from experiments.data.labelled_rows import Row, value_in
 from experiments.runtime.errors import DataError, nearest
 from experiments.runtime.seeds import stream
-from experiments.tasks.task import Reference
+from experiments.tasks.metrics import Reference
 from experiments.tasks.text.base import Example, Labelled, LabelledConfig, Parsed
 from experiments.tasks.text.bio_tags import entities, is_entity_scheme
 

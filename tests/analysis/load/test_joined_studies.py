@@ -70,7 +70,11 @@ def test_one_backbone_with_other_settings_is_two_arms(write_run: Any, tmp_path: 
         ({"fingerprint": "data-2"}, {}, "other data (fingerprints), one data-1 and three data-2"),
         ({}, {"name": "loss"}, "other metrics, one bits_per_byte and three loss"),
         ({}, {"items": 9}, "other scored items, one 256 and three 9"),
-        ({}, {"averaging": "macro"}, "other averagings, one micro and three macro"),
+        (
+            {},
+            {"averaging": "macro: over documents"},
+            "other averagings, one micro: over bytes and three macro: over documents",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_refused(

@@ -6,10 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import yaml
 
 from analysis.load.study import load_history, load_study
+from experiments.tracking.frame_columns import columns
+from experiments.tracking.results_frame import METRIC
 from tests.results import write_result
 
 
@@ -25,6 +28,15 @@ def test_every_run_is_a_row(study: Path) -> None:
     assert run["matched_residual"] == 0.003
     assert (run["git_commit"], run["device_threads"], run["likelihood"]) == ("c0ffee", "1", "exact")
     assert json.loads(run["versions"]) == {"python": "3.11", "torch": "2.10"}
+
+
+def test_every_column_is_described_and_has_the_same_type_in_every_study(study: Path) -> None:
+    frame, described = load_study(study, "compare"), columns()
+    metrics = {name for name in frame if METRIC.fullmatch(name)}
+    assert {*frame} | {"studies_differ"} == {*described} | metrics
+    for name in {*frame} - metrics:
+        numbers = pd.api.types.is_numeric_dtype(frame[name]) and frame[name].dtype != bool
+        assert numbers == (described[name].kind == "number"), name
 
 
 def test_failures_keep_status_and_message(study: Path) -> None:
@@ -50,6 +62,7 @@ def test_a_lone_killed_run_goes_by_its_cell(write_run: Any, tmp_path: Path) -> N
 
 def test_slices_of_a_text_are_a_column(write_run: Any, tmp_path: Path) -> None:
     slices = [{"by": "recall", "name": "repeats 8 bytes", "bits": 2.5, "tokens": 1.0, "bytes": 1.0}]
+    slices[0]["cluster_totals"] = [[2.5, 1.0]]
     for seed, found in enumerate((None, slices)):
         folder = write_run("mamba", seed, 2.4)
         record = json.loads((folder / "result.json").read_text())
@@ -63,11 +76,11 @@ def test_slices_of_a_text_are_a_column(write_run: Any, tmp_path: Path) -> None:
 def test_numbers_written_as_text(write_run: Any, tmp_path: Path) -> None:
     folder = write_run("mamba", 0, 2.4)
     record = json.loads((folder / "result.json").read_text())
-    record["training"]["final_loss"] = "inf"
+    record["training"]["tokens_per_second"] = "inf"
     record["metrics"][0]["value"] = "nan"
     write_result(folder, record)
     run = load_study(tmp_path / "runs", "compare").iloc[0]
-    assert math.isinf(run["training_final_loss"])
+    assert math.isinf(run["training_tokens_per_second"])
     assert math.isnan(run["score"])
 
 

@@ -33,7 +33,7 @@ def ladder(tmp_path: Path, write_run: Callable[..., Path]) -> Path:
     """Two backbones on one law, but mamba takes twice the FLOPs for each parameter and token."""
     cell = 0
     for backbone, factor in (("decoder", 6.0), ("mamba", 12.0)):
-        for size in np.geomspace(1e5, 3e6, 5):
+        for size in np.geomspace(1e5, 3e6, 5).round().astype(int).tolist():
             for tokens in np.geomspace(1e7, 1e9, 4):
                 cell += 1
                 loss = float(LAW.loss(np.array(size), np.array(tokens)))

@@ -114,10 +114,13 @@ def test_an_arm_short_of_seeds_is_named(write_run: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"commit": "deadbeef"}, "mixed commits of the code (c0ffee, deadbeef)"),
+        (
+            {"commit": "deadbeef", "code": {"experiments": "0"}},
+            "mixed commits of the code (c0ffee, deadbeef)",
+        ),
         ({"threads": 8}, "mixed thread counts (1, 8)"),
         ({"matched": None}, "3 of 6 complete runs were matched to no budget"),
-        ({"matched": {"axis": "training FLOPs", "target": 1e12, "residual": 0.0}}, "different axes"),
+        ({"matched": {"axis": "training FLOPs", "target": 10**12, "residual": 0.0}}, "different axes"),
         ({"matched": {"axis": "body parameters", "target": 5, "residual": 0.0}}, "different targets"),
         (
             {"matched": {"axis": "body parameters", "target": 200000, "residual": -0.04}},
@@ -184,7 +187,7 @@ def test_allowing_mixed_classes_changes_nothing_where_there_is_one(write_run: An
         (
             "averaging",
             "macro: x",
-            "bits_per_byte of exact over different averagings: macro: x and micro",
+            "bits_per_byte of exact over different averagings: macro: x and micro: over bytes",
         ),
         ("metric", "nats", "different metrics of exact, which are not compared: bits_per_byte, nats"),
     ],

@@ -92,7 +92,7 @@ def test_a_copy_that_breaks_off_leaves_nothing(
     [
         ({"cell": "../../escaped"}, "cell='../../escaped' is no name"),
         ({"digest": ".."}, "digest='..' is no name"),
-        ({"seed": "0/../.."}, "is no seed"),
+        ({"seed": "0/../.."}, "seed: Input should be a valid integer"),
         ({"format": 2}, "another version"),
     ],
 )

@@ -7,13 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from analysis.weights_and_biases import sync
 from tests import wandb_file
-from tests.results import write_result
+from tests.results import row, write_result
 from tests.slurm import jobs
 
 IDENTITY = {
@@ -23,28 +22,19 @@ IDENTITY = {
 }  # fmt: skip
 
 
-def row(step: int) -> dict[str, Any]:
-    return {
-        "kind": "train",
-        "step": step,
-        "tokens": 64 * step,
-        "flops": 1.0,
-        "seconds": 0.5,
-        "loss": 1 / step,
-    }
-
-
 def make_run(runs: Path, seed: int, status: str | None) -> Path:
     folder = runs / "pilot" / "mamba-recall-nano-ab12cd34" / f"s{seed}"
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(
         "tracking: {mode: offline, project: null, entity: null, tags: [mine], artifacts: false}\n"
     )
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row(step)) + "\n" for step in (20, 40, 60)))
+    (folder / "metrics.jsonl").write_text(
+        "".join(json.dumps(row("train", step, loss=1 / step)) + "\n" for step in (20, 40, 60))
+    )
     if status:
         metrics = [{"split": "test", "name": "answer_accuracy", "value": 0.5}]
         record = {**IDENTITY, "key": f"mamba-recall-nano-ab12cd34-s{seed}", "seed": seed, "status": status}
-        record |= {"metrics": metrics, "training": {"steps": 60}, "references": []}
+        record |= {"metrics": metrics, "training": {"steps": 60}, "planned": {"steps": 60}}
         write_result(folder, record)
     return folder
 
@@ -112,7 +102,7 @@ def test_a_refused_run_is_passed_over(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     refused = make_run(runs, 0, "complete")
     result = json.loads((refused / "result.json").read_text()) | {"status": "refused"}
-    del result["training"]
+    del result["planned"]
     write_result(refused, result)
     printed = run([["study=pilot", f"runs={runs}", "mode=offline"]], tmp_path)
     assert printed == [f"{refused}: never trained", "exit 0"]

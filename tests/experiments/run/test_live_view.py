@@ -16,6 +16,7 @@ import rich.console
 
 from experiments.run.live_view import Look, Planned, look, screen, seconds_left
 from experiments.runtime import run_lock as lock
+from tests import results
 from tests.experiments import commands
 from tests.results import write_result
 
@@ -25,9 +26,7 @@ def planned(folder: Path, backbone: str = "decoder", tokens: int = 1000) -> Plan
 
 
 def row(kind: str, step: int, **metrics: float) -> str:
-    return (
-        json.dumps({"kind": kind, "step": step, "tokens": step * 10, "seconds": step * 0.5, **metrics}) + "\n"
-    )
+    return json.dumps(results.row(kind, step, tokens=step * 10, **metrics)) + "\n"
 
 
 def test_a_folder_in_every_state(tmp_path: Path) -> None:
@@ -49,7 +48,7 @@ def test_a_folder_in_every_state(tmp_path: Path) -> None:
     assert (seen.fraction_done, seen.seconds_left) == (0.25, 12.5 * 3)
     assert seen.train is not None
     assert seen.validation is not None
-    assert (seen.train["loss"], seen.validation["bits"]) == (2.5, 2.0)
+    assert (seen.train.loss, seen.validation.measured["bits"]) == (2.5, 2.0)
     assert look(run).status == "interrupted"
     for status in ("complete", "diverged", "preempted"):
         result = {"status": status, "message": "why\nand how", "training": {"tokens": 500, "seconds": 7.0}}

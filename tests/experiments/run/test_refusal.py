@@ -94,7 +94,7 @@ def test_the_words_of_a_mended_cell_take_its_record_away(tmp_path: Path) -> None
     attempt(tmp_path, *words)
     statuses = {folder: record["status"] for folder, record in results(tmp_path).items()}
     assert sorted(statuses.values()) == ["complete", "refused"]
-    assert [record["seed"] for _, record in refusals(tmp_path / "mix")] == [1]
+    assert [result.seed for _, result in refusals(tmp_path / "mix")] == [1]
 
 
 @pytest.mark.parametrize("error", [LockedError("held"), CheckpointError("disk full")])

@@ -33,7 +33,7 @@ def test_weights_and_moments_are_divided(processes: int) -> None:
     settings = commands.settings(*SHARDED, "budget.batch_size=16")
     planned = plan(settings)
     found = simulate(settings, planned, processes)
-    weights = 4 * planned.cost["parameters"]["total"]
+    weights = 4 * planned.cost.parameters.total
     assert set(found.memory) == set(PARTS)
     assert found.memory["weights"] == pytest.approx(weights / processes, rel=0.1)
     assert found.memory["moments"] == pytest.approx(2 * weights / processes, rel=0.1)
@@ -43,7 +43,7 @@ def test_weights_and_moments_are_divided(processes: int) -> None:
 def test_sharding_exchanges_weights_twice_and_gradients_once() -> None:
     planned = plan(commands.settings(*SHARDED))
     traffic = simulated(2, *SHARDED).traffic
-    weights = 4 * planned.cost["parameters"]["total"]
+    weights = 4 * planned.cost.parameters.total
     assert traffic["reduce-scatter"] == pytest.approx(weights, rel=0.02)
     assert weights < traffic["all-gather"] <= 2 * weights * 1.02
 
@@ -180,8 +180,8 @@ def test_the_command_prints_milliseconds_for_a_gpu_whose_links_are_stated(tmp_pa
     assert ended.returncode == 0, ended.stderr
     assert "Milliseconds of a step, at best" in ended.stdout
     (row,) = json.loads((tmp_path / "rows").read_text())
-    planned = plan(commands.settings(*words)).cost["planned"]
-    flops = planned["flops"] / planned["steps"] / 4
+    planned = plan(commands.settings(*words)).cost.planned
+    flops = planned.flops / planned.steps / 4
     assert row["seconds"]["computing"] == pytest.approx(flops / (0.4 * 989e12))
     # Four processes on two nodes: a node's two adapters send 100 GB a second.
     assert row["seconds"]["exchanging"] == pytest.approx(

@@ -22,10 +22,11 @@ import json, math, os, signal, sys, time
 from pathlib import Path
 from experiments.tracking import wandb as weights_and_biases
 from experiments.tracking.tracker import RunIdentity, TrackingConfig, open_tracker
+from tests.results import metric_row, result
 
 FOLDER = Path(sys.argv[1])
 RECORD = {RECORD!r}
-IDENTITY = RunIdentity.of(RECORD)
+IDENTITY = RunIdentity.of(result(RECORD))
 """
     + """
 CONFIG = {
@@ -35,12 +36,10 @@ CONFIG = {
 }
 
 def train(step, **more):
-    return {"kind": "train", "step": step, "tokens": 64 * step, "flops": 1e9 * step,
-            "seconds": 0.5 * step, "loss": 4.0 / (1 + step), "learning_rate": 0.003, **more}
+    return metric_row("train", step, **{"loss": 4.0 / (1 + step), "learning_rate": 0.003, **more})
 
 def validation(step, **more):
-    return {"kind": "validation", "step": step, "tokens": 64 * step, "flops": 1e9 * step,
-            "seconds": 0.5 * step, **more}
+    return metric_row("validation", step, **more)
 
 def start(mode="offline", **more):
     return open_tracker(TrackingConfig(mode=mode, **more), IDENTITY, FOLDER, CONFIG,

@@ -15,21 +15,28 @@ from experiments.runtime.atomic_io import plain, write_json, write_text
 from experiments.runtime.run_status import FINAL
 from experiments.tracking import provenance as provenance_module
 from experiments.tracking.code_hash import code_hash, code_hashes
-from experiments.tracking.provenance import PACKAGES, _git, provenance
-from experiments.tracking.run_files import damaged_files
+from experiments.tracking.provenance import PACKAGES, current_commit, provenance
+from experiments.tracking.run_files import DataSource, GitState, Provenance, Resume, damaged_files
 from experiments.tracking.run_folder import RunFolder
+from tests import results
 from tests.experiments import commands
-from tests.results import named, write_result
+from tests.results import metric_row, named, write_result
+
+DATA = DataSource(task="text", fingerprint=None)
+
+
+def recorded() -> Provenance:
+    return provenance("k", torch.device("cpu"), "fp32", DATA, {})
 
 
 def row(step: int) -> dict[str, Any]:
-    return {"kind": "train", "step": step, "loss": 1 / step}
+    return results.row("train", step, loss=1 / step)
 
 
 def test_rows_come_back_as_they_were_logged(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     for step in (1, 2, 3):
-        folder.log(row(step))
+        folder.log(metric_row("train", step, loss=1 / step))
     assert commands.rows(tmp_path) == [row(1), row(2), row(3)]
 
 
@@ -46,12 +53,12 @@ def test_rewinding_drops_later_rows(tmp_path: Path, step: int) -> None:
     folder.rewind(step)  # nothing there yet: nothing to drop
     assert not folder.metrics.exists()
     for number in (1, 2, 2, 3):
-        folder.log(row(number))
+        folder.log(metric_row("train", number))
     with folder.metrics.open("a") as file:
         file.write('{"kind": "train", "step": 1, "loss"')
     folder.rewind(step)
     assert [r["step"] for r in commands.rows(tmp_path)] == [n for n in (1, 2, 2, 3) if n <= step]
-    folder.log(row(9))
+    folder.log(metric_row("train", 9, loss=1 / 9))
     assert commands.rows(tmp_path)[-1] == row(9)
 
 
@@ -61,22 +68,24 @@ def test_a_status_says_whether_a_run_is_finished(tmp_path: Path, status: str) ->
     assert folder.result() is None
     assert not folder.finished
     write_result(tmp_path, {"status": status})
-    assert (folder.result() or {})["status"] == status
+    found = folder.result()
+    assert found is not None
+    assert found.status == status
     assert folder.finished == (status in FINAL)
-    folder.open({"seed": 0}, {})
+    folder.open({"seed": 0}, recorded())
     assert folder.result() is None, "a run that has begun again has no result"
 
 
 def test_a_run_that_ended_before_its_first_row_lost_no_file(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    folder.open({"seed": 0}, {})
+    folder.open({"seed": 0}, recorded())
     folder.metrics_record()  # as each checkpoint has it
-    folder.finish(named(tmp_path, {"status": "diverged"}))
+    folder.write_result(named(tmp_path, {"status": "diverged"}))
     assert not folder.metrics.exists()
     assert folder.finished
-    assert damaged_files(folder.result() or {}, {"metrics.jsonl": None, "config.yaml": None}) == [
-        "config.yaml"
-    ]
+    found = folder.result()
+    assert found is not None
+    assert damaged_files(found, {"metrics.jsonl": None, "config.yaml": None}) == ["config.yaml"]
 
 
 def test_a_file_is_replaced_in_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,8 +109,8 @@ def test_the_loss_is_the_last_score_on_validation(direction: str, loss: float, t
     folder = RunFolder(tmp_path)
     assert folder.loss() == math.inf  # nothing has ended here
     for step, score in ((1, 0.7), (2, 0.5)):
-        folder.log({"kind": "validation", "step": step, "score": score, "other": 9.0})
-    folder.log({"kind": "train", "step": 2, "loss": 3.0})
+        folder.log(metric_row("validation", step, score=score, other=9.0))
+    folder.log(metric_row("train", 2, loss=3.0))
     metric = {"name": "score", "split": "test", "direction": direction, "value": 8.0}
     write_result(tmp_path, {"status": "complete", "metrics": [metric]})
     assert folder.loss() == loss
@@ -115,22 +124,22 @@ def test_no_secret_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     secret = "canary" + "0123456789abcdef" * 2
     monkeypatch.setattr("sys.argv", ["train", f"task.api_key={secret}", "seed=1"])
     config = {"hub": {"token": secret, "url": f"https://me:{secret}@host/x"}, "budget": {"tokens": 5}}
-    RunFolder(tmp_path).open(config, provenance(torch.device("cpu"), "fp32", {}, {}))
+    RunFolder(tmp_path).open(config, recorded())
     assert not [path for path in tmp_path.iterdir() if secret in path.read_text()]
     assert OmegaConf.load(tmp_path / "config.yaml").budget.tokens == 5
     assert json.loads((tmp_path / "provenance.json").read_text())["command"].endswith(" seed=1")
 
 
 def test_provenance_names_code_versions_device_and_kernels() -> None:
-    found = provenance(torch.device("cpu"), "bf16", {"task": "text"}, {"scan": "torch"})
-    assert found["versions"]["torch"] == torch.__version__
-    assert set(PACKAGES) < set(found["versions"])
-    assert found["device"]["name"] == "cpu"
-    assert found["device"]["processor"]
-    assert found["device"]["precision"] == "bf16"
-    assert found["device"]["threads"] == torch.get_num_threads()
-    assert found["data"] == {"task": "text"}
-    assert found["kernels"] == {"scan": "torch"}
+    found = provenance("k", torch.device("cpu"), "bf16", DATA, {"scan": "torch"})
+    assert found.versions["torch"] == torch.__version__
+    assert set(PACKAGES) < set(found.versions)
+    assert found.device.name == "cpu"
+    assert found.device.processor
+    assert found.device.precision == "bf16"
+    assert found.device.threads == torch.get_num_threads()
+    assert (found.key, found.data, found.kernels) == ("k", DATA, {"scan": "torch"})
+    assert found.resume == Resume(sittings=1, exact=True, changed={})
 
 
 def test_the_commit_is_that_of_the_code_and_not_of_a_repository_around_it(
@@ -142,25 +151,25 @@ def test_the_commit_is_that_of_the_code_and_not_of_a_repository_around_it(
 
     git("init")
     git("commit", "--allow-empty", "-m", "another project")
-    _git.cache_clear()
-    own = _git()
+    current_commit.cache_clear()
+    own = current_commit()
     monkeypatch.setenv("GIT_DIR", str(tmp_path / ".git"))  # as in a hook
-    _git.cache_clear()
-    assert _git() == own
+    current_commit.cache_clear()
+    assert current_commit() == own
     monkeypatch.delenv("GIT_DIR")
     installed = tmp_path / ".venv" / "provenance.py"
     installed.parent.mkdir()
     installed.touch()
     monkeypatch.setattr(provenance_module, "__file__", str(installed))
-    _git.cache_clear()
-    assert _git() == {"commit": None, "dirty": None}
-    _git.cache_clear()
+    current_commit.cache_clear()
+    assert current_commit() == (None, None)
+    current_commit.cache_clear()
 
 
-def test_provenance_without_git(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provenance_withoutcurrent_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    _git.cache_clear()
-    found = provenance(torch.device("cpu"), "fp32", {}, {})["git"]
-    _git.cache_clear()
-    assert found == {"commit": None, "dirty": None, "code": code_hash(code_hashes())}
-    assert len(found["code"]) == 16
+    current_commit.cache_clear()
+    found = recorded().git
+    current_commit.cache_clear()
+    assert found == GitState(commit=None, dirty=None, code=code_hash(code_hashes()))
+    assert len(found.code) == 16

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from experiments.tracking.run_files import TrainRow
 from experiments.tracking.run_folder import RunFolder
 from experiments.tracking.summary import derived, safe_texts
-from tests.results import write_result
+from tests.results import metric_row, result, row, write_result
 
 
 def test_secrets_stay_here_and_everything_else_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,9 +22,9 @@ def test_secrets_stay_here_and_everything_else_goes(tmp_path: Path, monkeypatch:
         "hub: {api_key: canary-config, name: visible}\ntracking: {mode: 'off', tags: [canary-environment]}\n"
     )
     (tmp_path / "provenance.json").write_text(json.dumps({"command": "train x.password=canary-words"}))
-    result = {"message": "at https://me:canary-url@example.org", "flops_per_token": 5.0, "digest": "a" * 40}
-    write_result(tmp_path, result)
-    rows = '{"kind": "train", "step": 1, "token_accuracy": "nan"}\n'
+    record = {"message": "at https://me:canary-url@example.org", "flops_per_token": 5.0, "digest": "a" * 40}
+    write_result(tmp_path, record)
+    rows = json.dumps(row("train", 1, token_accuracy="nan")) + "\n"
     (tmp_path / "metrics.jsonl").write_text(rows)
     texts = safe_texts(tmp_path)
     assert "canary" not in "".join(texts.values())
@@ -37,22 +38,21 @@ def test_secrets_stay_here_and_everything_else_goes(tmp_path: Path, monkeypatch:
 
 def test_rows_are_read_as_they_were_logged(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    logged = {"kind": "train", "step": 1, "loss": math.inf, "grad_norm": -math.inf, "load": [0.5, 0.5]}
+    logged = metric_row("train", 1, loss=math.inf, grad_norm=-math.inf, load=[0.5, 0.5])
     folder.log(logged)
-    folder.log(logged | {"step": 2, "loss": math.nan})
+    folder.log(metric_row("train", 2, loss=math.nan))
     with folder.metrics.open("a") as file:
         file.write('{"kind": "train", "st')
     first, second = folder.rows()
     assert first == logged
-    assert math.isnan(second["loss"])
+    assert isinstance(second, TrainRow)
+    assert math.isnan(second.loss)
 
 
 def test_what_is_not_known_is_left_out() -> None:
     """A run that was refused has no plan."""
-    assert derived({"key": "k", "parameters": {"total": 10}}, {}) == {
-        "key": "k",
-        "parameters": {"total": 10},
-        "tokens_per_parameter": None,
-    }
-    planned = {"planned": {"steps": 2, "tokens": 50}, "parameters": {"total": 10}}
-    assert derived(planned, {"git": {"commit": "c"}})["tokens_per_parameter"] == 5.0
+    refused = derived(result({"status": "refused", "words": []}), None)
+    assert refused["tokens_per_parameter"] is None
+    assert not refused.keys() & {"planned", "parameters", "git", "status"}
+    planned = result({"planned": {"tokens": 50}, "parameters": {"total": 10}})
+    assert derived(planned, None)["tokens_per_parameter"] == 5.0

@@ -51,7 +51,7 @@ def stop(runs: Path, mode: str, sign: signal.Signals, after: int) -> None:
     until = time.monotonic() + PATIENCE
     while process.poll() is None and time.monotonic() < until:
         rows = RunFolder(folder).rows()
-        if rows and rows[-1]["step"] > after and commands.newest_step(folder) >= after - 4:
+        if rows and rows[-1].step > after and commands.newest_step(folder) >= after - 4:
             break
         time.sleep(0.001)
     process.send_signal(sign)
@@ -83,7 +83,7 @@ def expected_rows(folder: Path) -> list[dict[str, Any]]:
     return [
         {f"progress/{axis}": row[axis] for axis in axes}
         | {f"{row['kind']}/{name}": value for name, value in row.items() if name not in ("kind", *axes)}
-        for row in RunFolder(folder).rows()
+        for row in commands.rows(folder)
     ]
 
 

@@ -10,10 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from experiments.config.tracking import TrackingConfig
 from experiments.tracking import tracker as tracking
+from experiments.tracking.run_files import MetricRow, RunResult
 from experiments.tracking.tracker import RunIdentity, Sink, Tracker
 from tests.experiments.tracking.processes import KEY, RECORD, ROOT, child
+from tests.results import metric_row, result
 
-IDENTITY = RunIdentity.of(RECORD)
+IDENTITY = RunIdentity.of(result(RECORD))
 
 
 class Memory(Sink):
@@ -30,7 +32,7 @@ class Memory(Sink):
     def log(self, step: int, seconds: float, names: dict[str, object]) -> None:
         self.rows.append(names)
 
-    def close(self, result: dict[str, Any] | None, exit_code: int) -> None:
+    def close(self, result: RunResult | None, exit_code: int) -> None:
         self.result = result
 
 
@@ -46,8 +48,8 @@ def open_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return open_it
 
 
-def row(step: int, kind: str = "train", **more: object) -> dict[str, Any]:
-    return {"kind": kind, "step": step, "tokens": 64 * step, "flops": 1e9 * step, "seconds": step / 2, **more}
+def row(step: int, kind: str = "train", **more: object) -> MetricRow:
+    return metric_row(kind, step, **more)
 
 
 def test_a_sink_that_goes_on_leaves_out_what_it_holds(open_memory: Any) -> None:
@@ -81,13 +83,17 @@ def test_metrics_beyond_three_hundred_are_left_out(open_memory: Any) -> None:
     tracker.log(row(1, "routing", **{f"layer{i}": 0.5 for i in range(400)}))
     tracker.log(row(2, loss=1.0))
     assert len(memory.rows[0]) == 300
-    assert list(memory.rows[1]) == [f"progress/{axis}" for axis in ("step", "tokens", "flops", "seconds")]
+    axes = ("step", "tokens", "flops", "seconds", "device_seconds")
+    assert list(memory.rows[1]) == [f"progress/{axis}" for axis in axes]
 
 
 def test_tags_and_job_types_are_of_closed_lists() -> None:
     tags = {"arch": "mamba", "objective": "causal_lm", "task": "recall", "size": "nano"}
     assert IDENTITY.tags == tags | {"stage": "pretraining"}
-    assert RunIdentity.of(RECORD | {"initial": {"path": "x"}}).tags["stage"] == "fine_tuning"
+    assert (
+        RunIdentity.of(result(RECORD | {"initial": {"path": "x", "fingerprint": "f"}})).tags["stage"]
+        == "fine_tuning"
+    )
     assert IDENTITY.group == "mamba-recall-nano-ab12cd34"
     for change in ({"job_type": "trial"}, {"tags": {"mood": "good"}}):
         with pytest.raises(ValueError, match="closed lists"):
@@ -98,7 +104,7 @@ def test_off_never_imports_wandb(tmp_path: Path) -> None:
     body = """
         tracker = start("off")
         tracker.log(train(0))
-        tracker.close({"status": "complete"}, 0)
+        tracker.close(result({}), 0)
         print([name for name in ("wandb", "tensorboard") if name in sys.modules])
     """
     assert child(tmp_path, body).stdout == "[]\n"
@@ -125,5 +131,5 @@ def test_wrong_settings_are_refused_with_the_remedy() -> None:
         TrackingConfig(tags=["mine", "status:good"])
     for key in ("a" * 65, "a/b", ""):
         with pytest.raises(ValueError, match="cannot be a run id"):
-            RunIdentity.of(RECORD | {"key": key})
-    assert RunIdentity.of(RECORD).key == KEY
+            RunIdentity.of(result(RECORD | {"key": key}))
+    assert IDENTITY.key == KEY

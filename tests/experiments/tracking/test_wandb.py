@@ -30,8 +30,9 @@ from tests.experiments.tracking.processes import (
     parts,
     started,
 )
+from tests.results import metric_row, result
 
-IDENTITY = RunIdentity.of(RECORD)
+IDENTITY = RunIdentity.of(result(RECORD))
 WANDB_FLUSH_SECONDS = 15
 """Seconds between W&B's own writes of a run that is offline."""
 
@@ -51,7 +52,7 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.
         print("printed-line")
         values = {"bits_per_byte": 2.5, "loss": 3.5}
         metrics = [{"split": "test", "name": name, "value": value} for name, value in values.items()]
-        tracker.close({"status": "complete", "metrics": metrics, "training": {"flops": 7.0}}, 0)
+        tracker.close(result({"metrics": metrics, "training": {"flops": 7.0}}), 0)
     """
     secrets = {"WANDB_API_KEY": API_KEY, "SOME_SECRET": "canary-environment"}
     return folder, child(folder, body, "hub.token=canary-argument", **secrets)
@@ -81,8 +82,12 @@ def test_every_row_is_there_once_with_its_axes(offline: tuple[Path, Any]) -> Non
         "progress/tokens": 128,
         "progress/flops": 2e9,
         "progress/seconds": 1.0,
+        "progress/device_seconds": 1.0,
         "train/loss": pytest.approx(4 / 3),
         "train/learning_rate": 0.003,
+        "train/grad_norm": 0.5,
+        "train/tokens_per_second": 0.5,
+        "train/data_share": 0.5,
     }
     assert rows[3]["train/loss"] == math.inf
     assert math.isnan(rows[3]["train/grad_norm"])
@@ -91,6 +96,7 @@ def test_every_row_is_there_once_with_its_axes(offline: tuple[Path, Any]) -> Non
         "progress/tokens": 192,
         "progress/flops": 3e9,
         "progress/seconds": 1.5,
+        "progress/device_seconds": 1.5,
         "validation/bits_per_byte": 2.0,
         "validation/answer_accuracy": 0.5,
     }
@@ -117,12 +123,11 @@ def test_a_summary_has_at_most_forty_keys_the_important_ones_first(tmp_path: Pat
         tracker = start()
         for step in range(2):
             tracker.log(train(step, **{f"metric_{i}": 1.0 for i in range(50)}))
-            tracker.log({**validation(step), "kind": "routing", **{f"load_{i}": 1.0 for i in range(50)}})
+            tracker.log(metric_row("routing", step, **{f"load_{i}": 1.0 for i in range(50)}))
             tracker.log(validation(step, bits_per_byte=2.0, **{f"metric_{i}": 1.0 for i in range(20)}))
         metrics = [{"split": "test", "name": f"m{i}", "value": i, "standard_error": 0.1} for i in range(60)]
-        training = {"flops": 7.0, "seconds": 3.0, "tokens_per_second": 2.0, "peak_memory_bytes": 9}
-        tracker.close({"status": "complete", "metrics": metrics, "training": training,
-                       "parameters": {"total": 5}, "backbone": "mamba"}, 0)
+        training = {"flops": 7.0, "peak_memory_bytes": 9}
+        tracker.close(result({**RECORD, "metrics": metrics, "training": training, "parameters": {}}), 0)
     """
     child(tmp_path, body)
     (path,) = parts(tmp_path)
@@ -150,7 +155,7 @@ def test_the_final_model_is_an_artifact_where_one_is_asked_for(tmp_path: Path, s
     body = f"""
         tracker = start(artifacts=True)
         metrics = [{{"split": "test", "name": "bits_per_byte", "value": 2.5}}]
-        tracker.close({{"status": "{status}", "metrics": metrics, "training": {{"steps": 10}}}}, 0)
+        tracker.close(result({{"status": "{status}", "metrics": metrics, "training": {{"steps": 10}}}}), 0)
     """
     assert child(tmp_path, body).stderr == ""
     (path,) = parts(tmp_path)
@@ -241,7 +246,7 @@ def test_the_newest_part_of_a_resumed_run_holds_every_row_once(tmp_path: Path) -
 def test_two_runs_of_one_process_stay_apart(tmp_path: Path) -> None:
     body = """
         one = start()
-        other = RunIdentity.of(RECORD | {"key": "other-s1", "seed": 1})
+        other = RunIdentity.of(result(RECORD | {"key": "other-s1", "seed": 1}))
         two = open_tracker(TrackingConfig(mode="offline"), other, FOLDER, {}, {})
         one.log(train(1))
         two.log(train(2))
@@ -266,7 +271,7 @@ def test_a_failing_start_warns_once(
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
     monkeypatch.setattr("wandb.init", refuse)
     tracker = open_tracker(TrackingConfig(mode="offline"), IDENTITY, tmp_path, {}, {})
-    tracker.log({"kind": "train", "step": 1, "seconds": 0.5})
+    tracker.log(metric_row("train", 1))
     tracker.close(None, 0)
     (line,) = capsys.readouterr().err.splitlines()
     assert "W&B is off" in line
@@ -302,7 +307,7 @@ def test_a_failing_call_warns_once(
     monkeypatch.setattr("wandb.init", lambda **_: run)
     tracker = open_tracker(TrackingConfig(mode="offline"), IDENTITY, tmp_path, {}, {})
     for step in range(3):
-        tracker.log({"kind": "train", "step": step, "seconds": 0.5})
+        tracker.log(metric_row("train", step))
     tracker.close(None, 0)
     tracker.close(None, 0)
     assert run.calls == (["log"] if broken == "log" else ["log", "log", "log", "finish"])

@@ -157,7 +157,7 @@ def test_a_run_is_built_by_it_and_keeps_it_in_its_record() -> None:
     settings = commands.settings(*SMALL, "optimizer.mup_base_width=16")
     planned = plan(settings)
     assert planned.matched.config.attention.scale == pytest.approx(4**-0.5 / 4)  # type: ignore[attr-defined]
-    assert planned.cost["widths"]["attention"]["scale"] == planned.matched.config.attention.scale  # type: ignore[attr-defined]
+    assert planned.cost.widths["attention"]["scale"] == planned.matched.config.attention.scale  # type: ignore[attr-defined]
     model = build_model(settings, planned)
     factors = {getattr(p, "learning_rate_factor", 1.0) for p in model.parameters()}
     assert min(factors) == 0.25

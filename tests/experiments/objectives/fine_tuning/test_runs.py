@@ -116,7 +116,7 @@ def test_two_texts_cost_two_passes(tmp_path: Path) -> None:
     model = planned.sizes.on_meta(found.backbone_class, planned.matched.config)
     forward = model.sequence_flops(planned.sizes.length).total
     assert planned.sizes.passes == 2
-    assert planned.cost["flops_per_token"] == pytest.approx(3 * 2 * forward / 64)
+    assert planned.cost.flops_per_token == pytest.approx(3 * 2 * forward / 64)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_what_grows_with_the_sequences_and_what_does_not() -> None:
 
 def test_one_process_has_everything_and_ddp_its_gradients_twice() -> None:
     alone = estimated(*WORDS)
-    total = 4 * plan(commands.settings(*WORDS)).cost["parameters"]["total"]
+    total = 4 * plan(commands.settings(*WORDS)).cost.parameters.total
     assert alone.memory.weights == alone.memory.gradients == total
     assert alone.memory.moments == pytest.approx(2 * total, rel=0.01)
     assert alone.memory.buffers == 0
@@ -85,7 +85,7 @@ def test_hours_follow_from_the_stated_peak() -> None:
     assert estimated(*words).gpu_hours is None
     assert estimated(*words).time_limit is None
     found = estimated(*words, "device=h100", "device.mfu=0.5")
-    flops = plan(commands.settings(*words)).cost["planned"]["flops"]
+    flops = plan(commands.settings(*words)).cost.planned.flops
     assert found.processes == 8
     assert found.gpu_hours == pytest.approx(flops / (0.5 * 989e12) / 3600)
     assert found.seconds == pytest.approx(3600 * found.gpu_hours / 8)
