@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 
 from architectures.backbone import Backbone, BackboneConfig
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.tensor_rules import Rule
 
 
@@ -58,7 +59,7 @@ class Checkpoint(ABC):
 
     @classmethod
     @abstractmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         """Return our model for the content of config.json.
 
         Raises:
@@ -67,7 +68,7 @@ class Checkpoint(ABC):
 
     @classmethod
     @abstractmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         """Return config.json for one of our models that the family ``can_express``.
 
         Settings that the format lacks need no check here: they are found by reading the result back.
@@ -87,7 +88,7 @@ class Checkpoint(ABC):
         return type(model) is cls.backbone_class
 
     @classmethod
-    def without_aliases(cls, hf: dict[str, Any]) -> dict[str, Any]:
+    def without_aliases(cls, hf: HFConfig) -> HFConfig:
         """Return config.json with each alias under its key.
 
         Raises:
@@ -101,7 +102,7 @@ class Checkpoint(ABC):
         return hf
 
     @classmethod
-    def complete_config(cls, hf: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    def complete_config(cls, hf: HFConfig, names: Collection[str]) -> HFConfig:
         """Return config.json with settings that only tensor names tell; a folder without weights has none."""
         return hf
 
@@ -138,7 +139,7 @@ def families() -> list[type[Checkpoint]]:
     return found
 
 
-def supported_value(hf: dict[str, Any], key: str, *allowed: Any, default: Any = None) -> Any:
+def supported_value(hf: HFConfig, key: str, *allowed: Any, default: Any = None) -> Any:
     """Return the value of a key of config.json, which must be one of ``allowed``.
 
     Raises:
@@ -152,14 +153,14 @@ def supported_value(hf: dict[str, Any], key: str, *allowed: Any, default: Any = 
     return value
 
 
-def required_value(hf: dict[str, Any], key: str) -> Any:
+def required_value(hf: HFConfig, key: str) -> Any:
     """Return the value of a key that config.json must have. Raises ValueError if it is missing."""
     if hf.get(key) is None:
         raise ValueError(f"config.json: {key} is missing")
     return hf[key]
 
 
-def read_head_dim(hf: dict[str, Any]) -> int | None:
+def read_head_dim(hf: HFConfig) -> int | None:
     """Return the width of a head; where config.json names none, the model's divided by the heads, rounded
     down. None where it divides."""
     width, heads = required_value(hf, "hidden_size"), required_value(hf, "num_attention_heads")
@@ -182,7 +183,7 @@ ACTIVATIONS = {
 """Our names of their activations; of synonyms, the first is written."""
 
 
-def read_activation(hf: dict[str, Any], key: str, default: str) -> str:
+def read_activation(hf: HFConfig, key: str, default: str) -> str:
     """Return our name of an activation in config.json. Raises ValueError if it is not supported."""
     return ACTIVATIONS[supported_value(hf, key, *ACTIVATIONS, default=default)]
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from architectures.backbone import Backbone
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, OtherLayersError, families
 from architectures.pretrained.folder import CONFIG, INDEX, WEIGHTS
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.tensor_rules import Copied, Repeated, Rule
 
 FAR = 1000
@@ -30,7 +31,7 @@ def save_folder(
     shard_bytes: int | None = None,
     model_type: str | None = None,
     token_ids: dict[str, Any] | None = None,
-    original: dict[str, Any] | None = None,
+    original: HFConfig | None = None,
     dtypes: dict[str, torch.dtype] | None = None,
 ) -> None:
     """Write a folder that the Hugging Face library loads as the same model, atomically.
@@ -73,7 +74,7 @@ def save_folder(
 
 def export_config(
     model: Backbone, *, model_type: str | None = None, token_ids: dict[str, int] | None = None
-) -> tuple[type[Checkpoint], dict[str, Any]]:
+) -> tuple[type[Checkpoint], HFConfig]:
     """Return the first family that expresses the model exactly, and its config.json; see ``save_folder``.
 
     Each family writes a config.json and reads it back: settings that differ then have no counterpart.
@@ -113,7 +114,7 @@ def _lost(model: Backbone, blueprint: Blueprint) -> list[str]:
     return lost
 
 
-def _still_says(family: type[Checkpoint], original: dict[str, Any], model: Backbone) -> bool:
+def _still_says(family: type[Checkpoint], original: HFConfig, model: Backbone) -> bool:
     """Return True if a config.json describes the model."""
     if original.get("model_type") not in family.model_types:
         return False

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from architectures.backbone import Backbone
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, families
 from architectures.pretrained.config_check import check_config, in_their_words
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.tensor_rules import Entry, FixedRow, Repeated, Rule, Unused
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -87,7 +88,7 @@ def stored_dtypes(path: Path) -> dict[str, torch.dtype]:
     return {name: dtype for name, dtype in found.items() if dtype is not None}
 
 
-def _blueprint(family: type[Checkpoint], hf: dict[str, Any]) -> Blueprint:
+def _blueprint(family: type[Checkpoint], hf: HFConfig) -> Blueprint:
     """Return the model of config.json. Raises ValueError in the words of the file."""
     capabilities = family.backbone_class.capabilities
     check_config(hf, causal=capabilities.causal or capabilities.encoder_decoder)
@@ -96,7 +97,7 @@ def _blueprint(family: type[Checkpoint], hf: dict[str, Any]) -> Blueprint:
 
 
 @contextmanager
-def _in_their_words(hf: dict[str, Any]) -> Iterator[None]:
+def _in_their_words(hf: HFConfig) -> Iterator[None]:
     """Raise ValueError in the words of config.json for what its values bring about."""
     try:
         yield
@@ -117,7 +118,7 @@ def _place(places: dict[str, tuple[Any, str]], key: str, found: tuple[Any, str])
     places[key] = found
 
 
-def _family(path: Path) -> tuple[type[Checkpoint], dict[str, Any]]:
+def _family(path: Path) -> tuple[type[Checkpoint], HFConfig]:
     """Return the family of a folder, and the content of its config.json."""
     try:
         hf = json.loads((path / CONFIG).read_text())

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from architectures.layers.positions import PositionsConfig, Rotary, RotaryScaling
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.sliding_window import TYPES
 
 LLAMA3 = {"low_freq_factor": "low_frequency", "high_freq_factor": "high_frequency"}
@@ -14,7 +15,7 @@ YARN = {"beta_fast": "beta_fast", "beta_slow": "beta_slow"}
 """Their names of settings, and ours."""
 
 
-def read_rope(hf: dict[str, Any], *, max_length: int, base: float = 10000.0) -> PositionsConfig:
+def read_rope(hf: HFConfig, *, max_length: int, base: float = 10000.0) -> PositionsConfig:
     """Return the rotary positions of a model; ``base`` applies where config.json names none.
 
     Raises:
@@ -28,14 +29,14 @@ def read_rope(hf: dict[str, Any], *, max_length: int, base: float = 10000.0) -> 
     )
 
 
-def rope_parameters(hf: dict[str, Any]) -> dict[str, Any]:
+def rope_parameters(hf: HFConfig) -> HFConfig:
     """Return the part of config.json about the rotary embedding, under its new or old key."""
     rope = hf.get("rope_scaling") or hf.get("rope_parameters") or {}
     lengths = {key: hf[key] for key in ("original_max_position_embeddings",) if key in hf}
     return rope | lengths  # the length beside it is preferred there
 
 
-def _read_scaling(rope: dict[str, Any], max_length: int) -> RotaryScaling:
+def _read_scaling(rope: HFConfig, max_length: int) -> RotaryScaling:
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "default":
         return RotaryScaling()
@@ -56,7 +57,7 @@ def _read_scaling(rope: dict[str, Any], max_length: int) -> RotaryScaling:
     return RotaryScaling(kind=kind, factor=factor, original_length=original, **values)
 
 
-def _attention_factor(rope: dict[str, Any], factor: float) -> float:
+def _attention_factor(rope: HFConfig, factor: float) -> float:
     """Return YaRN's factor of sines and cosines, which DeepSeek gives as a quotient of two."""
     if rope.get("attention_factor") is not None:
         return float(rope["attention_factor"])
@@ -70,11 +71,11 @@ def yarn_mscale(factor: float, mscale: float) -> float:
     return 0.1 * mscale * math.log(factor) + 1 if factor > 1 else 1.0
 
 
-def write_rope(positions: PositionsConfig, head_dim: int) -> dict[str, Any]:
+def write_rope(positions: PositionsConfig, head_dim: int) -> HFConfig:
     """Return ``rope_parameters`` of config.json; ``ntk`` scaling is written as the larger base that it is."""
     positions = resolve_rope(positions, head_dim)
     s = positions.scaling
-    rope: dict[str, Any] = {"rope_theta": positions.base, "rope_type": "default"}
+    rope: HFConfig = {"rope_theta": positions.base, "rope_type": "default"}
     if s.kind == "none":
         return rope
     rope |= {"rope_type": s.kind, "factor": s.factor}
@@ -102,7 +103,7 @@ def resolve_rope(positions: PositionsConfig, head_dim: int) -> PositionsConfig:
 
 
 def read_layer_rope(
-    hf: dict[str, Any], *, max_length: int, base: float, local_base: float, scales_both: bool = False
+    hf: HFConfig, *, max_length: int, base: float, local_base: float, scales_both: bool = False
 ) -> PositionsConfig:
     """Return the rotary positions of a model whose local layers turn by a base of their own, unscaled.
 
@@ -127,7 +128,7 @@ def read_layer_rope(
     return replace(found, local_base=float(local["rope_theta"]), scale_local=False)
 
 
-def write_layer_rope(positions: PositionsConfig, head_dim: int) -> dict[str, Any]:
+def write_layer_rope(positions: PositionsConfig, head_dim: int) -> HFConfig:
     """Return ``rope_parameters`` by the type of layer."""
     local = {"rope_theta": resolve_rope(positions, head_dim).local_base, "rope_type": "default"}
     whole = write_rope(positions, head_dim)

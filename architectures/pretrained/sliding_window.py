@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.layer_pattern import compress_pattern, expand_pattern
+from architectures.pretrained.hf_config import HFConfig
 
 TYPES = {"full_attention": "global", "sliding_attention": "local"}
 """Hugging Face's names of attention layers, and ours."""
 
 
-def read_layer_types(hf: dict[str, Any], *, default: list[str]) -> list[str]:
+def read_layer_types(hf: HFConfig, *, default: list[str]) -> list[str]:
     """Return the pattern of global and local layers; ``default`` where config.json does not list them.
 
     Raises:

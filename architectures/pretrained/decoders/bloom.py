@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import Decoder, DecoderConfig
@@ -14,6 +14,7 @@ from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.positions import PositionsConfig
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
 from architectures.pretrained.decoders.llama import decoder_config
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.tensor_rules import ByHead, Rule, Same, head, layered, linear
 
 
@@ -29,7 +30,7 @@ class Bloom(Checkpoint):
     }
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         supported_value(hf, "apply_residual_connection_post_layernorm", False, default=False)
         width = required_value(hf, "hidden_size")
         config = DecoderConfig(
@@ -57,7 +58,7 @@ class Bloom(Checkpoint):
         )
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         c = decoder_config(model)
         return {
             "architectures": ["BloomForCausalLM"],

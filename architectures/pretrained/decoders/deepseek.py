@@ -21,6 +21,7 @@ from architectures.pretrained.decoders.llama import (
     decoder_config,
 )
 from architectures.pretrained.decoders.moe import has_experts, mixture
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.rope_config import rope_parameters, write_rope, yarn_mscale
 from architectures.pretrained.tensor_rules import Rule, Same, linear
 from architectures.pretrained.transformer_rules import FEEDFORWARD, expert_rules, shared_rules
@@ -42,7 +43,7 @@ class DeepseekV2(LlamaLike):
     architecture = "DeepseekV2ForCausalLM"
     aliases: ClassVar[dict[str, str]] = {"num_experts": "n_routed_experts"}
     reads_mlp_bias = True
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults: ClassVar[HFConfig] = {
         "first_k_dense_replace": 0,
         "kv_lora_rank": 512,
         "q_lora_rank": 1536,
@@ -61,7 +62,7 @@ class DeepseekV2(LlamaLike):
     }
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         hf = COMMON | cls.defaults | hf
         dense, layers = hf["first_k_dense_replace"], required_value(hf, "num_hidden_layers")
         blueprint = super().read_config(hf)
@@ -72,7 +73,7 @@ class DeepseekV2(LlamaLike):
         return mixture(blueprint, feedforwards, cls.read_experts(hf))
 
     @classmethod
-    def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
+    def read_experts(cls, hf: HFConfig) -> ExpertsConfig:
         """Return the settings of the experts."""
         limited = (
             supported_value(hf, "topk_method", "greedy", "group_limited_greedy") == "group_limited_greedy"
@@ -90,16 +91,16 @@ class DeepseekV2(LlamaLike):
         return type(model) is Decoder or has_experts(model)
 
     @classmethod
-    def read_positions(cls, hf: dict[str, Any]) -> PositionsConfig:
+    def read_positions(cls, hf: HFConfig) -> PositionsConfig:
         return replace(super().read_positions(hf), interleaved=cls.interleaved(hf))
 
     @classmethod
-    def interleaved(cls, hf: dict[str, Any]) -> bool:
+    def interleaved(cls, hf: HFConfig) -> bool:
         """Return True if neighbouring dimensions are rotated as pairs."""
         return True
 
     @classmethod
-    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
         latent = LatentConfig(
             kv_rank=hf["kv_lora_rank"],
             q_rank=hf["q_lora_rank"],
@@ -118,7 +119,7 @@ class DeepseekV2(LlamaLike):
         )
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         check_width(model)
         c = decoder_config(model)
         latent = c.attention.latent
@@ -139,7 +140,7 @@ class DeepseekV2(LlamaLike):
         return hf | (cls.write_experts(c) if "experts" in c.feedforward_types else {})
 
     @classmethod
-    def write_experts(cls, config: DecoderConfig) -> dict[str, Any]:
+    def write_experts(cls, config: DecoderConfig) -> HFConfig:
         """Return the keys of its experts."""
         e = config.experts
         if not e.num_shared_experts:
@@ -176,7 +177,7 @@ class DeepseekV3(DeepseekV2):
     model_types = ("deepseek_v3",)
     architecture = "DeepseekV3ForCausalLM"
     aliases: ClassVar[dict[str, str]] = {"num_local_experts": "n_routed_experts"}
-    defaults: ClassVar[dict[str, Any]] = DeepseekV2.defaults | {
+    defaults: ClassVar[HFConfig] = DeepseekV2.defaults | {
         "first_k_dense_replace": 3,
         "n_routed_experts": 256,
         "n_shared_experts": 1,
@@ -189,7 +190,7 @@ class DeepseekV3(DeepseekV2):
     }
 
     @classmethod
-    def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
+    def read_experts(cls, hf: HFConfig) -> ExpertsConfig:
         supported_value(hf, "scoring_func", "sigmoid", default="sigmoid")
         return ExpertsConfig(
             **_sizes(hf),
@@ -202,23 +203,23 @@ class DeepseekV3(DeepseekV2):
         )
 
     @classmethod
-    def write_experts(cls, config: DecoderConfig) -> dict[str, Any]:
+    def write_experts(cls, config: DecoderConfig) -> HFConfig:
         e = config.experts
         if e.num_experts == e.num_groups:
             raise ValueError(f"experts.num_groups={e.num_groups}, a group has at least two experts")
         return super().write_experts(config) | {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}
 
     @classmethod
-    def interleaved(cls, hf: dict[str, Any]) -> bool:
+    def interleaved(cls, hf: HFConfig) -> bool:
         return hf.get("rope_interleave", True)
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         interleaved = decoder_config(model).positions.interleaved
         return super().write_config(model) | {"rope_interleave": interleaved}
 
 
-def _sizes(hf: dict[str, Any]) -> dict[str, Any]:
+def _sizes(hf: HFConfig) -> dict[str, Any]:
     """Return the settings of experts that both versions share."""
     return {
         "num_experts": hf["n_routed_experts"],

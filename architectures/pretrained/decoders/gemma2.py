@@ -12,6 +12,7 @@ from architectures.layers.block import BlockConfig
 from architectures.layers.embedding import EmbeddingConfig
 from architectures.pretrained.checkpoint import supported_value
 from architectures.pretrained.decoders.llama import LlamaLike, check_width, decoder_config
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.sliding_window import read_layer_types, write_layer_types
 
 
@@ -21,7 +22,7 @@ class Gemma2(LlamaLike):
     model_types = ("gemma2",)
     architecture = "Gemma2ForCausalLM"
     activation = "hidden_activation"
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults: ClassVar[HFConfig] = {
         "hidden_activation": "gelu_pytorch_tanh",
         "num_key_value_heads": 4,
         "head_dim": 256,
@@ -41,7 +42,7 @@ class Gemma2(LlamaLike):
     }
 
     @classmethod
-    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
         supported_value(hf, "use_bidirectional_attention", None, False)
         return replace(
             super().read_attention(hf),
@@ -52,11 +53,11 @@ class Gemma2(LlamaLike):
         )
 
     @classmethod
-    def read_head(cls, hf: dict[str, Any]) -> HeadConfig:
+    def read_head(cls, hf: HFConfig) -> HeadConfig:
         return HeadConfig(softcap=hf["final_logit_softcapping"])
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         check_width(model)
         c = decoder_config(model)
         hf = super().write_config(model)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.layers.attention.config import AttentionConfig
@@ -11,6 +11,7 @@ from architectures.layers.positions import PositionsConfig
 from architectures.pretrained.checkpoint import required_value
 from architectures.pretrained.decoders.gemma2 import Gemma2
 from architectures.pretrained.decoders.llama import decoder_config
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.rope_config import read_layer_rope, write_layer_rope
 from architectures.pretrained.sliding_window import attention_types
 
@@ -23,14 +24,14 @@ class Gemma3(Gemma2):
 
     model_types = ("gemma3_text",)
     architecture = "Gemma3ForCausalLM"
-    defaults: ClassVar[dict[str, Any]] = Gemma2.defaults | {
+    defaults: ClassVar[HFConfig] = Gemma2.defaults | {
         "attn_logit_softcapping": None,
         "final_logit_softcapping": None,
         "sliding_window_pattern": PATTERN,
     }
 
     @classmethod
-    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
         if hf.get("layer_types") is None:
             every, count = hf["sliding_window_pattern"], required_value(hf, "num_hidden_layers")
             kinds = {"local": "sliding_attention", "global": "full_attention"}
@@ -40,12 +41,12 @@ class Gemma3(Gemma2):
         return replace(super().read_attention(hf), qk_norm="head", softcap=None)
 
     @classmethod
-    def read_positions(cls, hf: dict[str, Any]) -> PositionsConfig:
+    def read_positions(cls, hf: HFConfig) -> PositionsConfig:
         length = required_value(hf, "max_position_embeddings")
         base, local = hf.get("rope_theta", 1e6), hf.get("rope_local_base_freq", 1e4)
         return read_layer_rope(hf, max_length=length, base=base, local_base=local)
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         hf = super().write_config(model)
         return hf | {"rope_parameters": write_layer_rope(decoder_config(model).positions, hf["head_dim"])}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import Decoder, DecoderConfig
@@ -18,6 +18,7 @@ from architectures.pretrained.checkpoint import (
     supported_value,
     write_activation,
 )
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.tensor_rules import (
     Rule,
     Same,
@@ -43,7 +44,7 @@ class GPT2(Checkpoint):
     ignored = (r"attn\.(bias|masked_bias)", r"crossattention\.bias")
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         supported_value(hf, "scale_attn_weights", True, default=True)
         supported_value(hf, "scale_attn_by_inverse_layer_idx", False, default=False)
         supported_value(hf, "add_cross_attention", False, default=False)
@@ -73,7 +74,7 @@ class GPT2(Checkpoint):
         )
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         assert isinstance(model, Decoder)
         c = model.config
         return {

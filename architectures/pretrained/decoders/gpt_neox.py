@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import Decoder, DecoderConfig
@@ -19,6 +18,7 @@ from architectures.pretrained.checkpoint import (
     write_activation,
 )
 from architectures.pretrained.decoders.llama import decoder_config
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.rope_config import read_rope, rope_parameters, write_rope
 from architectures.pretrained.tensor_rules import ByHead, Rule, Same, head, layered, linear
 
@@ -31,12 +31,12 @@ class GPTNeoX(Checkpoint):
     ignored = (r"attention\.(bias|masked_bias)", r"rotary_emb\.inv_freq")
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         biased = hf.get("attention_bias", True)
         max_length = required_value(hf, "max_position_embeddings")
         base = hf.get("rotary_emb_base", 10000.0)
         rope = read_rope(hf | {"rope_theta": base}, max_length=max_length)
-        fraction = rope_parameters(hf).get("partial_rotary_factor", hf.get("rotary_pct", 0.25))
+        factors = {"partial_rotary_factor": hf.get("rotary_pct", 0.25), **rope_parameters(hf)}
         width, heads = required_value(hf, "hidden_size"), required_value(hf, "num_attention_heads")
         odd = width % heads == 0 and width // heads % 2 == 1  # only a part of a head turns in pairs
         config = DecoderConfig(
@@ -52,7 +52,7 @@ class GPTNeoX(Checkpoint):
                 out_bias=biased,
                 dropout=hf.get("attention_dropout") or 0.0,
             ),
-            positions=replace(rope, fraction=fraction),
+            positions=replace(rope, fraction=factors["partial_rotary_factor"]),
             block=BlockConfig(
                 norm="layernorm",
                 parallel=hf.get("use_parallel_residual", True),
@@ -70,7 +70,7 @@ class GPTNeoX(Checkpoint):
         )
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         c = decoder_config(model)
         rope = write_rope(c.positions, c.width // c.attention.num_heads)
         return {

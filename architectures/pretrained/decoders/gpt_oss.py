@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import DecoderConfig
@@ -15,6 +15,7 @@ from architectures.layers.positions import PositionsConfig
 from architectures.pretrained.checkpoint import Blueprint, required_value, supported_value
 from architectures.pretrained.decoders.llama import COMMON, decoder_config
 from architectures.pretrained.decoders.moe import Mixture, read_balance, write_balance
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.rope_config import read_rope, rope_parameters
 from architectures.pretrained.sliding_window import attention_types, read_layer_types, write_layer_types
 from architectures.pretrained.tensor_rules import Alternating, Rule, Same, Transposed, linear
@@ -39,7 +40,7 @@ class GptOss(Mixture):
     model_types = ("gpt_oss",)
     architecture = "GptOssForCausalLM"
     aliases: ClassVar[dict[str, str]] = {"num_experts": "num_local_experts"}
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults: ClassVar[HFConfig] = {
         "num_key_value_heads": 8,
         "head_dim": 64,
         "rms_norm_eps": 1e-5,
@@ -52,7 +53,7 @@ class GptOss(Mixture):
     }
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         hf = COMMON | cls.defaults | hf
         supported_value(hf, "swiglu_alpha", ALPHA, default=ALPHA)
         supported_value(hf, "hidden_act", "silu", default="silu")  # which their class does not read
@@ -62,7 +63,7 @@ class GptOss(Mixture):
         return replace(blueprint, config=replace(blueprint.config, feedforward=clamped))
 
     @classmethod
-    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
         count = required_value(hf, "num_hidden_layers")
         default = attention_types(layer % 2 == 0 for layer in range(count))
         return replace(
@@ -73,7 +74,7 @@ class GptOss(Mixture):
         )
 
     @classmethod
-    def read_positions(cls, hf: dict[str, Any]) -> PositionsConfig:
+    def read_positions(cls, hf: HFConfig) -> PositionsConfig:
         if hf.get("rope_parameters") is None:
             hf = hf | {"rope_parameters": YARN}
         rope = rope_parameters(hf)
@@ -83,7 +84,7 @@ class GptOss(Mixture):
         return read_rope(hf, max_length=hf["max_position_embeddings"], base=150000.0)
 
     @classmethod
-    def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
+    def read_experts(cls, hf: HFConfig) -> ExpertsConfig:
         return ExpertsConfig(
             num_experts=hf["num_local_experts"],
             experts_per_token=hf["num_experts_per_tok"],
@@ -92,7 +93,7 @@ class GptOss(Mixture):
         )
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         c = decoder_config(model)
         if c.feedforward.limit is None:
             raise ValueError("feedforward.limit=null, there is always one")

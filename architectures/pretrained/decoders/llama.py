@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import Decoder, DecoderConfig
@@ -21,6 +21,7 @@ from architectures.pretrained.checkpoint import (
     required_value,
     write_activation,
 )
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.rope_config import read_rope, write_rope
 from architectures.pretrained.tensor_rules import Rule, Same, head, layered
 from architectures.pretrained.transformer_rules import ATTENTION, FEEDFORWARD
@@ -33,7 +34,7 @@ class LlamaLike(Checkpoint):
     ignored: ClassVar[tuple[str, ...]] = (r"rotary_emb\.inv_freq",)
     architecture: ClassVar[str]
     """Name of the Hugging Face class."""
-    defaults: ClassVar[dict[str, Any]] = {}
+    defaults: ClassVar[HFConfig] = {}
     """Default values of keys in config.json that differ from ``COMMON``."""
     activation: ClassVar[str] = "hidden_act"
     """Key of the activation in config.json."""
@@ -48,7 +49,7 @@ class LlamaLike(Checkpoint):
     """Names of the norms of a layer in the checkpoint, and ours."""
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         hf = COMMON | cls.defaults | hf
         config = DecoderConfig(
             d_model=required_value(hf, "hidden_size"),
@@ -74,7 +75,7 @@ class LlamaLike(Checkpoint):
         )
 
     @classmethod
-    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
         """Return the attention settings."""
         return AttentionConfig(
             num_heads=required_value(hf, "num_attention_heads"),
@@ -86,17 +87,17 @@ class LlamaLike(Checkpoint):
         )
 
     @classmethod
-    def read_positions(cls, hf: dict[str, Any]) -> PositionsConfig:
+    def read_positions(cls, hf: HFConfig) -> PositionsConfig:
         """Return the rotary positions."""
         return read_rope(hf, max_length=required_value(hf, "max_position_embeddings"))
 
     @classmethod
-    def read_head(cls, hf: dict[str, Any]) -> HeadConfig:
+    def read_head(cls, hf: HFConfig) -> HeadConfig:
         """Return the settings of the language-model head."""
         return HeadConfig()
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         c = decoder_config(model)
         a = c.attention
         head_dim = a.head_dim or c.width // a.num_heads
@@ -146,7 +147,7 @@ class LlamaLike(Checkpoint):
         return FEEDFORWARD
 
 
-COMMON: dict[str, Any] = {
+COMMON: HFConfig = {
     "num_key_value_heads": None,
     "head_dim": None,
     "rms_norm_eps": 1e-6,
@@ -172,7 +173,7 @@ class Llama(LlamaLike):
     reads_mlp_bias = True
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         check_width(model)
         return super().write_config(model)
 

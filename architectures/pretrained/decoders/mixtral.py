@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import DecoderConfig
@@ -13,6 +13,7 @@ from architectures.pretrained.checkpoint import required_value
 from architectures.pretrained.decoders.llama import decoder_config
 from architectures.pretrained.decoders.mistral import Mistral
 from architectures.pretrained.decoders.moe import Mixture, read_balance, write_balance
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.rope_config import read_rope
 from architectures.pretrained.tensor_rules import Rule, Same
 from architectures.pretrained.transformer_rules import expert_rules
@@ -26,7 +27,7 @@ class Mixtral(Mixture, Mistral):
     model_types = ("mixtral",)
     architecture = "MixtralForCausalLM"
     aliases: ClassVar[dict[str, str]] = {"num_experts": "num_local_experts"}
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults: ClassVar[HFConfig] = {
         "num_key_value_heads": 8,
         "rms_norm_eps": 1e-5,
         "sliding_window": None,
@@ -36,11 +37,11 @@ class Mixtral(Mixture, Mistral):
     }
 
     @classmethod
-    def read_positions(cls, hf: dict[str, Any]) -> PositionsConfig:
+    def read_positions(cls, hf: HFConfig) -> PositionsConfig:
         return read_rope(hf, max_length=required_value(hf, "max_position_embeddings"), base=1e6)
 
     @classmethod
-    def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
+    def read_experts(cls, hf: HFConfig) -> ExpertsConfig:
         hf = cls.defaults | hf
         return ExpertsConfig(
             num_experts=hf["num_local_experts"],
@@ -51,7 +52,7 @@ class Mixtral(Mixture, Mistral):
         )
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         c = decoder_config(model)
         return super().write_config(model) | {
             "intermediate_size": c.expert_width,

@@ -13,6 +13,7 @@ from architectures.backbones.moe import MoE, MoEConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.pretrained.checkpoint import Blueprint
 from architectures.pretrained.decoders.llama import LlamaLike, decoder_config
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.tensor_rules import Rule, Same
 from architectures.pretrained.transformer_rules import FEEDFORWARD, expert_rules
 
@@ -33,7 +34,7 @@ def has_experts(model: Backbone) -> bool:
     return "experts" in decoder_config(model).feedforward_types
 
 
-def read_balance(hf: dict[str, Any], *, coefficient: float = 0.001) -> dict[str, Any]:
+def read_balance(hf: HFConfig, *, coefficient: float = 0.001) -> dict[str, Any]:
     """Return the settings of the balance loss of training, which their classes add only where the router's
     logits are asked for; ``coefficient`` applies where config.json names none."""
     asked = hf.get("output_router_logits", False)
@@ -41,7 +42,7 @@ def read_balance(hf: dict[str, Any], *, coefficient: float = 0.001) -> dict[str,
     return {"balance": "all_layers", "balance_coefficient": weight}
 
 
-def write_balance(experts: ExpertsConfig) -> dict[str, Any]:
+def write_balance(experts: ExpertsConfig) -> HFConfig:
     """Return the keys of the balance loss; their classes have no other."""
     if experts.balance != "all_layers" or not experts.balance_coefficient:
         return {"output_router_logits": False}
@@ -58,17 +59,17 @@ class Mixture(LlamaLike):
         return has_experts(model)
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         return mixture(super().read_config(hf), cls.read_feedforwards(hf), cls.read_experts(hf))
 
     @classmethod
-    def read_feedforwards(cls, hf: dict[str, Any]) -> list[str]:
+    def read_feedforwards(cls, hf: HFConfig) -> list[str]:
         """Return the pattern of feed-forwards over the layers."""
         return ["experts"]
 
     @classmethod
     @abstractmethod
-    def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
+    def read_experts(cls, hf: HFConfig) -> ExpertsConfig:
         """Return the settings of the experts."""
 
     @classmethod

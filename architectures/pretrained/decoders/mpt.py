@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import Decoder, DecoderConfig
@@ -12,6 +12,7 @@ from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.positions import PositionsConfig
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
 from architectures.pretrained.decoders.llama import decoder_config
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.tensor_rules import Rule, Same, Stacked, head, layered, linear
 
 
@@ -27,7 +28,7 @@ class MPT(Checkpoint):
     }
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         attention = hf.get("attn_config") or {}
         supported_value(attention, "alibi", True, default=True)
         supported_value(attention, "alibi_bias_max", 8, default=8)
@@ -64,7 +65,7 @@ class MPT(Checkpoint):
         )
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         c = decoder_config(model)
         return {
             "architectures": ["MptForCausalLM"],

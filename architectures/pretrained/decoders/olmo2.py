@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.block import BlockConfig
 from architectures.pretrained.decoders.llama import LlamaLike
+from architectures.pretrained.hf_config import HFConfig
 
 
 class Olmo2(LlamaLike):
@@ -15,7 +16,7 @@ class Olmo2(LlamaLike):
 
     model_types = ("olmo2",)
     architecture = "Olmo2ForCausalLM"
-    defaults: ClassVar[dict[str, Any]] = {"rms_norm_eps": 1e-5}
+    defaults: ClassVar[HFConfig] = {"rms_norm_eps": 1e-5}
     block = BlockConfig(placement="output")
     norms: ClassVar[dict[str, Any]] = {
         "post_attention_layernorm": "mixer_residual.after",
@@ -23,5 +24,5 @@ class Olmo2(LlamaLike):
     }
 
     @classmethod
-    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
         return replace(super().read_attention(hf), qk_norm="full")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.layers.attention.config import AttentionConfig
@@ -11,6 +11,7 @@ from architectures.layers.positions import PositionsConfig
 from architectures.pretrained.checkpoint import required_value
 from architectures.pretrained.decoders.llama import decoder_config
 from architectures.pretrained.decoders.olmo2 import Olmo2
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.rope_config import read_layer_rope, write_layer_rope
 from architectures.pretrained.sliding_window import attention_types, read_layer_types, write_layer_types
 
@@ -20,23 +21,23 @@ class Olmo3(Olmo2):
 
     model_types = ("olmo3",)
     architecture = "Olmo3ForCausalLM"
-    defaults: ClassVar[dict[str, Any]] = Olmo2.defaults | {"sliding_window": 4096}
+    defaults: ClassVar[HFConfig] = Olmo2.defaults | {"sliding_window": 4096}
 
     @classmethod
-    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
         local = [(layer + 1) % 4 != 0 for layer in range(required_value(hf, "num_hidden_layers"))]
         layers = read_layer_types(hf, default=attention_types(local))
         return replace(super().read_attention(hf), window=hf["sliding_window"], layers=layers)
 
     @classmethod
-    def read_positions(cls, hf: dict[str, Any]) -> PositionsConfig:
+    def read_positions(cls, hf: HFConfig) -> PositionsConfig:
         length = required_value(hf, "max_position_embeddings")
         # A rope_theta of older files is that of global layers alone there.
         base = hf.get("rope_theta", 500000.0)
         return read_layer_rope(hf, max_length=length, base=base, local_base=500000.0)
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         c = decoder_config(model)
         hf = super().write_config(model)
         return hf | {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.layers.attention.config import AttentionConfig
@@ -11,6 +11,7 @@ from architectures.layers.moe.config import ExpertsConfig
 from architectures.pretrained.checkpoint import Blueprint, supported_value
 from architectures.pretrained.decoders.llama import check_width, decoder_config
 from architectures.pretrained.decoders.moe import Mixture, read_balance, write_balance
+from architectures.pretrained.hf_config import HFConfig
 
 
 class Olmoe(Mixture):
@@ -19,7 +20,7 @@ class Olmoe(Mixture):
     model_types = ("olmoe",)
     architecture = "OlmoeForCausalLM"
     aliases: ClassVar[dict[str, str]] = {"num_local_experts": "num_experts"}
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults: ClassVar[HFConfig] = {
         "rms_norm_eps": 1e-5,
         "num_experts": 64,
         "num_experts_per_tok": 8,
@@ -27,16 +28,16 @@ class Olmoe(Mixture):
     }
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         supported_value(hf, "clip_qkv", None)
         return super().read_config(hf)
 
     @classmethod
-    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
         return replace(super().read_attention(hf), qk_norm="full")
 
     @classmethod
-    def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
+    def read_experts(cls, hf: HFConfig) -> ExpertsConfig:
         hf = cls.defaults | hf
         return ExpertsConfig(
             num_experts=hf["num_experts"],
@@ -46,7 +47,7 @@ class Olmoe(Mixture):
         )
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         check_width(model)
         c = decoder_config(model)
         hf = super().write_config(model) | {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import DecoderConfig
@@ -12,6 +12,7 @@ from architectures.layers.attention.config import AttentionConfig
 from architectures.layers.positions import PositionsConfig
 from architectures.pretrained.checkpoint import Blueprint, required_value, supported_value
 from architectures.pretrained.decoders.llama import LlamaLike, check_width, decoder_config
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.rope_config import read_rope, rope_parameters
 from architectures.pretrained.tensor_rules import Rule, Stacked, linear
 
@@ -21,28 +22,28 @@ class Phi3(LlamaLike):
 
     model_types = ("phi3",)
     architecture = "Phi3ForCausalLM"
-    defaults: ClassVar[dict[str, Any]] = {"rms_norm_eps": 1e-5, "sliding_window": None}
+    defaults: ClassVar[HFConfig] = {"rms_norm_eps": 1e-5, "sliding_window": None}
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         rope = rope_parameters(hf)
         supported_value(rope, "rope_type", "default", default=rope.get("type", "default"))
         return super().read_config(hf)
 
     @classmethod
-    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
         plain = super().read_attention(hf | {"attention_bias": False})
         window = hf["sliding_window"]
         return plain if window is None else replace(plain, window=window, layers=["local"])
 
     @classmethod
-    def read_positions(cls, hf: dict[str, Any]) -> PositionsConfig:
+    def read_positions(cls, hf: HFConfig) -> PositionsConfig:
         rope = read_rope(hf, max_length=required_value(hf, "max_position_embeddings"))
-        fraction = rope_parameters(hf).get("partial_rotary_factor", hf.get("partial_rotary_factor", 1.0))
-        return replace(rope, fraction=fraction)
+        factors = {"partial_rotary_factor": 1.0, **hf, **rope_parameters(hf)}
+        return replace(rope, fraction=factors["partial_rotary_factor"])
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         check_width(model)
         c = decoder_config(model)
         hf = super().write_config(model)

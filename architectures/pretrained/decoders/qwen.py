@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.layers.attention.config import AttentionConfig
 from architectures.pretrained.decoders.llama import LlamaLike, decoder_config
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.sliding_window import attention_types, read_layer_types, write_layer_types
 
 
@@ -16,7 +17,7 @@ class Qwen2(LlamaLike):
 
     model_types = ("qwen2",)
     architecture = "Qwen2ForCausalLM"
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults: ClassVar[HFConfig] = {
         "num_key_value_heads": 32,
         "use_sliding_window": False,
         "sliding_window": 4096,
@@ -24,7 +25,7 @@ class Qwen2(LlamaLike):
     }
 
     @classmethod
-    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
         plain = replace(super().read_attention(hf), bias=True, out_bias=False)
         window = hf["sliding_window"] if hf["use_sliding_window"] else None
         count, first = hf["num_hidden_layers"], hf["max_window_layers"]
@@ -32,7 +33,7 @@ class Qwen2(LlamaLike):
         return replace(plain, window=window, layers=read_layer_types(hf, default=attention_types(local)))
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         c = decoder_config(model)
         local = c.attention.has_local_layers
         return super().write_config(model) | {
@@ -47,9 +48,9 @@ class Qwen3(Qwen2):
 
     model_types = ("qwen3",)
     architecture = "Qwen3ForCausalLM"
-    defaults: ClassVar[dict[str, Any]] = Qwen2.defaults | {"head_dim": 128}
+    defaults: ClassVar[HFConfig] = Qwen2.defaults | {"head_dim": 128}
 
     @classmethod
-    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
         biased = hf["attention_bias"]
         return replace(super().read_attention(hf), bias=biased, out_bias=biased, qk_norm="head")

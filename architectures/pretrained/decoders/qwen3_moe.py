@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.layers.attention.config import AttentionConfig
 from architectures.pretrained.decoders.llama import decoder_config
 from architectures.pretrained.decoders.qwen_moe import QwenMixture
+from architectures.pretrained.hf_config import HFConfig
 
 
 class Qwen3Moe(QwenMixture):
@@ -17,7 +18,7 @@ class Qwen3Moe(QwenMixture):
     model_types = ("qwen3_moe",)
     architecture = "Qwen3MoeForCausalLM"
     aliases: ClassVar[dict[str, str]] = {"num_local_experts": "num_experts"}
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults: ClassVar[HFConfig] = {
         "num_key_value_heads": 4,
         "use_sliding_window": False,
         "sliding_window": 4096,
@@ -30,13 +31,13 @@ class Qwen3Moe(QwenMixture):
     }
 
     @classmethod
-    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
         plain = replace(super().read_attention(hf), qk_norm="head")
         window = hf["sliding_window"] if hf["use_sliding_window"] else None
         return plain if window is None else replace(plain, window=window, layers=["local"])
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         c = decoder_config(model)
         return super().write_config(model) | {
             "use_sliding_window": c.attention.has_local_layers,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import DecoderConfig
@@ -17,6 +17,7 @@ from architectures.layers.moe.config import ExpertsConfig
 from architectures.pretrained.decoders.llama import decoder_config
 from architectures.pretrained.decoders.moe import Mixture, read_balance, write_balance
 from architectures.pretrained.decoders.qwen import Qwen2
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.sliding_window import attention_types, read_layer_types
 from architectures.pretrained.tensor_rules import Rule, Same
 from architectures.pretrained.transformer_rules import shared_rules
@@ -26,11 +27,11 @@ class QwenMixture(Mixture):
     """Experts in every ``decoder_sparse_step``-th layer, but for those of ``mlp_only_layers``."""
 
     @classmethod
-    def read_feedforwards(cls, hf: dict[str, Any]) -> list[str]:
+    def read_feedforwards(cls, hf: HFConfig) -> list[str]:
         return read_sparse_layers(cls.defaults | hf)
 
     @classmethod
-    def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
+    def read_experts(cls, hf: HFConfig) -> ExpertsConfig:
         hf = cls.defaults | hf
         return ExpertsConfig(
             num_experts=hf["num_experts"],
@@ -41,7 +42,7 @@ class QwenMixture(Mixture):
         )
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         c = decoder_config(model)
         return super().write_config(model) | {
             "decoder_sparse_step": 1,
@@ -54,14 +55,14 @@ class QwenMixture(Mixture):
         }
 
 
-def read_sparse_layers(hf: dict[str, Any]) -> list[str]:
+def read_sparse_layers(hf: HFConfig) -> list[str]:
     """Return the pattern of feed-forwards."""
     step, dense = hf["decoder_sparse_step"], hf["mlp_only_layers"] or []
     sparse = [layer not in dense and (layer + 1) % step == 0 for layer in range(hf["num_hidden_layers"])]
     return compress_pattern(["experts" if is_sparse else "dense" for is_sparse in sparse])
 
 
-def count_shared_experts(hf: dict[str, Any]) -> int:
+def count_shared_experts(hf: HFConfig) -> int:
     """Return how many experts are as wide as the shared one. Raises ValueError if that is no whole number."""
     width, shared = hf["moe_intermediate_size"], hf["shared_expert_intermediate_size"]
     if not shared or shared % width:
@@ -77,7 +78,7 @@ class Qwen2Moe(QwenMixture, Qwen2):
 
     model_types = ("qwen2_moe",)
     architecture = "Qwen2MoeForCausalLM"
-    defaults: ClassVar[dict[str, Any]] = Qwen2.defaults | {
+    defaults: ClassVar[HFConfig] = Qwen2.defaults | {
         "num_key_value_heads": 16,
         "qkv_bias": True,
         "decoder_sparse_step": 1,
@@ -90,7 +91,7 @@ class Qwen2Moe(QwenMixture, Qwen2):
     }
 
     @classmethod
-    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
         plain = replace(super().read_attention(hf), bias=hf["qkv_bias"])
         last = hf["max_window_layers"]
         local = [
@@ -100,12 +101,12 @@ class Qwen2Moe(QwenMixture, Qwen2):
         return replace(plain, layers=read_layer_types(hf, default=attention_types(local)))
 
     @classmethod
-    def read_experts(cls, hf: dict[str, Any]) -> ExpertsConfig:
+    def read_experts(cls, hf: HFConfig) -> ExpertsConfig:
         shared = count_shared_experts(cls.defaults | hf)
         return replace(super().read_experts(hf), num_shared_experts=shared, shared_gate=True)
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         c = decoder_config(model)
         if not c.experts.num_shared_experts:
             raise ValueError("experts.num_shared_experts=0, there are always some")

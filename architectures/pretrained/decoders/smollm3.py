@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.layers.attention.config import AttentionConfig
@@ -11,6 +11,7 @@ from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.positions import PositionsConfig
 from architectures.pretrained.checkpoint import required_value
 from architectures.pretrained.decoders.llama import LlamaLike, decoder_config
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.rope_config import read_rope
 from architectures.pretrained.sliding_window import attention_types, read_layer_types, write_layer_types
 
@@ -21,7 +22,7 @@ class SmolLM3(LlamaLike):
     model_types = ("smollm3",)
     architecture = "SmolLM3ForCausalLM"
     reads_mlp_bias = True
-    defaults: ClassVar[dict[str, Any]] = {
+    defaults: ClassVar[HFConfig] = {
         "num_key_value_heads": 4,
         "tie_word_embeddings": True,
         "no_rope_layers": None,
@@ -31,7 +32,7 @@ class SmolLM3(LlamaLike):
     }
 
     @classmethod
-    def read_attention(cls, hf: dict[str, Any]) -> AttentionConfig:
+    def read_attention(cls, hf: HFConfig) -> AttentionConfig:
         # Their masks follow layer_types, whatever use_sliding_window says.
         windowed = hf["use_sliding_window"] and hf["sliding_window"] is not None
         types = attention_types(windowed and not has_rope for has_rope in _positional(hf))
@@ -39,13 +40,13 @@ class SmolLM3(LlamaLike):
         return replace(super().read_attention(hf), window=hf["sliding_window"], layers=layers)
 
     @classmethod
-    def read_positions(cls, hf: dict[str, Any]) -> PositionsConfig:
+    def read_positions(cls, hf: HFConfig) -> PositionsConfig:
         rope = read_rope(hf, max_length=required_value(hf, "max_position_embeddings"), base=2e6)
         kinds = ["positional" if has_rope else "none" for has_rope in _positional(hf)]
         return replace(rope, layers=compress_pattern(kinds))
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         c = decoder_config(model)
         local = c.attention.has_local_layers
         return super().write_config(model) | {
@@ -56,7 +57,7 @@ class SmolLM3(LlamaLike):
         }
 
 
-def _positional(hf: dict[str, Any]) -> list[bool]:
+def _positional(hf: HFConfig) -> list[bool]:
     """Return which layers have positions."""
     if hf["no_rope_layers"] is not None:
         return [bool(value) for value in hf["no_rope_layers"]]

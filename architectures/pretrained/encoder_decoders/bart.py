@@ -7,7 +7,7 @@ row 2 of their tables, biases everywhere, one also for each token of the vocabul
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -25,6 +25,7 @@ from architectures.pretrained.checkpoint import (
     supported_value,
     write_activation,
 )
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.tensor_rules import (
     Copied,
     FixedRow,
@@ -53,7 +54,7 @@ class Bart(Checkpoint):
     ignored = (r"(encoder|decoder)\.version",)
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         supported_value(hf, "is_encoder_decoder", True, default=True)
         num_heads, d_ff = required_value(hf, "decoder_attention_heads"), required_value(hf, "decoder_ffn_dim")
         encoder_heads, encoder_d_ff = hf.get("encoder_attention_heads"), hf.get("encoder_ffn_dim")
@@ -85,10 +86,10 @@ class Bart(Checkpoint):
         )
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         assert isinstance(model, EncoderDecoder)
         c = model.config
-        config: dict[str, Any] = {
+        config: HFConfig = {
             "architectures": ["BartForConditionalGeneration"],
             "model_type": "bart",
             "is_encoder_decoder": True,
@@ -127,7 +128,7 @@ class Bart(Checkpoint):
         ]
 
     @classmethod
-    def complete_config(cls, hf: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    def complete_config(cls, hf: HFConfig, names: Collection[str]) -> HFConfig:
         """Drop the head's bias if the checkpoint has none; Hugging Face reads a missing one as zeros."""
         return hf | {"final_logits_bias": False} if names and "final_logits_bias" not in names else hf
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from architectures.backbone import Backbone
 from architectures.backbones.encoder_decoder import EncoderDecoderConfig
 from architectures.pretrained.checkpoint import Blueprint
 from architectures.pretrained.encoder_decoders.bart import Bart
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.tensor_rules import Rule, linear
 
 
@@ -18,14 +18,14 @@ class MBart(Bart):
     model_types = ("mbart",)
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         blueprint = super().read_config(hf)
         config = blueprint.config
         assert isinstance(config, EncoderDecoderConfig)
         return replace(blueprint, config=replace(config, block=replace(config.block, placement="pre")))
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         named = {"architectures": ["MBartForConditionalGeneration"], "model_type": cls.model_types[0]}
         return super().write_config(model) | named
 

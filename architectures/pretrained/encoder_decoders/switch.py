@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -11,6 +11,7 @@ from architectures.layers.layer_pattern import compress_pattern
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.pretrained.checkpoint import Blueprint, supported_value, write_activation
 from architectures.pretrained.encoder_decoders.t5 import T5
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.tensor_rules import Copied, Repeated, Rule, Same
 from architectures.pretrained.transformer_rules import expert_rules
 
@@ -30,7 +31,7 @@ class Switch(T5):
     }
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         supported_value(hf, "router_bias", False, default=False)
         supported_value(hf, "router_dtype", "float32", default="float32")
         activation = hf.get("dense_act_fn", "relu")
@@ -59,7 +60,7 @@ class Switch(T5):
         return replace(blueprint, config=config)
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         assert isinstance(model, EncoderDecoder)
         c = model.config
         hf = super().write_config(model) | {
@@ -97,7 +98,7 @@ class Switch(T5):
         return [*dense, router, *experts]
 
 
-def _read_pattern(hf: dict[str, Any], side: str, num_layers: int) -> list[str]:
+def _read_pattern(hf: HFConfig, side: str, num_layers: int) -> list[str]:
     """Return the feed-forwards of a stack, as the Hugging Face class chooses them.
 
     Its step is written beside the number of sparse layers, and followed. With no sparse layer asked for, it

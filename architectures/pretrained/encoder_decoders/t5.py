@@ -8,7 +8,7 @@ scales what it reads; v1.1 does neither, and its feed-forward is gated.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -25,6 +25,7 @@ from architectures.pretrained.checkpoint import (
     supported_value,
     write_activation,
 )
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.tensor_rules import Repeated, Rule, Same, head, layered, linear
 
 BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
@@ -44,7 +45,7 @@ class T5(Checkpoint):
     ignored = (r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",)
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         supported_value(hf, "is_encoder_decoder", True, default=True)
         tied = hf.get("tie_word_embeddings", True)
         encoder_layers = required_value(hf, "num_layers")
@@ -69,7 +70,7 @@ class T5(Checkpoint):
             ),
             block=BlockConfig(dropout=hf.get("dropout_rate", 0.1)),
             feedforward=FeedForwardConfig(activation=activation, gated=gated),
-            head=HeadConfig(scale=hf.get("scale_decoder_outputs", tied)),
+            head=HeadConfig(scale=bool(hf.get("scale_decoder_outputs", tied))),
         )
         return Blueprint(
             backbone_class=EncoderDecoder,
@@ -79,7 +80,7 @@ class T5(Checkpoint):
         )
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         assert isinstance(model, EncoderDecoder)
         c = model.config
         activation = write_activation(c.feedforward.activation)
@@ -146,7 +147,7 @@ class T5(Checkpoint):
         ]
 
     @classmethod
-    def complete_config(cls, hf: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    def complete_config(cls, hf: HFConfig, names: Collection[str]) -> HFConfig:
         """transformers 5 writes ``tie_word_embeddings`` true for v1.1 too: its tensors tell.
 
         A head that is not scaled and has a tensor of its own is v1.1's.
@@ -155,7 +156,7 @@ class T5(Checkpoint):
         return hf | {"tie_word_embeddings": False} if own_head else hf
 
 
-def _read_feedforward(hf: dict[str, Any]) -> tuple[bool, str]:
+def _read_feedforward(hf: HFConfig) -> tuple[bool, str]:
     """Return whether the feed-forward is gated, and our name of its activation."""
     kind = hf.get("feed_forward_proj", "relu")
     gated = hf.get("is_gated_act", kind.startswith("gated-"))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from architectures.backbone import Backbone
 from architectures.pretrained.checkpoint import Blueprint
 from architectures.pretrained.encoder_decoders.t5 import T5
+from architectures.pretrained.hf_config import HFConfig
 
 
 class MT5(T5):
@@ -15,11 +14,11 @@ class MT5(T5):
     model_types = ("mt5",)
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         usual = {"feed_forward_proj": "gated-gelu", "scale_decoder_outputs": False}
         return super().read_config(usual | hf)
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         named = {"architectures": ["MT5ForConditionalGeneration"], "model_type": cls.model_types[0]}
         return super().write_config(model) | named

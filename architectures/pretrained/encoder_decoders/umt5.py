@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 from architectures.backbone import Backbone
 from architectures.backbones.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from architectures.pretrained.checkpoint import Blueprint
 from architectures.pretrained.encoder_decoders.t5 import T5
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.tensor_rules import Rule, Same, layered
 
 BIAS = Same("layer.0.SelfAttention.relative_attention_bias.weight", ("mixer.own_bias.table.weight",))
@@ -24,7 +24,7 @@ class UMT5(T5):
     model_types = ("umt5",)
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         usual = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": True}
         plain = super().read_config(usual | hf | {"scale_decoder_outputs": True})
         assert isinstance(plain.config, EncoderDecoderConfig)
@@ -32,7 +32,7 @@ class UMT5(T5):
         return replace(plain, config=replace(plain.config, positions=positions))
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         named = {"architectures": ["UMT5ForConditionalGeneration"], "model_type": cls.model_types[0]}
         return super().write_config(model) | named
 
@@ -47,6 +47,6 @@ class UMT5(T5):
         ]
 
     @classmethod
-    def complete_config(cls, hf: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    def complete_config(cls, hf: HFConfig, names: Collection[str]) -> HFConfig:
         """Their class ties the head unless the folder has a tensor of its own, whatever config.json says."""
         return hf | {"tie_word_embeddings": "lm_head.weight" not in names}

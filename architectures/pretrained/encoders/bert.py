@@ -6,8 +6,6 @@ segments, exact GELU, and a head of dense layer, GELU and norm before the vocabu
 
 from __future__ import annotations
 
-from typing import Any
-
 from architectures.backbone import Backbone
 from architectures.backbones.encoder import Encoder, EncoderConfig
 from architectures.backbones.transformer import HeadConfig
@@ -24,6 +22,7 @@ from architectures.pretrained.checkpoint import (
     supported_value,
     write_activation,
 )
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.tensor_rules import Repeated, Rule, Same, Unused, head, layered, linear
 
 LAYER: list[Rule] = [
@@ -46,12 +45,12 @@ class Bert(Checkpoint):
     ignored = (r"^bert\.pooler\.", r"^cls\.seq_relationship\.", r"(^|\.)position_ids$")
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         activation = read_activation(hf, "hidden_act", "gelu")
         return read_post_norm(hf, transform_activation=activation, unused_positions=0)
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         return write_post_norm(model, unused_positions=0) | {
             "architectures": ["BertForMaskedLM"],
             "model_type": "bert",
@@ -99,7 +98,7 @@ def prediction_rules(prefix: str, *, tied: bool) -> list[Rule]:
     ]
 
 
-def read_post_norm(hf: dict[str, Any], *, transform_activation: str, unused_positions: int) -> Blueprint:
+def read_post_norm(hf: HFConfig, *, transform_activation: str, unused_positions: int) -> Blueprint:
     """Return our encoder from the settings that BERT and RoBERTa share.
 
     ``unused_positions`` rows of the position table stand before those of our table.
@@ -136,7 +135,7 @@ def read_post_norm(hf: dict[str, Any], *, transform_activation: str, unused_posi
     )
 
 
-def write_post_norm(model: Backbone, *, unused_positions: int) -> dict[str, Any]:
+def write_post_norm(model: Backbone, *, unused_positions: int) -> HFConfig:
     """Return the settings that BERT and RoBERTa share."""
     assert isinstance(model, Encoder)
     c = model.config

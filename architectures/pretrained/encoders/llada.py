@@ -5,7 +5,7 @@ the causal mask. LLaDA's files have the names of OLMo; Dream predicts a token on
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.decoder import DecoderConfig
@@ -15,6 +15,7 @@ from architectures.layers.positions import PositionsConfig
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
 from architectures.pretrained.decoders.llama import decoder_config
 from architectures.pretrained.decoders.qwen import Qwen2
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
 
 LAYER: tuple[Rule, ...] = (
@@ -28,7 +29,7 @@ LAYER: tuple[Rule, ...] = (
     *linear("up_proj", "feedforward.up"),
     *linear("ff_out", "feedforward.down"),
 )
-FIXED: dict[str, Any] = {
+FIXED: HFConfig = {
     "block_type": "llama",
     "activation_type": "silu",
     "layer_norm_type": "rms",
@@ -43,7 +44,7 @@ FIXED: dict[str, Any] = {
     "block_group_size": 1,
 }
 """Settings of LLaDA's configuration that have this value in all of its checkpoints."""
-LEFT_OUT: dict[str, Any] = {
+LEFT_OUT: HFConfig = {
     "block_type": "sequential",
     "activation_type": "swiglu",
     "layer_norm_type": "default",
@@ -60,7 +61,7 @@ class LLaDA(Checkpoint):
     tie_key = "weight_tying"
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         for key, value in FIXED.items():
             left_out = hf.get(key) is None  # null is the same as a key left out
             supported_value({} if left_out else hf, key, value, default=LEFT_OUT.get(key, value))
@@ -86,7 +87,7 @@ class LLaDA(Checkpoint):
         )
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         c = decoder_config(model)
         a = c.attention
         return FIXED | {
@@ -117,7 +118,7 @@ class LLaDA(Checkpoint):
         ]
 
 
-def _key_value_heads(hf: dict[str, Any]) -> int | None:
+def _key_value_heads(hf: HFConfig) -> int | None:
     """Return the heads of keys and values, which two keys of config.json tell."""
     heads, one = hf.get("n_kv_heads"), hf.get("multi_query_attention")
     told = heads if one is None else 1 if one else required_value(hf, "n_heads")
@@ -132,10 +133,10 @@ class Dream(Qwen2):
     backbone_class = MaskedDiffusion  # type: ignore[assignment]
     model_types = ("Dream",)
     architecture = "DreamModel"
-    defaults: ClassVar[dict[str, Any]] = Qwen2.defaults | {"max_position_embeddings": 32768}
+    defaults: ClassVar[HFConfig] = Qwen2.defaults | {"max_position_embeddings": 32768}
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         for key in ("use_sliding_window", "use_mrope"):
             supported_value(hf, key, False, None, default=False)
         found = super().read_config(hf)

@@ -6,8 +6,6 @@ GELU, no norm before the first attention.
 
 from __future__ import annotations
 
-from typing import Any
-
 from architectures.backbone import Backbone
 from architectures.backbones.encoder import Encoder, EncoderConfig
 from architectures.backbones.transformer import HeadConfig
@@ -22,6 +20,7 @@ from architectures.pretrained.checkpoint import (
     required_value,
     write_activation,
 )
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.rope_config import read_layer_rope, write_layer_rope
 from architectures.pretrained.sliding_window import read_layer_types, write_layer_types
 from architectures.pretrained.tensor_rules import Rule, Same, Stacked, head, layered, linear
@@ -34,7 +33,7 @@ class ModernBert(Checkpoint):
     model_types = ("modernbert",)
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         bias, norm_bias = hf.get("attention_bias", False), hf.get("norm_bias", False)
         period = hf.get("global_attn_every_n_layers", 3)
         max_length = hf.get("max_position_embeddings", 8192)
@@ -76,7 +75,7 @@ class ModernBert(Checkpoint):
         )
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         assert isinstance(model, Encoder)
         c = model.config
         rope = write_layer_rope(c.positions, c.width // c.attention.num_heads)

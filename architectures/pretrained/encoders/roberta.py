@@ -7,8 +7,6 @@ nothing else. An encoder whose token 1 is a word is exported as BERT, which is e
 
 from __future__ import annotations
 
-from typing import Any
-
 from architectures.backbone import Backbone
 from architectures.backbones.encoder import Encoder
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, supported_value
@@ -19,6 +17,7 @@ from architectures.pretrained.encoders.bert import (
     read_post_norm,
     write_post_norm,
 )
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.tensor_rules import Rule, Shifted, layered, linear
 
 PAD = 1
@@ -33,12 +32,12 @@ class Roberta(Checkpoint):
     ignored = (r"^roberta\.pooler\.", r"(^|\.)position_ids$")
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         supported_value(hf, "pad_token_id", PAD, default=PAD)
         return read_post_norm(hf, transform_activation="gelu", unused_positions=PAD + 1)
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         return write_post_norm(model, unused_positions=PAD + 1) | {
             "architectures": ["RobertaForMaskedLM"],
             "model_type": "roberta",

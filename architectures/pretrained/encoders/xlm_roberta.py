@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from architectures.backbone import Backbone
 from architectures.pretrained.encoders.roberta import Roberta
+from architectures.pretrained.hf_config import HFConfig
 
 
 class XLMRoberta(Roberta):
@@ -14,6 +13,6 @@ class XLMRoberta(Roberta):
     model_types = ("xlm-roberta",)
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         named = {"architectures": ["XLMRobertaForMaskedLM"], "model_type": cls.model_types[0]}
         return super().write_config(model) | named

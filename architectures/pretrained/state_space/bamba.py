@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from architectures.backbone import Backbone
 from architectures.backbones.hybrid import Hybrid, HybridConfig
@@ -13,6 +12,7 @@ from architectures.layers.feedforward import FeedForwardConfig
 from architectures.layers.layer_pattern import compress_pattern
 from architectures.mixers.mamba2 import SSDConfig
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.rope_config import read_rope, rope_parameters, write_rope
 from architectures.pretrained.state_space.jamba import (
     common_keys,
@@ -25,7 +25,7 @@ from architectures.pretrained.state_space.mamba2 import INFINITY, SSD_RULES, rea
 from architectures.pretrained.tensor_rules import Rule
 from architectures.pretrained.transformer_rules import ATTENTION
 
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: HFConfig = {
     "num_key_value_heads": 8,
     "head_dim": None,
     "rms_norm_eps": 1e-5,
@@ -58,7 +58,7 @@ class Bamba(Checkpoint):
     ignored = (r"rotary_emb\.inv_freq",)
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         hf = DEFAULTS | hf
         attention = set(hf["attn_layer_indices"] or ())
         num_layers = required_value(hf, "num_hidden_layers")
@@ -72,7 +72,7 @@ class Bamba(Checkpoint):
         return hybrid_blueprint(hf, replace(config, positions=rotated))
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         c = hybrid_config(model)
         hf = write_mamba2_hybrid(model, "BambaForCausalLM", "bamba")
         hf["rope_parameters"]["partial_rotary_factor"] = c.positions.fraction
@@ -87,7 +87,7 @@ class Bamba(Checkpoint):
         return hybrid_rules(model, {"attention": ATTENTION, "mamba2": mamba2})
 
 
-def read_mamba2_hybrid(hf: dict[str, Any], layers: list[str], channels: int) -> HybridConfig:
+def read_mamba2_hybrid(hf: HFConfig, layers: list[str], channels: int) -> HybridConfig:
     """Return a hybrid of attention and of Mamba-2 with ``channels`` channels."""
     supported_value(hf, "hidden_act", "silu", default="silu")
     low, high = (read_number(limit) for limit in hf["time_step_limit"])
@@ -124,7 +124,7 @@ def read_mamba2_hybrid(hf: dict[str, Any], layers: list[str], channels: int) -> 
     )
 
 
-def write_mamba2_hybrid(model: Backbone, architecture: str, model_type: str) -> dict[str, Any]:
+def write_mamba2_hybrid(model: Backbone, architecture: str, model_type: str) -> HFConfig:
     """Return the content of config.json that ``read_mamba2_hybrid`` reads."""
     c = hybrid_config(model)
     hf = common_keys(model, architecture, model_type)

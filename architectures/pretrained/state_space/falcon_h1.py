@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from architectures.backbone import Backbone
 from architectures.backbones.hybrid import Hybrid
 from architectures.backbones.multipliers import MultipliersConfig
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.state_space.bamba import DEFAULTS as BAMBA
 from architectures.pretrained.state_space.bamba import read_mamba2_hybrid, write_mamba2_hybrid
 from architectures.pretrained.state_space.jamba import hybrid_blueprint, hybrid_config, hybrid_rules
@@ -16,7 +16,7 @@ from architectures.pretrained.state_space.mamba2 import SSD_RULES
 from architectures.pretrained.tensor_rules import Rule
 from architectures.pretrained.transformer_rules import ATTENTION
 
-MULTIPLIERS: dict[str, Any] = {
+MULTIPLIERS: HFConfig = {
     "embedding_multiplier": 1.0,
     "lm_head_multiplier": 1.0,
     "attention_in_multiplier": 1.0,
@@ -27,7 +27,7 @@ MULTIPLIERS: dict[str, Any] = {
     "ssm_multipliers": [1.0] * 5,
     "mlp_multipliers": [1.0] * 2,
 }
-DEFAULTS: dict[str, Any] = (
+DEFAULTS: HFConfig = (
     BAMBA
     | MULTIPLIERS
     | {"mamba_d_ssm": 1024, "mamba_norm_before_gate": True, "mamba_rms_norm": False, "projectors_bias": False}
@@ -55,7 +55,7 @@ class FalconH1(Checkpoint):
     ignored = (r"rotary_emb\.inv_freq", r"^model\.layers\.\d+\.mamba\.mup_vector$")
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         hf = DEFAULTS | hf
         supported_value(hf, "projectors_bias", hf["mamba_proj_bias"])
         config = read_mamba2_hybrid(hf, ["attention+mamba2"], _channels(hf))
@@ -67,7 +67,7 @@ class FalconH1(Checkpoint):
         return hybrid_blueprint(hf, replace(config, **changes))
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         mamba2, factors = hybrid_config(model).mamba2, hybrid_config(model).multipliers
         hf = write_mamba2_hybrid(model, "FalconH1ForCausalLM", "falcon_h1")
         return hf | {
@@ -88,7 +88,7 @@ class FalconH1(Checkpoint):
         return hybrid_rules(model, {"attention+mamba2": [*attention, *mamba2]})
 
 
-def _channels(hf: dict[str, Any]) -> int:
+def _channels(hf: HFConfig) -> int:
     """Return the channels of Mamba-2."""
     return hf["mamba_d_ssm"] or hf["mamba_expand"] * required_value(hf, "hidden_size")
 
@@ -98,7 +98,7 @@ def _inside(rule: Rule, index: int) -> tuple[str, ...]:
     return tuple(name.replace("mixer.", f"mixer.mixers.{index}.", 1) for name in rule.ours)
 
 
-def _read_multipliers(hf: dict[str, Any]) -> MultipliersConfig:
+def _read_multipliers(hf: HFConfig) -> MultipliersConfig:
     """Return the factors of config.json."""
     gate, down = hf["mlp_multipliers"] or MULTIPLIERS["mlp_multipliers"]
     return MultipliersConfig(

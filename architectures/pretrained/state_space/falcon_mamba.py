@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from architectures.backbone import Backbone
 from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.pretrained.checkpoint import Blueprint
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.state_space.mamba import MambaCheckpoint
 
 
@@ -17,7 +17,7 @@ class FalconMamba(MambaCheckpoint):
     model_types = ("falcon_mamba",)
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         plain = super().read_config(hf)
         assert isinstance(plain.config, MambaConfig)
         config = replace(
@@ -29,7 +29,7 @@ class FalconMamba(MambaCheckpoint):
         return replace(plain, config=config)
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         assert isinstance(model, Mamba)
         return super().write_config(model) | {
             "architectures": ["FalconMambaForCausalLM"],

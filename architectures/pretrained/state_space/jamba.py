@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.hybrid import Hybrid, HybridConfig
@@ -20,11 +20,12 @@ from architectures.pretrained.checkpoint import (
     supported_value,
 )
 from architectures.pretrained.decoders.moe import read_balance, write_balance
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.state_space.mamba import SELECTIVE, times
 from architectures.pretrained.tensor_rules import Rule, Same, head, linear
 from architectures.pretrained.transformer_rules import ATTENTION, expert_rules
 
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: HFConfig = {
     "num_key_value_heads": 8,
     "head_dim": None,
     "rms_norm_eps": 1e-6,
@@ -67,7 +68,7 @@ class Jamba(Checkpoint):
     aliases: ClassVar[dict[str, str]] = {"num_local_experts": "num_experts"}
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         hf = DEFAULTS | hf
         supported_value(hf, "hidden_act", "silu", default="silu")
         supported_value(hf, "sliding_window", None)
@@ -110,7 +111,7 @@ class Jamba(Checkpoint):
         return hybrid_blueprint(hf, config)
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         c = hybrid_config(model)
         mamba = c.mamba.resolved(c.width)
         assert mamba.d_inner is not None
@@ -144,7 +145,7 @@ def hybrid_config(model: Backbone) -> HybridConfig:
     return model.config
 
 
-def hybrid_blueprint(hf: dict[str, Any], config: HybridConfig) -> Blueprint:
+def hybrid_blueprint(hf: HFConfig, config: HybridConfig) -> Blueprint:
     """Return a hybrid with the sizes in config.json."""
     return Blueprint(
         backbone_class=Hybrid,
@@ -154,7 +155,7 @@ def hybrid_blueprint(hf: dict[str, Any], config: HybridConfig) -> Blueprint:
     )
 
 
-def common_keys(model: Backbone, architecture: str, model_type: str) -> dict[str, Any]:
+def common_keys(model: Backbone, architecture: str, model_type: str) -> HFConfig:
     """Return the keys of config.json that all hybrids have."""
     c = hybrid_config(model)
     a = c.attention
@@ -195,7 +196,7 @@ def hybrid_rules(
     ]
 
 
-def _read_period(hf: dict[str, Any], name: str, num_layers: int, types: tuple[str, str]) -> list[str]:
+def _read_period(hf: HFConfig, name: str, num_layers: int, types: tuple[str, str]) -> list[str]:
     """Return a pattern with the first type once in each period, at the offset, and the second elsewhere."""
     period, offset = hf[f"{name}_layer_period"], hf[f"{name}_layer_offset"]
     return compress_pattern([types[0] if i % period == offset else types[1] for i in range(num_layers)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from architectures.backbones.mamba import Mamba, MambaConfig
 from architectures.backbones.mamba2 import Mamba2Config
 from architectures.backbones.stack import RecurrentStackConfig
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.tensor_rules import Rule, Same, head, layered, linear
 
 USUAL_LENGTH = 2048
@@ -52,7 +52,7 @@ class MambaCheckpoint(Checkpoint):
     model_types = ("mamba",)
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         supported_value(hf, "hidden_act", "silu", "swish", default="silu")
         width, rank = required_value(hf, "hidden_size"), hf.get("time_step_rank", "auto")
         config = MambaConfig(
@@ -78,7 +78,7 @@ class MambaCheckpoint(Checkpoint):
         )
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         assert isinstance(model, Mamba)
         c = model.config.resolved(model.config.width)
         assert c.d_inner is not None
@@ -110,7 +110,7 @@ def times(channels: int, width: int) -> int:
     return channels // width
 
 
-def common_config(model: Backbone, c: MambaConfig | Mamba2Config) -> dict[str, Any]:
+def common_config(model: Backbone, c: MambaConfig | Mamba2Config) -> HFConfig:
     """Return the keys of config.json that Mamba and Mamba-2 have under the same name."""
     return {
         "vocab_size": model.vocab_size,

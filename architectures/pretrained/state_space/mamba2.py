@@ -8,6 +8,7 @@ from typing import Any
 from architectures.backbone import Backbone
 from architectures.backbones.mamba2 import Mamba2, Mamba2Config
 from architectures.pretrained.checkpoint import Blueprint, Checkpoint, required_value, supported_value
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.state_space.mamba import (
     CONVOLUTION,
     USUAL_LENGTH,
@@ -38,7 +39,7 @@ class Mamba2Checkpoint(Checkpoint):
     model_types = ("mamba2",)
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         supported_value(hf, "hidden_act", "silu", "swish", default="silu")
         low, high = (read_number(limit) for limit in hf.get("time_step_limit", (0.0, math.inf)))
         config = Mamba2Config(
@@ -67,7 +68,7 @@ class Mamba2Checkpoint(Checkpoint):
         )
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         assert isinstance(model, Mamba2)
         c = model.config.resolved(model.config.width)
         assert c.head_dim is not None

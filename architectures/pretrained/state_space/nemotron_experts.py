@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from architectures.backbones.hybrid import HybridConfig
 from architectures.layers.moe.config import ExpertsConfig
 from architectures.pretrained.checkpoint import supported_value
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.tensor_rules import Rule, Same
 from architectures.pretrained.transformer_rules import expert_rules
 
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: HFConfig = {
     "n_routed_experts": 8,
     "n_shared_experts": 1,
     "moe_intermediate_size": 7688,
@@ -25,7 +24,7 @@ DEFAULTS: dict[str, Any] = {
 """Default values of keys in config.json."""
 
 
-def read_experts(hf: dict[str, Any]) -> ExpertsConfig:
+def read_experts(hf: HFConfig) -> ExpertsConfig:
     """Return the settings of the experts. Raises ValueError for what has no counterpart here."""
     hf = DEFAULTS | hf
     supported_value(hf, "moe_latent_size", None)
@@ -51,7 +50,7 @@ def read_experts(hf: dict[str, Any]) -> ExpertsConfig:
     )
 
 
-def write_experts(config: HybridConfig) -> dict[str, Any]:
+def write_experts(config: HybridConfig) -> HFConfig:
     """Return the keys of the experts. Raises ValueError where there are none that all tokens share."""
     e = config.experts
     if not e.num_shared_experts:

@@ -7,7 +7,7 @@ Time steps are raised to ``time_step_min`` always; their class does not, where i
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from architectures.backbone import Backbone
 from architectures.backbones.hybrid import Hybrid, HybridConfig
@@ -26,6 +26,7 @@ from architectures.pretrained.checkpoint import (
     supported_value,
     write_activation,
 )
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.state_space.jamba import hybrid_config
 from architectures.pretrained.state_space.mamba2 import SSD_RULES
 from architectures.pretrained.state_space.nemotron_experts import (
@@ -36,7 +37,7 @@ from architectures.pretrained.state_space.nemotron_experts import (
 from architectures.pretrained.tensor_rules import Rule, Same, head, linear
 from architectures.pretrained.transformer_rules import ATTENTION
 
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: HFConfig = {
     "num_attention_heads": 32,
     "num_key_value_heads": 8,
     "head_dim": 128,
@@ -82,7 +83,7 @@ class NemotronH(Checkpoint):
     ignored = (r"mtp.*",)
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         hf = DEFAULTS | hf
         supported_value(hf, "mamba_hidden_act", "silu", "swish", default="silu")
         layers, feedforwards = _read_layers(hf)
@@ -125,7 +126,7 @@ class NemotronH(Checkpoint):
         )
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         c = hybrid_config(model)
         a, mamba2 = c.attention, c.mamba2.resolved(c.width)
         return {
@@ -194,7 +195,7 @@ class NemotronH(Checkpoint):
         return f"backbone.{name.removeprefix('model.')}" if name.startswith("model.") else name
 
 
-def _read_layers(hf: dict[str, Any]) -> tuple[list[str], list[str]]:
+def _read_layers(hf: HFConfig) -> tuple[list[str], list[str]]:
     """Return the mixers and the feed-forwards of our blocks. Raises ValueError for layers they cannot be."""
     letters = list(hf.get("hybrid_override_pattern") or "")
     given = hf.get("layers_block_type") or letters

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,13 +24,14 @@ from architectures.pretrained.checkpoint import (
 )
 from architectures.pretrained.decoders.moe import read_balance, write_balance
 from architectures.pretrained.decoders.qwen_moe import count_shared_experts, read_sparse_layers
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.rope_config import read_rope, rope_parameters, write_rope
 from architectures.pretrained.state_space.jamba import common_keys, hybrid_blueprint, hybrid_config
 from architectures.pretrained.state_space.mamba import CONVOLUTION
 from architectures.pretrained.tensor_rules import ByHead, Rule, Same, head, linear
 from architectures.pretrained.transformer_rules import ATTENTION, FEEDFORWARD, expert_rules, shared_rules
 
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: HFConfig = {
     "intermediate_size": 5632,
     "num_key_value_heads": 2,
     "head_dim": 256,
@@ -94,7 +94,7 @@ class Qwen3Next(Checkpoint):
     ignored = (r"rotary_emb\.inv_freq", r"^mtp.*")
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         hf = DEFAULTS | hf
         supported_value(hf, "hidden_act", "silu", "swish", default="silu")
         width, count = required_value(hf, "hidden_size"), required_value(hf, "num_hidden_layers")
@@ -139,7 +139,7 @@ class Qwen3Next(Checkpoint):
         return hybrid_blueprint(hf, config)
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         c = hybrid_config(model)
         hf = common_keys(model, "Qwen3NextForCausalLM", "qwen3_next")
         delta = c.gated_deltanet.resolved(c.width)
@@ -182,7 +182,7 @@ class Qwen3Next(Checkpoint):
         return [*rules, final, head("lm_head.weight", tied=c.tie_embeddings)]
 
 
-def _read_layers(hf: dict[str, Any], count: int) -> list[str]:
+def _read_layers(hf: HFConfig, count: int) -> list[str]:
     """Return the pattern of mixers. Raises ValueError for a type that does not exist there."""
     interval = hf["full_attention_interval"]
     default = ["linear_attention" if (i + 1) % interval else "full_attention" for i in range(count)]
@@ -192,13 +192,13 @@ def _read_layers(hf: dict[str, Any], count: int) -> list[str]:
     return compress_pattern([MIXERS[kind] for kind in types])
 
 
-def _rotated(hf: dict[str, Any]) -> float:
+def _rotated(hf: HFConfig) -> float:
     """Return the fraction of each head that is rotated."""
     fraction = rope_parameters(hf).get("partial_rotary_factor", hf.get("partial_rotary_factor", ROTATED))
     return 1.0 if fraction is None else fraction
 
 
-def _read_experts(hf: dict[str, Any]) -> ExpertsConfig:
+def _read_experts(hf: HFConfig) -> ExpertsConfig:
     return ExpertsConfig(
         num_experts=hf["num_experts"],
         experts_per_token=hf["num_experts_per_tok"],
@@ -210,7 +210,7 @@ def _read_experts(hf: dict[str, Any]) -> ExpertsConfig:
     )
 
 
-def _write_experts(config: HybridConfig) -> dict[str, Any]:
+def _write_experts(config: HybridConfig) -> HFConfig:
     """Return the keys of the experts. Raises ValueError where there are no shared ones."""
     experts, kinds = config.experts, config.feedforward_types
     if "experts" not in kinds:

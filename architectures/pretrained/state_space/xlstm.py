@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from architectures.backbone import Backbone
 from architectures.backbones.hybrid import Hybrid, HybridConfig
@@ -16,11 +15,12 @@ from architectures.pretrained.checkpoint import (
     required_value,
     supported_value,
 )
+from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.state_space.jamba import hybrid_config
 from architectures.pretrained.state_space.mamba import USUAL_LENGTH
 from architectures.pretrained.tensor_rules import Rule, Same, layered
 
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: HFConfig = {
     "num_heads": 8,
     "norm_eps": 1e-6,
     "eps": 1e-6,
@@ -59,7 +59,7 @@ class XLSTM(Checkpoint):
     model_types = ("xlstm",)
 
     @classmethod
-    def read_config(cls, hf: dict[str, Any]) -> Blueprint:
+    def read_config(cls, hf: HFConfig) -> Blueprint:
         width, count = (
             _either(hf, "hidden_size", "embedding_dim"),
             _either(hf, "num_blocks", "num_hidden_layers"),
@@ -91,7 +91,7 @@ class XLSTM(Checkpoint):
         )
 
     @classmethod
-    def write_config(cls, model: Backbone) -> dict[str, Any]:
+    def write_config(cls, model: Backbone) -> HFConfig:
         c = hybrid_config(model)
         if c.mixer_types != {"mlstm"}:
             raise OtherLayersError(f"layers of {', '.join(sorted(c.mixer_types))}, only mlstm")
@@ -134,7 +134,7 @@ class XLSTM(Checkpoint):
         ]
 
 
-def _either(hf: dict[str, Any], key: str, other: str) -> int:
+def _either(hf: HFConfig, key: str, other: str) -> int:
     """Return a size that has two names. Raises ValueError where they differ."""
     if hf.get(key) is None:
         return int(required_value(hf, other))
@@ -143,7 +143,7 @@ def _either(hf: dict[str, Any], key: str, other: str) -> int:
     return int(hf[key])
 
 
-def _channels(hf: dict[str, Any], key: str, width: int) -> int:
+def _channels(hf: HFConfig, key: str, width: int) -> int:
     """Return the width of all heads together. Raises ValueError where it does not divide."""
     channels, heads = int(width * hf[key]), hf["num_heads"]
     if heads < 1:
@@ -156,7 +156,7 @@ def _channels(hf: dict[str, Any], key: str, width: int) -> int:
     return channels
 
 
-def _feedforward_width(hf: dict[str, Any], width: int) -> int:
+def _feedforward_width(hf: HFConfig, width: int) -> int:
     """Return the hidden width, rounded as there: in floating point."""
     multiple = hf["ffn_round_up_to_multiple_of"]
     if multiple < 1:
