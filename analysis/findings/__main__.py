@@ -21,7 +21,7 @@ import rich.console
 import rich.table
 
 from analysis.figures.files import figure_bytes
-from analysis.files import write
+from analysis.files import csv_text, write
 from analysis.findings import published_page
 from analysis.findings.claims import Claim
 from analysis.findings.figure import findings_figure
@@ -108,7 +108,7 @@ def contents(decided: Decided) -> dict[Path, str | bytes]:
     drawn = {} if figure is None else {FIGURE: figure_bytes(figure, "svg")}
     return {
         **drawn,
-        TABLE: measurements(decided.findings).to_csv(index=False),
+        TABLE: csv_text(measurements(decided.findings)),
         Path("findings.md"): markdown(decided.findings, None if figure is None else str(FIGURE)),
         Path("results") / "published.md": published_page.markdown(decided.published),
     }

@@ -208,7 +208,7 @@ def test_no_cell_of_a_table_is_a_formula() -> None:
         "-",
     ]
     written = [path for path in (commands.ROOT / "analysis").rglob("*.py") if ".to_csv(" in path.read_text()]
-    assert written == [commands.ROOT / "analysis" / "cli.py"], "every table is written by csv_text"
+    assert written == [commands.ROOT / "analysis" / "files.py"], "every table is written by csv_text"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
