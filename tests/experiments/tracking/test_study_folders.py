@@ -45,8 +45,7 @@ def test_a_link_is_known_by_its_name_and_content(tmp_path: Path) -> None:
 
 
 def test_the_path_and_the_content_are_compared_by_cell_digest_and_seed() -> None:
-    record = {"key": "mamba-text-nano-ab12cd34-s0"}
-    assert misplacement(Path("any/study/mamba-text-nano-ab12cd34/s0"), record) is None
+    key = "mamba-text-nano-ab12cd34-s0"
+    assert misplacement(Path("any/study/mamba-text-nano-ab12cd34/s0"), key) is None
     for path in ("mamba-text-nano-ab12cd34/s1", "mamba-text-nano-ab12cd35/s0", "moe-text-nano-ab12cd34/s0"):
-        assert "it holds the run mamba-text-nano-ab12cd34-s0" in str(misplacement(Path(path), record))
-    assert misplacement(Path("mamba-text-nano-ab12cd34/s1"), {}) is None  # there is no such file
+        assert "it holds the run mamba-text-nano-ab12cd34-s0" in str(misplacement(Path(path), key))
