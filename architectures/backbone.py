@@ -1,7 +1,7 @@
-"""The backbone contract: what every architecture in this suite promises.
+"""The backbone contract, which every architecture in this suite fulfils.
 
-A backbone is a plain single-device ``torch.nn.Module``. It takes tokens and
-gives logits; it knows nothing of tasks, losses, optimizers or Hydra. Before it
+A backbone is a plain single-device ``torch.nn.Module`` from tokens to
+logits, independent of tasks, losses, optimizers and Hydra. Before it
 is trained it answers four questions:
 
 * what can it do?                      ``capabilities``
@@ -35,18 +35,19 @@ class Capabilities:
     encoder_decoder: bool = False
     """Encodes a source bidirectionally and decodes a target causally."""
     decodes: bool = False
-    """Has ``start`` and ``step``: one more token costs one step, not a whole forward pass."""
+    """Has ``start`` and ``step``: one more token costs one step, not a full forward pass."""
     packs: bool = False
-    """Takes ``documents_BT``: several documents in one sequence, none of which sees another."""
+    """Accepts ``documents_BT``: multiple documents in one sequence that do not attend to each other."""
 
     blockwise: bool = False
-    """Sees the blocks before and all of its own: the last block is noisy, those before are clean. Takes
-    ``clean_BT`` beside the noisy tokens, and decodes a block at a time (``step`` and ``denoise``)."""
+    """Attends to all previous blocks and the full current block: the last block is noisy, previous ones are
+    clean. Accepts ``clean_BT`` with the noisy tokens, and decodes a block at a time (``step``,
+    ``denoise``)."""
     denoises: bool = False
     """Trained to predict any fraction of masked tokens, all tokens of a text included."""
 
     def describe(self) -> str:
-        """Return the abilities in words, for error messages."""
+        """Return a description of the abilities, for error messages."""
         names = ("causal", "bidirectional", "encoder_decoder", "blockwise")
         return ", ".join(name for name in names if getattr(self, name)) or "nothing"
 
@@ -75,7 +76,7 @@ class Parameters:
 
 @dataclass(frozen=True, kw_only=True)
 class Flops:
-    """Forward floating-point operations of one sequence, by the kind of work.
+    """Forward floating-point operations of one sequence, by the type of work.
 
     A multiply-add counts as two. Normalisation, activations, softmax and bias
     additions are left out, as is the field's custom.
@@ -84,7 +85,7 @@ class Flops:
     linear: int = 0
     """Products with weight matrices, and convolutions with weights."""
     attention: int = 0
-    """Scores and weighted sums of attention, over the pairs the mask allows and no others."""
+    """Scores and weighted sums of attention, only over the pairs that the mask allows."""
     mixer: int = 0
     """Recurrences, scans and FFT convolutions of state-space layers."""
 
@@ -92,33 +93,33 @@ class Flops:
     def total(self) -> int:
         return self.linear + self.attention + self.mixer
 
-    def __add__(self, other: Flops) -> Flops:
+    def __add__(self, rhs: Flops) -> Flops:
         return Flops(
-            linear=self.linear + other.linear,
-            attention=self.attention + other.attention,
-            mixer=self.mixer + other.mixer,
+            linear=self.linear + rhs.linear,
+            attention=self.attention + rhs.attention,
+            mixer=self.mixer + rhs.mixer,
         )
 
-    def __sub__(self, other: Flops) -> Flops:
+    def __sub__(self, rhs: Flops) -> Flops:
         return Flops(
-            linear=self.linear - other.linear,
-            attention=self.attention - other.attention,
-            mixer=self.mixer - other.mixer,
+            linear=self.linear - rhs.linear,
+            attention=self.attention - rhs.attention,
+            mixer=self.mixer - rhs.mixer,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInputs:
-    """Inputs of a forward pass. All but the tokens may be None, and not every backbone takes each."""
+    """Inputs of a forward pass. All but the tokens may be None, and not every backbone accepts each."""
 
     tokens_BT: Tensor
     """Token ids, int64."""
     valid_BT: Tensor | None = None
-    """True where a token is real, False at padding on the right; None when all are real. Padding changes
-    nothing at the valid positions."""
+    """True at tokens, False at padding on the right; None without padding. Padding does not affect the
+    outputs at valid positions."""
     documents_BT: Tensor | None = None
-    """A number for the document each token belongs to, for packed documents that follow one another: they do
-    not see each other, and positions begin anew in each."""
+    """The index of the document of each token, for packed documents, which are contiguous. Documents do
+    not attend to each other, and positions restart in each."""
     segments_BT: Tensor | None = None
     """The segment (0, 1, ...) of each token, for backbones with segment tables."""
     source_BS: Tensor | None = None
@@ -126,9 +127,9 @@ class ModelInputs:
     source_valid_BS: Tensor | None = None
     """The validity of ``source_BS``, as ``valid_BT`` is that of ``tokens_BT``."""
     scored_BT: Tensor | None = None
-    """True where logits are wanted, at N valid positions; None for all. The others are not computed: the
-    logits are one row (1, N, V) then, in the order of the positions. It may be in CPU memory whatever the
-    device, which saves a GPU a wait."""
+    """True where logits are needed, at N valid positions; None for all. Other positions are not computed: the
+    logits then have shape (1, N, V), in the order of the positions. It may be in CPU memory for models on any
+    device, which saves a GPU synchronization."""
     time_B: Tensor | None = None
     """Fraction of each sequence's tokens that is masked, for backbones with a time embedding."""
     clean_BT: Tensor | None = None
@@ -147,9 +148,9 @@ class Output:
     """Outputs of a forward pass."""
 
     logits_BTV: Tensor
-    """At every position, or (1, N, V) at the N that ``scored_BT`` asked for."""
+    """At every position, or (1, N, V) at the N positions of ``scored_BT``."""
     hidden_BTD: Tensor
-    """The last hidden states, after the final norm and before whatever predicts tokens from them."""
+    """The last hidden states, after the final norm and before the head."""
     readout: Tensor | None = None
     """Output of the attached readout for the hidden states; None where none is attached."""
     auxiliary: dict[str, Tensor] = field(default_factory=dict)
@@ -164,7 +165,7 @@ class DecodingState:
     lengths: list[int]
     """Tokens read so far, for each sequence of the batch."""
     layers: list[Any]
-    """The state of each layer, made and read by that layer alone: tensors with the batch first, dicts
+    """The state of each layer, created and read only by that layer: tensors with the batch first, dicts
     and lists of them, or objects with ``select`` and ``num_bytes``."""
 
     @property
@@ -215,7 +216,7 @@ class BackboneConfig:
 
     A subclass has a width, ``d_model``, and one fine knob (a hidden size that
     enters the parameter count linearly, null for the standard proportion). The
-    budget solver sets those of the two that are null, and nothing else.
+    budget solver sets only those of the two that are null.
     """
 
     fine_knob: ClassVar[str] = "d_ff"
@@ -244,7 +245,7 @@ class BackboneConfig:
 
     @property
     def unused_sections(self) -> set[str]:
-        """Names of settings that change nothing in this model, such as those of mixers that no layer has."""
+        """Names of settings without effect in this model, such as those of mixers that no layer has."""
         return set()
 
     @property
@@ -273,16 +274,16 @@ class Backbone(nn.Module, ABC):
         self.vocab_size = vocab_size
         self.max_length = max_length
 
-    def forward(self, tokens_BT: Tensor, **others: Tensor | None) -> Output:
-        """Return the output for ``ModelInputs(tokens_BT=tokens_BT, **others)``, whose fields are documented.
+    def forward(self, tokens_BT: Tensor, **other_inputs: Tensor | None) -> Output:
+        """Return the output for ``ModelInputs(tokens_BT=tokens_BT, **others)``, which documents each input.
 
         Raises:
-            ValueError: the model does not take one of the inputs, or needs one that is missing, or padding
-                does not stand on the right.
+            ValueError: the model does not accept one of the inputs, or needs one that is missing, or padding
+                is not on the right.
         """
         for name in ("valid_BT", "source_valid_BS"):
-            check_padding(name, others.get(name))
-        return self.compute(ModelInputs(tokens_BT=tokens_BT, **others))
+            check_padding(name, other_inputs.get(name))
+        return self.compute(ModelInputs(tokens_BT=tokens_BT, **other_inputs))
 
     @abstractmethod
     def compute(self, inputs: ModelInputs) -> Output:
@@ -294,9 +295,9 @@ class Backbone(nn.Module, ABC):
         encoder-decoders)."""
 
     def step_flops(self, length: int, source_length: int = 0) -> Flops:
-        """Return the FLOPs of one more token after ``length`` others, through ``step``.
+        """Return the FLOPs of one more token after ``length`` tokens, through ``step``.
 
-        What a causal model spends on one more position, unless a layer decodes by other means than it trains.
+        Those of one more position of a causal model, unless a layer decodes by another algorithm.
         """
         return self.sequence_flops(length + 1, source_length) - self.sequence_flops(length, source_length)
 
@@ -308,9 +309,9 @@ class Backbone(nn.Module, ABC):
         source_BS: Tensor | None = None,
         source_valid_BS: Tensor | None = None,
     ) -> DecodingState:
-        """Return an empty decoding state with room for ``max_length`` tokens.
+        """Return an empty decoding state with space for ``max_length`` tokens.
 
-        That of a causal backbone without one of its own is the tokens (B, L), which each step reads again.
+        The default for causal backbones stores the tokens (B, L), which each step reads again.
         """
         if not self.capabilities.causal or source_BS is not None:
             raise ValueError(f"{type(self).__name__} keeps no decoding state: it cannot decode step by step")
@@ -322,7 +323,7 @@ class Backbone(nn.Module, ABC):
         """Return the logits (B, T, V) of the next tokens, given the state, which is advanced in place.
 
         ``valid_BT`` is False at padding on the right, so that prompts of different lengths can be
-        read together; each sequence advances by its own valid tokens.
+        read together; each sequence advances by its valid tokens.
         """
         num_new, counts = tokens_BT.shape[1], [tokens_BT.shape[1]] * len(tokens_BT)
         if valid_BT is not None:
@@ -349,7 +350,7 @@ class Backbone(nn.Module, ABC):
 
     @property
     def block_length(self) -> int | None:
-        """Tokens of a block, of a ``blockwise`` backbone; None of others."""
+        """Tokens of a block, of a ``blockwise`` backbone; None for all other backbones."""
         return None
 
     def state_bytes(self, length: int, source_length: int = 0) -> int:
@@ -364,7 +365,7 @@ class Backbone(nn.Module, ABC):
 
     @property
     def takes_time(self) -> bool:
-        """True where ``forward`` takes ``time_B``, the fraction of each sequence's tokens that is masked."""
+        """True where ``forward`` accepts ``time_B``, the masked fraction of each sequence."""
         return False
 
     def attach_readout(self, readout: nn.Module) -> None:
@@ -410,7 +411,7 @@ class Backbone(nn.Module, ABC):
 
 
 def gather_scored(x_BTD: Tensor, scored_BT: Tensor | None) -> Tensor:
-    """Return the positions where logits are wanted, in one row (1, N, D); all where ``scored_BT`` is None."""
+    """Return the positions where logits are needed, in one row (1, N, D); all where ``scored_BT`` is None."""
     if scored_BT is None:
         return x_BTD
     return x_BTD.flatten(0, 1).index_select(0, flat_indices(scored_BT, x_BTD.device))[None]
@@ -435,7 +436,7 @@ def to_device(x: Tensor, device: torch.device) -> Tensor:
 def check_padding(name: str, valid_BJ: Tensor | None) -> None:
     """Raise ValueError for padding on the left or inside, where positions would be guessed.
 
-    Only masks in CPU memory are looked at: for others the host would wait.
+    Only masks in CPU memory are checked: others would need a synchronization.
     """
     if valid_BJ is None or valid_BJ.device.type != "cpu" or torch.compiler.is_compiling():
         return

@@ -20,29 +20,30 @@ def nearest_name(
     name.
 
     Args:
-        name: what was written.
+        name: the name in the input.
         options: the valid names; ``recipe/125m`` may be called ``125m``.
-        synonyms: for each option, other names for it; those of other options are not used.
+        synonyms: for each option, other names for it; synonyms of names that are not options are ignored.
     """
-    written = _folded(name)
+    folded = _folded(name)
     targets: dict[str, str] = {}
     for option in sorted(options):
-        others = (synonyms or {}).get(option, ())
-        targets |= {_folded(each): option for each in (*others, option.rpartition("/")[2], option)}
-    if written in targets:
-        return targets[written]
+        alternatives = (synonyms or {}).get(option, ())
+        targets |= {_folded(target): option for target in (*alternatives, option.rpartition("/")[2], option)}
+    if folded in targets:
+        return targets[folded]
     prefixes = [
-        each
-        for each in targets
-        if (each.startswith(written) and len(written) >= 2) or (written.startswith(each) and len(each) >= 3)
+        target
+        for target in targets
+        if (target.startswith(folded) and len(folded) >= 2)
+        or (folded.startswith(target) and len(target) >= 3)
     ]
-    words = [
-        each
-        for each, option in targets.items()
-        if written in re.split(r"[\W_]+", option.lower()) or sorted(written) == sorted(each)
+    by_word = [
+        target
+        for target, option in targets.items()
+        if folded in re.split(r"[\W_]+", option.lower()) or sorted(folded) == sorted(target)
     ]
-    candidates, cutoff = (prefixes or words, 0.0) if prefixes or words else (list(targets), CUTOFF)
-    close = difflib.get_close_matches(written, candidates, n=1, cutoff=cutoff)
+    candidates, cutoff = (prefixes or by_word, 0.0) if prefixes or by_word else (list(targets), CUTOFF)
+    close = difflib.get_close_matches(folded, candidates, n=1, cutoff=cutoff)
     return targets[close[0]] if close else None
 
 

@@ -1,8 +1,8 @@
-"""Mamba, Mamba-2 and hybrids that see both sides of every position, to predict masked tokens.
+"""Mamba, Mamba-2 and hybrids that read both sides of every position, to predict masked tokens.
 
 Each recurrent mixer becomes two, one of which reads from the end
 (``architectures/layers/ssm/bidirectional_mixer.py``); attention loses its causal mask, and S4
-has a readout for each direction. Nothing is decoded step by step.
+has a readout for each direction. These models do not decode step by step.
 """
 
 from __future__ import annotations

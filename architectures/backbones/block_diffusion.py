@@ -1,9 +1,9 @@
 """Block diffusion language model: blocks one after another, the tokens of each filled in together.
 
-Arriola et al. 2025 (BD3LM, arXiv 2503.09573). A token sees all of its own block and the blocks before. In
-training the sequence is there twice: each noisy block reads itself and the clean copies of the blocks before
-it, so that all blocks are trained in one pass (section 3.1). With blocks of one token it is causal, with one
-block for everything it is ``MaskedDiffusion``; the weights are the same.
+Arriola et al. 2025 (BD3LM, arXiv 2503.09573). A token attends to its full block and to previous blocks. In
+training there are two copies of the sequence: each noisy block attends to itself and to clean copies of
+previous blocks, so that all blocks are trained in one pass (section 3.1). With blocks of one token it is
+causal, with one block for everything it is ``MaskedDiffusion``; the weights are the same.
 
 Shapes: B batch, T length, S keys, D d_model, V vocabulary.
 """
@@ -51,7 +51,7 @@ class BlockDiffusionConfig(MaskedDiffusionConfig):
 
 
 class BlockDiffusion(MaskedDiffusion):
-    """Transformer that sees the blocks before and all of its own."""
+    """Transformer that attends to previous blocks and to the full current block."""
 
     Config = BlockDiffusionConfig
     capabilities = Capabilities(blockwise=True)
@@ -83,15 +83,15 @@ class BlockDiffusion(MaskedDiffusion):
         return Output(logits_BTV=logits_BTV, hidden_BTD=hidden_BTD, auxiliary=auxiliary)
 
     def sequence_flops(self, length: int, source_length: int = 0) -> Flops:
-        """Return the FLOPs of one copy; a noisy sequence beside its clean one costs twice as much, but for
+        """Return the FLOPs of one copy; a noisy sequence with its clean copy costs twice as much, but for
         the head."""
         total, pairs = super().sequence_flops(length), self.pairs(length)
         return Flops(linear=total.linear, attention=total.attention * pairs // length**2, mixer=total.mixer)
 
     def pairs(self, length: int) -> int:
         """(query, key) pairs of one sequence that the mask allows."""
-        whole, rest = divmod(length, self.config.block_length)
-        return self.config.block_length**2 * whole * (whole + 1) // 2 + rest * length
+        num_blocks, rest = divmod(length, self.config.block_length)
+        return self.config.block_length**2 * num_blocks * (num_blocks + 1) // 2 + rest * length
 
     def start(
         self,
@@ -101,7 +101,7 @@ class BlockDiffusion(MaskedDiffusion):
         source_BS: Tensor | None = None,
         source_valid_BS: Tensor | None = None,
     ) -> DecodingState:
-        """Return an empty state, with room for ``max_length`` tokens: whole blocks."""
+        """Return an empty state, with space for ``max_length`` tokens, in full blocks."""
         no_source(source_BS, type(self).__name__)
         layers: list[Any] = [block.mixer.start(batch_size, max_length) for block in self._blocks()]
         return DecodingState(lengths=[0] * batch_size, layers=layers)
@@ -110,7 +110,7 @@ class BlockDiffusion(MaskedDiffusion):
         """Return the logits (B, T, V) of the next, still noisy block of each row.
 
         What the block leaves in the caches is overwritten by the next step. Clean blocks are read
-        by ``step``, which takes whole blocks only.
+        by ``step``, which only accepts full blocks.
         """
         lengths = state.lengths
         logits_BTV = self.step(tokens_BT, state)
@@ -132,10 +132,10 @@ class BlockDiffusion(MaskedDiffusion):
 
 
 def two_copies(block_T: Tensor) -> Tensor:
-    """True (2T, 2T) where a token of the noisy copy, which comes first, or of the clean one may look.
+    """True (2T, 2T) where a token of the noisy copy, which comes first, or of the clean one may attend.
 
-    Noisy tokens see their own block's noisy ones and the clean ones of the blocks before, clean tokens the
-    clean ones of the blocks up to their own (BD3LM, section 3.1 and figure 3).
+    Noisy tokens attend to noisy tokens of their block and clean tokens of previous blocks, clean tokens to
+    clean tokens of blocks up to theirs (BD3LM, section 3.1 and figure 3).
     """
     query_T1, key_1T = block_T[:, None], block_T[None, :]
     noisy = torch.cat([query_T1 == key_1T, key_1T < query_T1], dim=1)

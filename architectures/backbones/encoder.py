@@ -1,8 +1,8 @@
 """BERT-style encoder: bidirectional attention, learned positions, LayerNorm, GELU, a masked-LM head.
 
-Devlin et al. 2019 (arXiv 1810.04805). By default the norms stand before the
+Devlin et al. 2019 (arXiv 1810.04805). By default the norms are before the
 sublayers, which trains without a long warm-up; ``block.placement=post`` is BERT's
-own. RoPE, local layers and gated feed-forwards make it a ModernBERT (Warner et
+setting. RoPE, local layers and gated feed-forwards make it a ModernBERT (Warner et
 al. 2024, arXiv 2412.13663).
 
 Shapes: B batch, T length, N valid tokens of a batch, D d_model, V vocabulary.
@@ -48,7 +48,7 @@ class EncoderConfig(TransformerConfig):
     transform_bias: bool = True
     """Bias of that dense layer."""
     unpad: bool = False
-    """Lay the valid tokens of a padded batch end to end and compute nothing at padding."""
+    """Concatenate the valid tokens of a padded batch, so that padding is not computed."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -115,7 +115,7 @@ class EncoderDecoderConfig(TransformerConfig):
 
 
 class TwoSidedEmbedding(nn.Module):
-    """A token table shared by source and target, which have their own positions and norms."""
+    """A token table shared by source and target, which have separate positions and norms."""
 
     def __init__(self, config: EncoderDecoderConfig, vocab_size: int, max_length: int) -> None:
         super().__init__()
@@ -153,8 +153,10 @@ class EncoderDecoder(Backbone):
         self.embedding = TwoSidedEmbedding(config, vocab_size, max_length)
         self.encoder_bias = score_bias(config.encoder_side, bidirectional=True)
         self.decoder_bias = score_bias(config, bidirectional=False)
-        side = config.encoder_side
-        self.encoder = nn.ModuleList(_encoder_block(side, layer) for layer in range(config.encoder_layers))
+        encoder_config = config.encoder_side
+        self.encoder = nn.ModuleList(
+            _encoder_block(encoder_config, layer) for layer in range(config.encoder_layers)
+        )
         self.decoder = nn.ModuleList(_decoder_block(config, layer) for layer in range(config.num_layers))
         post = config.block.placement == "post"
         self.encoder_norm = (

@@ -62,15 +62,15 @@ def with_sections_of(package: str) -> Callable[[ConfigClass], ConfigClass]:
 @dataclass(frozen=True, kw_only=True)
 @with_sections_of("architectures.mixers")
 class HybridConfig(TransformerConfig):
-    """A stack whose layers differ. Settings of attention and positions are those of its attention layers.
+    """A stack with different layers. Settings of attention and positions are those of its attention layers.
 
-    Each module of ``architectures.mixers`` has a section of its own name.
+    Each module of ``architectures.mixers`` has a section with its name.
     """
 
     layers: list[str] = field(default_factory=lambda: ["mamba", "attention", "mamba", "mamba"])
     """Pattern of the mixers over the layers: ``attention``, ``local_attention`` (within
     ``attention.window``), ``s4``, ``mamba``, ``mamba2``, ``gla``, ``deltanet``, ``gated_deltanet`` or
-    ``mlstm``. ``mamba*7`` stands for seven layers. Parallel mixers, such as ``attention+mamba2``, read the
+    ``mlstm``. ``mamba*7`` means seven layers. Parallel mixers, such as ``attention+mamba2``, read the
     same input; their outputs are added."""
     multipliers: MultipliersConfig = field(default_factory=MultipliersConfig)
     """Constant factors of attention, Mamba-2, dense feed-forwards, embedding and logits (Falcon-H1)."""
@@ -113,7 +113,7 @@ class HybridConfig(TransformerConfig):
 
 
 class Hybrid(Transformer):
-    """A causal language model whose layers have different mixers and feed-forwards."""
+    """A causal language model with layers of different mixers and feed-forwards."""
 
     Config = HybridConfig
     capabilities = Capabilities(causal=True, decodes=True, packs=True)

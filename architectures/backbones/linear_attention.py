@@ -1,6 +1,6 @@
 """Backbones of linear attention: GLA, DeltaNet and Gated DeltaNet.
 
-Each layer is a mixer of one kind followed by a dense feed-forward, as in the decoder.
+Each layer is a mixer of one type followed by a dense feed-forward, as in the decoder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LinearAttentionConfig(StackConfig):
 
 
 class LinearAttention(Stack):
-    """A language model of one kind of linear attention and feed-forwards."""
+    """A language model of one type of linear attention and feed-forwards."""
 
     capabilities = Capabilities(causal=True, decodes=True, packs=True)
     config: LinearAttentionConfig

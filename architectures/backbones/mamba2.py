@@ -13,9 +13,9 @@ from architectures.mixers.mamba2 import SSD, SSDConfig
 
 @dataclass(frozen=True, kw_only=True)
 class Mamba2Config(RecurrentStackConfig, SSDConfig):
-    """A stack of Mamba-2 blocks; a block has no feed-forward, so two weigh what one decoder layer does.
+    """A stack of Mamba-2 blocks; a block has no feed-forward, so two are as large as one decoder layer.
 
-    Channels come in whole heads, so the state size is what the solver turns last.
+    Channels come in full heads, so the solver adjusts the state size last.
     """
 
     fine_knob: ClassVar[str] = "d_state"

@@ -1,7 +1,7 @@
 """Masked diffusion language model: a bidirectional mask predictor.
 
-The blocks of the decoder with the causal mask taken away, as in LLaDA (Nie et
-al. 2025, arXiv 2502.09992). By default it takes no time input: for masked
+The blocks of the decoder without the causal mask, as in LLaDA (Nie et
+al. 2025, arXiv 2502.09992). By default it has no time input: for masked
 diffusion the best denoiser does not depend on the time (Sahoo et al. 2024, arXiv
 2406.07524). The noise and the loss weight belong to the objective.
 
@@ -39,7 +39,7 @@ class MaskedDiffusionConfig(DecoderConfig):
     """Add an embedding of the fraction of tokens that is masked to every token's."""
     shifted: bool = False
     """The prediction for a token is read one position before it (Dream, which began as a causal model); the
-    first is read at its own."""
+    first is read at its position."""
 
 
 class TimeEmbedding(nn.Module):

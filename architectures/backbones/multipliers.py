@@ -20,7 +20,7 @@ from architectures.mixers.mamba2 import SSD
 
 @dataclass(frozen=True, kw_only=True)
 class MultipliersConfig:
-    """Constant factors of the parts of a model; those of layers that it does not have change nothing."""
+    """Constant factors of the parts of a model; those of absent layers have no effect."""
 
     embedding: float = 1.0
     """Token embeddings."""
@@ -68,7 +68,7 @@ class ScaledLinear(nn.Linear):
 
 
 def scale_layers(model: nn.Module, multipliers: MultipliersConfig) -> None:
-    """Give the layers of a model their factors; layers whose factors are one stay as they are."""
+    """Apply the factors to the layers of a model; factors of one change no layer."""
     m = multipliers
     for part in list(model.modules()):
         if isinstance(part, Attention):

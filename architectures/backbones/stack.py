@@ -72,7 +72,7 @@ class Stack(Backbone):
         if config.tie_embeddings:
             self.head.weight = token_table(self.embedding, self.vocab_size).weight
         if self.head.weight.is_meta:
-            return  # without memory there is nothing to fill: a size is asked for, again and again
+            return  # on the meta device, where only sizes are needed, many times
         init_normal(self)
         branches = sum(block.num_branches for block in self._blocks())
         for part in self.modules():
@@ -85,7 +85,7 @@ class Stack(Backbone):
 
     @abstractmethod
     def make_feedforward(self, layer: int) -> FeedForward | None:
-        """Return a new feed-forward for a layer; None where the mixer is the whole block."""
+        """Return a new feed-forward for a layer; None where the mixer is the full block."""
 
     def make_block(self, layer: int) -> Block:
         """Return a new block for a layer."""
@@ -93,7 +93,7 @@ class Stack(Backbone):
         return Block(self.make_mixer(layer), feedforward, self.make_norm)
 
     def make_norm(self) -> nn.Module:
-        """Return a new norm of the kind this family uses."""
+        """Return a new norm of the type of this family."""
         return RMSNorm(self.config.width, eps=self.config.norm_eps)
 
     def make_embedding(self) -> nn.Module:
@@ -136,7 +136,7 @@ class Stack(Backbone):
         return self.run(x_BTD, context, inputs.scored_BT)
 
     def whole_context(self, inputs: ModelInputs) -> Context:
-        """Return the context of whole sequences. Raises ValueError for a source, or for packed documents
+        """Return the context of full sequences. Raises ValueError for a source, or for packed documents
         that the model cannot keep apart."""
         no_source(inputs.source_BS, type(self).__name__)
         if inputs.documents_BT is not None and not self.capabilities.packs:
@@ -242,7 +242,7 @@ class RecurrentStackConfig(StackConfig):
 
 
 class RecurrentStack(Stack):
-    """Recurrent mixers and nothing else, each in its residual branch."""
+    """Only recurrent mixers, each in its residual branch."""
 
     capabilities = Capabilities(causal=True, decodes=True, packs=True)
     config: RecurrentStackConfig

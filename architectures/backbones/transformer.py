@@ -1,4 +1,4 @@
-"""The transformer stack: every variant of attention, positions and blocks, chosen by configuration alone.
+"""The transformer stack: every variant of attention, positions and blocks, chosen by configuration only.
 
 Decoder, encoder, mixture of experts and masked diffusion are this stack with
 other defaults and other heads.
@@ -51,7 +51,7 @@ class TransformerConfig(StackConfig):
     """Settings of a transformer."""
 
     d_ff: int | None = None
-    """Hidden width of a dense feed-forward, and of an expert that is given none of its own; null for 4
+    """Hidden width of a dense feed-forward, and of an expert without ``experts.d_ff``; null for 4
     d_model, or 8/3 d_model where it is gated."""
     attention: AttentionConfig = field(default_factory=AttentionConfig)
     """Heads, masks, caches."""
@@ -63,7 +63,7 @@ class TransformerConfig(StackConfig):
     """Activation and gate."""
     feedforwards: list[str] = field(default_factory=lambda: ["dense"])
     """Pattern of the feed-forwards over the layers: ``dense``, ``experts`` (a mixture of experts), or
-    ``none``. ``dense*3`` stands for three layers."""
+    ``none``. ``dense*3`` means three layers."""
     experts: ExpertsConfig = field(default_factory=ExpertsConfig)
     """Mixture of experts of the layers ``experts``."""
     embedding: EmbeddingConfig = field(default_factory=EmbeddingConfig)
@@ -174,7 +174,7 @@ class Transformer(Stack):
         return finish_logits(self.head, hidden_BTD, self.config)
 
     def kernels(self) -> dict[str, str]:
-        """Return the kernel of each kind of attention layer, on the device of the parameters."""
+        """Return the kernel of each type of attention layer, on the device of the parameters."""
         one = next(self.parameters())
         device = {"cuda": one.is_cuda, "native": path(one) == "cpp"}
         paths = super().kernels()
@@ -186,7 +186,7 @@ class Transformer(Stack):
 
 
 def check_vocabulary(config: TransformerConfig, vocab_size: int) -> None:
-    """Raise ValueError where the configured token table is too small for a task."""
+    """Raise ValueError where the configured embedding is too small for a task."""
     if config.vocab_size is not None and config.vocab_size < vocab_size:
         raise ValueError(
             f"vocab_size={config.vocab_size} is smaller than the task's vocabulary of {vocab_size}"
@@ -268,7 +268,7 @@ def shared_kernels(model: nn.Module) -> dict[str, str]:
 def score_bias(config: TransformerConfig, *, bidirectional: bool) -> nn.Module | None:
     """Return the module that ALiBi or T5's relative positions add to the scores; None for other positions.
 
-    A layer may have its own instead.
+    A layer may have another module instead.
     """
     p = config.positions
     if p.kind == "alibi":

@@ -1,6 +1,6 @@
-"""When the C++ kernel of attention over whole sequences is faster than PyTorch's, and the call of it.
+"""When the C++ kernel of attention over full sequences is faster than PyTorch's, and the call of it.
 
-It computes in float32 and leaves out the keys that no query of a block may look at. PyTorch's computes all
+It computes in float32 and skips keys that no query of a block may attend to. PyTorch's computes all
 of a block's scores, in bfloat16 by matrix instructions where the processor has them. So the kernel is faster
 where a mask hides much, and in training in bfloat16, whose backward pass is PyTorch's slower half. The sizes
 are in ``cpu.where``.

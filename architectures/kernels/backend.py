@@ -26,16 +26,16 @@ KERNELS = {
 CONVOLUTION_WIDTHS = range(2, 5)
 """Taps that causal-conv1d has kernels for."""
 SCAN_STATES = 256
-"""Numbers of a channel's state that mamba-ssm's selective scan has room for."""
+"""Largest state of a channel that mamba-ssm's selective scan supports."""
 CONVOLUTION_CHANNELS = 8
-"""Its channels-last layout takes multiples of this."""
+"""Its channels-last layout needs multiples of this."""
 INSTALL = "pip install --no-build-isolation 'mamba-ssm>=2.3.0,<2.3.2' 'causal-conv1d>=1.5'"
 
 
-def check_path(path: str, known: tuple[str, ...] = SCAN_PATHS) -> None:
+def check_path(path: str, valid: tuple[str, ...] = SCAN_PATHS) -> None:
     """Raise ValueError for a path that does not exist."""
-    if path not in known:
-        raise ValueError(f"scan={path!r} must be one of {', '.join(known)}")
+    if path not in valid:
+        raise ValueError(f"scan={path!r} must be one of {', '.join(valid)}")
 
 
 def check_installed(path: str) -> None:
@@ -56,8 +56,8 @@ def check_installed(path: str) -> None:
 def import_problem() -> str:
     """Return why the kernels of mamba-ssm and causal-conv1d cannot be called; empty where they can.
 
-    They are really imported: an installed package may not fit the PyTorch, the CUDA or the transformers
-    beside it, and then fails with almost any error.
+    They are really imported: an installed package may not fit the installed PyTorch, CUDA or transformers,
+    and then fails with almost any error.
     """
     for module, name in KERNELS.items():
         try:
@@ -76,13 +76,13 @@ def resolve_path(path: str, operand: Tensor, unable: str = "") -> str:
     """Return the path that runs.
 
     Args:
-        path: the one asked for. ``auto`` is ``mamba_ssm`` where it is installed and can do what is asked of
-            it, else ``cpp`` on a CPU with a C++ compiler where it is faster, else ``torch``.
-        operand: a tensor on the device of the others, in their precision.
-        unable: what mamba-ssm cannot do and this call needs; empty where there is nothing.
+        path: the configured one. ``auto`` is ``mamba_ssm`` where it is installed and supports the
+            call, else ``cpp`` on a CPU with a C++ compiler where it is faster, else ``torch``.
+        operand: a tensor with the device and dtype of all operands.
+        unable: what this call needs and mamba-ssm does not support; empty if it supports everything.
 
     Raises:
-        ValueError: ``mamba_ssm`` or ``cpp`` is asked for and cannot run.
+        ValueError: ``mamba_ssm`` or ``cpp`` is configured and cannot run.
     """
     check_installed(path)
     kind = f"{operand.dtype} on {operand.device.type}"
@@ -146,7 +146,7 @@ def causal_conv1d(
 ) -> Tensor:
     """Return SiLU of the causal depthwise convolution, by the kernel of causal-conv1d.
 
-    Where documents are kept apart, that kernel wants channels last and eight of them at a time.
+    With separate documents, that kernel needs channels last and multiples of eight channels.
     """
     documents_BT = None
     if positions_BT is not None:

@@ -1,15 +1,15 @@
-"""Norms, activations and cross-entropy: by PyTorch's own operations, or in one pass in C++.
+"""Norms, activations and cross-entropy: by PyTorch's operations, or in one pass in C++.
 
-On a CPU PyTorch takes several passes over memory for RMSNorm, for an activation times a gate, for rotary
-positions and for cross-entropy, and autograd keeps the intermediate results. The kernels of
-``cpu.transformer_ops`` take one each way. They run for plain tensors on a CPU, in float32 or bfloat16, where
-a C++ compiler is found and they were measured to be faster (``cpu.where``); all else (other devices and
-precisions, torch.compile, torch.export, torch.func, sharded tensors) is PyTorch's. In float32 both give the
-same numbers up to rounding; in bfloat16 the kernels round once, at the end.
+On a CPU PyTorch needs multiple passes over memory for RMSNorm, for an activation times a gate, for rotary
+positions and for cross-entropy, and autograd saves the intermediate results. The kernels of
+``cpu.transformer_ops`` need one in each direction. They run for plain tensors on a CPU, in float32 or
+bfloat16, where a C++ compiler is found and they were measured to be faster (``cpu.where``); all else (other
+devices and precisions, torch.compile, torch.export, torch.func, sharded tensors) is PyTorch's. In float32
+both give the same values up to rounding; in bfloat16 the kernels round once, at the end.
 
-There is one switch for the whole process, ``choose`` (``device.kernels`` of a run), as there is one for the
-number of threads: it changes how something is computed and not what, so that it belongs to no model's
-configuration. ``Backbone.kernels`` says what is taken.
+There is one switch for the process, ``choose`` (``device.kernels`` of a run), as there is one for the
+number of threads: it selects an implementation and not a result, so that it is not part of a model's
+configuration. ``Backbone.kernels`` reports the selected kernels.
 
 Shapes: any, over the last dimension; N rows, V columns.
 """
@@ -39,7 +39,7 @@ _chosen = "auto"
 
 
 def choose(choice: str) -> None:
-    """Set the implementation for the whole process: ``auto``, ``torch`` (PyTorch's) or ``cpp``.
+    """Set the implementation for the process: ``auto``, ``torch`` (PyTorch's) or ``cpp``.
 
     Raises:
         ValueError: there is no such choice, or ``cpp`` cannot be built here.
@@ -95,13 +95,13 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype | None = 
 
 @dataclass(frozen=True)
 class Activation:
-    """An elementwise function, alone or times a gate."""
+    """An elementwise function, with or without a gate."""
 
     name: str
     by_torch: Callable[[Tensor], Tensor]
     alone: bool = False
-    """True where there is a C++ kernel without a gate too: PyTorch's tanh is slow, its others take one
-    pass."""
+    """True where there is also a C++ kernel without a gate: PyTorch's tanh is slow, its other activations
+    need one pass."""
     gated: bool = True
     """True where there is a C++ kernel that multiplies by a gate."""
 
@@ -110,12 +110,12 @@ class Activation:
             return cpp_activation(self.name, x)
         return self.by_torch(x)
 
-    def times(self, x: Tensor, other: Tensor) -> Tensor:
-        """``activation(x) * other``."""
-        same = x.dtype == other.dtype and x.shape == other.shape
-        if self.gated and same and uses_cpp(f"{self.name} gated", x, other):
-            return cpp_activation(self.name, x, other)
-        return self.by_torch(x) * other
+    def times(self, x: Tensor, factor: Tensor) -> Tensor:
+        """``activation(x) * factor``."""
+        compatible = x.dtype == factor.dtype and x.shape == factor.shape
+        if self.gated and compatible and uses_cpp(f"{self.name} gated", x, factor):
+            return cpp_activation(self.name, x, factor)
+        return self.by_torch(x) * factor
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,9 @@ class LimitedActivation(Activation):
     def __call__(self, x: Tensor) -> Tensor:
         return self.by_torch(x.clamp(max=self.limit))
 
-    def times(self, x: Tensor, other: Tensor) -> Tensor:
-        """``activation(min(x, limit)) * (clamp(other, -limit, limit) + 1)``."""
-        return self(x) * (other.clamp(-self.limit, self.limit) + 1)
+    def times(self, x: Tensor, factor: Tensor) -> Tensor:
+        """``activation(min(x, limit)) * (clamp(factor, -limit, limit) + 1)``."""
+        return self(x) * (factor.clamp(-self.limit, self.limit) + 1)
 
 
 ACTIVATIONS = {
@@ -146,7 +146,7 @@ ACTIVATIONS = {
 
 
 def cross_entropy(logits_NV: Tensor, target_N: Tensor, never: int | None = None) -> Tensor:
-    """Cross-entropy of each row (N,), in float32 whatever the logits.
+    """Cross-entropy of each row (N,), in float32 for every dtype of the logits.
 
     ``never`` is a token that can never be right: its logit counts as minus infinity.
     """

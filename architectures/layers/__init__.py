@@ -1,1 +1,1 @@
-"""The parts that backbones are made of."""
+"""The layers of backbones."""

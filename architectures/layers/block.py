@@ -46,9 +46,9 @@ class BlockConfig:
     from 0 at the first block (Huang et al. 2016, arXiv 1603.09382)."""
 
     def __post_init__(self) -> None:
-        for name, known in (("norm", NORMS), ("placement", PLACEMENTS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"block.{name}={getattr(self, name)!r} must be one of {', '.join(known)}")
+        for name, valid in (("norm", NORMS), ("placement", PLACEMENTS)):
+            if getattr(self, name) not in valid:
+                raise ValueError(f"block.{name}={getattr(self, name)!r} must be one of {', '.join(valid)}")
         if self.parallel and self.placement != "pre":
             raise ValueError(f"block.parallel=true goes with block.placement=pre, not {self.placement}")
         if self.shared_norm and not self.parallel:
@@ -70,7 +70,7 @@ class MixerConfig:
 
     @property
     def channel_multiple(self) -> int:
-        """``d_model`` must be a multiple of this where such a mixer is used in a stack of several types."""
+        """``d_model`` must be a multiple of this in a stack with this mixer and other types."""
         return 1
 
 
@@ -96,7 +96,7 @@ class Mixer(nn.Module, ABC):
         return ""
 
     def step_flops(self, length: int) -> Flops:
-        """Return the FLOPs of one more token after ``length`` others, through ``step``."""
+        """Return the FLOPs of one more token after ``length`` tokens, through ``step``."""
         return self.flops(length + 1) - self.flops(length)
 
     def start(self, batch_size: int, max_length: int) -> Any:
@@ -117,7 +117,7 @@ class Mixer(nn.Module, ABC):
 
 
 class FeedForward(nn.Module, ABC):
-    """Works on each position alone. Returns auxiliary losses, empty where there are none."""
+    """Operates on each position independently. Returns auxiliary losses, empty where there are none."""
 
     accepts_low_precision_input: ClassVar[bool] = False
     """True where only matrix products read the input: under autocast it may come in their precision."""
@@ -179,7 +179,7 @@ class Residual(nn.Module):
         return self.after(x_BTD + y_BTD) if self.placement == "post" else x_BTD + self.after(y_BTD)
 
     def _skipped(self, y_BTD: Tensor) -> Tensor:
-        """Apply stochastic depth: drop the branch for whole sequences, and scale it up for the others."""
+        """Apply stochastic depth: drop the branch for entire sequences, and scale up all remaining ones."""
         if not self.training or self.skip == 0:
             return y_BTD
         kept_B11 = torch.rand(y_BTD.shape[0], 1, 1, device=y_BTD.device) >= self.skip
@@ -200,7 +200,7 @@ class Block(nn.Module):
         first: bool = False,
         cross: nn.Module | None = None,
     ) -> None:
-        """``cross`` comes between the two, in its own residual branch; a subclass applies it."""
+        """``cross`` is between the two, in a separate residual branch; a subclass applies it."""
         super().__init__()
         config = config or BlockConfig()
 

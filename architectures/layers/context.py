@@ -32,14 +32,15 @@ class Context:
     score_bias: nn.Module | None = None
     """Module that turns positions of queries and keys into a bias of the attention scores; None for none."""
     visible: Tensor | None = None
-    """True where a query may look, broadcastable to (B, 1, T, T), beside what positions and documents say;
-    None where these say it all."""
+    """True where a query may attend, broadcastable to (B, 1, T, T), in addition to positions and documents;
+    None for no further mask."""
     reach_BT: Tensor | None = None
-    """The last position that each token may attend to, where decoding looks ahead; None for its own."""
+    """The last position that each token may attend to, where decoding looks ahead; None for the token
+    itself."""
     _made: dict[Hashable, Any] = field(default_factory=dict)
 
     def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """Return ``make()`` the first time, the same value for every later layer that asks with ``key``."""
+        """Return ``make()`` the first time, the same value for every later layer with the same ``key``."""
         if key not in self._made:
             self._made[key] = make()
         return self._made[key]
@@ -52,7 +53,7 @@ class Context:
         documents_BT: Tensor | None,
         score_bias: nn.Module | None = None,
     ) -> Context:
-        """Return the context of whole sequences, read from their beginning."""
+        """Return the context of full sequences, read from their beginning."""
         index_1T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)[None]
         positions_BT = index_1T if documents_BT is None else restart(documents_BT, index_1T)
         return cls(
@@ -76,7 +77,7 @@ class Context:
 
     @property
     def plain(self) -> bool:
-        """True for whole sequences of one document each, without padding."""
+        """True for full sequences of one document each, without padding."""
         unmasked = self.valid_BT is None and self.documents_BT is None and self.visible is None
         return self.start == 0 and unmasked
 

@@ -39,7 +39,7 @@ class CrossAttentionBlock(Block):
     def forward(  # type: ignore[override]
         self, x_BTD: Tensor, context: Context, source_BSD: Tensor, source_valid_BS: Tensor | None
     ) -> tuple[Tensor, Auxiliary]:
-        """Return the output of the block for whole targets, and its auxiliary losses."""
+        """Return the output of the block for full targets, and its auxiliary losses."""
         source = self.cross.read(source_BSD, source_valid_BS)
         mixed_BTD = self.mixer(self.mixer_residual.pre(x_BTD, low_precision=True), context)
         return self._after(x_BTD, mixed_BTD, source, context.valid_BT)

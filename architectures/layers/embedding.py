@@ -17,7 +17,7 @@ from architectures.layers.positions import sinusoids
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig:
-    """The input of a transformer, beside its token table."""
+    """The input of a transformer, in addition to its token embedding."""
 
     norm: bool = False
     """Normalise the sum of the embeddings (BERT, BLOOM)."""
@@ -87,9 +87,9 @@ class Embedding(nn.Module):
 
 
 class ValueEmbedding(nn.Module):
-    """A token table whose first tokens stand for evenly spaced numbers from -1 to 1, read by a linear layer.
+    """A token embedding that embeds its first tokens as evenly spaced values from -1 to 1, by a linear layer.
 
-    So Long Range Arena reads pixels where they are not tokens: brightness 0 to 255 as a number.
+    Long Range Arena reads pixels in this way: brightness 0 to 255 as a value.
     """
 
     def __init__(self, table: nn.Embedding, levels: int) -> None:
@@ -107,7 +107,7 @@ class ValueEmbedding(nn.Module):
 
 
 def read_values(model: Backbone, levels: int) -> None:
-    """Let a new model read its first ``levels`` tokens as numbers: see ``ValueEmbedding``."""
+    """Let a new model read its first ``levels`` tokens as values: see ``ValueEmbedding``."""
     if isinstance(model.embedding, nn.Embedding):
         model.embedding = ValueEmbedding(model.embedding, levels)
     else:

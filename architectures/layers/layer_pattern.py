@@ -1,6 +1,6 @@
 """Patterns of named layer types: which type each layer of a stack has.
 
-A pattern is a list such as ``[mamba*3, attention]``. ``name*count`` stands for
+A pattern is a list such as ``[mamba*3, attention]``. ``name*count`` means
 that many layers, ``attention+mamba2`` for mixers that work in parallel in one
 layer. The pattern repeats over the layers of a stack.
 """
@@ -50,16 +50,16 @@ def check_pattern(key: str, pattern: Sequence[str], types: Sequence[str], *, par
     Args:
         key: The setting, such as ``attention.layers``.
         pattern: Its value.
-        types: Names of the layer types that may stand there.
-        parallel: Allow several types in one layer, joined by ``+``.
+        types: Names of the layer types that may occur in it.
+        parallel: Allow multiple types in one layer, joined by ``+``.
     """
     if isinstance(pattern, str) or not pattern:
         raise ValueError(
             f"{key}={pattern!r} must be a list of layer types, such as [{types[0]}, {types[-1]}*3]"
         )
     for item in pattern:
-        found = ITEM.fullmatch(item)
-        names = found["name"].split("+") if found else [item]
+        match = ITEM.fullmatch(item)
+        names = match["name"].split("+") if match else [item]
         for name in names:
             if name not in types:
                 close = nearest_name(name, types)

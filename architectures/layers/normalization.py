@@ -31,8 +31,8 @@ class RMSNorm(nn.RMSNorm):
 class OffsetRMSNorm(nn.Module):
     """RMSNorm times one plus its weight, as in Gemma.
 
-    Weight decay then pulls the factor towards one, not zero. The product is taken
-    in at least float32, before the result goes back to the precision of the input.
+    Weight decay then pulls the factor towards one, not zero. The product is computed
+    in at least float32, before the result is cast to the dtype of the input.
     """
 
     def __init__(self, width: int, eps: float) -> None:
@@ -42,8 +42,8 @@ class OffsetRMSNorm(nn.Module):
 
     def forward(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """``dtype`` is that of the result; None for that of x."""
-        wide = torch.promote_types(x.dtype, torch.float32)
-        return rms_norm(x.to(wide), 1 + self.weight.to(wide), self.eps, dtype or x.dtype)
+        compute_dtype = torch.promote_types(x.dtype, torch.float32)
+        return rms_norm(x.to(compute_dtype), 1 + self.weight.to(compute_dtype), self.eps, dtype or x.dtype)
 
 
 def make_norm(kind: str, width: int, eps: float) -> nn.Module:

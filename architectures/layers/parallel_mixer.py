@@ -17,7 +17,7 @@ from architectures.layers.context import Context
 
 
 class ParallelMixer(Mixer):
-    """Several mixers that read the same input; their outputs are added."""
+    """Multiple mixers that read the same input; their outputs are added."""
 
     def __init__(self, mixers: list[Mixer]) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class ParallelMixer(Mixer):
 
     def step(self, x_BTD: Tensor, state: list[Any], context: Context) -> Tensor:
         pairs = zip(self._each(), state, strict=True)
-        return reduce(add, (mixer.step(x_BTD, own, context) for mixer, own in pairs))
+        return reduce(add, (mixer.step(x_BTD, mixer_state, context) for mixer, mixer_state in pairs))
 
     def flops(self, length: int) -> Flops:
         return reduce(add, (mixer.flops(length) for mixer in self._each()))

@@ -26,7 +26,7 @@ class RotaryScaling:
 
     kind: str = "none"
     """``none``; ``linear`` (positions divided by the factor); ``ntk`` (a larger base); ``yarn`` (high
-    frequencies kept, low ones divided); ``llama3`` (the same by wavelength)."""
+    frequencies unchanged, low ones divided); ``llama3`` (the same by wavelength)."""
     factor: float = 1.0
     """Factor by which the context grows."""
     original_length: int = 2048
@@ -34,15 +34,15 @@ class RotaryScaling:
     low_frequency: float = 1.0
     """``llama3``: wavelengths longer than original_length / low_frequency are divided by the factor."""
     high_frequency: float = 4.0
-    """``llama3``: wavelengths shorter than original_length / high_frequency are kept."""
+    """``llama3``: wavelengths shorter than original_length / high_frequency are unchanged."""
     beta_fast: float = 32.0
-    """``yarn``: dimensions that turn more often than this over the original length are kept."""
+    """``yarn``: dimensions that turn more often than this over the original length are unchanged."""
     beta_slow: float = 1.0
     """``yarn``: dimensions that turn less often than this are divided by the factor."""
     attention_factor: float | None = None
     """``yarn``: multiplies sines and cosines; null for 0.1 ln(factor) + 1."""
     truncate: bool = True
-    """``yarn``: the dimensions at which blending begins and ends are whole numbers (false in GPT-OSS)."""
+    """``yarn``: the dimensions at which blending begins and ends are integers (false in GPT-OSS)."""
 
     def __post_init__(self) -> None:
         if self.kind not in SCALINGS:
@@ -83,7 +83,7 @@ class PositionsConfig:
     max_distance: int = 128
     """Distance from which all positions share a bucket."""
     by_layer: bool = False
-    """Every layer has a relative bias of its own (UMT5: Chung et al. 2023, arXiv 2304.09151)."""
+    """Every layer has a separate relative bias (UMT5: Chung et al. 2023, arXiv 2304.09151)."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -109,12 +109,12 @@ class PositionsConfig:
             )
 
     def at(self, layer: int) -> bool:
-        """Return True if a layer has positions (or the whole model has them, added to its input)."""
+        """Return True if a layer has positions (or the model adds them to its input)."""
         return layer_type(self.layers, layer) == "positional"
 
     @property
     def has_table(self) -> bool:
-        """Return True where positions are rows of a table, beyond which a model cannot read."""
+        """Return True where positions are rows of a table, which limit the length of a model."""
         return self.kind in ("learned", "sinusoidal")
 
 
@@ -124,11 +124,11 @@ def rotate_by_torch(x_BHTE: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bo
     dim = 2 * cos.shape[-1]
     turned, rest = x_BHTE.split([dim, x_BHTE.shape[-1] - dim], dim=-1)
     if interleaved:
-        first, second = turned[..., 0::2], turned[..., 1::2]
-        pair = torch.stack([first * cos - second * sin, second * cos + first * sin], dim=-1).flatten(-2)
+        x1, x2 = turned[..., 0::2], turned[..., 1::2]
+        pair = torch.stack([x1 * cos - x2 * sin, x2 * cos + x1 * sin], dim=-1).flatten(-2)
     else:
-        first, second = turned.chunk(2, dim=-1)
-        pair = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+        x1, x2 = turned.chunk(2, dim=-1)
+        pair = torch.cat([x1 * cos - x2 * sin, x2 * cos + x1 * sin], dim=-1)
     return pair if rest.shape[-1] == 0 else torch.cat([pair, rest], dim=-1)
 
 
@@ -143,7 +143,7 @@ class Rotary:
     scaling: RotaryScaling = field(default_factory=RotaryScaling)
 
     def tables(self, positions_BT: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines (B, 1, T, R/2), in float32 whatever the model's precision.
+        """Cosines and sines (B, 1, T, R/2), in float32 for every precision of the model.
 
         In bfloat16 positions above 256 would collide.
         """
@@ -166,8 +166,8 @@ class Rotary:
         """Return the factor of sines and cosines (YaRN, arXiv 2309.00071, section 3.4); else 1."""
         if self.scaling.kind != "yarn":
             return 1.0
-        given = self.scaling.attention_factor
-        return 0.1 * math.log(self.scaling.factor) + 1 if given is None else given
+        configured = self.scaling.attention_factor
+        return 0.1 * math.log(self.scaling.factor) + 1 if configured is None else configured
 
     def frequencies(self, device: torch.device | None = None) -> Tensor:
         """Angle in radians for each step of position, (R/2,), float32."""
@@ -186,14 +186,14 @@ class Rotary:
         return plain_R
 
     def _by_wavelength(self, plain_R: Tensor) -> Tensor:
-        """Llama 3.1: long waves are divided, short ones kept, those between blended linearly."""
+        """Llama 3.1: long waves are divided, short ones unchanged, those between blended linearly."""
         s = self.scaling
         turns_R = s.original_length * plain_R / (2 * math.pi)
         kept_R = ((turns_R - s.low_frequency) / (s.high_frequency - s.low_frequency)).clamp(0, 1)
         return plain_R / s.factor * (1 - kept_R) + plain_R * kept_R
 
     def _yarn_kept(self, half: int, device: torch.device | None) -> Tensor:
-        """1 where a frequency is kept, 0 where it is divided (YaRN, section 3.2 and appendix A)."""
+        """1 where a frequency is unchanged, 0 where it is divided (YaRN, section 3.2 and appendix A)."""
         s = self.scaling
 
         def dimension(turns: float) -> float:
@@ -231,14 +231,14 @@ class ALiBi(nn.Module):
     def forward(self, query_BT: Tensor, key_BS: Tensor) -> Tensor:
         """Bias (B, H, T, S): minus slope times distance, in float32."""
         distance_BTS = (query_BT[:, :, None] - key_BS[:, None, :]).abs()
-        # Filled in on the device: for a copy from its own memory the host would wait.
+        # Filled on the device: a copy from host memory would synchronize.
         slopes = [torch.full((), slope, device=query_BT.device) for slope in self.slopes]
         slope_H11 = torch.stack(slopes)[:, None, None]
         return -slope_H11 * distance_BTS[:, None]
 
 
 class RelativePositionBias(nn.Module):
-    """T5's bucketed relative position bias, one table for a whole stack of layers.
+    """T5's bucketed relative position bias, one table for a complete stack of layers.
 
     Raffel et al. 2020 (arXiv 1910.10683), section 2.1. Half of the buckets are
     exact distances, the other half logarithmic up to ``max_distance``.
@@ -258,7 +258,7 @@ class RelativePositionBias(nn.Module):
         return self.table(bucket_BTS).permute(0, 3, 1, 2).contiguous()
 
     def bucket(self, relative: Tensor) -> Tensor:
-        """Bucket numbers of relative positions (key minus query)."""
+        """Bucket indices of relative positions (key minus query)."""
         buckets = self.num_buckets
         offset = torch.zeros_like(relative)
         if self.bidirectional:
@@ -286,7 +286,7 @@ def relative_bias(positions: PositionsConfig, num_heads: int, *, bidirectional: 
 
 def sinusoids(length: int, d_model: int) -> Tensor:
     """Sines and cosines of falling frequency (Vaswani et al. 2017, section 3.5), shape (T, D)."""
-    # In CPU memory, wherever a model is made: to imagine them on the meta device takes the compiler.
+    # In CPU memory for every device of the model: on the meta device they would import the compiler.
     frequency = 10000.0 ** (-torch.arange(0, d_model, 2, device="cpu") / d_model)
     angle = torch.arange(length, device="cpu")[:, None] * frequency
     return torch.cat([angle.sin(), angle.cos()], dim=1)[:, :d_model]

@@ -1,8 +1,8 @@
-"""Readouts: what turns hidden states into a class of the sequence, a tag for each token, or a vector.
+"""Readouts: from hidden states to a class of the sequence, a tag for each token, or a vector.
 
 A readout is attached with ``Backbone.attach_readout``, which calls it with the
-hidden states and ``valid_BT`` after every forward pass. Padding, which stands on
-the right, changes nothing.
+hidden states and ``valid_BT`` after every forward pass. Padding, which is on
+the right, has no effect.
 
 Shapes: B batch, T length, D d_model, C classes.
 """
@@ -32,7 +32,7 @@ def pool(hidden_BTD: Tensor, valid_BT: Tensor | None, pooling: str) -> Tensor:
 
 
 class VectorReadout(nn.Module):
-    """A vector (B, D) for each sequence; nothing is learned.
+    """A vector (B, D) for each sequence, without parameters.
 
     Args:
         pooling: ``first``, ``mean`` (Reimers and Gurevych 2019, arXiv 1908.10084, section 3) or ``last``.

@@ -28,8 +28,8 @@ class GatedDeltaConfig(DeltaConfig):
     output_gate: bool = True
     """Multiply the normalised output by SiLU of a projection of the input."""
     num_value_heads: int | None = None
-    """Heads of values, each with a memory: a multiple of ``num_heads``, then those of queries and keys, which
-    several share (Qwen3-Next); null for as many."""
+    """Heads of values, each with a memory: a multiple of ``num_heads``, which are then those of queries and
+    keys, each shared by multiple heads of values (Qwen3-Next); null for as many."""
     dt_min: float = 0.001
     """Smallest time step at initialisation."""
     dt_max: float = 0.1
@@ -69,8 +69,8 @@ class GatedDeltaRule(DeltaRule):
     def log_decay(self, x_BTD: Tensor) -> Tensor:
         """a = exp(-A dt), with dt = softplus(projection + bias)."""
         dt_BTH = self.dt(x_BTD)
-        wide = torch.promote_types(dt_BTH.dtype, torch.float32)
-        return -self.A_log_H.to(wide).exp() * F.softplus(dt_BTH.to(wide) + self.dt_bias_H)
+        compute_dtype = torch.promote_types(dt_BTH.dtype, torch.float32)
+        return -self.A_log_H.to(compute_dtype).exp() * F.softplus(dt_BTH.to(compute_dtype) + self.dt_bias_H)
 
     def memory_flops(self, length: int) -> int:
         return delta_rule_flops(length, self.value_heads, self.key_width, self.value_width, decays=True)

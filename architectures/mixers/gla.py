@@ -49,8 +49,8 @@ class GatedLinearAttention(LinearMixer):
     def log_decay(self, x_BTD: Tensor) -> Tensor:
         """a = sigmoid(low-rank projection)^(1 / temperature) (section 4)."""
         decay_BTHK = self.decay(x_BTD).unflatten(-1, (self.heads, -1))
-        wide = torch.promote_types(decay_BTHK.dtype, torch.float32)
-        return F.logsigmoid(decay_BTHK.to(wide)) / self.temperature
+        compute_dtype = torch.promote_types(decay_BTHK.dtype, torch.float32)
+        return F.logsigmoid(decay_BTHK.to(compute_dtype)) / self.temperature
 
     def remember(
         self,

@@ -65,8 +65,8 @@ class SelectiveConfig(MixerConfig):
     scan: str = "auto"
     """Path of the scan: ``mamba_ssm`` (mamba-ssm and causal-conv1d, CUDA; no packed documents), ``cpp`` (C++,
     float32 on a CPU), ``torch`` (chunks in PyTorch with an explicit gradient), ``reference`` (plain loop), or
-    ``auto``: the first of mamba_ssm, cpp and torch that can run. Decoding with ``mamba_ssm`` takes the torch
-    path. The convolution and the gate take the same path."""
+    ``auto``: the first of mamba_ssm, cpp and torch that can run. Decoding with ``mamba_ssm`` uses the torch
+    path. The convolution and the gate use the same path."""
 
     def __post_init__(self) -> None:
         check_path(self.scan)
@@ -155,18 +155,18 @@ class SelectiveSSM(RecurrentMixer):
         dt_BTR, B_BTN, C_BTN = selected
         delta_BTC = self.dt(dt_BTR)
         with torch.autocast(u_BTC.device.type, enabled=False):
-            wide = torch.promote_types(u_BTC.dtype, torch.float32)
-            delta_BTC = F.softplus(delta_BTC.to(wide))
+            compute_dtype = torch.promote_types(u_BTC.dtype, torch.float32)
+            delta_BTC = F.softplus(delta_BTC.to(compute_dtype))
             if valid_BT is not None:
-                delta_BTC = delta_BTC * valid_BT[..., None]  # a zero step leaves the state as it is
-            u_wide = u_BTC.to(wide)
+                delta_BTC = delta_BTC * valid_BT[..., None]  # a zero step does not change the state
+            u_wide = u_BTC.to(compute_dtype)
             y_BTC, last_BCN = selective_scan(
                 u_wide,
                 delta_BTC,
-                -self.A_log_CN.to(wide).exp(),
-                B_BTN.to(wide),
-                C_BTN.to(wide),
-                None if state_BCN is None else state_BCN.to(wide),
+                -self.A_log_CN.to(compute_dtype).exp(),
+                B_BTN.to(compute_dtype),
+                C_BTN.to(compute_dtype),
+                None if state_BCN is None else state_BCN.to(compute_dtype),
                 reset_BT=reset_BT,
                 negative=self.config.negative_eigenvalues,
                 path=path,
@@ -193,8 +193,8 @@ class SelectiveSSM(RecurrentMixer):
         return self.path(self.D_C)
 
     def start(self, batch_size: int, max_length: int) -> State:
-        wide = torch.promote_types(self.A_log_CN.dtype, torch.float32)
-        ssm = self.A_log_CN.new_zeros(batch_size, *self.A_log_CN.shape, dtype=wide)
+        compute_dtype = torch.promote_types(self.A_log_CN.dtype, torch.float32)
+        ssm = self.A_log_CN.new_zeros(batch_size, *self.A_log_CN.shape, dtype=compute_dtype)
         return {"window": self.convolution.start(batch_size), "ssm": ssm}
 
     def flops(self, length: int) -> Flops:

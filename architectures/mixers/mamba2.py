@@ -1,4 +1,4 @@
-"""The Mamba-2 mixer: a state-space model whose scan is matrix products (Dao and Gu 2024, arXiv 2405.21060).
+"""The Mamba-2 mixer: a state-space model with a scan by matrix products (Dao and Gu 2024, arXiv 2405.21060).
 
 The layer widens to heads, filters them, B and C with a short causal convolution, runs the recurrence with one
 decay for each head, then applies the gate and the norm.
@@ -122,8 +122,8 @@ class GatedNorm(nn.Module):
         self.groups, self.eps, self.before_gate = groups, eps, before_gate
 
     def forward(self, y_BTI: Tensor, gate_BTI: Tensor) -> Tensor:
-        wide = torch.promote_types(y_BTI.dtype, torch.float32)
-        y_BTI, gate_BTI = y_BTI.to(wide), F.silu(gate_BTI.to(wide))
+        compute_dtype = torch.promote_types(y_BTI.dtype, torch.float32)
+        y_BTI, gate_BTI = y_BTI.to(compute_dtype), F.silu(gate_BTI.to(compute_dtype))
         if self.before_gate:
             return self._norm(y_BTI) * gate_BTI
         return self._norm(y_BTI * gate_BTI)
@@ -158,8 +158,8 @@ class SSD(RecurrentMixer):
         self.D_H = nn.Parameter(torch.ones(config.num_heads))
         self.norm = None
         if config.norm != "none":
-            before = config.norm == "before_gate"
-            self.norm = GatedNorm(self.channels, config.num_groups, norm_eps, before_gate=before)
+            before_gate = config.norm == "before_gate"
+            self.norm = GatedNorm(self.channels, config.num_groups, norm_eps, before_gate=before_gate)
         self.out = nn.Linear(self.channels, d_model, bias=config.bias)
 
     def project(self, x_BTD: Tensor) -> tuple[Tensor, ...]:
@@ -196,19 +196,21 @@ class SSD(RecurrentMixer):
         """Return output, input and last state of the scan, in at least float32: in bfloat16 the
         state would lose precision."""
         c = self.config
-        wide = torch.promote_types(u_BTC.dtype, torch.float32)
-        delta_BTH = F.softplus(dt_BTH.to(wide) + self.dt_bias_H.to(wide)).clamp(c.dt_floor, c.dt_ceiling)
+        compute_dtype = torch.promote_types(u_BTC.dtype, torch.float32)
+        delta_BTH = F.softplus(dt_BTH.to(compute_dtype) + self.dt_bias_H.to(compute_dtype)).clamp(
+            c.dt_floor, c.dt_ceiling
+        )
         if valid_BT is not None:
             delta_BTH = delta_BTH * valid_BT[..., None]  # a zero step leaves the state as it is
-        x_BTI, B_BTS, C_BTS = u_BTC.to(wide).split(self.convolved, dim=-1)
+        x_BTI, B_BTS, C_BTS = u_BTC.to(compute_dtype).split(self.convolved, dim=-1)
         x_BTHP = x_BTI.unflatten(-1, (c.num_heads, -1))
         y_BTHP, last_BHPN = ssd(
             x_BTHP,
             delta_BTH,
-            -self.A_log_H.to(wide).exp(),
+            -self.A_log_H.to(compute_dtype).exp(),
             B_BTS.unflatten(-1, (c.num_groups, -1)),
             C_BTS.unflatten(-1, (c.num_groups, -1)),
-            None if state_BHPN is None else state_BHPN.to(wide),
+            None if state_BHPN is None else state_BHPN.to(compute_dtype),
             reset_BT=reset_BT,
             negative=c.negative_eigenvalues,
             chunk=c.chunk,
@@ -247,9 +249,9 @@ class SSD(RecurrentMixer):
         return self.path(self.D_H)
 
     def start(self, batch_size: int, max_length: int) -> State:
-        wide = torch.promote_types(self.A_log_H.dtype, torch.float32)
+        compute_dtype = torch.promote_types(self.A_log_H.dtype, torch.float32)
         shape = (batch_size, self.config.num_heads, self.channels // self.config.num_heads, self.d_state)
-        ssm = self.A_log_H.new_zeros(shape, dtype=wide)
+        ssm = self.A_log_H.new_zeros(shape, dtype=compute_dtype)
         return {"window": self.convolution.start(batch_size), "ssm": ssm}
 
     def flops(self, length: int) -> Flops:

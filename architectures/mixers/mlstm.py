@@ -26,9 +26,9 @@ class MLSTMConfig(MixerConfig):
     """Settings of mLSTM; the defaults are those of xLSTM 7B, with fewer heads for small models."""
 
     num_heads: int = 2
-    """Heads, each with a memory of its own."""
+    """Heads, each with a separate memory."""
     expand_k: float = 0.5
-    """Width of the keys of all heads together, as a multiple of d_model; each head gets a whole number."""
+    """Width of the keys of all heads together, as a multiple of d_model; each head gets an integer width."""
     expand_v: float = 1.0
     """Width of the values of all heads together, likewise."""
     gate_cap: float | None = 15.0
@@ -88,13 +88,13 @@ class MLSTM(RecurrentMixer):
     def mix(
         self, projected: tuple[Tensor, ...], state: State | None, context: Context
     ) -> tuple[Tensor, State]:
-        """The memory in at least float32: in bfloat16 it would lose what it should remember."""
+        """Compute the memory in at least float32: bfloat16 would lose its content."""
         x_BTD, *heads, gate_BTC = projected
-        wide = torch.promote_types(x_BTD.dtype, torch.float32)
-        q, k, v = (part.unflatten(-1, (self.heads, -1)).to(wide) for part in heads)
+        compute_dtype = torch.promote_types(x_BTD.dtype, torch.float32)
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).to(compute_dtype) for part in heads)
         log_input_BTH, log_forget_BTH = self.log_gates(x_BTD)
         starts_BT, valid_BT = document_starts(context), context.valid_BT
-        if valid_BT is not None:  # padding is not stored, and nothing is forgotten at it
+        if valid_BT is not None:  # padding is not stored and does not decay the memory
             log_input_BTH = log_input_BTH.masked_fill(~valid_BT[..., None], -math.inf)
             log_forget_BTH = log_forget_BTH.masked_fill(~valid_BT[..., None], 0.0)
             starts_BT = None if starts_BT is None else starts_BT & valid_BT
@@ -106,8 +106,8 @@ class MLSTM(RecurrentMixer):
                 v,
                 log_input_BTH,
                 log_forget_BTH,
-                state["memory"].to(wide),
-                state["scale"].to(wide),
+                state["memory"].to(compute_dtype),
+                state["scale"].to(compute_dtype),
                 starts_BT=starts_BT,
                 eps=self.eps,
                 path=self.path,
@@ -118,8 +118,8 @@ class MLSTM(RecurrentMixer):
 
     def log_gates(self, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
         """Return log i and log f (B, T, H), in at least float32."""
-        wide = torch.promote_types(x_BTD.dtype, torch.float32)
-        log_input, forget = (gate(x_BTD).to(wide) for gate in (self.input_gate, self.forget_gate))
+        compute_dtype = torch.promote_types(x_BTD.dtype, torch.float32)
+        log_input, forget = (gate(x_BTD).to(compute_dtype) for gate in (self.input_gate, self.forget_gate))
         if self.cap is not None:
             log_input, forget = (self.cap * torch.tanh(x / self.cap) for x in (log_input, forget))
         return log_input, F.logsigmoid(forget)
@@ -128,8 +128,8 @@ class MLSTM(RecurrentMixer):
         shape = (batch_size, self.heads, self.key_width, self.value_width + 1)
         weight = self.out.weight
         # The memory is a multiple of exp(-scale): a scale rounded to bfloat16 would change all of it.
-        wide = torch.promote_types(weight.dtype, torch.float32)
-        return {"memory": weight.new_zeros(shape), "scale": weight.new_zeros(shape[:2], dtype=wide)}
+        compute_dtype = torch.promote_types(weight.dtype, torch.float32)
+        return {"memory": weight.new_zeros(shape), "scale": weight.new_zeros(shape[:2], dtype=compute_dtype)}
 
     def flops(self, length: int) -> Flops:
         memory = mlstm_flops(length, self.heads, self.key_width, self.value_width)

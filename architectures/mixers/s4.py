@@ -1,4 +1,4 @@
-"""S4: a linear system of each channel, whose matrix is diagonal (S4D) or diagonal minus rank one."""
+"""S4: a linear system of each channel, with a matrix that is diagonal (S4D) or diagonal minus rank one."""
 
 from __future__ import annotations
 

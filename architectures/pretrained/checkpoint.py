@@ -50,7 +50,7 @@ class Checkpoint(ABC):
     tie_key: ClassVar[str] = "tie_word_embeddings"
     """Key of config.json that makes the head the token table."""
     aliases: ClassVar[dict[str, str]] = {}
-    """Other names that the Hugging Face class takes for keys of config.json (its ``attribute_map``)."""
+    """Other names that the Hugging Face class accepts for keys of config.json (its ``attribute_map``)."""
     ignored: ClassVar[tuple[str, ...]] = ()
     """Regular expressions found in the names of tensors that are not loaded: masks, tables of sines.
 
@@ -63,7 +63,7 @@ class Checkpoint(ABC):
         """Return our model for the content of config.json.
 
         Raises:
-            ValueError: names a key whose value has no counterpart here.
+            ValueError: names a key with a value that has no counterpart here.
         """
 
     @classmethod
@@ -118,25 +118,25 @@ class Checkpoint(ABC):
         Raises:
             ValueError: a parameter has no counterpart, such as that of an attached readout.
         """
-        own = model.state_dict()
-        rules = [rule for rule in cls.rules(model) if rule.ours[0] in own]
-        known = {name for rule in rules for name in rule.ours}
-        assert known <= set(own), sorted(known - set(own))
-        left = sorted(set(own) - known - _tied(model))
-        if left:
-            raise ValueError(f"no tensor of {cls.__name__} holds {', '.join(left[:3])}")
+        parameters = model.state_dict()
+        rules = [rule for rule in cls.rules(model) if rule.ours[0] in parameters]
+        covered = {name for rule in rules for name in rule.ours}
+        assert covered <= set(parameters), sorted(covered - set(parameters))
+        uncovered = sorted(set(parameters) - covered - _tied(model))
+        if uncovered:
+            raise ValueError(f"no tensor of {cls.__name__} holds {', '.join(uncovered[:3])}")
         return rules
 
 
 def families() -> list[type[Checkpoint]]:
     """Return the families of this package, in the order of their modules."""
-    found: list[type[Checkpoint]] = []
+    families_: list[type[Checkpoint]] = []
     for module in pkgutil.walk_packages([str(Path(__file__).parent)], f"{__package__}."):
         for value in vars(importlib.import_module(module.name)).values():
-            own = isinstance(value, type) and value.__module__ == module.name
-            if own and issubclass(value, Checkpoint) and "model_types" in vars(value):
-                found.append(value)
-    return found
+            is_defined_here = isinstance(value, type) and value.__module__ == module.name
+            if is_defined_here and issubclass(value, Checkpoint) and "model_types" in vars(value):
+                families_.append(value)
+    return families_
 
 
 def supported_value(hf: HFConfig, key: str, *allowed: Any, default: Any = None) -> Any:
@@ -188,9 +188,9 @@ def read_activation(hf: HFConfig, key: str, default: str) -> str:
     return ACTIVATIONS[supported_value(hf, key, *ACTIVATIONS, default=default)]
 
 
-def write_activation(ours: str) -> str:
-    """Return their name of an activation."""
-    return next(name for name, value in ACTIVATIONS.items() if value == ours)
+def write_activation(activation: str) -> str:
+    """Return the Hugging Face name of an activation."""
+    return next(name for name, value in ACTIVATIONS.items() if value == activation)
 
 
 def _tied(model: torch.nn.Module) -> set[str]:

@@ -14,12 +14,12 @@ COUNTS = re.compile(
     r"|\w+_(layers|heads|dim|rank|size|experts|per_tok|position_embeddings)"
     r"|(seq|max_sequence)_length|max_seq_len|d_model|d_ff|d_kv|d_inner)"
 )
-"""Keys of whole numbers."""
+"""Keys with integer values."""
 LARGEST = 2**31
 """No size of a model is as large."""
 FRACTIONS = ("moe_layer_freq", "type_vocab_size")
 SMALL = re.compile(r"\w*(eps|epsilon|theta|rotary_emb_base)|(qk_dim|v_dim|ffn_proj)_factor")
-"""Keys of positive numbers."""
+"""Keys with positive values."""
 KEYS = {
     r"encoder_heads=": "encoder_attention_heads=",
     r"encoder_d_ff=": "encoder_ffn_dim=",
@@ -55,7 +55,8 @@ KEYS = {
     r"\bd_model=": "hidden_size=",
     r"\bd_ff=": "intermediate_size=",
 }
-"""Our names of settings, and those of files: the first of several that a file has, or else the last."""
+"""Our names of settings, and those of files: of multiple keys, the first one in the file, or else the
+last."""
 T5_KEYS = {r"num_attention_heads=": "num_heads=", r"hidden_size=": "d_model=", r"intermediate_size=": "d_ff="}
 
 
@@ -91,16 +92,16 @@ def _check_count(key: str, value: Any) -> None:
         return
     if key.endswith("_rank") and value == "auto":
         return
-    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    if isinstance(value, bool) or not whole or value < 0:
+    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, bool) or not is_whole or value < 0:
         raise ValueError(f"config.json: {key}={value!r} must be a whole number, not negative")
     if value >= LARGEST:
         raise ValueError(f"config.json: {key}={value!r} must be below {LARGEST}")
 
 
 def _check_positive(key: str, value: Any) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value <= 0:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value <= 0:
         raise ValueError(f"config.json: {key}={value!r} must be a positive number")
 
 
@@ -121,11 +122,13 @@ def in_their_words(error: ValueError, hf: Mapping[str, Any]) -> ValueError:
     text = str(error)
     if text.startswith("config.json"):
         return error
-    known = {*hf, *(inner for value in hf.values() if isinstance(value, dict) for inner in value)}
-    for ours, theirs in KEYS.items():
-        names = theirs.split("|")
-        text = re.sub(ours, next((name for name in names if name.strip("=") in known), names[-1]), text)
-    for name, theirs in T5_KEYS.items():
-        if name.rstrip("=") not in hf and theirs.rstrip("=") in hf:
-            text = text.replace(name, theirs)
+    known_keys = {*hf, *(inner for value in hf.values() if isinstance(value, dict) for inner in value)}
+    for setting, keys in KEYS.items():
+        names = keys.split("|")
+        text = re.sub(
+            setting, next((name for name in names if name.strip("=") in known_keys), names[-1]), text
+        )
+    for name, keys in T5_KEYS.items():
+        if name.rstrip("=") not in hf and keys.rstrip("=") in hf:
+            text = text.replace(name, keys)
     return ValueError(f"config.json: {text}")

@@ -43,7 +43,7 @@ EXECUTION = (
     "scan",
     "chunk",
 )
-"""Settings of how a result is computed, and those that the sizes of the built model stand for."""
+"""Settings of how a result is computed, and those that are given by the sizes of the built model."""
 SCALING = {
     "none": (),
     "linear": ("factor",),
@@ -51,26 +51,26 @@ SCALING = {
     "llama3": ("factor", "original_length", "low_frequency", "high_frequency"),
     "yarn": ("factor", "original_length", "beta_fast", "beta_slow", "attention_factor", "truncate"),
 }
-"""The settings that each kind of rotary scaling reads."""
+"""The settings that each type of rotary scaling reads."""
 
 
-def differences(ours: BackboneConfig, theirs: BackboneConfig) -> list[str]:
+def differences(config: BackboneConfig, other_config: BackboneConfig) -> list[str]:
     """Return the settings by which two models of one class compute different functions.
 
-    Each is told as "name=ours (not theirs)".
+    Each difference is "name=value (not other value)".
     """
-    mine, other = output_settings(ours), output_settings(theirs)
+    settings, other_settings = output_settings(config), output_settings(other_config)
     return [
-        f"{name}={_text(mine.get(name))} (not {_text(other.get(name))})"
-        for name in sorted(mine.keys() | other.keys())
-        if not _same(mine.get(name), other.get(name))
+        f"{name}={_text(settings.get(name))} (not {_text(other_settings.get(name))})"
+        for name in sorted(settings.keys() | other_settings.keys())
+        if not _same(settings.get(name), other_settings.get(name))
     ]
 
 
 def output_settings(config: BackboneConfig) -> dict[str, Any]:
     """Return, by dotted name, the settings that determine a model's output.
 
-    Nulls are resolved to the values they stand for; settings without effect are left out.
+    Nulls are resolved to their values; settings without effect are left out.
     """
     if isinstance(config, TransformerConfig):
         config = _resolve(config)
@@ -82,7 +82,7 @@ def output_settings(config: BackboneConfig) -> dict[str, Any]:
     for part in ("", "mamba."):
         _resolve_selection_norm(values, part)
     unused = {*TRAINING, *INITIALISATION, *EXECUTION}
-    # A mixer of a hybrid has its settings under its own name.
+    # A mixer of a hybrid has its settings under its name.
     values = {name: v for name, v in values.items() if not {name, name.partition(".")[2]} & unused}
     if isinstance(config, TransformerConfig):
         _drop_unused(config, values)
@@ -97,12 +97,16 @@ def _resolve(config: TransformerConfig) -> TransformerConfig:
         head_dim, turned = a.latent.nope_dim + a.latent.rope_dim, a.latent.rope_dim
     num_layers = config.num_layers
     if isinstance(config, EncoderDecoderConfig):
-        side = config.encoder_side
+        encoder_config = config.encoder_side
         config = dataclasses.replace(
             config,
             num_encoder_layers=config.encoder_layers,
-            encoder_heads=None if side.attention == config.attention else side.attention.num_heads,
-            encoder_d_ff=None if side.dense_width == config.dense_width else side.dense_width,
+            encoder_heads=None
+            if encoder_config.attention == config.attention
+            else encoder_config.attention.num_heads,
+            encoder_d_ff=None
+            if encoder_config.dense_width == config.dense_width
+            else encoder_config.dense_width,
         )
         num_layers = max(num_layers, config.encoder_layers)
     attention = dataclasses.replace(
@@ -124,10 +128,10 @@ def _resolve_feedforwards(config: TransformerConfig) -> TransformerConfig:
     if isinstance(config, EncoderDecoderConfig):
         changes["encoder_feedforwards"] = config.encoder_feedforward_types
         types |= {*config.encoder_feedforward_types}
-    own = config.experts
-    # The update rate of the bias matters in training alone; the presence of a bias matters always.
-    bias = None if own.bias_rate is None else 0.0
-    experts = dataclasses.replace(own, d_ff=config.expert_width, bias_rate=bias)
+    experts_config = config.experts
+    # The update rate of the bias matters only in training; the presence of a bias matters always.
+    bias = None if experts_config.bias_rate is None else 0.0
+    experts = dataclasses.replace(experts_config, d_ff=config.expert_width, bias_rate=bias)
     return dataclasses.replace(
         config,
         d_ff=config.dense_width if "dense" in types else None,
@@ -171,8 +175,8 @@ def _drop_unused(config: TransformerConfig, values: dict[str, Any]) -> None:
     if config.attention.latent.kv_rank is None:
         unused += [f"attention.latent.{f.name}" for f in dataclasses.fields(config.attention.latent)]
     read = SCALING[config.positions.scaling.kind] if config.positions.kind == "rope" else ()
-    kept = {f"positions.scaling.{name}" for name in ("kind", *read)}
-    unused += [name for name in values if name.startswith("positions.scaling.") and name not in kept]
+    used_names = {f"positions.scaling.{name}" for name in ("kind", *read)}
+    unused += [name for name in values if name.startswith("positions.scaling.") and name not in used_names]
     for name in unused:
         values.pop(name, None)
 

@@ -1,4 +1,4 @@
-"""Writes folders that the Hugging Face library loads: config.json and safetensors, whole or in shards."""
+"""Writes folders that the Hugging Face library loads: config.json and safetensors, in one or more files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from architectures.pretrained.hf_config import HFConfig
 from architectures.pretrained.tensor_rules import Copied, Repeated, Rule
 
 FAR = 1000
-"""Distance of a family whose layers are of other kinds: more than settings that any other lacks."""
+"""Distance of a family with other types of layers: more than the number of lost settings of any other."""
 
 
 def save_folder(
@@ -38,14 +38,14 @@ def save_folder(
 
     Args:
         path: a folder that does not exist yet.
-        shard_bytes: splits the weights into files of at most this size, a larger tensor alone in
+        shard_bytes: splits the weights into files of at most this size, a larger tensor by itself in
             one; null for one file.
-        model_type: the kind of model to write, where several can express it (an encoder as ``roberta``
+        model_type: the type of model to write, where more than one can express it (an encoder as ``roberta``
             instead of ``bert``); null for the first.
         token_ids: special tokens for config.json by their names there, such as ``eos_token_id``.
-        original: config.json of the folder that the model is from; it is written again as it was, where the
-            model is still what it says.
-        dtypes: precision of tensors by their names there; others have that of the model.
+        original: config.json of the folder that the model is from; it is written unchanged, if the
+            model still matches it.
+        dtypes: precision of tensors by their names there; all others have that of the model.
 
     Raises:
         ValueError: no Hugging Face family can express the model; names the settings it lacks.
@@ -108,9 +108,9 @@ def _lost(model: Backbone, blueprint: Blueprint) -> list[str]:
 
     lost = differences(model.config, blueprint.config)
     for name in ("vocab_size", "max_length"):
-        ours, theirs = getattr(model, name), getattr(blueprint, name)
-        if ours != theirs:
-            lost.append(f"{name}={ours} (not {theirs})")
+        value, hf_value = getattr(model, name), getattr(blueprint, name)
+        if value != hf_value:
+            lost.append(f"{name}={value} (not {hf_value})")
     return lost
 
 
@@ -130,14 +130,14 @@ def _write_weights(
     shard_bytes: int | None,
     dtypes: dict[str, torch.dtype],
 ) -> None:
-    own = model.state_dict()
+    parameters = model.state_dict()
     rules = [rule for rule in rules if not isinstance(rule, Repeated) or isinstance(rule, Copied)]
-    shards = list(_shards(rules, own, shard_bytes))
+    shards = list(_shards(rules, parameters, shard_bytes))
     index: dict[str, str] = {}
     total = 0
-    for number, shard in enumerate(shards, start=1):
-        name = WEIGHTS if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
-        tensors = {r.theirs: _written(r, own, dtypes) for r in shard}
+    for file_index, shard in enumerate(shards, start=1):
+        name = WEIGHTS if len(shards) == 1 else f"model-{file_index:05}-of-{len(shards):05}.safetensors"
+        tensors = {r.theirs: _written(r, parameters, dtypes) for r in shard}
         save_file(tensors, folder / name, metadata={"format": "pt"})
         index |= dict.fromkeys(tensors, name)
         total += sum(tensor.nbytes for tensor in tensors.values())
@@ -145,18 +145,20 @@ def _write_weights(
         _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": index})
 
 
-def _written(rule: Rule, own: dict[str, Tensor], dtypes: dict[str, torch.dtype]) -> Tensor:
-    """Return their tensor, in its precision."""
-    tensor = rule.write([own[name].cpu() for name in rule.ours])
+def _written(rule: Rule, parameters: dict[str, Tensor], dtypes: dict[str, torch.dtype]) -> Tensor:
+    """Return the Hugging Face tensor, in its precision."""
+    tensor = rule.write([parameters[name].cpu() for name in rule.ours])
     return tensor.to(dtypes.get(rule.theirs, tensor.dtype)).contiguous()
 
 
-def _shards(rules: list[Rule], own: dict[str, Tensor], shard_bytes: int | None) -> Iterator[list[Rule]]:
+def _shards(
+    rules: list[Rule], parameters: dict[str, Tensor], shard_bytes: int | None
+) -> Iterator[list[Rule]]:
     """Yield the rules of each file in order, so that no file exceeds the limit."""
     shard: list[Rule] = []
     size = 0
     for rule in rules:
-        nbytes = rule.write([own[name].to("meta") for name in rule.ours]).nbytes
+        nbytes = rule.write([parameters[name].to("meta") for name in rule.ours]).nbytes
         if shard and shard_bytes is not None and size + nbytes > shard_bytes:
             yield shard
             shard, size = [], 0

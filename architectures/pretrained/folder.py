@@ -1,6 +1,6 @@
 """Reads Hugging Face folders: config.json and safetensors, in one file or in shards.
 
-Pickles are never opened: checkpoints in other formats are refused.
+Pickles are never opened: checkpoints in other formats raise ValueError.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 """Precisions by their names in safetensors."""
 LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "decoder_layers", "num_blocks")
 LARGEST_RATIO = 1000
-"""Parameters to a byte of tensors, beyond which tensors are not compared one by one."""
+"""Parameters per byte of tensors, above which tensors are not compared one by one."""
 MOST_NAMES = 100
 """Tensors that one message names."""
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -37,7 +37,7 @@ def read_folder_config(path: Path) -> Blueprint:
     """Return the model of a folder, from its config.json and the names of its tensors, if it has any.
 
     Raises:
-        ValueError: the folder is missing, of an unknown kind, or has a setting without counterpart here.
+        ValueError: the folder is missing, of an unknown type, or has a setting without counterpart here.
     """
     family, hf = _family(path)
     return _blueprint(family, hf)
@@ -80,16 +80,16 @@ def load_folder(path: Path, *, dtype: torch.dtype = torch.float32) -> Backbone:
 def stored_dtypes(path: Path) -> dict[str, torch.dtype]:
     """Return the precision of each tensor of a folder, by its name there. Raises ValueError."""
     family, _ = _family(path)
-    found = {}
+    dtypes = {}
     for file in _weight_files(path):
         with _open(file) as opened:
             for name in opened.keys():  # noqa: SIM118
-                found[family.current_name(name)] = DTYPES.get(opened.get_slice(name).get_dtype())
-    return {name: dtype for name, dtype in found.items() if dtype is not None}
+                dtypes[family.current_name(name)] = DTYPES.get(opened.get_slice(name).get_dtype())
+    return {name: dtype for name, dtype in dtypes.items() if dtype is not None}
 
 
 def _blueprint(family: type[Checkpoint], hf: HFConfig) -> Blueprint:
-    """Return the model of config.json. Raises ValueError in the words of the file."""
+    """Return the model of config.json. Raises ValueError with the keys of the file."""
     capabilities = family.backbone_class.capabilities
     check_config(hf, causal=capabilities.causal or capabilities.encoder_decoder)
     with _in_their_words(hf):
@@ -98,24 +98,24 @@ def _blueprint(family: type[Checkpoint], hf: HFConfig) -> Blueprint:
 
 @contextmanager
 def _in_their_words(hf: HFConfig) -> Iterator[None]:
-    """Raise ValueError in the words of config.json for what its values bring about."""
+    """Convert exceptions caused by values of config.json to ValueError with its keys."""
     try:
         yield
     except ValueError as error:
         raise in_their_words(error, hf) from None
     except (TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError) as error:
-        first = str(error).partition("\n")[0]
-        raise ValueError(f"config.json: a value is not of the type it must have: {first}") from None
+        message = str(error).partition("\n")[0]
+        raise ValueError(f"config.json: a value is not of the type it must have: {message}") from None
 
 
-def _place(places: dict[str, tuple[Any, str]], key: str, found: tuple[Any, str]) -> None:
-    """Note where a tensor is. Raises ValueError for one that is there twice, with different values."""
+def _place(places: dict[str, tuple[Any, str]], key: str, location: tuple[Any, str]) -> None:
+    """Record the file of a tensor. Raises ValueError for a duplicate with different values."""
     if key in places:
-        before, name = places[key]
-        one, two = before.get_tensor(name), found[0].get_tensor(found[1])
+        file, name = places[key]
+        one, two = file.get_tensor(name), location[0].get_tensor(location[1])
         if one.shape != two.shape or not torch.equal(one, two):
-            raise ValueError(f"tensor {found[1]} is there twice, with different values: leave one out")
-    places[key] = found
+            raise ValueError(f"tensor {location[1]} is there twice, with different values: leave one out")
+    places[key] = location
 
 
 def _family(path: Path) -> tuple[type[Checkpoint], HFConfig]:
@@ -127,26 +127,26 @@ def _family(path: Path) -> tuple[type[Checkpoint], HFConfig]:
     if not isinstance(hf, dict):
         raise ValueError(f"{CONFIG} cannot be read: it holds no object")
     kind = hf.get("model_type")
-    known = {name: family for family in families() for name in family.model_types}
-    if not isinstance(kind, str) or kind not in known:
+    family_of = {name: family for family in families() for name in family.model_types}
+    if not isinstance(kind, str) or kind not in family_of:
         raise ValueError(f"{CONFIG}: model_type={kind!r} is not supported. {_supported()}")
-    names = _names(path, known[kind])
+    names = _names(path, family_of[kind])
     layers = next((hf[key] for key in LAYERS if isinstance(hf.get(key), int)), 0)
     if names and layers > len(names):
         raise ValueError(
             f"{CONFIG}: it says {layers} layers, the folder has {len(names)} tensors: tensors are missing"
         )
-    return known[kind], known[kind].complete_config(known[kind].without_aliases(hf), names)
+    return family_of[kind], family_of[kind].complete_config(family_of[kind].without_aliases(hf), names)
 
 
 def _supported() -> str:
-    """Return the supported kinds of models in words, by the folder of this package that reads them."""
+    """Return a list of the supported types of models, by the folder of this package that reads them."""
     groups: dict[str, list[str]] = {}
     for family in families():
-        room = family.__module__.removeprefix(f"{__package__}.").partition(".")[0].replace("_", " ")
-        groups.setdefault(room, []).extend(family.model_types)
+        folder_name = family.__module__.removeprefix(f"{__package__}.").partition(".")[0].replace("_", " ")
+        groups.setdefault(folder_name, []).extend(family.model_types)
     return "Supported are " + "; ".join(
-        f"{room}: {', '.join(sorted(t))}" for room, t in sorted(groups.items())
+        f"{folder_name}: {', '.join(sorted(t))}" for folder_name, t in sorted(groups.items())
     )
 
 
@@ -196,22 +196,22 @@ def _check(
     places: dict[str, tuple[Any, str]],
 ) -> None:
     """Raise ValueError that names every tensor that is missing, left over or of another shape."""
-    own = model.state_dict()
-    expected = {rule.theirs: rule.write([own[name] for name in rule.ours]).shape for rule in rules}
+    parameters = model.state_dict()
+    expected = {rule.theirs: rule.write([parameters[name] for name in rule.ours]).shape for rule in rules}
     optional = {rule.theirs for rule in rules if isinstance(rule, Repeated)}
     ignored = [re.compile(pattern) for pattern in family.ignored]
     shapes, types = [], []
-    for theirs in sorted(expected.keys() & places.keys()):
-        opened, name = places[theirs]
-        found = tuple(opened.get_slice(name).get_shape())
+    for hf_name in sorted(expected.keys() & places.keys()):
+        opened, name = places[hf_name]
+        shape = tuple(opened.get_slice(name).get_shape())
         if (dtype := opened.get_slice(name).get_dtype()) not in DTYPES:
             types.append(f"{name} {dtype}")
-        if found != tuple(expected[theirs]):
-            shapes.append(f"{name} {found}, not {tuple(expected[theirs])}")
+        if shape != tuple(expected[hf_name]):
+            shapes.append(f"{name} {shape}, not {tuple(expected[hf_name])}")
     extra = [
         name
-        for theirs, (_, name) in sorted(places.items())
-        if theirs not in expected and not any(pattern.search(theirs) for pattern in ignored)
+        for hf_name, (_, name) in sorted(places.items())
+        if hf_name not in expected and not any(pattern.search(hf_name) for pattern in ignored)
     ]
     wrong: dict[str, list[str]] = {
         "missing": sorted(expected.keys() - places.keys() - optional),
@@ -220,8 +220,8 @@ def _check(
         f"of a type other than {', '.join(DTYPES)}": types,
     }
     if any(wrong.values()):
-        said = "; ".join(f"{what}: {_listed(names)}" for what, names in wrong.items() if names)
-        raise ValueError(f"tensors {said}")
+        problems = "; ".join(f"{problem}: {_listed(names)}" for problem, names in wrong.items() if names)
+        raise ValueError(f"tensors {problems}")
 
 
 def _listed(names: list[str]) -> str:
@@ -232,25 +232,25 @@ def _listed(names: list[str]) -> str:
 def _read(rule: Rule, tensor: Tensor, model: Backbone, dtype: torch.dtype, tie_key: str) -> None:
     """Load one tensor of a checkpoint into the model."""
     tensor = tensor.to(dtype) if tensor.is_floating_point() else tensor
-    own = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
+    parameters = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
     if tensor.is_floating_point() and not torch.isfinite(tensor).all():
         raise ValueError(f"tensor {rule.theirs} has values that are not finite: the folder is damaged")
     if isinstance(rule, Repeated):
-        if not isinstance(rule, Unused) and not torch.equal(tensor, own[rule.ours[0]]):
+        if not isinstance(rule, Unused) and not torch.equal(tensor, parameters[rule.ours[0]]):
             raise ValueError(
                 f"tensor {rule.theirs} differs from what it repeats, which are one with "
                 f"{tie_key}=true in config.json"
             )
         return
-    shapes = [own[name].shape for name in rule.ours]
+    shapes = [parameters[name].shape for name in rule.ours]
     for name, part in zip(rule.ours, rule.read(tensor, shapes), strict=True):
-        # A copy of its own: the file may change later, and a fused tensor would be kept whole by its parts.
+        # A copy: the file may change later, and parts would keep a fused tensor allocated.
         value = part.clone(memory_format=torch.contiguous_format)
-        shared = own[name]
+        shared = parameters[name]
         value = rule.put(value, shared) if isinstance(rule, Entry) else value
         new = (
             nn.Parameter(value, not isinstance(rule, FixedRow)) if isinstance(shared, nn.Parameter) else value
         )
-        for alias in (other for other, held in own.items() if held is shared):
+        for alias in (name_ for name_, held in parameters.items() if held is shared):
             module, _, leaf = alias.rpartition(".")
             setattr(model.get_submodule(module), leaf, new)

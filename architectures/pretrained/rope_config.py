@@ -19,7 +19,7 @@ def read_rope(hf: HFConfig, *, max_length: int, base: float = 10000.0) -> Positi
     """Return the rotary positions of a model; ``base`` applies where config.json names none.
 
     Raises:
-        ValueError: names a kind of scaling that does not exist here.
+        ValueError: names a type of scaling that does not exist here.
     """
     rope = rope_parameters(hf)
     return PositionsConfig(
@@ -33,7 +33,7 @@ def rope_parameters(hf: HFConfig) -> HFConfig:
     """Return the part of config.json about the rotary embedding, under its new or old key."""
     rope = hf.get("rope_scaling") or hf.get("rope_parameters") or {}
     lengths = {key: hf[key] for key in ("original_max_position_embeddings",) if key in hf}
-    return rope | lengths  # the length beside it is preferred there
+    return rope | lengths  # the separate length takes precedence there
 
 
 def _read_scaling(rope: HFConfig, max_length: int) -> RotaryScaling:
@@ -49,7 +49,7 @@ def _read_scaling(rope: HFConfig, max_length: int) -> RotaryScaling:
     factor = float(rope.get("factor") or max_length / original)
     names = {"linear": {}, "llama3": LLAMA3, "yarn": YARN}[kind]
     values: dict[str, Any] = {
-        ours: float(rope[theirs]) for theirs, ours in names.items() if rope.get(theirs) is not None
+        setting: float(rope[key]) for key, setting in names.items() if rope.get(key) is not None
     }
     if kind == "yarn":
         values["attention_factor"] = _attention_factor(rope, factor)
@@ -82,7 +82,7 @@ def write_rope(positions: PositionsConfig, head_dim: int) -> HFConfig:
     if s.kind == "linear":
         return rope
     rope["original_max_position_embeddings"] = s.original_length
-    rope |= {theirs: getattr(s, ours) for theirs, ours in (LLAMA3 if s.kind == "llama3" else YARN).items()}
+    rope |= {key: getattr(s, setting) for key, setting in (LLAMA3 if s.kind == "llama3" else YARN).items()}
     if s.kind == "yarn":
         rope |= {"attention_factor": s.attention_factor, "truncate": s.truncate}
     return rope
@@ -105,7 +105,7 @@ def resolve_rope(positions: PositionsConfig, head_dim: int) -> PositionsConfig:
 def read_layer_rope(
     hf: HFConfig, *, max_length: int, base: float, local_base: float, scales_both: bool = False
 ) -> PositionsConfig:
-    """Return the rotary positions of a model whose local layers turn by a base of their own, unscaled.
+    """Return the rotary positions of a model with a separate base, unscaled, in local layers.
 
     ``rope_parameters`` has them by the type of layer, and its other keys are not read. ``rope_scaling`` of
     older files is merged into those of global layers, or of both.
@@ -116,21 +116,21 @@ def read_layer_rope(
     plain = {"rope_type": "default"}
     rope, scaling = hf.get("rope_parameters"), hf.get("rope_scaling") or {}
     rope = dict.fromkeys(TYPES, plain) if rope is None else rope
-    whole = {"rope_theta": base} | (rope.get("full_attention") or plain) | scaling
+    full = {"rope_theta": base} | (rope.get("full_attention") or plain) | scaling
     local = {"rope_theta": local_base} | (rope.get("sliding_attention") or plain)
     local |= scaling if scales_both else {}
     if local.get("rope_type", local.get("type", "default")) != "default":
         raise ValueError(
             f"config.json: rope_parameters.sliding_attention={local} is not supported, only the type default"
         )
-    whole["truncate"] = rope.get("truncate", True)  # theirs reads it beside the types of layers
-    found = read_rope({"rope_parameters": whole}, max_length=max_length)
-    return replace(found, local_base=float(local["rope_theta"]), scale_local=False)
+    full["truncate"] = rope.get("truncate", True)  # the class reads it next to the types of layers
+    positions = read_rope({"rope_parameters": full}, max_length=max_length)
+    return replace(positions, local_base=float(local["rope_theta"]), scale_local=False)
 
 
 def write_layer_rope(positions: PositionsConfig, head_dim: int) -> HFConfig:
     """Return ``rope_parameters`` by the type of layer."""
     local = {"rope_theta": resolve_rope(positions, head_dim).local_base, "rope_type": "default"}
-    whole = write_rope(positions, head_dim)
-    beside = {} if whole.pop("truncate", True) else {"truncate": False}
-    return {"full_attention": whole, "sliding_attention": local} | beside
+    full = write_rope(positions, head_dim)
+    truncation = {} if full.pop("truncate", True) else {"truncate": False}
+    return {"full_attention": full, "sliding_attention": local} | truncation

@@ -36,5 +36,5 @@ def attention_types(is_local: Iterable[bool]) -> list[str]:
 
 def write_layer_types(attention: AttentionConfig, num_layers: int) -> list[str]:
     """Return the ``layer_types`` of config.json: the type of each layer."""
-    theirs = {ours: name for name, ours in TYPES.items()}
-    return [theirs[kind] for kind in expand_pattern(attention.layers, num_layers)]
+    hf_types = {layer_type: name for name, layer_type in TYPES.items()}
+    return [hf_types[kind] for kind in expand_pattern(attention.layers, num_layers)]

@@ -20,26 +20,26 @@ class Rule(ABC):
     """Names of the parameters that it holds, in our ``state_dict``."""
 
     @abstractmethod
-    def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
-        """Return our tensors, of these shapes, from theirs."""
+    def read(self, hf_tensor: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
+        """Return our tensors, of these shapes, from the Hugging Face tensor."""
 
     @abstractmethod
-    def write(self, ours: Sequence[Tensor]) -> Tensor:
-        """Return their tensor from ours; on the meta device only its shape."""
+    def write(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return the Hugging Face tensor from ours; on the meta device only its shape."""
 
-    def within(self, theirs: str, ours: str) -> Rule:
+    def within(self, hf_prefix: str, prefix: str) -> Rule:
         """Return the same rule with prefixes before the names."""
-        return replace(self, theirs=theirs + self.theirs, ours=tuple(ours + name for name in self.ours))
+        return replace(self, theirs=hf_prefix + self.theirs, ours=tuple(prefix + name for name in self.ours))
 
 
 class Same(Rule):
     """Same tensor by another name."""
 
-    def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
-        return [theirs]
+    def read(self, hf_tensor: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
+        return [hf_tensor]
 
-    def write(self, ours: Sequence[Tensor]) -> Tensor:
-        return ours[0]
+    def write(self, tensors: Sequence[Tensor]) -> Tensor:
+        return tensors[0]
 
 
 class Repeated(Same):
@@ -52,8 +52,8 @@ class Repeated(Same):
 class Copied(Repeated):
     """Copy that is written, because the Hugging Face class would initialise a missing tensor randomly."""
 
-    def write(self, ours: Sequence[Tensor]) -> Tensor:
-        return ours[0].clone()
+    def write(self, tensors: Sequence[Tensor]) -> Tensor:
+        return tensors[0].clone()
 
 
 class Unused(Copied):
@@ -63,11 +63,11 @@ class Unused(Copied):
 class Row(Rule):
     """Vector stored as a matrix of one row."""
 
-    def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
-        return [theirs[0]]
+    def read(self, hf_tensor: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
+        return [hf_tensor[0]]
 
-    def write(self, ours: Sequence[Tensor]) -> Tensor:
-        return ours[0][None]
+    def write(self, tensors: Sequence[Tensor]) -> Tensor:
+        return tensors[0][None]
 
 
 class FixedRow(Row):
@@ -75,62 +75,62 @@ class FixedRow(Row):
 
 
 class Transposed(Rule):
-    """Matrix stored as (in, out), or several of them; vectors are unchanged."""
+    """Matrix stored as (in, out), or a stack of them; vectors are unchanged."""
 
-    def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
-        return [theirs.mT if theirs.ndim > 1 else theirs]
+    def read(self, hf_tensor: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
+        return [hf_tensor.mT if hf_tensor.ndim > 1 else hf_tensor]
 
-    def write(self, ours: Sequence[Tensor]) -> Tensor:
-        return ours[0].mT if ours[0].ndim > 1 else ours[0]
+    def write(self, tensors: Sequence[Tensor]) -> Tensor:
+        return tensors[0].mT if tensors[0].ndim > 1 else tensors[0]
 
 
 class Alternating(Rule):
-    """Several of our tensors whose outputs alternate along the last dimension of theirs.
+    """Multiple tensors with outputs that alternate along the last dimension of the Hugging Face tensor.
 
     Matrices of experts (X, out, in) are stored as (X, in, out); their biases are (X, out).
     """
 
-    def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
-        parts = theirs.unflatten(-1, (-1, len(self.ours))).unbind(-1)
+    def read(self, hf_tensor: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
+        parts = hf_tensor.unflatten(-1, (-1, len(self.ours))).unbind(-1)
         return [part.mT if part.ndim > 2 else part for part in parts]
 
-    def write(self, ours: Sequence[Tensor]) -> Tensor:
-        return torch.stack([part.mT if part.ndim > 2 else part for part in ours], dim=-1).flatten(-2)
+    def write(self, tensors: Sequence[Tensor]) -> Tensor:
+        return torch.stack([part.mT if part.ndim > 2 else part for part in tensors], dim=-1).flatten(-2)
 
 
 class Stacked(Rule):
-    """Several of our tensors concatenated along the first dimension, as in fused q, k and v."""
+    """Multiple tensors concatenated along the first dimension, as in fused q, k and v."""
 
-    def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
-        return theirs.split([shape[0] for shape in shapes])
+    def read(self, hf_tensor: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
+        return hf_tensor.split([shape[0] for shape in shapes])
 
-    def write(self, ours: Sequence[Tensor]) -> Tensor:
-        return torch.cat(list(ours))
+    def write(self, tensors: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(tensors))
 
 
 class StackedTransposed(Stacked):
-    """Several of our matrices concatenated and stored as (in, out)."""
+    """Multiple matrices concatenated and stored as (in, out)."""
 
-    def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
-        return super().read(theirs.mT if theirs.ndim == 2 else theirs, shapes)
+    def read(self, hf_tensor: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
+        return super().read(hf_tensor.mT if hf_tensor.ndim == 2 else hf_tensor, shapes)
 
-    def write(self, ours: Sequence[Tensor]) -> Tensor:
-        stacked = super().write(ours)
+    def write(self, tensors: Sequence[Tensor]) -> Tensor:
+        stacked = super().write(tensors)
         return stacked.mT if stacked.ndim == 2 else stacked
 
 
 @dataclass(frozen=True)
 class ByHead(Rule):
-    """Fused q, k and v whose rows alternate head by head: q, k, v of head 0, q, k, v of head 1, ..."""
+    """Fused q, k and v with rows that alternate head by head: q, k, v of head 0, q, k, v of head 1, ..."""
 
     num_heads: int
 
-    def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
-        heads = theirs.unflatten(0, (self.num_heads, len(self.ours), -1))
+    def read(self, hf_tensor: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
+        heads = hf_tensor.unflatten(0, (self.num_heads, len(self.ours), -1))
         return [part.flatten(0, 1) for part in heads.unbind(1)]
 
-    def write(self, ours: Sequence[Tensor]) -> Tensor:
-        heads = [part.unflatten(0, (self.num_heads, -1)) for part in ours]
+    def write(self, tensors: Sequence[Tensor]) -> Tensor:
+        heads = [part.unflatten(0, (self.num_heads, -1)) for part in tensors]
         return torch.stack(heads, dim=1).flatten(0, 2)
 
 
@@ -140,46 +140,48 @@ class Shifted(Rule):
 
     rows: int
 
-    def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
-        return [theirs[self.rows :]]
+    def read(self, hf_tensor: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
+        return [hf_tensor[self.rows :]]
 
-    def write(self, ours: Sequence[Tensor]) -> Tensor:
-        return torch.cat([ours[0].new_zeros(self.rows, *ours[0].shape[1:]), ours[0]])
+    def write(self, tensors: Sequence[Tensor]) -> Tensor:
+        return torch.cat([tensors[0].new_zeros(self.rows, *tensors[0].shape[1:]), tensors[0]])
 
 
 @dataclass(frozen=True)
 class Entry(Rule):
-    """Entry along the first dimension of our tensor, such as an expert stored as a tensor of its own."""
+    """Entry along the first dimension of our tensor, such as an expert stored as a separate tensor."""
 
     index: int
 
-    def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
-        return [theirs]
+    def read(self, hf_tensor: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
+        return [hf_tensor]
 
-    def write(self, ours: Sequence[Tensor]) -> Tensor:
-        return ours[0][self.index]
+    def write(self, tensors: Sequence[Tensor]) -> Tensor:
+        return tensors[0][self.index]
 
-    def put(self, entry: Tensor, whole: Tensor) -> Tensor:
+    def put(self, entry: Tensor, parameter: Tensor) -> Tensor:
         """Return our parameter with this entry filled in; the first entry allocates it."""
-        if whole.is_meta:
-            whole = entry.new_empty(whole.shape)
-        whole.detach()[self.index] = entry
-        return whole.detach()
+        if parameter.is_meta:
+            parameter = entry.new_empty(parameter.shape)
+        parameter.detach()[self.index] = entry
+        return parameter.detach()
 
 
-def linear(theirs: str, *ours: str, make: Callable[[str, tuple[str, ...]], Rule] = Same) -> tuple[Rule, Rule]:
+def linear(
+    hf_name: str, *names: str, make: Callable[[str, tuple[str, ...]], Rule] = Same
+) -> tuple[Rule, Rule]:
     """Return the rules of the weight and the bias of a layer; ``make`` is the class of the rule."""
     weight, bias = (
-        make(f"{theirs}.{part}", tuple(f"{name}.{part}" for name in ours)) for part in ("weight", "bias")
+        make(f"{hf_name}.{part}", tuple(f"{name}.{part}" for name in names)) for part in ("weight", "bias")
     )
     return weight, bias
 
 
-def head(theirs: str, *, tied: bool, table: str = "embedding.tokens.weight") -> Rule:
+def head(hf_name: str, *, tied: bool, table: str = "embedding.tokens.weight") -> Rule:
     """Return the rule of the language-model head, which is the embedding ``table`` if they are tied."""
-    return Repeated(theirs, (table,)) if tied else Same(theirs, ("head.weight",))
+    return Repeated(hf_name, (table,)) if tied else Same(hf_name, ("head.weight",))
 
 
-def layered(num_layers: int, theirs: str, ours: str, rules: Sequence[Rule]) -> list[Rule]:
-    """Return the rules of all layers; ``{}`` in the prefixes is the number of the layer."""
-    return [rule.within(theirs.format(i), ours.format(i)) for i in range(num_layers) for rule in rules]
+def layered(num_layers: int, hf_prefix: str, prefix: str, rules: Sequence[Rule]) -> list[Rule]:
+    """Return the rules of all layers; ``{}`` in the prefixes is the index of the layer."""
+    return [rule.within(hf_prefix.format(i), prefix.format(i)) for i in range(num_layers) for rule in rules]

@@ -1,4 +1,4 @@
-"""Tensor rules of attention, feed-forward and experts that several families share, in Llama's names."""
+"""Tensor rules of attention, feed-forward and experts that multiple families share, in Llama's names."""
 
 from __future__ import annotations
 
@@ -23,16 +23,19 @@ PROJECTIONS = {"gate_proj": "gate_XFD", "up_proj": "up_XFD", "down_proj": "down_
 """Names of an expert's matrices in most Hugging Face families, and ours."""
 
 
-def expert_rules(count: int, theirs: str, names: Mapping[str, str] = PROJECTIONS) -> list[Rule]:
+def expert_rules(count: int, hf_prefix: str, names: Mapping[str, str] = PROJECTIONS) -> list[Rule]:
     """Return the rules of experts that are stored as one tensor each; ``{}`` in the prefix is the expert."""
     return [
-        Entry(f"{theirs.format(index)}.{name}.weight", (f"feedforward.{ours}",), index)
+        Entry(f"{hf_prefix.format(index)}.{name}.weight", (f"feedforward.{parameter}",), index)
         for index in range(count)
-        for name, ours in names.items()
+        for name, parameter in names.items()
     ]
 
 
-def shared_rules(theirs: str) -> list[Rule]:
+def shared_rules(hf_prefix: str) -> list[Rule]:
     """Return the rules of the shared experts."""
     names = [(name, name.removesuffix("_proj")) for name in PROJECTIONS]
-    return [Same(f"{theirs}.{name}.weight", (f"feedforward.shared.{ours}.weight",)) for name, ours in names]
+    return [
+        Same(f"{hf_prefix}.{name}.weight", (f"feedforward.shared.{parameter}.weight",))
+        for name, parameter in names
+    ]

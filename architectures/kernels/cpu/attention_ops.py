@@ -1,9 +1,9 @@
-"""Softmax attention of whole sequences in C++, forward and backward.
+"""Softmax attention of full sequences in C++, forward and backward.
 
-Of each block of queries only the keys between the first and the last that its mask allows are computed;
-scores are kept for one block at a time and computed again for the gradient. Numbers are float32 or bfloat16
-in memory, float32 in between. The result does not depend on the number of threads, to the last bit. A second
-derivative is refused by PyTorch's own message (``once_differentiable``).
+For each block of queries only the keys between the first and the last that its mask allows are computed;
+scores are stored for one block at a time and recomputed for the gradient. Values are float32 or bfloat16
+in memory, float32 in between. The result does not depend on the number of threads, to the last bit. Second
+derivatives raise PyTorch's error of ``once_differentiable``.
 
 Shapes: B batch, T queries, S keys, H query heads, G key/value heads, E width of queries and keys, F width of
 values.
@@ -39,15 +39,15 @@ class SeenKeys:
 
     @property
     def share(self) -> float:
-        """The share of all scores that lie between them."""
-        first, end = self.bounds.unbind(-1)
-        rows = torch.full_like(first, call("attention_rows"))
+        """The fraction of all scores that are between them."""
+        begin, end = self.bounds.unbind(-1)
+        rows = torch.full_like(begin, call("attention_rows"))
         rows[:, -1:] = self.mask.shape[2] - rows[:, :-1].sum(1, keepdim=True)
-        return int((rows * (end - first)).sum()) / max(1, self.mask.numel())
+        return int((rows * (end - begin)).sum()) / max(1, self.mask.numel())
 
 
 def seen_keys(mask: Tensor, queries: int) -> SeenKeys:
-    """Return a mask (B or 1, 1, T or 1, S) with the bounds of what it allows, for so many queries."""
+    """Return a mask (B or 1, 1, T or 1, S) with the bounds of the allowed keys, for ``queries`` queries."""
     mask = mask.expand(-1, 1, queries, -1).contiguous()
     sequences, _, _, keys = mask.shape
     bounds = torch.empty(sequences, -(-queries // call("attention_rows")), 2, dtype=torch.int64)
@@ -72,7 +72,7 @@ def cpp_attention(
         scale: scores are q k^T times this.
         softcap: scores become c tanh(scores / c), before bias and mask; None for no cap.
         causal: query t sees the keys up to t; T is S.
-        seen: the mask; None where every query sees every key. A query that sees nothing gets zeros.
+        seen: the mask; None where every query attends to every key. A query without keys gets zeros.
         bias: added to the scores, (B or 1, H, T, S).
     """
     mask, bounds = (None, None) if seen is None else (seen.mask, seen.bounds)
@@ -114,8 +114,8 @@ class _Attention(torch.autograd.Function):
         dq, dk, dv = (x.new_empty(x.transpose(1, 2).shape) for x in (q, k, v))
         d_bias = torch.zeros_like(bias) if ctx.needs_input_grad[5] else None
         shape = _shape(q, k, v, d_out.transpose(1, 2), mask, bias, bounds, ctx.causal)
-        known = (q, k, v, mask, bias, bounds, out, logs)
-        call("attention_backward", shape, *ctx.settings, *known, d_out, dq, dk, dv, d_bias)
+        saved = (q, k, v, mask, bias, bounds, out, logs)
+        call("attention_backward", shape, *ctx.settings, *saved, d_out, dq, dk, dv, d_bias)
         return *(x.transpose(1, 2) for x in (dq, dk, dv)), None, None, d_bias, None, None, None
 
 

@@ -1,11 +1,10 @@
-"""The C++ kernels for CPUs: compiled on first use, kept for later ones.
+"""The C++ kernels for CPUs: compiled on first use and cached.
 
-The ``.cpp`` sources of this folder know nothing of PyTorch: they are plain functions on
-float32 memory, called through ctypes. Compiling them takes some seconds and a C++ compiler. The
-library is kept in ``$XDG_CACHE_HOME/archbench`` (else ``~/.cache/archbench``) under a name made of
-the sources, the flags, the compiler and the processor, so a changed one is built anew. The flags contain the
-instruction set (``instruction_sets``).
-"""
+The ``.cpp`` sources of this folder do not depend on PyTorch: they are plain functions on
+float32 memory, called through ctypes. Compiling them needs a few seconds and a C++ compiler. The
+library is stored in ``$XDG_CACHE_HOME/archbench`` (else ``~/.cache/archbench``) under a name made of
+the sources, the flags, the compiler and the processor, so that a change of any causes a new build. The flags
+contain the instruction set (``instruction_sets``)."""
 
 from __future__ import annotations
 
@@ -37,16 +36,16 @@ _off = ""
 
 @contextmanager
 def switched_off(reason: str) -> Iterator[None]:
-    """Within it ``problem`` is ``reason``, and nothing is computed by the kernels unless asked for by name.
+    """Set ``problem`` to ``reason`` in the block, so that kernels only run where configured by name.
 
-    Tensors without memory need it: the kernels would write where there is none.
+    Tensors without memory need it: the kernels would write to invalid addresses.
     """
     global _off
-    before, _off = _off, reason
+    previous, _off = _off, reason
     try:
         yield
     finally:
-        _off = before
+        _off = previous
 
 
 def problem() -> str:
@@ -97,8 +96,8 @@ def shared_library(
     """Return the file of a library, which is compiled unless it was before.
 
     Args:
-        name: what its file is called, before what tells its versions apart.
-        headers: read by the sources; what they include beside these does not count.
+        name: first part of the file name, before the hash of its version.
+        headers: read by the sources; other included files are not part of the hash.
         flags: of the compiler.
         links: of the command that links.
 
@@ -116,7 +115,7 @@ def shared_library(
 
 
 def _compiler() -> tuple[str, bytes]:
-    """Return the path of the compiler and what it says of its version."""
+    """Return the path of the compiler and its output about its version."""
     compilers = [path for name in COMPILERS if (path := shutil.which(name))]
     if not compilers:
         raise OSError(f"no C++ compiler ({', '.join(COMPILERS)}) on the path")
@@ -136,10 +135,10 @@ def call(name: str, *arguments: Argument) -> int:
 
 @functools.cache
 def _kernel(name: str, *types: type) -> Callable[..., int]:
-    """Return a kernel that takes arguments of these types."""
-    known: dict[type, Any] = {int: ctypes.c_int64, bool: ctypes.c_int64, float: ctypes.c_double}
-    known |= {x: ctypes.POINTER(x) for x in types if issubclass(x, ctypes.Structure)}
-    prototype = ctypes.CFUNCTYPE(ctypes.c_int64, *(known.get(x, ctypes.c_void_p) for x in types))
+    """Return a kernel with arguments of these types."""
+    ctypes_of: dict[type, Any] = {int: ctypes.c_int64, bool: ctypes.c_int64, float: ctypes.c_double}
+    ctypes_of |= {x: ctypes.POINTER(x) for x in types if issubclass(x, ctypes.Structure)}
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int64, *(ctypes_of.get(x, ctypes.c_void_p) for x in types))
     return prototype((name, library()))
 
 
@@ -170,11 +169,11 @@ def _folder() -> Path:
 def _build(
     compiler: str, sources: list[Path], built: Path, flags: Sequence[str], links: Sequence[str]
 ) -> None:
-    """Compile in a folder of its own and move the result to its final name at once: other processes that
-    build at the same time do no harm."""
+    """Compile in a temporary folder and move the result to its final name at once: other processes that
+    build at the same time do not interfere."""
     with tempfile.TemporaryDirectory(dir=built.parent) as folder:
-        # Two commands, so that no flag of the first changes what the second adds: with -ffast-math it would
-        # switch denormal numbers off in the whole process.
+        # Two commands, so that flags of the compiler do not affect the linker: with -ffast-math it would
+        # disable denormals in the complete process.
         _run([compiler, *flags, "-c", *map(str, sources)], folder)
         objects = [f"{source.stem}.o" for source in sources]
         _run([compiler, "-shared", "-pthread", *objects, *links, "-o", "built"], folder)

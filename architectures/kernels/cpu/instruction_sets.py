@@ -1,12 +1,12 @@
 """The instruction set that the C++ kernels are compiled for, and how to force another.
 
-    ARCHBENCH_ISA=avx2 archbench doctor                                      the kernels alone
-    python -m architectures.kernels.cpu.instruction_sets avx2 make compare   PyTorch's libraries too
+    ARCHBENCH_ISA=avx2 archbench doctor                                      only the kernels
+    python -m architectures.kernels.cpu.instruction_sets avx2 make compare   also PyTorch's libraries
 
 The environment variable ``ARCHBENCH_ISA`` sets the flags of the compiler: ``native`` (the default),
-``avx512``, ``avx2`` or ``sse2``. PyTorch, MKL and oneDNN have variables of their own, which they read when
+``avx512``, ``avx2`` or ``sse2``. PyTorch, MKL and oneDNN have separate variables, which they read when
 PyTorch is imported; ``environment`` returns all of them, and the second command runs another one with them.
-They show what a smaller processor would do.
+They emulate a processor with a smaller instruction set.
 """
 
 from __future__ import annotations
@@ -114,11 +114,11 @@ def _processor_flags() -> set[str]:
     return next((set(line.split()) for line in lines if line.startswith("flags")), set())
 
 
-def main(words: Sequence[str]) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Run a command with the variables of an instruction set."""
-    if len(words) < 2 or words[0] not in INSTRUCTION_SETS:
+    if len(arguments) < 2 or arguments[0] not in INSTRUCTION_SETS:
         sys.exit(f"usage: python -m {__spec__.name} {{{','.join(INSTRUCTION_SETS)}}} COMMAND ...")
-    name, *command = words
+    name, *command = arguments
     if not runs_here(name):
         sys.exit(f"this processor lacks {name}")
     os.execvpe(command[0], command, os.environ | environment(name))

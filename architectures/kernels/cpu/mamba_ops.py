@@ -15,7 +15,7 @@ from torch import Tensor
 from architectures.kernels.cpu.build import call, rows
 
 NORMS = ("none", "after_gate", "before_gate")
-"""In the order in which the kernel numbers them."""
+"""In the order of their indices in the kernel."""
 
 
 def cpp_convolution(

@@ -38,21 +38,21 @@ class _SelectiveScan(torch.autograd.Function):
         keep = None if keep is None else keep.contiguous()
         ctx.sizes = (*u.shape, A.shape[1])
         starts = u.new_empty(call("scan_starts", *ctx.sizes)) if trains else None
-        y, last = torch.empty_like(u), torch.empty_like(initial)
+        y, last_state = torch.empty_like(u), torch.empty_like(initial)
         settings = (*ctx.sizes, torch.get_num_threads(), negative)
-        call("scan_forward", *settings, u, delta, A, B, C, initial, keep, y, starts, last)
+        call("scan_forward", *settings, u, delta, A, B, C, initial, keep, y, starts, last_state)
         ctx.save_for_backward(u, delta, A, B, C, keep, starts)
         ctx.negative = negative
-        return y, last
+        return y, last_state
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         dy, d_last = (x.contiguous() for x in gradients)
         u, delta, A, B, C, keep, starts = ctx.saved_tensors
-        found = [torch.empty_like(x) for x in (u, delta, A, B, C, d_last)]
+        input_gradients = [torch.empty_like(x) for x in (u, delta, A, B, C, d_last)]
         settings = (*ctx.sizes, torch.get_num_threads(), ctx.negative)
-        call("scan_backward", *settings, u, delta, A, B, C, keep, starts, dy, d_last, *found)
-        return None, *found, None, None
+        call("scan_backward", *settings, u, delta, A, B, C, keep, starts, dy, d_last, *input_gradients)
+        return None, *input_gradients, None, None
 
 
 def cpp_ssd(
@@ -90,17 +90,17 @@ class _SSD(torch.autograd.Function):
         ctx.sizes = (*delta.shape, initial.shape[2], groups, initial.shape[3])
         ctx.strides = (x.stride(1), B.stride(1))
         starts = x.new_empty(call("ssd_starts", *ctx.sizes)) if trains else None
-        y_BTHP, last = x.new_empty(*delta.shape, initial.shape[2]), torch.empty_like(initial)
+        y_BTHP, last_state = x.new_empty(*delta.shape, initial.shape[2]), torch.empty_like(initial)
         settings = (*ctx.sizes, torch.get_num_threads(), *ctx.strides)
-        call("ssd_forward", *settings, x, delta, decay, B, C, initial, y_BTHP, starts, last)
+        call("ssd_forward", *settings, x, delta, decay, B, C, initial, y_BTHP, starts, last_state)
         ctx.save_for_backward(x, delta, decay, B, C, starts)
-        return y_BTHP, last
+        return y_BTHP, last_state
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         dy, d_last = (x.contiguous() for x in gradients)
         x, delta, decay, B, C, starts = ctx.saved_tensors
-        found = [x.new_empty(part.shape) for part in (x, delta, decay, B, C, d_last)]
+        input_gradients = [x.new_empty(part.shape) for part in (x, delta, decay, B, C, d_last)]
         settings = (*ctx.sizes, torch.get_num_threads(), *ctx.strides)
-        call("ssd_backward", *settings, x, delta, decay, B, C, starts, dy, d_last, *found)
-        return None, *found, None
+        call("ssd_backward", *settings, x, delta, decay, B, C, starts, dy, d_last, *input_gradients)
+        return None, *input_gradients, None

@@ -1,8 +1,8 @@
 """RMSNorm, activations, rotary positions and cross-entropy in C++, one pass over memory each.
 
 RMSNorm, activation times gate, rotary positions and cross-entropy: float32 or bfloat16 in memory, float32 in
-between, forward and backward. The result does not depend on the number of threads, to the last bit. A second
-derivative is refused by PyTorch's own message (``once_differentiable``).
+between, forward and backward. The result does not depend on the number of threads, to the last bit. Second
+derivatives raise PyTorch's error of ``once_differentiable``.
 
 Shapes: any, over the last dimension; N rows, V columns; B batch, T length, H heads, E head_dim, R rotated.
 """
@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from architectures.kernels.cpu.build import call
 
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
-"""In the order in which the kernel numbers them."""
+"""In the order of their indices in the kernel."""
 
 
 def cpp_rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
@@ -46,27 +46,27 @@ class _Norm(torch.autograd.Function):
         return dx, d_weight, None, None
 
 
-def cpp_activation(kind: str, x: Tensor, other: Tensor | None = None) -> Tensor:
-    """``activation(x)``, times ``other`` where there is one; of one shape and precision."""
-    return _Activation.apply(x, other, ACTIVATIONS.index(kind))
+def cpp_activation(kind: str, x: Tensor, factor: Tensor | None = None) -> Tensor:
+    """``activation(x)``, times ``factor`` if it is not None; both have the same shape and dtype."""
+    return _Activation.apply(x, factor, ACTIVATIONS.index(kind))
 
 
 class _Activation(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, other: Tensor | None, kind: int) -> Tensor:
-        x, other = x.contiguous(), None if other is None else other.contiguous()
+    def forward(ctx: Any, x: Tensor, factor: Tensor | None, kind: int) -> Tensor:
+        x, factor = x.contiguous(), None if factor is None else factor.contiguous()
         y = torch.empty_like(x)
         ctx.settings = (x.numel(), kind, torch.get_num_threads(), _half(x))
-        call("activation_forward", *ctx.settings, x, other, y)
-        ctx.save_for_backward(x, other)
+        call("activation_forward", *ctx.settings, x, factor, y)
+        ctx.save_for_backward(x, factor)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, other = ctx.saved_tensors
-        dx, d_other = torch.empty_like(x), None if other is None else torch.empty_like(x)
-        call("activation_backward", *ctx.settings, x, other, gradients[0].contiguous(), dx, d_other)
+        x, factor = ctx.saved_tensors
+        dx, d_other = torch.empty_like(x), None if factor is None else torch.empty_like(x)
+        call("activation_backward", *ctx.settings, x, factor, gradients[0].contiguous(), dx, d_other)
         return dx, d_other, None
 
 
@@ -104,7 +104,7 @@ class _Entropy(torch.autograd.Function):
 def cpp_rotate(x_BTHE: Tensor, cos_PR: Tensor, sin_PR: Tensor, *, interleaved: bool) -> Tensor:
     """Rotate pairs of the first dimensions of each head; see ``Rotary``.
 
-    The tables (T, R/2) or (B T, R/2) are float32 whatever the precision of x.
+    The tables (T, R/2) or (B T, R/2) are float32 for every dtype of x.
     """
     return _Rotation.apply(x_BTHE, cos_PR.contiguous(), sin_PR.contiguous(), interleaved)
 

@@ -1,8 +1,8 @@
 """Where each C++ kernel is used: where it was measured to be faster than PyTorch, by instruction set.
 
-The numbers are those of docs/performance/kernels.md, measured by ``benchmarks/kernels.py`` and
+The values are those of docs/performance/kernels.md, measured by ``benchmarks/kernels.py`` and
 ``benchmarks/attention.py``. For an instruction set that is not in these tables,
-``experiments.runtime.kernel_choice`` measures each kernel once and keeps the ratios beside the compiled
+``experiments.runtime.kernel_choice`` measures each kernel once and stores the ratios next to the compiled
 library; a kernel that is faster there is used as with AVX2. Until then PyTorch computes everything.
 """
 
@@ -31,7 +31,7 @@ has one; skip and gate are what follows a scan without a norm."""
 
 @dataclass(frozen=True)
 class Smallest:
-    """The least count of numbers in its input from which a kernel is used."""
+    """The least number of input elements from which a kernel is used."""
 
     fp32_training: int = 0
     fp32_inference: int = 0
@@ -139,7 +139,7 @@ def label(dtype: torch.dtype, trained: bool) -> str:
 
 
 def measured_file() -> Path:
-    """Return the file of the ratios that were measured on this machine, beside the library."""
+    """Return the file of the ratios that were measured on this machine, next to the library."""
     return build.library_file().with_suffix(".json")
 
 

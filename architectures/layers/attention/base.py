@@ -1,4 +1,4 @@
-"""Base of every kind of softmax attention: masks, the choice of a kernel, caches, pairs.
+"""Base of every type of softmax attention: masks, the choice of a kernel, caches, pairs.
 
 Shapes: B batch, T queries, S keys, H query heads, G key/value heads, E width of
 queries and keys, F width of values.
@@ -29,14 +29,14 @@ class SoftmaxAttention(Mixer):
     window: int | None
     head_dim: int
     positional: bool
-    """True where this layer takes the model's rotary embedding or score bias."""
+    """True where this layer uses the model's rotary embedding or score bias."""
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__()
         self.config = config
         self.sink_H: Tensor | None = None
         self.own_bias: nn.Module | None = None
-        """The bias of scores by position that this layer alone has."""
+        """The bias of scores by position of only this layer."""
 
     def kernel(self, *, masked: bool, cuda: bool, native: bool = False) -> str:
         """Return the implementation that runs, which is recorded with a run.
@@ -59,7 +59,7 @@ class SoftmaxAttention(Mixer):
         return self.head_dim**-0.5 if self.config.scale is None else self.config.scale
 
     def attend_whole(self, q_BHTE: Tensor, k_BGTE: Tensor, v_BGTF: Tensor, context: Context) -> Tensor:
-        """Self-attention over whole sequences."""
+        """Self-attention over full sequences."""
         if context.lengths is not None:
             return self._attend_unpadded(q_BHTE, k_BGTE, v_BGTF, context)
         T = q_BHTE.shape[2]
@@ -87,12 +87,12 @@ class SoftmaxAttention(Mixer):
         bias = self._bias(context.positions_BT, key_BS, context, ("cache", self.window, S))
         reach_BT = context.positions_BT if context.reach_BT is None else context.reach_BT
         mask = None
-        # The first tokens of all sequences, and nothing before them: the plain causal mask.
-        first = uniform and context.plain and T == S > 1 and context.reach_BT is None
-        if first and self.window is None and bias is None:
+        # The first tokens of all sequences, with an empty cache: the plain causal mask.
+        is_first = uniform and context.plain and T == S > 1 and context.reach_BT is None
+        if is_first and self.window is None and bias is None:
             once = functools.partial(context.once, ("blocks", True, None, q_BHTE.shape[0]))
             return self._attend(q_BHTE, k_BGSE, v_BGSF, causal=True, once=once)
-        # One new token that may see all there is needs no mask.
+        # One new token that may attend to the full cache needs no mask.
         if not (uniform and T == 1 and (self.window is None or self.window >= S)):
             mask = context.once(
                 ("cache mask", self.window, S),
@@ -118,7 +118,7 @@ class SoftmaxAttention(Mixer):
             softcap=c.softcap,
             dropout=c.dropout if self.training else 0.0,
         )
-        # The mask of a single query is small, and a block mask would be made anew for each.
+        # The mask of a single query is small, and a block mask would be built again for each.
         many = q_BHTE.shape[2] > 1
         native = many and path(q_BHTE, k_BGSE, v_BGSF) == "cpp"
         kernel = self.kernel(masked=mask is not None and many, cuda=q_BHTE.is_cuda, native=native)
@@ -136,7 +136,7 @@ class SoftmaxAttention(Mixer):
         )
 
     def _attend_unpadded(self, q_BHTE: Tensor, k_BGTE: Tensor, v_BGTF: Tensor, context: Context) -> Tensor:
-        """Attend within each document alone, without computing pairs that are masked."""
+        """Attend within each document, without computing pairs that are masked."""
         assert context.lengths is not None
         parts = zip(*(x.split(context.lengths, dim=2) for x in (q_BHTE, k_BGTE, v_BGTF)), strict=True)
         pieces = []
@@ -170,7 +170,7 @@ class SoftmaxAttention(Mixer):
     def make_cache(
         self, batch_size: int, capacity: int, heads: int, widths: list[int], like: Tensor
     ) -> Cache:
-        """Return an empty cache of the configured kind."""
+        """Return an empty cache of the configured type."""
         c = self.config
         if c.cache == "paged":
             return PagedCache(batch_size, heads, widths, capacity, like, block_size=c.block_size)
@@ -181,7 +181,7 @@ class SoftmaxAttention(Mixer):
         return ContiguousCache(batch_size, heads, widths, capacity, like)
 
     def cache_bytes(self, length: int, heads: int, widths: list[int], bytes_per_element: int) -> int:
-        """Bytes of that cache for one sequence of ``length`` tokens, with room for no more."""
+        """Bytes of that cache for one sequence of ``length`` tokens, with capacity for exactly these."""
         c = self.config
         slot = heads * sum(widths) * bytes_per_element
         if c.cache == "paged":

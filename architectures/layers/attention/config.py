@@ -17,9 +17,9 @@ class LatentConfig:
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1); off while kv_rank is null."""
 
     kv_rank: int | None = None
-    """Width of the latent that keys and values are made from; what the cache keeps. Null: no latent."""
+    """Width of the latent from which keys and values are projected, and which is cached. Null: no latent."""
     q_rank: int | None = None
-    """Width of the latent that queries are made from; null projects them directly."""
+    """Width of the latent from which queries are projected; null projects them directly."""
     nope_dim: int = 16
     """Width of a head's queries and keys without position."""
     rope_dim: int = 8
@@ -28,7 +28,7 @@ class LatentConfig:
     """Width of its values."""
     absorbed: bool = True
     """Decode on the latents themselves (the up-projections moved to queries and outputs), not on keys and
-    values made from them again at each step."""
+    values recomputed from them at each step."""
 
     def __post_init__(self) -> None:
         sizes = (self.kv_rank or 1, self.q_rank or 1, self.nope_dim, self.rope_dim, self.v_dim)
@@ -60,7 +60,7 @@ class AttentionConfig:
     output_gate: bool = False
     """Multiply the output by the sigmoid of a projection of the input (Qiu et al. 2025, arXiv 2505.06708)."""
     sinks: bool = False
-    """A learned score for each head that takes part in the softmax and carries no value."""
+    """A learned score for each head that is part of the softmax, without a value."""
     window: int | None = None
     """Keys a local layer sees: of a causal one, itself and those before; else up to window / 2 each side."""
     layers: list[str] = field(default_factory=lambda: ["global"])
@@ -70,7 +70,7 @@ class AttentionConfig:
     kernel: str = "auto"
     """``reference`` (plain), ``sdpa`` (PyTorch's fused attention), ``flex`` (FlexAttention, compiled on a
     GPU), or ``auto``: sdpa, but flex on a GPU for windows and documents, and for soft caps there; on a CPU
-    C++ kernels, for single tokens where they know the layer, for whole sequences where they are faster."""
+    C++ kernels, for single tokens where they support the layer, for full sequences where they are faster."""
     cache: str = "contiguous"
     """The cache of keys and values in decoding: ``contiguous`` (local layers: a ring), ``paged``,
     ``int8``."""
@@ -81,10 +81,10 @@ class AttentionConfig:
 
     def __post_init__(self) -> None:
         validate_heads(self.num_heads, self.kv_heads)
-        for name, known in (("kernel", KERNELS), ("cache", CACHES), ("qk_norm", QK_NORMS)):
-            if getattr(self, name) not in known:
+        for name, valid in (("kernel", KERNELS), ("cache", CACHES), ("qk_norm", QK_NORMS)):
+            if getattr(self, name) not in valid:
                 raise ValueError(
-                    f"attention.{name}={getattr(self, name)!r} must be one of {', '.join(known)}"
+                    f"attention.{name}={getattr(self, name)!r} must be one of {', '.join(valid)}"
                 )
         check_pattern("attention.layers", self.layers, LAYER_TYPES)
         if self.has_local_layers and self.window is None:

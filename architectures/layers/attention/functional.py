@@ -23,12 +23,12 @@ from architectures.kernels.pointwise import path
 
 KERNELS = ("auto", "reference", "sdpa", "flex")
 Once = Callable[[Callable[[], Any]], Any]
-"""Gives what a function makes, made once for all layers of a batch."""
+"""Calls a function once for all layers of a batch, and returns the cached result."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Settings of attention scores, beside the mask."""
+    """Settings of attention scores, without the mask."""
 
     scale: float
     """Scores are q k^T times this."""
@@ -41,10 +41,10 @@ class Scores:
 def attention_mask(
     query_BT: Tensor, key_BS: Tensor, *, causal: bool, window: int | None, empty: int | None = None
 ) -> Tensor:
-    """True where a query may look, (B, 1, T, S), by position alone.
+    """True where a query may attend, (B, 1, T, S), by position only.
 
-    A causal window of W shows the query itself and the W - 1 keys before it; a
-    window on both sides shows keys at most W // 2 away.
+    A causal window of W contains the query itself and the W - 1 keys before it; a
+    window on both sides contains keys at most W // 2 away.
     """
     ahead_BTS = key_BS[:, None, :] - query_BT[:, :, None]
     mask_BTS = torch.ones_like(ahead_BTS, dtype=torch.bool)
@@ -77,13 +77,13 @@ def attend(
     Args:
         kernel: ``reference``, ``sdpa`` (PyTorch's, or plain products where it has none), ``flex``, or ``cpp``
             (the C++ kernel where it is faster, else one of the first two).
-        causal: the plain causal mask over a whole sequence; then ``mask`` and ``bias`` are None.
-        mask: True where a query may look, broadcastable to (B, H, T, S). A query that may look
-            nowhere gets zeros.
+        causal: the plain causal mask over a full sequence; then ``mask`` and ``bias`` are None.
+        mask: True where a query may attend, broadcastable to (B, H, T, S). A query without
+            keys gets zeros.
         bias: added to the scores, broadcastable to (B, H, T, S).
-        sink_H: a score for each head that takes part in the softmax and carries no value.
-        once: makes what depends on the mask alone, and keeps it for the other layers that have the same
-            mask; None makes it anew.
+        sink_H: a score for each head that is part of the softmax, without a value.
+        once: caches tensors that depend only on the mask, for all layers with the same
+            mask; None disables the cache.
     """
     if kernel == "flex":
         return _flex(q_BHTE, k_BGSE, v_BGSF, scores, causal, mask, bias, once)
@@ -141,19 +141,19 @@ def reference(
     sink_H: Tensor | None,
 ) -> Tensor:
     """Compute attention by its definition, operation by operation, in at least float32."""
-    wide = torch.promote_types(q_BHTE.dtype, torch.float32)
+    compute_dtype = torch.promote_types(q_BHTE.dtype, torch.float32)
     with torch.autocast(q_BHTE.device.type, enabled=False):
         repeats = q_BHTE.shape[1] // k_BGSE.shape[1]
-        k_BHSE, v_BHSF = (x.to(wide).repeat_interleave(repeats, dim=1) for x in (k_BGSE, v_BGSF))
-        score_BHTS = q_BHTE.to(wide) @ k_BHSE.transpose(-2, -1) * scores.scale
+        k_BHSE, v_BHSF = (x.to(compute_dtype).repeat_interleave(repeats, dim=1) for x in (k_BGSE, v_BGSF))
+        score_BHTS = q_BHTE.to(compute_dtype) @ k_BHSE.transpose(-2, -1) * scores.scale
         if scores.softcap is not None:
             score_BHTS = scores.softcap * torch.tanh(score_BHTS / scores.softcap)
         if bias is not None:
             score_BHTS = score_BHTS + bias
         if mask is not None:
-            score_BHTS = score_BHTS.masked_fill(~mask, torch.finfo(wide).min)
+            score_BHTS = score_BHTS.masked_fill(~mask, torch.finfo(compute_dtype).min)
         if sink_H is not None:
-            sink_BHT1 = sink_H.to(wide)[:, None, None].expand(*score_BHTS.shape[:3], 1)
+            sink_BHT1 = sink_H.to(compute_dtype)[:, None, None].expand(*score_BHTS.shape[:3], 1)
             score_BHTS = torch.cat([score_BHTS, sink_BHT1], dim=-1)
         weight_BHTS = score_BHTS.softmax(-1)[..., : k_BHSE.shape[2]]
         if mask is not None:
@@ -165,9 +165,9 @@ def reference(
 def _by_products(q_BHTE: Tensor, k_BGSE: Tensor, scores: Scores, mask: Tensor | None, bias: Tensor) -> bool:
     """Return True where a bias is trained on a CPU. No fused kernel of PyTorch can do that there.
 
-    What it does instead allows for queries that may look nowhere, by more passes over all scores. Where there
-    are none, plain products are faster. ``device.kernels=torch`` goes without, as other devices do.
-    """
+    PyTorch's alternative supports queries without keys, at the cost of more passes over all scores. Where
+    there are none, plain products are faster. ``device.kernels=torch`` does not use them, nor do other
+    devices."""
     if q_BHTE.dtype != torch.float32 or path(q_BHTE, k_BGSE, bias) == "torch":
         return False
     if not bias.requires_grad or scores.dropout or q_BHTE.shape[1] != k_BGSE.shape[1]:
@@ -195,18 +195,18 @@ def _with_sink(
     bias: Tensor | None,
     sink_H: Tensor,
 ) -> Tensor:
-    """Fused attention with one more key, of zeros, whose bias is the sink and whose value is zero."""
+    """Fused attention with one more key of zeros, which has the sink as its bias and zero as its value."""
     T, S = q_BHTE.shape[2], k_BGSE.shape[2]
-    whole = bias if bias is not None else q_BHTE.new_zeros(1, 1, T, S)
+    full_bias = bias if bias is not None else q_BHTE.new_zeros(1, 1, T, S)
     if causal:
         mask = torch.ones(T, S, dtype=torch.bool, device=q_BHTE.device).tril()
     if mask is not None:
-        whole = whole.masked_fill(~mask, -math.inf)
-    B, H = whole.shape[0], q_BHTE.shape[1]
+        full_bias = full_bias.masked_fill(~mask, -math.inf)
+    B, H = full_bias.shape[0], q_BHTE.shape[1]
     column = sink_H.to(q_BHTE.dtype)[None, :, None, None].expand(B, H, T, 1)
-    whole = torch.cat([whole.to(q_BHTE.dtype).expand(B, H, T, S), column], dim=-1)
+    full_bias = torch.cat([full_bias.to(q_BHTE.dtype).expand(B, H, T, S), column], dim=-1)
     k_BGSE, v_BGSF = (F.pad(x, (0, 0, 0, 1)) for x in (k_BGSE, v_BGSF))
-    return attend(q_BHTE, k_BGSE, v_BGSF, scores, kernel="sdpa", bias=whole)
+    return attend(q_BHTE, k_BGSE, v_BGSF, scores, kernel="sdpa", bias=full_bias)
 
 
 def _flex(
@@ -246,9 +246,9 @@ def _flex(
 
     block_mask = None
     if causal or mask is not None:
-        # It passes over all pairs of positions: once for all layers. A compiled block keeps nothing.
-        kept = once is not None and not torch.compiler.is_compiling()
-        block_mask = once(blocks) if kept and once is not None else blocks()
+        # It passes over all pairs of positions: once for all layers. A compiled block has no cache.
+        is_cached = once is not None and not torch.compiler.is_compiling()
+        block_mask = once(blocks) if is_cached and once is not None else blocks()
     run = _compiled_flex() if q_BHTE.is_cuda else flex_attention
     return run(  # type: ignore[operator]
         q_BHTE,

@@ -2,7 +2,7 @@
 
 A cache holds streams, one vector for each token and head: keys and values, or
 the latents of multi-head latent attention. ``append`` takes those of the next
-tokens and returns those of all tokens that may still be seen, with their positions.
+tokens and returns those of all tokens that are still visible, with their positions.
 
 Shapes: B batch, G key/value heads, T new tokens, S slots, E width of a stream.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 from architectures.layers.context import Context
 
 EMPTY = -1
-"""Position of a slot that holds nothing."""
+"""Position of an empty slot."""
 
 
 class Cache(ABC):
@@ -28,12 +28,12 @@ class Cache(ABC):
         """Streams (B, G, S, E) of the past and the new tokens, and the position of each slot.
 
         Positions are (B, S), or (1, S) where all rows agree and every slot is filled. A slot that is
-        empty has position -1; one that holds nothing yet may also have a position above the row's last.
+        empty has position -1; one that is not filled yet may also have a position above the row's last.
         """
 
     @abstractmethod
     def select(self, rows: list[int]) -> Cache:
-        """The cache whose row i is row ``rows[i]`` of this one, which must not be used afterwards."""
+        """Return the cache with row ``rows[i]`` as row i; this one must not be used afterwards."""
 
     @abstractmethod
     def num_bytes(self) -> int:
@@ -41,7 +41,7 @@ class Cache(ABC):
 
 
 class ContiguousCache(Cache):
-    """A buffer for each stream with room for ``capacity`` tokens, filled from the left."""
+    """A buffer for each stream with space for ``capacity`` tokens, filled from the left."""
 
     def __init__(self, batch_size: int, heads: int, widths: list[int], capacity: int, like: Tensor) -> None:
         self.capacity = capacity
@@ -87,18 +87,18 @@ class Int8Cache(ContiguousCache):
     def append(self, streams_BGTE: list[Tensor], context: Context) -> tuple[list[Tensor], Tensor]:
         dtype, count = streams_BGTE[0].dtype, len(streams_BGTE)
         pairs = [quantise(stream) for stream in streams_BGTE]
-        found, positions_BS = super().append([p[0] for p in pairs] + [p[1] for p in pairs], context)
+        streams, positions_BS = super().append([p[0] for p in pairs] + [p[1] for p in pairs], context)
         return [
-            (whole.to(dtype) * scale.to(dtype))
-            for whole, scale in zip(found[:count], found[count:], strict=True)
+            (values.to(dtype) * scale.to(dtype))
+            for values, scale in zip(streams[:count], streams[count:], strict=True)
         ], positions_BS
 
 
 def quantise(x_BGTE: Tensor) -> tuple[Tensor, Tensor]:
     """Return symmetric 8-bit integers and the scale that restores the vector, to half a step."""
     scale_BGT1 = x_BGTE.abs().amax(-1, keepdim=True).float() / 127
-    whole = (x_BGTE / scale_BGT1.clamp_min(torch.finfo(torch.float32).tiny)).round()
-    return whole.to(torch.int8), scale_BGT1
+    rounded = (x_BGTE / scale_BGT1.clamp_min(torch.finfo(torch.float32).tiny)).round()
+    return rounded.to(torch.int8), scale_BGT1
 
 
 class RingCache(Cache):
@@ -117,7 +117,7 @@ class RingCache(Cache):
             for stored, new in zip(self.streams, streams_BGTE, strict=True):
                 stored[:, :, slot] = new[:, :, 0]
             return [stream[:, :, :used] for stream in self.streams], self.positions_BS[:1, :used]
-        # A piece of several tokens sees the past window and itself; only its end is kept.
+        # A piece of multiple tokens attends to the past window and itself; only its end is stored.
         B = streams_BGTE[0].shape[0]
         new_BT = context.positions_BT.expand(B, -1).to(torch.int32)
         if context.valid_BT is not None:
@@ -156,6 +156,6 @@ def token_slots(context: Context, batch_size: int) -> tuple[Tensor, Tensor, Tens
 
 
 def check_room(capacity: int, end: int) -> None:
-    """Raise ValueError where a cache has no room for ``end`` tokens."""
+    """Raise ValueError if ``end`` tokens exceed the capacity of a cache."""
     if end > capacity:
         raise ValueError(f"the cache has room for {capacity} tokens, not for {end}")

@@ -1,4 +1,4 @@
-"""Multi-head latent attention: keys and values of all heads are made from one narrow latent.
+"""Multi-head latent attention: keys and values of all heads are projected from one narrow latent.
 
 DeepSeek-V2 (arXiv 2405.04434), section 2.1: the cache keeps the latent and one
 rotated key for each token, not the keys and values of every head.
@@ -22,7 +22,7 @@ from architectures.layers.context import Context
 from architectures.layers.positions import PositionsConfig, Rotary
 
 LATENT_EPS = 1e-6
-"""Added to the mean square in the norms of the latents, whatever the other norms have (DeepSeek)."""
+"""Added to the mean square in the norms of the latents, independent of other norms (DeepSeek)."""
 
 
 class LatentAttention(SoftmaxAttention):
@@ -76,7 +76,7 @@ class LatentAttention(SoftmaxAttention):
     def step(self, x_BTD: Tensor, state: Any, context: Context) -> Tensor:
         q_BHTE = self._queries(x_BTD, context)
         (c_B1SR, rope_B1SP), key_BS = state.append(list(self._latents(x_BTD, context)), context)
-        # Of several tokens, keys and values are the cheaper way, and narrow enough for every kernel.
+        # For multiple tokens, keys and values are cheaper, and narrow enough for every kernel.
         if self.latent.absorbed and x_BTD.shape[1] == 1:
             y_BHTV = self._absorbed(q_BHTE, c_B1SR, rope_B1SP, key_BS, context)
         else:
@@ -159,7 +159,7 @@ class LatentAttention(SoftmaxAttention):
         if latent.absorbed:
             width = 2 * latent.kv_rank + latent.rope_dim
         else:
-            linear += linear_flops(self.kv, length)  # keys and values of all past tokens, made again
+            linear += linear_flops(self.kv, length)  # keys and values of all past tokens, recomputed
             width = latent.nope_dim + latent.rope_dim + latent.v_dim
         return Flops(linear=linear, attention=2 * keys * self.num_heads * width)
 

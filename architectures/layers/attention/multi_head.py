@@ -93,7 +93,7 @@ class Attention(SoftmaxAttention):
         return getattr(self, norm)(x) if self.config.qk_norm == "head" else x
 
     def _merged(self, y_BHTE: Tensor, x_BTD: Tensor) -> Tensor:
-        """Return the output of all heads together, gated by what they were made from."""
+        """Return the output of all heads together, gated by the input."""
         y_BTC = y_BHTE.transpose(1, 2).flatten(2)
         return self.out(y_BTC if self.gate is None else y_BTC * self.gate(x_BTD).sigmoid())
 
@@ -136,7 +136,7 @@ class CrossAttention(Attention):
         super().__init__(d_model, config, causal=False, positional=False, **norms)
 
     def read(self, source_BSD: Tensor, valid_BS: Tensor | None) -> dict[str, Tensor | None]:
-        """Return keys and values of the source, made once for a whole target and never extended."""
+        """Return keys and values of the source, computed once for a full target and never extended."""
         k_BGSE = self._project(source_BSD, self.k, "k_norm")
         return {"k": k_BGSE, "v": self._heads(self.v(source_BSD)), "valid": valid_BS}
 
@@ -152,9 +152,9 @@ class CrossAttention(Attention):
     def cross_flops(self, length: int, source_length: int) -> Flops:
         """Queries and outputs for each target token, keys and values for each source token."""
         layers = [layer for layer in (self.q, self.gate, self.out) if layer is not None]
-        own = sum(linear_flops(layer, length) for layer in layers)
-        read = linear_flops(self.k, source_length) + linear_flops(self.v, source_length)
-        return Flops(linear=own + read, attention=self.pair_flops(length * source_length))
+        query_flops = sum(linear_flops(layer, length) for layer in layers)
+        source_flops = linear_flops(self.k, source_length) + linear_flops(self.v, source_length)
+        return Flops(linear=query_flops + source_flops, attention=self.pair_flops(length * source_length))
 
     def source_bytes(self, source_length: int, bytes_per_element: int) -> int:
         """Bytes of the keys and values of the source."""

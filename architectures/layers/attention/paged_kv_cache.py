@@ -1,8 +1,8 @@
-"""A paged cache: tokens live in blocks of fixed size, taken as they are needed.
+"""A paged cache: tokens are stored in blocks of fixed size, allocated as needed.
 
 Kwon et al. 2023 (PagedAttention, arXiv 2309.06180). Each sequence has a table of
-blocks; rows with a common beginning share theirs until one of them writes, which then
-takes a copy. At most one block of each sequence is partly empty.
+blocks; rows with a common beginning share blocks until one of them writes, which then
+makes a copy. At most one block of each sequence is partly empty.
 
 Shapes: B batch, G key/value heads, T new tokens, S slots, E width of a stream,
 P blocks of the pool, Z block size.
@@ -51,9 +51,9 @@ class PagedCache(Cache):
         slots_N = positions_N % self.block_size
         for pool, new in zip(self.pools, streams_BGTE, strict=True):
             pool[blocks_N, :, slots_N] = new[rows_N, :, tokens_N]
-        # Uniform rows see exactly their tokens; others get whole blocks, whose end is masked by position.
-        whole = table_BP.shape[1] * self.block_size
-        end = whole if context.start is None else context.start + streams_BGTE[0].shape[2]
+        # Uniform rows see exactly their tokens; others get full blocks, with their end masked by position.
+        capacity = table_BP.shape[1] * self.block_size
+        end = capacity if context.start is None else context.start + streams_BGTE[0].shape[2]
         gathered = [pool[table_BP].transpose(1, 2).flatten(2, 3)[:, :, :end] for pool in self.pools]
         return gathered, torch.arange(end, device=device)[None]
 
@@ -81,7 +81,7 @@ class PagedCache(Cache):
         return torch.tensor(padded, dtype=torch.int64, device=device)
 
     def _make_room(self, rows: list[int], positions: list[int]) -> None:
-        """Give every sequence blocks of its own for the tokens that follow."""
+        """Allocate unshared blocks in every sequence for the next tokens."""
         touched = sorted({(row, p // self.block_size) for row, p in zip(rows, positions, strict=True)})
         self._grow(touched)
         for row, index in touched:
@@ -96,7 +96,7 @@ class PagedCache(Cache):
                 table[index] = mine
 
     def _grow(self, touched: list[tuple[int, int]]) -> None:
-        """Enlarge the pools by as many blocks as are missing, and no more."""
+        """Enlarge the pools by exactly the missing blocks."""
         shared = self.users.copy()
         needed = 0
         for row, index in touched:
@@ -107,9 +107,9 @@ class PagedCache(Cache):
                 needed += 1
         missing = needed - len(self.free)
         if missing > 0:
-            first = self.pools[0].shape[0]
+            num_blocks = self.pools[0].shape[0]
             self.pools = [torch.cat([p, p.new_zeros(missing, *p.shape[1:])]) for p in self.pools]
-            self.free += range(first, first + missing)
+            self.free += range(num_blocks, num_blocks + missing)
 
     def _take(self) -> int:
         block = self.free.pop(0)

@@ -33,9 +33,9 @@ class LinearMixerConfig(MixerConfig):
     """Settings of every mixer of linear attention."""
 
     num_heads: int = 2
-    """Heads, each with a memory of its own."""
+    """Heads, each with a separate memory."""
     expand_k: float = 1.0
-    """Width of the keys of all heads together, as a multiple of d_model; each head gets a whole number."""
+    """Width of the keys of all heads together, as a multiple of d_model; each head gets an integer width."""
     expand_v: float = 1.0
     """Width of the values of all heads together, likewise."""
     conv_width: int = 4
@@ -71,7 +71,7 @@ class LinearMixer(RecurrentMixer):
         super().__init__()
         self.heads = config.num_heads
         self.value_heads = value_heads or self.heads
-        """Heads of values, and memories; several in a row share the queries and keys of one head."""
+        """Heads of values, and memories; consecutive ones share the queries and keys of one head."""
         self.key_width = max(1, round(config.expand_k * d_model / self.heads))
         self.value_width = max(1, round(config.expand_v * d_model / self.value_heads))
         self.path = "torch" if config.scan == "auto" else config.scan
@@ -128,11 +128,11 @@ class LinearMixer(RecurrentMixer):
     def _recall(
         self, x_BTD: Tensor, qkv_BTC: Tensor, memory_BHKV: Tensor | None, context: Context
     ) -> tuple[Tensor, Tensor]:
-        """The memory in at least float32: in bfloat16 it would lose what it should remember."""
-        wide = torch.promote_types(qkv_BTC.dtype, torch.float32)
+        """Compute the memory in at least float32: bfloat16 would lose its content."""
+        compute_dtype = torch.promote_types(qkv_BTC.dtype, torch.float32)
         heads = (self.heads, self.heads, self.value_heads)
         q, k, v = (
-            part.unflatten(-1, (count, -1)).to(wide)
+            part.unflatten(-1, (count, -1)).to(compute_dtype)
             for count, part in zip(heads, qkv_BTC.split(self.sizes, dim=-1), strict=True)
         )
         if self.value_heads != self.heads:
@@ -140,14 +140,14 @@ class LinearMixer(RecurrentMixer):
         log_decay = self.log_decay(x_BTD)
         starts_BT = document_starts(context)
         if starts_BT is not None:
-            # A document begins with nothing of the one before it.
+            # A document begins with an empty memory.
             log_decay = v.new_zeros(v.shape[:3]) if log_decay is None else log_decay
             log_decay = _fill(log_decay, starts_BT, -math.inf)
         if context.valid_BT is not None:
-            # Padding neither updates the memory, for its key is zero, nor lets it decay.
+            # Padding neither updates the memory, because its key is zero, nor lets it decay.
             k = k * context.valid_BT[..., None, None]
             log_decay = None if log_decay is None else _fill(log_decay, ~context.valid_BT, 0.0)
-        memory_BHKV = None if memory_BHKV is None else memory_BHKV.to(wide)
+        memory_BHKV = None if memory_BHKV is None else memory_BHKV.to(compute_dtype)
         return self.remember(x_BTD, q, k, v, log_decay, memory_BHKV)
 
     def start(self, batch_size: int, max_length: int) -> State:

@@ -1,6 +1,6 @@
 """Sequences cut into chunks, and the decays between positions of a chunk.
 
-Decays are kept as logarithms. Sums of them are built up, never subtracted from
+Decays are logarithms. Sums of them are accumulated, never subtracted from
 each other: a difference of two long sums loses its digits, and minus infinity,
 which forgets everything, would give nan.
 

@@ -1,6 +1,6 @@
-"""The delta rule, plain and gated: the recurrence that says what is meant, and chunks equal to it.
+"""The delta rule, plain and gated: the recurrence as its definition, and an equal form in chunks.
 
-The memory of a head maps keys to values. Before it stores a value it takes away
+The memory of a head maps keys to values. Before it stores a value it subtracts
 what it already recalls for that key (Schlag et al. 2021, arXiv 2102.11174). The
 chunked form is that of Yang et al. 2024 (DeltaNet, arXiv 2406.06484, section 3;
 with decay Gated DeltaNet, arXiv 2412.06464, section 3).
@@ -101,10 +101,10 @@ def _chunked(
     total_BHN11 = since_BHNC1[..., -1:, :]
     memories, updates = [], []
     parts = (fresh_BHNCV, stale_BHNCK, kept_BHNKC, total_BHN11)
-    for fresh, stale, kept, total in zip(*(part.unbind(2) for part in parts), strict=True):
+    for fresh, stale, stored, total in zip(*(part.unbind(2) for part in parts), strict=True):
         memories.append(memory_BHKV)
         updates.append(fresh - stale @ memory_BHKV)
-        memory_BHKV = total * memory_BHKV + kept @ updates[-1]
+        memory_BHKV = total * memory_BHKV + stored @ updates[-1]
     before_BHNCV = (q * since_BHNC1) @ torch.stack(memories, dim=2)
     within_BHNCV = (q @ k.mT * pair_BHNCC) @ torch.stack(updates, dim=2)
     return from_chunks(before_BHNCV + within_BHNCV, q_BTHK.shape[1]), memory_BHKV

@@ -34,14 +34,14 @@ def mlstm(
     path: str = "torch",
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Memories that forget by a sigmoid and store by an exponential.
+    """Memories with a sigmoid forget gate and an exponential input gate.
 
     ``S_t = f_t S_(t-1) + i_t k_t [v_t, 1]^T`` is read as ``[r, n] = S_t^T q_t / sqrt(K)``, and
     ``y_t = r / (max(|n|, 1) + eps exp(m_t))``. To keep exponentials in range, ``exp(-m_t) S_t`` is stored,
     with ``m_t = max(log f_t + m_(t-1), log i_t)``.
 
     Args:
-        log_input_BTH: log i; minus infinity stores nothing.
+        log_input_BTH: log i; minus infinity for an input that is not stored.
         log_forget_BTH: log f, not positive and finite.
         memory_BHKU: the stored memory before the first token.
         scale_BH: m before the first token.
@@ -106,9 +106,9 @@ def _chunked(
 ) -> tuple[Tensor, ...]:
     """Return the same as ``_recurrence``."""
     length = q_BTHK.shape[1]
-    nothing = (0, 0, 0, -length % size)
+    padding = (0, 0, 0, -length % size)
     log_input_BTH, log_first_BTH = (
-        F.pad(x, nothing, value=-math.inf) for x in (log_input_BTH, log_first_BTH)
+        F.pad(x, padding, value=-math.inf) for x in (log_input_BTH, log_first_BTH)
     )
     tensors = (q_BTHK, k_BTHK, u_BTHU, log_input_BTH, log_forget_BTH, log_first_BTH)
     q, k, u, log_input, log_forget, log_first = (to_chunks(x, size) for x in tensors)
@@ -116,17 +116,17 @@ def _chunked(
     stored_BHNCC = pair_BHNCC + log_input[..., None, :]
     largest_BHNC = (pair_BHNCC + torch.maximum(log_input, log_first)[..., None, :]).amax(-1)
     since_BHNC = log_forget.cumsum(-1)
-    memories, scales, kept = [], [], []
+    memories, scales, decays = [], [], []
     parts = (k, u, stored_BHNCC[..., -1, :], largest_BHNC, since_BHNC)
     for key, value, stored, largest, since in zip(*(part.unbind(2) for part in parts), strict=True):
         memories.append(memory_BHKU)
         scales.append(torch.maximum(since + scale_BH[..., None], largest))
-        kept.append((since + scale_BH[..., None] - scales[-1]).exp())
+        decays.append((since + scale_BH[..., None] - scales[-1]).exp())
         scale_BH = scales[-1][..., -1]
         added_BHKU = (key * (stored - scale_BH[..., None]).exp()[..., None]).mT @ value
-        memory_BHKU = kept[-1][..., -1, None, None] * memory_BHKU + added_BHKU
+        memory_BHKU = decays[-1][..., -1, None, None] * memory_BHKU + added_BHKU
     scale_BHNC = torch.stack(scales, dim=2)
-    before_BHNCU = (q * torch.stack(kept, dim=2)[..., None]) @ torch.stack(memories, dim=2)
+    before_BHNCU = (q * torch.stack(decays, dim=2)[..., None]) @ torch.stack(memories, dim=2)
     within_BHNCU = (q @ k.mT * (stored_BHNCC - scale_BHNC[..., None]).exp()) @ u
     read_BTHU, scale_BTH = (from_chunks(x, length) for x in (before_BHNCU + within_BHNCU, scale_BHNC))
     return read_BTHU, scale_BTH, memory_BHKU, scale_BH

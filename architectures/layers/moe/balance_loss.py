@@ -43,12 +43,11 @@ def balance_loss(routing: Routing, valid_BT: Tensor | None, config: ExpertsConfi
     their K highest scores, and P_x its mean normalised score: 1 is perfect balance, X/K all tokens on the
     same experts. Taken for each sequence (DeepSeek-V3, arXiv 2412.19437, eq. 17-20) it
     does not depend on how a batch is split. Taken for a batch (Switch, arXiv 2101.03961, eq. 4-6) it is a
-    product of two means over the batch, which micro-batches cannot reproduce: each then has its own, and the
-    mean of those is what is trained.
-    """
+    product of two means over the batch, which micro-batches cannot reproduce: each then has a separate loss,
+    and the mean of those is trained."""
     score_BTX, chosen_BTX = _scores_and_choices(routing, config)
     sequences = 1
-    if config.balance == "batch":  # one sequence of all tokens, for as many as it stands for
+    if config.balance == "batch":  # one sequence of all tokens, weighted by the number of sequences
         sequences = len(score_BTX)
         score_BTX, chosen_BTX = score_BTX.flatten(0, 1)[None], chosen_BTX.flatten(0, 1)[None]
         valid_BT = None if valid_BT is None else valid_BT.flatten()[None]

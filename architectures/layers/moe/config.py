@@ -1,4 +1,4 @@
-"""Settings of feed-forwards made of experts."""
+"""Settings of mixtures of experts."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class ExpertsConfig:
     experts_per_token: int = 2
     """Routed experts that each token visits (k); on average, where the experts choose."""
     d_ff: int | None = None
-    """Hidden width of one expert; null for the model's ``d_ff``, and where that is null too, k experts
+    """Hidden width of one expert; null for the model's ``d_ff``, and if both are null, k experts
     together are as wide as a dense layer."""
     bias: bool = False
     """Biases of the router and of the routed experts (GPT-OSS)."""
     num_shared_experts: int = 0
-    """Experts beside them that every token visits (DeepSeekMoE, arXiv 2401.06066)."""
+    """Further experts that process every token (DeepSeekMoE, arXiv 2401.06066)."""
     shared_gate: bool = False
     """The output of the shared experts is multiplied by a learned sigmoid of the token (Qwen2-MoE)."""
     score: str = "softmax"
     """Of the router's logits: ``softmax`` over all experts, or a ``sigmoid`` for each (DeepSeek-V3)."""
     renormalise: bool = True
-    """The gates of the k experts are made to add up to one. OLMoE, Switch and Jamba leave them alone."""
+    """Normalise the gates of the k experts to a sum of one. OLMoE, Switch and Jamba do not."""
     scaling: float = 1.0
     """The gates are multiplied by this (DeepSeek)."""
     num_groups: int = 1
@@ -41,18 +41,18 @@ class ExpertsConfig:
     groups_per_token: int = 1
     """Groups that a token may visit."""
     choice: str = "token"
-    """``token``: tokens choose experts. ``expert``: each expert takes an equal part of a sequence's tokens
-    (Zhou et al. 2022, arXiv 2202.09368); that looks at later tokens, and causal models refuse it."""
+    """``token``: tokens choose experts. ``expert``: each expert selects an equal part of a sequence's tokens
+    (Zhou et al. 2022, arXiv 2202.09368); that depends on later tokens, and causal models reject it."""
     capacity_factor: float | None = None
-    """In training, an expert takes this many times an even part of a sequence's tokens; those that come
-    later are dropped: nothing is added to them (Switch, arXiv 2101.03961). Null drops none."""
+    """In training, an expert accepts this many times an even part of a sequence's tokens; those that come
+    later are dropped and keep only the residual (Switch, arXiv 2101.03961). Null drops none."""
     capacity: int | None = None
-    """An expert takes this many tokens of a sequence, in training and after; null for no limit. One piece of
-    a sequence that is decoded counts as a sequence."""
+    """An expert accepts this many tokens of a sequence, in training and after; null for no limit. One piece
+    of a sequence that is decoded counts as a sequence."""
     jitter: float = 0.0
     """In training, what the router reads is multiplied by noise from [1 - jitter, 1 + jitter] (Switch)."""
     jitter_experts: bool = False
-    """The experts read that noise too (Mixtral and Switch in transformers)."""
+    """The experts also read that noise (Mixtral and Switch in transformers)."""
     bias_rate: float | None = None
     """Experts are chosen by score plus a bias, which after each step falls by this for experts with more
     tokens than the mean and rises for those with fewer (arXiv 2408.15664); null for no bias."""
@@ -73,7 +73,7 @@ class ExpertsConfig:
     the squared log-sum-exp of the logits."""
     dispatch: str = "auto"
     """``loop`` over experts on sorted tokens, one ``grouped`` product of them, one product of experts
-    ``padded`` to the fullest, or ``reference``, all experts on all tokens; ``auto`` takes the fastest."""
+    ``padded`` to the fullest, or ``reference``, all experts on all tokens; ``auto`` uses the fastest."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.experts_per_token <= self.num_experts:
@@ -81,15 +81,15 @@ class ExpertsConfig:
                 f"experts.experts_per_token={self.experts_per_token} must lie between 1 and "
                 f"experts.num_experts={self.num_experts}"
             )
-        for name, known in (
+        for name, valid in (
             ("score", SCORES),
             ("choice", CHOICES),
             ("balance", BALANCES),
             ("balance_counts", COUNTS),
             ("dispatch", DISPATCHES),
         ):
-            if getattr(self, name) not in known:
-                raise ValueError(f"experts.{name}={getattr(self, name)!r} must be one of {', '.join(known)}")
+            if getattr(self, name) not in valid:
+                raise ValueError(f"experts.{name}={getattr(self, name)!r} must be one of {', '.join(valid)}")
         for name in ("num_shared_experts", "balance_coefficient", "z_coefficient"):
             if getattr(self, name) < 0:
                 raise ValueError(f"experts.{name}={getattr(self, name)} must not be negative")

@@ -1,4 +1,4 @@
-"""Runs tokens through the experts that were chosen for them: sorted, in one of several equal ways.
+"""Runs tokens through the experts that were chosen for them: sorted, in one of multiple equivalent ways.
 
 Shapes: N tokens, K choices of a token, D d_model, F hidden width of an expert,
 X experts, M pairs of a token and an expert, sorted by expert, C the most tokens
@@ -42,7 +42,7 @@ class Weights(NamedTuple):
         """Return the matrices and biases of each expert."""
         count = len(self.up_XFD)
         parts: list[Sequence[Any]] = [x.unbind(0) if isinstance(x, Tensor) else [x] * count for x in self]
-        return [Weights(*own) for own in zip(*parts, strict=True)]
+        return [Weights(*parts_of_expert) for parts_of_expert in zip(*parts, strict=True)]
 
 
 Run = Callable[[Tensor, Tensor, Weights], Tensor]
@@ -62,8 +62,8 @@ def dispatch(
 
     Args:
         expert_NK: which experts.
-        kept_NK: False for pairs to leave out; None where there are none.
-        run: the outputs (M, D) of inputs (M, D) sorted by expert, given how many are each expert's.
+        kept_NK: False for pairs to leave out; None to use all pairs.
+        run: the outputs (M, D) of inputs (M, D) sorted by expert, given the counts of each expert.
     """
     N, K = expert_NK.shape
     if kept_NK is None:
@@ -90,8 +90,8 @@ def count_visits(expert_M: Tensor, num_experts: int, valid_M: Tensor | None = No
 
 
 ROWS = 64
-"""On a CPU in bfloat16 an expert gets a multiple of so many rows, unless it has a few. No two steps send it
-as many, and oneDNN makes code for every shape of a product, which takes longer than the product."""
+"""On a CPU in bfloat16 an expert gets a multiple of this many rows, unless it has a few. Row counts differ in
+each step, and oneDNN generates code for every shape of a product, which needs longer than the product."""
 FEW = 16
 """Fewer rows, as in decoding, have few shapes, and would become many times as many."""
 
@@ -106,18 +106,18 @@ def run_loop(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
     """Run one expert after another."""
     results = []
     rows = ROWS if x_MD.device.type == "cpu" and product_dtype(x_MD) == torch.bfloat16 else 1
-    for x_ID, own in zip(x_MD.split(counts_X.tolist()), weights.by_expert(), strict=True):
+    for x_ID, expert in zip(x_MD.split(counts_X.tolist()), weights.by_expert(), strict=True):
         count = len(x_ID)
         if rows > 1 and count >= FEW:
-            # Never by nothing: torch.compile would compile once more for the step in which that occurs.
+            # Never by zero rows: torch.compile would compile again for a step without padding.
             x_ID = F.pad(x_ID, (0, 0, 0, rows - count % rows))
-        y_ID = F.linear(own.hidden(x_ID, F.linear), own.down_XDF, own.down_bias_XD)
+        y_ID = F.linear(expert.hidden(x_ID, F.linear), expert.down_XDF, expert.down_bias_XD)
         results.append(y_ID[:count])
     return torch.cat(results)
 
 
 def run_grouped(x_MD: Tensor, counts_X: Tensor, weights: Weights) -> Tensor:
-    """Run one product over groups of rows, each with its own matrix; the host waits for nothing."""
+    """Run one product over groups of rows, each with a separate matrix, without synchronization."""
     ends_X = counts_X.cumsum(0).to(torch.int32)
     dtype = product_dtype(x_MD)  # autocast passes over this operation
     x_MD = x_MD.to(dtype)

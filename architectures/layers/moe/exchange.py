@@ -31,14 +31,14 @@ class Exchange:
             dist.all_to_all_single(received_PL, sent_PL.contiguous(), group=self.group)
             sizes = self.sizes(sent_PL, received_PL, len(x_MD))
             x_MD = _AllToAll.apply(x_MD, *sizes, self.group)
-            # They come sorted by process and then by expert; the experts want them by expert.
+            # They arrive sorted by process and then by expert; experts need them sorted by expert.
             expert_L = torch.arange(received_PL.shape[1], device=x_MD.device)
             expert_M = torch.repeat_interleave(
                 expert_L.repeat(size), received_PL.flatten(), output_size=sum(sizes[1])
             )
             order_M = expert_M.argsort(stable=True)
-            own = Weights(*(_local(part) for part in weights))
-            y_MD = run(x_MD[order_M], received_PL.sum(0), own)
+            local_weights = Weights(*(_local(part) for part in weights))
+            y_MD = run(x_MD[order_M], received_PL.sum(0), local_weights)
             y_MD = y_MD[order_M.argsort()]
             return _AllToAll.apply(y_MD, *reversed(sizes), self.group)
 

@@ -1,8 +1,8 @@
 """Expert parallelism: each process holds some of the experts, and tokens travel to them and back.
 
-Every process has tokens of its own, as in data parallelism. Which experts they
-need is not known beforehand, so first the processes tell each other how many
-tokens they send, then the tokens go, in pieces of uneven sizes (GShard, arXiv
+Every process has different tokens, as in data parallelism. Their experts are
+not known before routing, so first the processes exchange the counts of
+tokens, then the tokens, in pieces of uneven sizes (GShard, arXiv
 2006.16668; dropless as in MegaBlocks, arXiv 2211.15841).
 
 Shapes: M pairs of a token and an expert, sorted by expert, D d_model, X experts,
@@ -21,21 +21,21 @@ from architectures.layers.moe.experts import BIASES, STACKS, Experts, expert_bia
 
 
 def shard_experts(model: nn.Module, group: dist.ProcessGroup | None = None) -> list[nn.Parameter]:
-    """Keep this process's part of the routed experts of a model, and join those of all in ``group``.
+    """Keep this process's part of the routed experts of a model, and connect the parts in ``group``.
 
-    Returns the parameters that this process alone holds. After the backward pass their gradients are
-    whole, sums over the tokens of all processes; those of all other parameters, which every process has,
-    are to be added up as in data parallelism. Ask the model for its costs before.
+    Returns the parameters that only this process has. After the backward pass their gradients are
+    complete: sums over the tokens of all processes. Gradients of all other parameters, which every process
+    has, must be summed as in data parallelism. Compute the costs of the model before.
 
     Args:
         model: with the same weights in every process.
         group: the processes; None for all.
 
     Raises:
-        ValueError: the experts cannot be shared out evenly, or run in a way that needs all of them.
+        ValueError: the experts cannot be divided evenly, or run in a way that needs all of them.
     """
     size, rank = dist.get_world_size(group), dist.get_rank(group)
-    own: list[nn.Parameter] = []
+    local_parameters: list[nn.Parameter] = []
     for layer in (part for part in model.modules() if isinstance(part, Experts)):
         c = layer.config
         if c.num_experts % size:
@@ -47,20 +47,20 @@ def shard_experts(model: nn.Module, group: dist.ProcessGroup | None = None) -> l
             raise ValueError("experts.dispatch=reference needs all experts in one process: use auto")
         local = c.num_experts // size
         for name in STACKS:
-            whole = getattr(layer, name)
-            if whole is not None:
-                part = _part(name, whole.detach()[rank * local : (rank + 1) * local].clone())
+            full = getattr(layer, name)
+            if full is not None:
+                part = _part(name, full.detach()[rank * local : (rank + 1) * local].clone())
                 setattr(layer, name, part)
-                own.append(part)
+                local_parameters.append(part)
         layer.exchange = Exchange(group)
-    return own
+    return local_parameters
 
 
 def distribute_experts(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Divide the experts for training: they become the parts of tensors that are whole on the mesh.
+    """Divide the experts for training: they become the local parts of DTensors on the mesh.
 
-    So the optimizer, checkpoints and the norm of gradients see what they see in one process. After the
-    backward pass their gradients are sums over the processes that share experts, yet to be added up
+    The optimizer, checkpoints and the norm of gradients then treat them as in a single process. After the
+    backward pass their gradients are sums over the processes that share experts, and must still be summed
     (``redistribute``) over ``replica``.
 
     Args:
@@ -77,8 +77,8 @@ def distribute_experts(model: nn.Module, mesh: DeviceMesh) -> None:
         for name in STACKS:
             part = getattr(layer, name)
             if part is not None:
-                whole = DTensor.from_local(part.detach(), mesh, [Replicate(), Shard(0)], run_check=False)
-                setattr(layer, name, _part(name, whole))
+                full = DTensor.from_local(part.detach(), mesh, [Replicate(), Shard(0)], run_check=False)
+                setattr(layer, name, _part(name, full))
 
 
 def _part(name: str, part: Tensor) -> nn.Parameter:

@@ -1,4 +1,4 @@
-"""A feed-forward made of experts, each token sent to a few of them.
+"""A mixture of experts: each token is routed to a few of them.
 
 Shapes: B batch, T length, N = B T tokens, D d_model, F hidden width of an
 expert, X experts, K experts for each token.
@@ -47,13 +47,13 @@ STACKS = (*MATRICES, *BIASES)
 
 
 class Experts(FeedForward):
-    """Routed experts and, beside them, shared ones. Every variant is a matter of ``ExpertsConfig``.
+    """Routed experts and shared experts. ``ExpertsConfig`` selects every variant.
 
     The load-balancing loss is in ``balance_loss``.
     """
 
     accepts_low_precision_input = (
-        True  # the router reads what is rounded, and goes on in float32, as in Switch (section 2.4)
+        True  # the router reads rounded inputs, and computes in float32, as in Switch (section 2.4)
     )
     gate_XFD: nn.Parameter | None
     gate_bias_XF: nn.Parameter | None
@@ -135,12 +135,12 @@ class Experts(FeedForward):
                 f"{str(dtype).removeprefix('torch.')} with d_model={d_model} and experts of {d_ff}: use auto"
             )
         if wanted == "auto":
-            # On the CPU the loop is as fast, and in float32 GPUs have no such product of their own.
+            # On the CPU the loop is as fast, and in float32 GPUs have no grouped product.
             return "grouped" if possible and device == "cuda" and dtype == torch.bfloat16 else "loop"
         return wanted
 
     def kernel(self) -> str:
-        """The way the experts run, in words."""
+        """Description of the kernel of the experts."""
         if self.config.dispatch == "auto" and self.up_XFD.is_cuda:
             return "grouped product in bfloat16, else sorted loop"
         return PATHS["loop" if self.config.dispatch == "auto" else self.config.dispatch]
@@ -179,7 +179,7 @@ class Experts(FeedForward):
 
 
 def expert_bias(bias: Tensor) -> nn.Parameter:
-    """Return the biases of several experts as a parameter: a matrix, but no weights."""
+    """Return the biases of multiple experts as a parameter: a matrix, but not a weight."""
     parameter = nn.Parameter(bias)
     parameter.no_weight_decay = True  # type: ignore[attr-defined]
     return parameter

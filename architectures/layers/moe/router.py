@@ -26,8 +26,8 @@ class Routing:
     score_BTX: Tensor
     """Of each expert; at least float32."""
     expert_BTK: Tensor
-    """The experts of each token. Where the experts choose, all of them: ``kept_BTK`` is True for those that
-    take it."""
+    """The experts of each token. With expert choice, all of them: ``kept_BTK`` is True for those that
+    select it."""
     gate_BTK: Tensor
     """Factors of the outputs of the chosen experts."""
     kept_BTK: Tensor | None
@@ -38,8 +38,8 @@ class Router(nn.Linear):
     """Logits for each expert, and the choice among them, in at least float32 and never under autocast.
 
     Its ``selection_X`` is the bias of DeepSeek-V3 (arXiv 2412.19437, eq. 16): it
-    takes part in the choice and not in the gates, and no gradient reaches it.
-    ``after_step`` moves it by what the tokens of the step have chosen.
+    affects the choice and not the gates, and has no gradient.
+    ``after_step`` updates it by the choices of the tokens in the step.
     """
 
     selection_X: Tensor
@@ -53,7 +53,7 @@ class Router(nn.Linear):
             self.register_buffer("selection_X", torch.zeros(config.num_experts))
 
     def route(self, x_BTD: Tensor, valid_BT: Tensor | None) -> Routing:
-        """Return the experts of each token. Values at padding change nothing elsewhere."""
+        """Return the experts of each token. Padding does not affect other tokens."""
         logits_BTX = self._logits(x_BTD)
         score_BTX = logits_BTX.softmax(-1) if self.config.score == "softmax" else logits_BTX.sigmoid()
         if self.config.choice == "expert":
@@ -75,7 +75,7 @@ class Router(nn.Linear):
         )
 
     def noisy(self, x_BTD: Tensor) -> Tensor:
-        """Return the input of ``route`` with noise, in at least float32; itself where there is none."""
+        """Return the input of ``route`` with noise, in at least float32; the input itself without noise."""
         jitter = self.config.jitter
         if not self.training or not jitter:
             return x_BTD
@@ -84,20 +84,20 @@ class Router(nn.Linear):
 
     def _logits(self, x_BTD: Tensor) -> Tensor:
         with torch.autocast(x_BTD.device.type, enabled=False):
-            wide = torch.promote_types(x_BTD.dtype, torch.float32)
-            x_BTD = x_BTD.to(wide)
-            bias_X = None if self.bias is None else self.bias.to(wide)
-            return F.linear(x_BTD, self.weight.to(wide), bias_X)
+            compute_dtype = torch.promote_types(x_BTD.dtype, torch.float32)
+            x_BTD = x_BTD.to(compute_dtype)
+            bias_X = None if self.bias is None else self.bias.to(compute_dtype)
+            return F.linear(x_BTD, self.weight.to(compute_dtype), bias_X)
 
     def _select(self, score_BTX: Tensor) -> Tensor:
-        """The k experts of the highest scores, biased, within the groups of a token."""
+        """The k experts with the highest biased scores, within the groups of a token."""
         c = self.config
         if c.bias_rate is not None:
             score_BTX = score_BTX.detach() + self.selection_X
         if c.num_groups > 1:
             score_BTGE = score_BTX.unflatten(-1, (c.num_groups, -1))
-            best = 1 if c.score == "softmax" else min(2, score_BTGE.shape[-1])
-            group_BTG = score_BTGE.topk(best).values.sum(-1)
+            num_best = 1 if c.score == "softmax" else min(2, score_BTGE.shape[-1])
+            group_BTG = score_BTGE.topk(num_best).values.sum(-1)
             chosen_BTG = group_BTG.topk(c.groups_per_token).indices
             allowed_BTG = torch.zeros_like(group_BTG, dtype=torch.bool).scatter(-1, chosen_BTG, True)
             score_BTX = score_BTGE.masked_fill(~allowed_BTG[..., None], -torch.inf).flatten(-2)
@@ -106,9 +106,9 @@ class Router(nn.Linear):
     def within_capacity(
         self, expert_BTK: Tensor, valid_BT: Tensor | None, *, training: bool
     ) -> Tensor | None:
-        """Tokens that are not too many for their expert, counted in the order of the sequence; None for all.
+        """Tokens within the capacity of their expert, counted in the order of the sequence; None for all.
 
-        Earlier tokens come first, with all their choices, so that nothing depends on what follows.
+        Earlier tokens come first, with all their choices, so that a token does not depend on later ones.
         """
         c = self.config
         factor = c.capacity_factor if training else None
@@ -126,7 +126,7 @@ class Router(nn.Linear):
         return (place_BTK <= limit_B[:, None, None]) & valid_BT1.bool()
 
     def _experts_choose(self, logits_BTX: Tensor, score_BTX: Tensor, valid_BT: Tensor | None) -> Routing:
-        """Each expert takes the k T / X tokens of a sequence that score highest with it."""
+        """Each expert selects the k T / X tokens of a sequence with its highest scores."""
         T = score_BTX.shape[1]
         length_B = score_BTX.new_full((len(score_BTX),), T) if valid_BT is None else valid_BT.sum(1)
         fraction = self.config.experts_per_token / self.config.num_experts
@@ -161,9 +161,9 @@ class Router(nn.Linear):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """Update the bias by the choices since the last step, those of all processes where there are several.
+        """Update the bias by the choices since the last step, those of all processes.
 
-        Its mean is kept at zero, since only differences matter (torchtitan does the same).
+        Its mean stays zero, because only differences matter (torchtitan does the same).
         """
         if self.counts_X is None:
             return

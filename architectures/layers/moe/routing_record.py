@@ -1,4 +1,4 @@
-"""A record of what routers decide, kept while somebody asks for it.
+"""A record of the decisions of routers, while it is requested.
 
 Shapes: B batch, T length, X experts, K choices of a token.
 """
@@ -19,7 +19,7 @@ from architectures.layers.moe.router import Routing
 
 @dataclass(frozen=True, kw_only=True)
 class RoutingRecord:
-    """The decisions of one layer in one forward pass, or several on end, without their graph."""
+    """The decisions of one layer in one or more forward passes, without their graph."""
 
     num_experts: int
     expert_BTK: Tensor
@@ -38,14 +38,15 @@ class RoutingRecord:
     dropping: bool
     """True where experts have a limited capacity."""
     taken_in_training_BTK: Tensor
-    """What ``taken_BTK`` would be in training, where ``capacity_factor`` limits the experts too."""
+    """``taken_BTK`` as in training, where ``capacity_factor`` also limits the experts."""
 
     @classmethod
     def joined(cls, parts: Sequence[RoutingRecord]) -> RoutingRecord:
-        """The record of several batches of equal length as one."""
+        """Return the record of multiple batches of equal length as one."""
         values = {f.name: [getattr(part, f.name) for part in parts] for f in fields(cls)}
         joined: dict[str, Any] = {
-            name: torch.cat(each) if isinstance(each[0], Tensor) else each[0] for name, each in values.items()
+            name: torch.cat(values_of) if isinstance(values_of[0], Tensor) else values_of[0]
+            for name, values_of in values.items()
         }
         return cls(**joined)
 
@@ -77,7 +78,7 @@ class RoutingRecord:
 
     @property
     def gate_mean(self) -> float:
-        """Mean gate of the visits that were made."""
+        """Mean gate of the tokens that experts processed."""
         return float(self.gate_BTK[self.taken_BTK].mean())
 
     @property
@@ -103,8 +104,8 @@ class RoutingRecord:
     def _dropped(self, taken_BTK: Tensor) -> float:
         if not self.dropping:
             return 0.0
-        asked = self.valid_BT[..., None].expand_as(taken_BTK)
-        return float(1 - taken_BTK.sum() / asked.sum())
+        requested = self.valid_BT[..., None].expand_as(taken_BTK)
+        return float(1 - taken_BTK.sum() / requested.sum())
 
 
 def expert_layers(model: nn.Module) -> dict[str, Experts]:
@@ -122,9 +123,9 @@ def record_routing(model: nn.Module) -> Iterator[dict[str, list[RoutingRecord]]]
     layers = expert_layers(model)
     records: dict[str, list[RoutingRecord]] = {name: [] for name in layers}
 
-    def watch(layer: Experts, own: list[RoutingRecord]) -> None:
+    def watch(layer: Experts, records: list[RoutingRecord]) -> None:
         def add(routing: Routing, valid_BT: Tensor | None) -> None:
-            own.append(_record(layer, routing, valid_BT))
+            records.append(_record(layer, routing, valid_BT))
 
         layer.watcher = add
 

@@ -27,9 +27,9 @@ class DirectionsConfig:
 
     directions: str = "tied"
     """``tied``: both read the same projection of the input and are projected back together (Caduceus); what
-    moves the state - convolution, decays, skip, norms inside - is each direction's own. ``separate``: two
-    whole mixers. Two identical scans could not tell left from right. S4 is neither: one system with a
-    readout for each direction."""
+    moves the state (convolution, decays, skip, inner norms) is separate for each direction. ``separate``: two
+    complete mixers. Two identical scans could not distinguish left from right. S4 is neither: one system with
+    a readout for each direction."""
 
     def __post_init__(self) -> None:
         if self.directions not in DIRECTIONS:
@@ -37,10 +37,10 @@ class DirectionsConfig:
 
 
 class Bidirectional(Mixer):
-    """``past(x) + mirrored(future(mirrored(x)))``, for two mixers of one kind.
+    """``past(x) + mirrored(future(mirrored(x)))``, for two mixers of one type.
 
-    Mirroring turns the valid tokens of each row around and leaves padding on the right, so that the second
-    mixer too meets padding last; documents come in the opposite order, each from its end.
+    Mirroring reverses the valid tokens of each row and leaves padding on the right, so that the second
+    mixer also reads padding last; documents come in the opposite order, each from its end.
     """
 
     def __init__(self, past: RecurrentMixer, future: RecurrentMixer, *, tied: bool) -> None:
@@ -78,7 +78,7 @@ class Mirror:
 
     @classmethod
     def of(cls, any_BT: Tensor, context: Context) -> Mirror:
-        """The mirror of whole sequences; ``any_BT`` says how many, how long, and on which device."""
+        """The mirror of full sequences; only the shape and device of ``any_BT`` are read."""
         assert context.start == 0
         assert context.visible is None
         index_BT1, documents_BT = None, context.documents_BT
@@ -101,5 +101,5 @@ def turn(x_BTC: Tensor, index_BT1: Tensor | None) -> Tensor:
 
 
 def directions(model: nn.Module) -> int:
-    """Return the number of scans beyond one for each mixer: outputs that add up beside the others."""
+    """Return the number of scans in excess of one for each mixer: additional outputs that are summed."""
     return sum(isinstance(part, Bidirectional) for part in model.modules())

@@ -14,7 +14,7 @@ from architectures.kernels.cpu.mamba_ops import cpp_convolution
 
 
 class CausalConvolution(nn.Module):
-    """Each channel is filtered by its own K taps over the present and the K - 1 inputs before it."""
+    """Depthwise convolution: each channel has K taps over the current and the K - 1 previous inputs."""
 
     def __init__(self, channels: int, width: int, *, bias: bool = True) -> None:
         super().__init__()
@@ -29,8 +29,8 @@ class CausalConvolution(nn.Module):
 
         Args:
             window_BKC: the K - 1 inputs before it; zeros if None.
-            positions_BT: for packed documents, the position of each token in its own: what stands
-                before a document counts as zeros.
+            positions_BT: for packed documents, the position of each token in its document: inputs
+                before a document count as zeros.
         """
         if positions_BT is not None:
             assert window_BKC is None
@@ -78,15 +78,15 @@ class CausalConvolution(nn.Module):
         self, x_BTC: Tensor, window_BKC: Tensor | None = None, valid_BT: Tensor | None = None
     ) -> Tensor:
         """The window (B, K - 1, C) after each row's valid inputs; ``window_BKC`` as in ``forward``."""
-        length, kept = x_BTC.shape[1], self.width - 1
-        if valid_BT is None and length >= kept:
-            return x_BTC[:, length - kept :]
+        length, window = x_BTC.shape[1], self.width - 1
+        if valid_BT is None and length >= window:
+            return x_BTC[:, length - window :]
         if window_BKC is None:
-            window_BKC = x_BTC.new_zeros(x_BTC.shape[0], kept, x_BTC.shape[2])
+            window_BKC = x_BTC.new_zeros(x_BTC.shape[0], window, x_BTC.shape[2])
         seen_BJC = torch.cat([window_BKC.to(x_BTC.dtype), x_BTC], dim=1)
         if valid_BT is None:
             return seen_BJC[:, length:]
-        last_BK = valid_BT.sum(1, keepdim=True) + torch.arange(kept, device=x_BTC.device)
+        last_BK = valid_BT.sum(1, keepdim=True) + torch.arange(window, device=x_BTC.device)
         return seen_BJC.gather(1, last_BK[..., None].expand_as(window_BKC))
 
     @torch.no_grad()

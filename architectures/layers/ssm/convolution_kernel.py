@@ -40,7 +40,7 @@ def vandermonde(log_A_DM: Tensor, CB_DM: Tensor, length: int) -> Tensor:
 def powers(log_A_DM: Tensor, steps_K: Tensor) -> Tensor:
     """A^t (D, M, K) at each of the steps: magnitude and turn by real functions.
 
-    On a CPU PyTorch's exponential of complex numbers takes several times as long.
+    On a CPU PyTorch's complex exponential needs several times as long.
     """
     return _Powers.apply(log_A_DM, steps_K)
 
@@ -83,7 +83,7 @@ def cauchy(
     with a = (1 - z) / dt and b = (1 - alpha) z + alpha; a diagonal inverse and Woodbury's identity
     leave (1 + R)^2 Cauchy sums, four of them for rank 1 (arXiv 2111.00396, algorithm 1). Written with a and
     b, not with their quotient, nothing is infinite at z = -1. A transfer function adds up all powers, so
-    ``cut_C_DM`` must be C (1 - A_bar^nodes), which takes those beyond ``nodes`` away. ``nodes`` is even.
+    ``cut_C_DM`` must be C (1 - A_bar^nodes), which removes powers from ``nodes`` on. ``nodes`` is even.
     """
     turn_K = torch.arange(nodes // 2 + 1, dtype=dt_D.dtype, device=dt_D.device) * (-2 * math.pi / nodes)
     z_K = torch.polar(torch.ones_like(turn_K), turn_K)
@@ -141,7 +141,7 @@ class Documents:
     tokens_I: Tensor
     """Index of each of their tokens among all tokens of the batch."""
     row_I: Tensor
-    """Row that the token goes to."""
+    """Row of the token."""
     position_I: Tensor
     """Its position there."""
     rows: int
@@ -177,7 +177,7 @@ def like_lengths(positions_BT: Tensor) -> list[Documents]:
 
 
 def apart(x_BDT: Tensor, groups: list[Documents], mix: Callable[[Tensor], Tensor]) -> Tensor:
-    """``mix``, a function of sequences (R, D, S), applied to each document alone."""
+    """``mix``, a function of sequences (R, D, S), applied to each document separately."""
     B, D, T = x_BDT.shape
     x_ID = x_BDT.transpose(1, 2).reshape(B * T, D)
     y_ID = torch.zeros_like(x_ID)

@@ -3,7 +3,7 @@
 ``x' = A x + B u`` becomes ``x_t = A_bar x_(t-1) + B_bar u_t`` at the step dt:
 
 * zero-order hold, exact where u is constant between samples: A_bar = exp(dt A), B_bar = (A_bar - 1) B / A;
-* the generalised bilinear transform, which takes the right-hand side at a mixture of
+* the generalised bilinear transform, which evaluates the right-hand side at a mixture of
   both ends with weight alpha on the new one: A_bar = (1 - alpha dt A)^-1 (1 + (1 - alpha) dt A),
   B_bar = (1 - alpha dt A)^-1 dt B. alpha 1/2 is the bilinear transform (Tustin), alpha 0 is Euler.
 
@@ -46,7 +46,7 @@ def discretise_dense(A_DNN: Tensor, B_DN: Tensor, dt_D: Tensor, method: str) -> 
 def real_matrix(A_DM: Tensor, *P_DM: Tensor) -> Tensor:
     """The real (D, N, N) matrix of diag(A) less each P P^* on states stored as [real, imaginary parts].
 
-    A and P stand for themselves and their conjugates, so that P^* x = 2 Re(sum conj(P) x).
+    A and P represent themselves and their conjugates, so that P^* x = 2 Re(sum conj(P) x).
     """
     re, im = torch.diag_embed(A_DM.real), torch.diag_embed(A_DM.imag)
     A_DNN = torch.cat([torch.cat([re, -im], dim=-1), torch.cat([im, re], dim=-1)], dim=-2)

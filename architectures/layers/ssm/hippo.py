@@ -2,11 +2,11 @@
 
 Gu et al. 2020 (arXiv 2008.07669): a state c that follows ``c' = (A c + B f) / t``
 holds the coefficients of the history of f in Legendre polynomials. S4 (Gu et al.
-2022, arXiv 2111.00396) keeps A and drops the 1 / t; S4D (Gu et al. 2022, arXiv
-2206.11893) keeps a diagonal matrix in its place.
+2022, arXiv 2111.00396) uses A and drops the 1 / t; S4D (Gu et al. 2022, arXiv
+2206.11893) replaces it by a diagonal matrix.
 
-All are made in float64. Of each conjugate pair of complex numbers the one with
-the positive imaginary part is kept.
+All are computed in float64. Of each complex conjugate pair, only the one with
+a positive imaginary part is stored.
 
 Shapes: N state of the real system, M = N / 2 conjugate pairs.
 """
@@ -76,14 +76,14 @@ def _alternating(row: Tensor) -> Tensor:
 
 
 def legs_nplr(size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """HiPPO-LegS in the basis that makes its normal part diagonal: eigenvalues (M), P (1, M) and B (M).
+    """HiPPO-LegS in the basis that diagonalizes its normal part: eigenvalues (M), P (1, M) and B (M).
 
     There A = diag(eigenvalues) - P^T conj(P) (arXiv 2111.00396, theorem 1), where eigenvalues, P and B, all
-    complex128, stand for themselves and their conjugates.
+    complex128, represent themselves and their conjugates.
     """
     imaginary, vectors = torch.linalg.eigh(_legs_skew(size) * -1j)
-    kept = vectors[:, size // 2 :]
-    B_M = kept.mH @ hippo_legs_input(size).to(torch.complex128)
+    selected = vectors[:, size // 2 :]
+    B_M = selected.mH @ hippo_legs_input(size).to(torch.complex128)
     real = torch.full((size // 2,), -0.5, dtype=torch.float64)
     return torch.complex(real, imaginary[size // 2 :]), B_M[None] / math.sqrt(2), B_M
 
@@ -95,7 +95,7 @@ def legt_nplr(size: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def fourier_nplr(size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """HiPPO-FouT likewise, of rank 2; its input goes to the cosines."""
+    """HiPPO-FouT likewise, of rank 2; its input feeds the cosines."""
     one = torch.ones(size, dtype=torch.float64)
     return _nplr(hippo_fourier(size), _alternating(one), _alternating(one)[1])
 
@@ -104,14 +104,14 @@ def _nplr(A_NN: Tensor, P_RN: Tensor, B_N: Tensor) -> tuple[Tensor, Tensor, Tens
     """Eigenvalues (M), P (R, M) and B (M) in the basis of the eigenvectors of a skew A + sum of P P^T."""
     half = len(B_N) // 2
     imaginary, vectors = torch.linalg.eigh((A_NN + P_RN.mT @ P_RN) * -1j)
-    if imaginary[half] < 1e-9:  # a pair of zeros: any two vectors of its plane, made conjugates of each other
+    if imaginary[half] < 1e-9:  # a pair of zeros: any two conjugate vectors of its plane
         plane = vectors[:, half - 1 : half + 1]
         basis = torch.linalg.eigh((plane @ plane.mH).real).eigenvectors[:, -2:]
         vectors[:, half] = torch.complex(basis[:, 0], basis[:, 1]) / math.sqrt(2)
-    kept = vectors[:, half:]
+    selected = vectors[:, half:]
     imaginary_M = imaginary[half:].clamp_min(0.0)
     eigenvalues_M = torch.complex(torch.zeros_like(imaginary_M), imaginary_M)
-    return eigenvalues_M, (kept.mH @ P_RN.mT.to(kept)).mT, kept.mH @ B_N.to(kept)
+    return eigenvalues_M, (selected.mH @ P_RN.mT.to(selected)).mT, selected.mH @ B_N.to(selected)
 
 
 def inv_eigenvalues(size: int) -> Tensor:
@@ -129,7 +129,7 @@ def lin_eigenvalues(size: int) -> Tensor:
 def real_eigenvalues(size: int) -> Tensor:
     """S4D-Real (arXiv 2206.11893, section 4): -(n+1), decay without oscillation.
 
-    As in the authors' code the numbers stay complex: only their start is on the real axis.
+    As in the authors' code the values stay complex: only their start is on the real axis.
     """
     n = torch.arange(size // 2, dtype=torch.float64)
     return torch.complex(-(n + 1), torch.zeros_like(n))

@@ -19,9 +19,9 @@ State = dict[str, Tensor]
 
 
 class RecurrentMixer(Mixer):
-    """A mixer that reads a sequence in pieces: the state after one piece is where the next begins.
+    """A mixer that reads a sequence in pieces: the state after one piece is the initial state of the next.
 
-    Linear layers project each position in and out; only what lies between them looks at other positions.
+    Linear layers project each position in and out; only the operations between them mix positions.
     """
 
     projections: ClassVar[tuple[str, ...]]
@@ -31,16 +31,16 @@ class RecurrentMixer(Mixer):
     borrowed = False
     """True where they are those of another mixer, which initialises them."""
 
-    def borrow(self, other: RecurrentMixer) -> None:
-        """Share the projections of ``other``, a mixer of the same kind."""
+    def borrow(self, mixer: RecurrentMixer) -> None:
+        """Share the projections of ``mixer``, which has the same type."""
         for name in self.projections:
-            setattr(self, name, getattr(other, name))
+            setattr(self, name, getattr(mixer, name))
         self.borrowed = True
 
     @abstractmethod
     def project(self, x_BTD: Tensor) -> tuple[Tensor, ...]:
-        """Return the inputs of ``mix``, each (B, T, ...): at every position a function of that position
-        alone."""
+        """Return the inputs of ``mix``, each (B, T, ...): pointwise functions of the
+        positions."""
 
     @abstractmethod
     def mix(
@@ -51,9 +51,9 @@ class RecurrentMixer(Mixer):
     def read(self, x_BTD: Tensor, state: State | None, context: Context) -> tuple[Tensor, State]:
         """Return the mixed piece (B, T, D), and the state after the valid tokens of each row.
 
-        ``state`` is that after the pieces before, or of ``start``. It is left as it is, and gradients
-        flow through it. None is for a whole sequence: the mamba_ssm kernel may read it, and give the state
-        after it no gradient. Documents of a packed batch begin in the zero state.
+        ``state`` is that after the pieces before, or of ``start``. It is not modified, and gradients
+        flow through it. None is for a full sequence: the mamba_ssm kernel may then run, without gradients for
+        the final state. Documents of a packed batch begin in the zero state.
         """
         y_BTC, after = self.mix(self.project(x_BTD), state, context)
         return self.out(y_BTC), after

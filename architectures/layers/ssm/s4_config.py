@@ -22,7 +22,7 @@ class S4LayerConfig(MixerConfig):
     """An S4 layer."""
 
     d_state: int = 64
-    """State of each channel, as a real system; half as many complex numbers are kept."""
+    """State of each channel, as a real system; half as many complex values are stored."""
     parametrisation: str = "diagonal"
     """The state matrix: ``diagonal`` (S4D), or ``dplr``, diagonal minus a matrix of rank one (S4),
     which goes with ``discretisation`` ``bilinear`` or ``euler``."""
@@ -51,7 +51,7 @@ class S4LayerConfig(MixerConfig):
     is always trained, from HiPPO's."""
     B_clip: float | None = None
     """Largest imaginary part of HiPPO's B at the start, in the basis that makes A diagonal; the authors' code
-    has 2. Null clips nothing."""
+    has 2. Null for no clipping."""
     D: str = "ones"
     """The skip at the start: ``ones``, or standard ``normal`` as in the authors' code."""
     C_length: int | None = None
@@ -69,7 +69,7 @@ class S4LayerConfig(MixerConfig):
             raise ValueError(
                 f"dt_scale={self.dt_scale} must be positive; 1 leaves the time steps as they are"
             )
-        for name, known in (
+        for name, valid in (
             ("parametrisation", PARAMETRISATIONS),
             ("initialisation", INITIALISATIONS),
             ("discretisation", DISCRETISATIONS),
@@ -77,8 +77,8 @@ class S4LayerConfig(MixerConfig):
             ("B", INPUTS),
             ("D", SKIPS),
         ):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name}={getattr(self, name)!r} must be one of {', '.join(known)}")
+            if getattr(self, name) not in valid:
+                raise ValueError(f"{name}={getattr(self, name)!r} must be one of {', '.join(valid)}")
         for name in ("num_systems", "B_clip", "dt_rate_cap", "C_length"):
             value = getattr(self, name)
             if value is not None and value <= 0:
@@ -112,7 +112,7 @@ class S4LayerConfig(MixerConfig):
             raise ValueError(f"C_length={self.C_length} goes with parametrisation=dplr; leave it null")
 
     def _check_euler(self) -> None:
-        """Euler's recurrence grows without bound where the step is too long for the fastest mode."""
+        """Raise ValueError if the step is so long that Euler's recurrence diverges for the fastest mode."""
         if self.parametrisation == "dplr":  # those of HiPPO itself
             eigenvalues = torch.linalg.eigvals(HIPPO[self.initialisation](self.d_state))
         else:

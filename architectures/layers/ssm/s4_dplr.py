@@ -30,7 +30,7 @@ from architectures.layers.ssm.s4d import S4D, Advance, Leap, S4Layer
 
 
 class S4DPLR(S4Layer):
-    """S4 as first published: its kernel is made of Cauchy sums, and a step costs O(N) as with a diagonal."""
+    """S4 as first published: its kernel is a sum of Cauchy terms, and a step costs O(N) as in S4D."""
 
     path = "FFT, Cauchy kernel"
 
@@ -146,8 +146,8 @@ class S4DPLR(S4Layer):
         """The recurrence: for each pair three products (6), an addition (2) and a term of a sum, and for each
         rank four products, two additions and terms of two sums."""
         channels, pairs, _ = self.C_DM2.shape
-        each = pairs * (21 + 30 * self.rank) + 2 + 2 * self.rank
-        return Flops(linear=linear_flops(self, 1), mixer=channels * each)
+        channel_flops = pairs * (21 + 30 * self.rank) + 2 + 2 * self.rank
+        return Flops(linear=linear_flops(self, 1), mixer=channels * channel_flops)
 
     def eigenvalues(self, size: int) -> Tensor:
         return NPLR[self.config.initialisation](size)[0]

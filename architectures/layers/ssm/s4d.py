@@ -1,7 +1,7 @@
-"""The S4 layer: one linear system for each channel, seen in three ways.
+"""The S4 layer: one linear system for each channel, in three equivalent forms.
 
 Gu et al. 2022 (arXiv 2111.00396). Continuous, it is the differential equation ``x' = A x + B u``,
-``y = C x + D u``. Discretised, it is a recurrence, by which it decodes. Over a whole sequence it is
+``y = C x + D u``. Discretised, it is a recurrence, by which it decodes. Over a full sequence it is
 a convolution with its impulse response, by which it trains.
 
 Shapes: B batch, T length, D d_model channels, M = d_state / 2 conjugate pairs of the state,
@@ -171,10 +171,10 @@ class S4Layer(Mixer):
         if context.valid_BT is not None:
             x_BTD = x_BTD * context.valid_BT[..., None]
         with torch.autocast(x_BTD.device.type, enabled=False):
-            wide = torch.promote_types(x_BTD.dtype, torch.float32)
-            wide_BTD = x_BTD.to(wide)
+            compute_dtype = torch.promote_types(x_BTD.dtype, torch.float32)
+            wide_BTD = x_BTD.to(compute_dtype)
             y_BDT = self._convolved(wide_BTD.transpose(1, 2), context)
-            # Turned round once, before anything else reads it: what follows goes over whole rows.
+            # Transposed once, before all other reads, because later operations read full rows.
             y_BTD = y_BDT.transpose(1, 2).contiguous() + self.D_D * wide_BTD
         return self._mix(y_BTD.to(x_BTD.dtype))
 
@@ -224,7 +224,7 @@ class S4Layer(Mixer):
     def flops(self, length: int) -> Flops:
         """The convolution, and the skip.
 
-        The kernel is made once for a whole batch, not for each sequence, and is left out.
+        The kernel is computed once for a batch, not for each sequence, and is left out.
         """
         mixer = self.D_D.numel() * (fft_flops(length) + 2 * length)
         return Flops(linear=linear_flops(self, length), mixer=mixer)
@@ -276,7 +276,7 @@ class S4D(S4Layer):
 
     def discretised(self, *, backward: bool = False) -> tuple[Tensor, Tensor]:
         """Log of the discrete A, and 2 C B with B discretised; (D, M) complex."""
-        # The 2 stands for the conjugate half that is not kept.
+        # The factor 2 accounts for the conjugate half that is not stored.
         CB_DM = 2 * self.C(backward=backward)
         if self.B_DM2 is not None:
             CB_DM = CB_DM * self.B()

@@ -17,9 +17,9 @@ from architectures.kernels.backend import mamba_ssm_selective_scan
 from architectures.kernels.cpu.scan import cpp_selective_scan
 
 CHUNK_NUMBERS = 2**20
-"""Numbers (4 MiB in float32) of a chunk's states: what fits in a cache is not fetched from memory."""
+"""Elements (4 MiB in float32) of a chunk's states, so that they fit into a cache."""
 CUDA_CHUNK_NUMBERS = 2**25
-"""The same on a GPU (128 MiB), where a short chunk is all launches of kernels, and its start is kept."""
+"""The same on a GPU (128 MiB), where launches dominate short chunks, and their start is stored."""
 
 _as_on_a_gpu = False
 
@@ -39,12 +39,12 @@ def selective_scan(
     """The selective state-space recurrence of Mamba (Gu and Dao 2023, arXiv 2312.00752, eq. 2-4).
 
     ``h_t = exp(delta_t A) h_(t-1) + delta_t B_t u_t`` and ``y_t = C_t h_t``, each
-    channel with a state of N numbers. A is discretised by zero-order hold, B by
+    channel with a state of N elements. A is discretised by zero-order hold, B by
     Euler, as in the authors' code.
 
     Args:
         initial_BCN: the state before the first step; zeros if None.
-        reset_BT: True where the state before the step is forgotten: a new document begins.
+        reset_BT: True where the state is reset before the step, because a document begins.
         negative: the decay is ``2 exp(delta_t A) - 1``, in [-1, 1] instead of [0, 1]
             (Grazzi et al. 2024, arXiv 2411.12537, section 4).
         path: ``mamba_ssm``, ``cpp`` for C++ (float32 on a CPU), ``torch`` for chunks
@@ -93,27 +93,27 @@ def _scan_reference(
 
 
 def _chunk_length(state: Tensor) -> int:
-    """Return the steps of a chunk whose states are of this size."""
+    """Return the steps of a chunk with states of this size."""
     numbers = CUDA_CHUNK_NUMBERS if state.is_cuda or _as_on_a_gpu else CHUNK_NUMBERS
     return max(1, numbers // state.numel())
 
 
 @contextmanager
 def gpu_chunks() -> Iterator[None]:
-    """Within it chunks are as long as on a GPU: for a step on one that is played on a CPU, without memory."""
+    """Use the chunk length of a GPU in the block, to simulate a step of a GPU on a CPU without memory."""
     global _as_on_a_gpu
-    before, _as_on_a_gpu = _as_on_a_gpu, True
+    previous, _as_on_a_gpu = _as_on_a_gpu, True
     try:
         yield
     finally:
-        _as_on_a_gpu = before
+        _as_on_a_gpu = previous
 
 
 class _Scan(torch.autograd.Function):
-    """The scan in chunks of time. Only the states between chunks are kept; the backward pass redoes the rest.
+    """The scan in chunks of time. The backward pass recomputes all but the states between chunks.
 
     With g the gradient at a state, ``g_t = C_t dy_t + decay_(t+1) g_(t+1)``, run
-    backwards; every other gradient is a product of g with what is at hand.
+    backwards; every other gradient is a product of g and saved tensors.
     """
 
     @staticmethod
@@ -148,8 +148,8 @@ class _Scan(torch.autograd.Function):
         du, d_delta, dB, dC = (torch.empty_like(x) for x in (u, delta, B, C))
         dA = torch.zeros_like(A)
         for index, chunk in reversed(list(enumerate(_chunks(u.shape[0], ctx.length)))):
-            kept = None if keep is None else keep[chunk]
-            decay = _decay(delta[chunk], A, kept, ctx.negative)
+            keep_chunk = None if keep is None else keep[chunk]
+            decay = _decay(delta[chunk], A, keep_chunk, ctx.negative)
             states = _states(decay, u[chunk], delta[chunk], B[chunk], starts[index])
             dC[chunk] = (dy_TBC[chunk][:, :, None, :] @ states).squeeze(2)
             g = dy_TBC[chunk][..., None] * C[chunk][:, :, None, :]
@@ -165,7 +165,7 @@ class _Scan(torch.autograd.Function):
             # From here on g is the gradient at the exponent delta A.
             g[1:].mul_(states[:-1])
             g[0].mul_(starts[index])
-            g.mul_(_slope(decay, kept, ctx.negative))
+            g.mul_(_slope(decay, keep_chunk, ctx.negative))
             dA += torch.einsum("tbc,tbcn->cn", delta[chunk], g)
             d_delta[chunk] = d_step * u[chunk] + (g * A).sum(-1)
         return du, d_delta, dA, dB, dC, carry, None, None

@@ -35,11 +35,11 @@ def ssd(
     """The recurrence of Mamba-2 (Dao and Gu 2024, arXiv 2405.21060, eq. 1 with scalar A, section 6).
 
     ``h_t = exp(delta_t A) h_(t-1) + delta_t x_t B_t^T`` and ``y_t = h_t C_t``, each head with
-    a state of P x N numbers. Heads of a group, H / G in succession, share B and C.
+    a state of P x N elements. Heads of a group, H / G in succession, share B and C.
 
     Args:
         initial_BHPN: the state before the first step; zeros if None.
-        reset_BT: True where the state before the step is forgotten: a new document begins.
+        reset_BT: True where the state is reset before the step, because a document begins.
         negative: the decay is ``2 exp(delta_t A) - 1``, in [-1, 1] instead of [0, 1]
             (Grazzi et al. 2024, arXiv 2411.12537, section 4).
         chunk: steps that ``torch`` and ``mamba_ssm`` turn into one matrix product.
@@ -108,7 +108,7 @@ def _chunks(
     size = min(chunk, length)
 
     def chunked(operand: Tensor) -> Tensor:
-        """(B, T, G, ...) as (B, K, G, Q, ...); steps that fill up the last chunk change no state."""
+        """(B, T, G, ...) as (B, K, G, Q, ...); padding steps of the last chunk change no state."""
         padded = F.pad(operand, (0, 0) * (operand.ndim - 2) + (0, -length % size))
         return padded.unflatten(1, (-1, size)).transpose(2, 3)
 
@@ -116,16 +116,16 @@ def _chunks(
     x_BKGQRP = chunked(x_BTHP.unflatten(2, (groups, -1)))
     log_BKGRQ = chunked(exponent_BTH.unflatten(2, (groups, -1))).transpose(3, 4)
     reset_BKQ = None if reset_BT is None else F.pad(reset_BT, (0, -length % size)).unflatten(1, (-1, size))
-    between, from_start, to_end, whole = _decays(log_BKGRQ, reset_BKQ, negative)
+    between, from_start, to_end, total = _decays(log_BKGRQ, reset_BKQ, negative)
 
     weights_BKGRQQ = (C_BKGQN @ B_BKGQN.mT).unsqueeze(3) * between
     y_BKGRQP = weights_BKGRQQ @ x_BKGQRP.transpose(3, 4)
     added_BKGRPN = _added(x_BKGQRP, to_end, B_BKGQN)
     states, h = [], h_BHPN.unflatten(1, (groups, -1))
-    for whole_BGR, added_BGRPN in zip(whole.unbind(1), added_BKGRPN.unbind(1), strict=True):
+    for whole_BGR, added_BGRPN in zip(total.unbind(1), added_BKGRPN.unbind(1), strict=True):
         states.append(h)
         h = whole_BGR[..., None, None] * h + added_BGRPN
-    states_BKGSN = torch.stack(states, dim=1).flatten(3, 4)  # S = R P, all numbers read with the same C
+    states_BKGSN = torch.stack(states, dim=1).flatten(3, 4)  # S = R P, all elements read with the same C
     read_BKGQRP = (C_BKGQN @ states_BKGSN.mT).unflatten(-1, (heads // groups, -1))
     y_BKGQRP = y_BKGRQP.transpose(3, 4) + read_BKGQRP * from_start.transpose(3, 4)[..., None]
     y_BTHP = y_BKGQRP.transpose(2, 3).flatten(1, 2)[:, :length].flatten(2, 3)
@@ -145,7 +145,7 @@ def _decays(
     """Return the decay of a state between any two steps of a chunk (..., Q, Q), since its start, until its
     end (..., Q), and from start to end (...).
 
-    Sums of logarithms are kept in float64: in float32 the small difference of two
+    Sums of logarithms are computed in float64: in float32 the small difference of two
     large sums, and its gradient, would be lost.
     """
     precision, sign = log_BKGRQ.dtype, None
@@ -156,17 +156,17 @@ def _decays(
     sums = log_BKGRQ.double().cumsum(-1)
     between = _Between.apply(sums, precision)
     from_start, to_end = sums.to(precision).exp(), (sums[..., -1:] - sums).to(precision).exp()
-    whole = from_start[..., -1]
+    total = from_start[..., -1]
     if sign is not None:
         between = between * (sign[..., :, None] * sign[..., None, :])
-        from_start, to_end, whole = from_start * sign, to_end * sign * sign[..., -1:], whole * sign[..., -1]
+        from_start, to_end, total = from_start * sign, to_end * sign * sign[..., -1:], total * sign[..., -1]
     if reset_BKQ is not None:
         count = reset_BKQ.cumsum(-1)[:, :, None, None]  # documents begun in this chunk
         between = between.masked_fill(count[..., :, None] != count[..., None, :], 0.0)
         from_start = from_start.masked_fill(count > 0, 0.0)
         to_end = to_end.masked_fill(count != count[..., -1:], 0.0)
-        whole = whole.masked_fill(count[..., -1] > 0, 0.0)
-    return between, from_start, to_end, whole
+        total = total.masked_fill(count[..., -1] > 0, 0.0)
+    return between, from_start, to_end, total
 
 
 class _Between(torch.autograd.Function):

@@ -127,7 +127,7 @@ class LlamaLike(Checkpoint):
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:
         c = decoder_config(model)
-        norms = [Same(f"{theirs}.weight", (f"{ours}.weight",)) for theirs, ours in cls.norms.items()]
+        norms = [Same(f"{hf_name}.weight", (f"{name}.weight",)) for hf_name, name in cls.norms.items()]
         layer = [*cls.attention_rules(c), *cls.feedforward_rules(c), *norms]
         return [
             Same("model.embed_tokens.weight", ("embedding.tokens.weight",)),
@@ -143,7 +143,7 @@ class LlamaLike(Checkpoint):
 
     @classmethod
     def feedforward_rules(cls, config: DecoderConfig) -> Sequence[Rule]:
-        """Return the rules of the feed-forward of a layer, of whatever kind."""
+        """Return the rules of the feed-forward of a layer, of any type."""
         return FEEDFORWARD
 
 

@@ -1,4 +1,4 @@
-"""Mistral 7B (Jiang et al. 2023, arXiv 2310.06825): Llama whose layers are all local."""
+"""Mistral 7B (Jiang et al. 2023, arXiv 2310.06825): Llama with only local layers."""
 
 from __future__ import annotations
 

@@ -35,10 +35,10 @@ def has_experts(model: Backbone) -> bool:
 
 
 def read_balance(hf: HFConfig, *, coefficient: float = 0.001) -> dict[str, Any]:
-    """Return the settings of the balance loss of training, which their classes add only where the router's
-    logits are asked for; ``coefficient`` applies where config.json names none."""
-    asked = hf.get("output_router_logits", False)
-    weight = hf.get("router_aux_loss_coef", coefficient) if asked else 0.0
+    """Return the settings of the balance loss of training, which Hugging Face classes add only where the
+    router's logits are requested; ``coefficient`` applies where config.json names none."""
+    returns_logits = hf.get("output_router_logits", False)
+    weight = hf.get("router_aux_loss_coef", coefficient) if returns_logits else 0.0
     return {"balance": "all_layers", "balance_coefficient": weight}
 
 
@@ -50,7 +50,7 @@ def write_balance(experts: ExpertsConfig) -> HFConfig:
 
 
 class Mixture(LlamaLike):
-    """A decoder whose layers are mixtures of experts."""
+    """A decoder with mixtures of experts."""
 
     backbone_class = MoE
 

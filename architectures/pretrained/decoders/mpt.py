@@ -17,7 +17,7 @@ from architectures.pretrained.tensor_rules import Rule, Same, Stacked, head, lay
 
 
 class MPT(Checkpoint):
-    """``MptForCausalLM``, whose feed-forward is always four times as wide as the model."""
+    """``MptForCausalLM``, with a feed-forward of four times the width of the model."""
 
     backbone_class = Decoder
     model_types = ("mpt",)
@@ -75,7 +75,7 @@ class MPT(Checkpoint):
             "d_model": c.width,
             "n_layers": c.num_layers,
             "n_heads": c.attention.num_heads,
-            # Its attn_pdrop is a whole number there, which cannot be the share that is dropped.
+            # attn_pdrop is an integer there, which cannot be a dropout probability.
             "attn_config": {"alibi": True, "softmax_scale": c.attention.scale},
             "layer_norm_epsilon": c.norm_eps,
             "tie_word_embeddings": c.tie_embeddings,

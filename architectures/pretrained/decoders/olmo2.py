@@ -1,4 +1,4 @@
-"""OLMo 2 (arXiv 2501.00656): norms after the sublayers, inside the residual branch; q and k normed whole."""
+"""OLMo 2 (arXiv 2501.00656): post-norms inside the residual branch; q and k normalized across heads."""
 
 from __future__ import annotations
 

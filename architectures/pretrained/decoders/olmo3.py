@@ -32,7 +32,7 @@ class Olmo3(Olmo2):
     @classmethod
     def read_positions(cls, hf: HFConfig) -> PositionsConfig:
         length = required_value(hf, "max_position_embeddings")
-        # A rope_theta of older files is that of global layers alone there.
+        # In older files, rope_theta is that of global layers only.
         base = hf.get("rope_theta", 500000.0)
         return read_layer_rope(hf, max_length=length, base=base, local_base=500000.0)
 

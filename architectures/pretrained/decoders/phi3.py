@@ -18,7 +18,7 @@ from architectures.pretrained.tensor_rules import Rule, Stacked, linear
 
 
 class Phi3(LlamaLike):
-    """``Phi3ForCausalLM``. Scaling by ``longrope`` is refused."""
+    """``Phi3ForCausalLM``. Scaling by ``longrope`` raises ValueError."""
 
     model_types = ("phi3",)
     architecture = "Phi3ForCausalLM"

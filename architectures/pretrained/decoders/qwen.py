@@ -28,8 +28,8 @@ class Qwen2(LlamaLike):
     def read_attention(cls, hf: HFConfig) -> AttentionConfig:
         plain = replace(super().read_attention(hf), bias=True, out_bias=False)
         window = hf["sliding_window"] if hf["use_sliding_window"] else None
-        count, first = hf["num_hidden_layers"], hf["max_window_layers"]
-        local = [window is not None and layer >= first for layer in range(count)]
+        count, first_local = hf["num_hidden_layers"], hf["max_window_layers"]
+        local = [window is not None and layer >= first_local for layer in range(count)]
         return replace(plain, window=window, layers=read_layer_types(hf, default=attention_types(local)))
 
     @classmethod

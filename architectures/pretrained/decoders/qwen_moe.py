@@ -1,6 +1,6 @@
-"""Qwen1.5-MoE and Qwen2-MoE (arXiv 2407.10671): Qwen2 with experts, and shared ones behind a gate.
+"""Qwen1.5-MoE and Qwen2-MoE (arXiv 2407.10671): Qwen2 with experts, and gated shared experts.
 
-Their keys for the layers with experts are those of Qwen3-MoE too.
+Qwen3-MoE has the same keys for the layers with experts.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def read_sparse_layers(hf: HFConfig) -> list[str]:
 
 
 def count_shared_experts(hf: HFConfig) -> int:
-    """Return how many experts are as wide as the shared one. Raises ValueError if that is no whole number."""
+    """Return how many experts are as wide as the shared one. Raises ValueError if that is not an integer."""
     width, shared = hf["moe_intermediate_size"], hf["shared_expert_intermediate_size"]
     if not shared or shared % width:
         raise ValueError(
@@ -74,7 +74,7 @@ def count_shared_experts(hf: HFConfig) -> int:
 
 
 class Qwen2Moe(QwenMixture, Qwen2):
-    """``Qwen2MoeForCausalLM``. Its shared experts are as wide as some number of the others."""
+    """``Qwen2MoeForCausalLM``. Its shared experts are as wide as some number of routed experts."""
 
     model_types = ("qwen2_moe",)
     architecture = "Qwen2MoeForCausalLM"
@@ -93,9 +93,9 @@ class Qwen2Moe(QwenMixture, Qwen2):
     @classmethod
     def read_attention(cls, hf: HFConfig) -> AttentionConfig:
         plain = replace(super().read_attention(hf), bias=hf["qkv_bias"])
-        last = hf["max_window_layers"]
+        max_window_layers = hf["max_window_layers"]
         local = [
-            hf["use_sliding_window"] and layer % 2 == 0 and layer < last
+            hf["use_sliding_window"] and layer % 2 == 0 and layer < max_window_layers
             for layer in range(hf["num_hidden_layers"])
         ]
         return replace(plain, layers=read_layer_types(hf, default=attention_types(local)))

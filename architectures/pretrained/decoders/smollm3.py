@@ -33,7 +33,7 @@ class SmolLM3(LlamaLike):
 
     @classmethod
     def read_attention(cls, hf: HFConfig) -> AttentionConfig:
-        # Their masks follow layer_types, whatever use_sliding_window says.
+        # The masks there follow layer_types, regardless of use_sliding_window.
         windowed = hf["use_sliding_window"] and hf["sliding_window"] is not None
         types = attention_types(windowed and not has_rope for has_rope in _positional(hf))
         layers = read_layer_types(hf, default=types)

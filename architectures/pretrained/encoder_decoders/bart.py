@@ -105,9 +105,9 @@ class Bart(Checkpoint):
             "tie_word_embeddings": c.tie_embeddings,
             "final_logits_bias": c.head.bias,
         }
-        for side, own in (("encoder", c.encoder_side), ("decoder", c)):
-            config[f"{side}_attention_heads"] = own.attention.num_heads
-            config[f"{side}_ffn_dim"] = own.dense_width
+        for stack, stack_config in (("encoder", c.encoder_side), ("decoder", c)):
+            config[f"{stack}_attention_heads"] = stack_config.attention.num_heads
+            config[f"{stack}_ffn_dim"] = stack_config.dense_width
         tokens = ("pad", "bos", "eos", "decoder_start", "forced_eos")
         return config | dict.fromkeys(f"{name}_token_id" for name in tokens)
 
@@ -138,30 +138,30 @@ class Bart(Checkpoint):
         return f"model.{name}" if name.startswith(("shared.", "encoder.", "decoder.")) else name
 
 
-def _stack(theirs: str, side: str, num_layers: int) -> list[Rule]:
+def _stack(hf_name: str, name: str, num_layers: int) -> list[Rule]:
     """Return the rules of the encoder or of the decoder."""
     layer = _attention("self_attn", "mixer")
-    if theirs == "decoder":
+    if hf_name == "decoder":
         layer += _attention("encoder_attn", "cross")
     layer += [
         *linear("fc1", "feedforward.up"),
         *linear("fc2", "feedforward.down"),
         *linear("final_layer_norm", "feedforward_residual.after"),
     ]
-    positions = f"model.{theirs}.embed_positions.weight"
+    positions = f"model.{hf_name}.embed_positions.weight"
     return [
-        Shifted(positions, (f"embedding.{side}.positions",), rows=UNUSED_POSITIONS),
-        *linear(f"model.{theirs}.layernorm_embedding", f"embedding.{side}.norm"),
-        *layered(num_layers, f"model.{theirs}.layers.{{}}.", f"{theirs}.{{}}.", layer),
+        Shifted(positions, (f"embedding.{name}.positions",), rows=UNUSED_POSITIONS),
+        *linear(f"model.{hf_name}.layernorm_embedding", f"embedding.{name}.norm"),
+        *layered(num_layers, f"model.{hf_name}.layers.{{}}.", f"{hf_name}.{{}}.", layer),
     ]
 
 
-def _attention(theirs: str, ours: str) -> list[Rule]:
+def _attention(hf_name: str, name: str) -> list[Rule]:
     """Return the rules of one attention and the norm after it."""
     return [
-        *linear(f"{theirs}.q_proj", f"{ours}.q"),
-        *linear(f"{theirs}.k_proj", f"{ours}.k"),
-        *linear(f"{theirs}.v_proj", f"{ours}.v"),
-        *linear(f"{theirs}.out_proj", f"{ours}.out"),
-        *linear(f"{theirs}_layer_norm", f"{ours}_residual.after"),
+        *linear(f"{hf_name}.q_proj", f"{name}.q"),
+        *linear(f"{hf_name}.k_proj", f"{name}.k"),
+        *linear(f"{hf_name}.v_proj", f"{name}.v"),
+        *linear(f"{hf_name}.out_proj", f"{name}.out"),
+        *linear(f"{hf_name}_layer_norm", f"{name}_residual.after"),
     ]

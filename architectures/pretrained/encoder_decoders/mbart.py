@@ -1,4 +1,4 @@
-"""mBART (Liu et al. 2020, arXiv 2001.08210): BART with norms before the sublayers and behind each stack."""
+"""mBART (Liu et al. 2020, arXiv 2001.08210): BART with norms before the sublayers and after each stack."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class MBart(Bart):
 
     @classmethod
     def write_config(cls, model: Backbone) -> HFConfig:
-        named = {"architectures": ["MBartForConditionalGeneration"], "model_type": cls.model_types[0]}
-        return super().write_config(model) | named
+        names = {"architectures": ["MBartForConditionalGeneration"], "model_type": cls.model_types[0]}
+        return super().write_config(model) | names
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:

@@ -19,9 +19,8 @@ from architectures.pretrained.transformer_rules import expert_rules
 class Switch(T5):
     """``SwitchTransformersForConditionalGeneration``.
 
-    An expert takes the first ``expert_capacity`` tokens of a sequence. Their class adds its balance loss and
-    z-loss where the call asks for them, never for ``config.json``: training from a folder has neither.
-    """
+    An expert accepts the first ``expert_capacity`` tokens of a sequence. Their class adds its balance loss
+    and z-loss only on request in a call, never by ``config.json``: training from a folder has neither."""
 
     model_types = ("switch_transformers",)
     aliases: ClassVar[dict[str, str]] = {
@@ -83,29 +82,29 @@ class Switch(T5):
         rules = super().rules(model)
         if model.config.tie_embeddings:
             return rules
-        # Without a tied head, their class takes the tables of encoder and decoder for different ones too.
+        # Without a tied head, the embeddings of encoder and decoder are also different there.
         return [Copied(rule.theirs, rule.ours) if isinstance(rule, Repeated) else rule for rule in rules]
 
     @classmethod
-    def feedforward_rules(cls, config: EncoderDecoderConfig, theirs: str) -> list[Rule]:
+    def feedforward_rules(cls, config: EncoderDecoderConfig, hf_name: str) -> list[Rule]:
         names = {"wi": "up_XFD", "wo": "down_XDF"}
         dense = [
-            Same(f"{theirs}.mlp.{name}.weight", (f"feedforward.{ours.partition('_')[0]}.weight",))
-            for name, ours in names.items()
+            Same(f"{hf_name}.mlp.{name}.weight", (f"feedforward.{parameter.partition('_')[0]}.weight",))
+            for name, parameter in names.items()
         ]
-        router = Same(f"{theirs}.mlp.router.classifier.weight", ("feedforward.router.weight",))
-        experts = expert_rules(config.experts.num_experts, f"{theirs}.mlp.experts.expert_{{}}", names)
+        router = Same(f"{hf_name}.mlp.router.classifier.weight", ("feedforward.router.weight",))
+        experts = expert_rules(config.experts.num_experts, f"{hf_name}.mlp.experts.expert_{{}}", names)
         return [*dense, router, *experts]
 
 
-def _read_pattern(hf: HFConfig, side: str, num_layers: int) -> list[str]:
+def _read_pattern(hf: HFConfig, stack: str, num_layers: int) -> list[str]:
     """Return the feed-forwards of a stack, as the Hugging Face class chooses them.
 
-    Its step is written beside the number of sparse layers, and followed. With no sparse layer asked for, it
-    gives experts to the second layer alone.
+    The step in the file takes precedence over the number of sparse layers. With no sparse layer, the class
+    gives experts to the second layer only.
     """
-    num_sparse = hf.get(f"num_sparse_{side}_layers", 3)
-    step = hf.get(f"{side}_sparse_step")
+    num_sparse = hf.get(f"num_sparse_{stack}_layers", 3)
+    step = hf.get(f"{stack}_sparse_step")
     if step is None:
         step = num_layers // num_sparse if num_sparse else num_layers
     sparse = [step > 0 and (layer % step == 1 or step == 1) for layer in range(num_layers)]

@@ -132,25 +132,25 @@ class T5(Checkpoint):
         rules = _sublayer("layer.0.SelfAttention", "mixer")
         if cross:
             rules += _sublayer("layer.1.EncDecAttention", "cross")
-        last = f"layer.{2 if cross else 1}"
-        rules += linear(f"{last}.layer_norm", "feedforward_residual.before")
-        return [*rules, *cls.feedforward_rules(config, last)]
+        sublayer = f"layer.{2 if cross else 1}"
+        rules += linear(f"{sublayer}.layer_norm", "feedforward_residual.before")
+        return [*rules, *cls.feedforward_rules(config, sublayer)]
 
     @classmethod
-    def feedforward_rules(cls, config: EncoderDecoderConfig, theirs: str) -> list[Rule]:
-        """Return the rules of the feed-forward of a layer, which is in ``theirs``."""
+    def feedforward_rules(cls, config: EncoderDecoderConfig, hf_name: str) -> list[Rule]:
+        """Return the rules of the feed-forward of a layer, which is in ``hf_name``."""
         up = (("wi_0", "gate"), ("wi_1", "up")) if config.feedforward.gated else (("wi", "up"),)
         return [
             rule
-            for name, ours in (*up, ("wo", "down"))
-            for rule in linear(f"{theirs}.DenseReluDense.{name}", f"feedforward.{ours}")
+            for name, parameter in (*up, ("wo", "down"))
+            for rule in linear(f"{hf_name}.DenseReluDense.{name}", f"feedforward.{parameter}")
         ]
 
     @classmethod
     def complete_config(cls, hf: HFConfig, names: Collection[str]) -> HFConfig:
-        """transformers 5 writes ``tie_word_embeddings`` true for v1.1 too: its tensors tell.
+        """Correct ``tie_word_embeddings``, which transformers 5 also writes as true for v1.1.
 
-        A head that is not scaled and has a tensor of its own is v1.1's.
+        A head without scaling that has a separate tensor is that of v1.1.
         """
         own_head = hf.get("scale_decoder_outputs") is False and "lm_head.weight" in names
         return hf | {"tie_word_embeddings": False} if own_head else hf
@@ -160,16 +160,16 @@ def _read_feedforward(hf: HFConfig) -> tuple[bool, str]:
     """Return whether the feed-forward is gated, and our name of its activation."""
     kind = hf.get("feed_forward_proj", "relu")
     gated = hf.get("is_gated_act", kind.startswith("gated-"))
-    # By "gated-gelu" they mean the tanh approximation; by "gelu" alone the exact one.
+    # There "gated-gelu" is the tanh approximation, and "gelu" the exact function.
     name = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
-    if hf.get("dense_act_fn") is not None:  # written beside it, and followed there
+    if hf.get("dense_act_fn") is not None:  # a second key, which takes precedence there
         return gated, read_activation(hf, "dense_act_fn", name)
     return gated, read_activation({"feed_forward_proj": name}, "feed_forward_proj", "relu")
 
 
-def _sublayer(theirs: str, ours: str) -> list[Rule]:
+def _sublayer(hf_name: str, module: str) -> list[Rule]:
     """Return the rules of one attention and the norm before it."""
-    rules = [*linear(f"{theirs.rpartition('.')[0]}.layer_norm", f"{ours}_residual.before")]
-    for name, own in (("q", "q"), ("k", "k"), ("v", "v"), ("o", "out")):
-        rules += linear(f"{theirs}.{name}", f"{ours}.{own}")
+    rules = [*linear(f"{hf_name.rpartition('.')[0]}.layer_norm", f"{module}_residual.before")]
+    for name, projection in (("q", "q"), ("k", "k"), ("v", "v"), ("o", "out")):
+        rules += linear(f"{hf_name}.{name}", f"{module}.{projection}")
     return rules

@@ -20,5 +20,5 @@ class MT5(T5):
 
     @classmethod
     def write_config(cls, model: Backbone) -> HFConfig:
-        named = {"architectures": ["MT5ForConditionalGeneration"], "model_type": cls.model_types[0]}
-        return super().write_config(model) | named
+        names = {"architectures": ["MT5ForConditionalGeneration"], "model_type": cls.model_types[0]}
+        return super().write_config(model) | names

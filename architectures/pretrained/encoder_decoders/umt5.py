@@ -33,8 +33,8 @@ class UMT5(T5):
 
     @classmethod
     def write_config(cls, model: Backbone) -> HFConfig:
-        named = {"architectures": ["UMT5ForConditionalGeneration"], "model_type": cls.model_types[0]}
-        return super().write_config(model) | named
+        names = {"architectures": ["UMT5ForConditionalGeneration"], "model_type": cls.model_types[0]}
+        return super().write_config(model) | names
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:
@@ -48,5 +48,5 @@ class UMT5(T5):
 
     @classmethod
     def complete_config(cls, hf: HFConfig, names: Collection[str]) -> HFConfig:
-        """Their class ties the head unless the folder has a tensor of its own, whatever config.json says."""
+        """The class ties the head unless the folder has a separate tensor, regardless of config.json."""
         return hf | {"tie_word_embeddings": "lm_head.weight" not in names}

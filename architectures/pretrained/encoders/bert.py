@@ -87,21 +87,21 @@ def embedding_rules(prefix: str) -> list[Rule]:
 def prediction_rules(prefix: str, *, tied: bool) -> list[Rule]:
     """Return the rules of the projection to the vocabulary.
 
-    Its bias is there twice. Both are one where they are tied; else that of the decoder counts.
+    Files have its bias twice. Both are equal if they are tied; else that of the decoder counts.
     """
     bias = ("head.bias",)
-    used, other = ("bias", "decoder.bias") if tied else ("decoder.bias", "bias")
+    used, unused = ("bias", "decoder.bias") if tied else ("decoder.bias", "bias")
     return [
         head(f"{prefix}decoder.weight", tied=tied),
         Same(prefix + used, bias),
-        (Repeated if tied else Unused)(prefix + other, bias),
+        (Repeated if tied else Unused)(prefix + unused, bias),
     ]
 
 
 def read_post_norm(hf: HFConfig, *, transform_activation: str, unused_positions: int) -> Blueprint:
     """Return our encoder from the settings that BERT and RoBERTa share.
 
-    ``unused_positions`` rows of the position table stand before those of our table.
+    ``unused_positions`` rows of the position embedding precede those of ours.
     """
     supported_value(hf, "position_embedding_type", "absolute", default="absolute")
     supported_value(hf, "is_decoder", False, default=False)

@@ -139,12 +139,12 @@ class Dream(Qwen2):
     def read_config(cls, hf: HFConfig) -> Blueprint:
         for key in ("use_sliding_window", "use_mrope"):
             supported_value(hf, key, False, None, default=False)
-        found = super().read_config(hf)
-        assert isinstance(found.config, DecoderConfig)
-        same = {field.name: getattr(found.config, field.name) for field in fields(found.config)}
+        blueprint = super().read_config(hf)
+        assert isinstance(blueprint.config, DecoderConfig)
+        values = {field.name: getattr(blueprint.config, field.name) for field in fields(blueprint.config)}
         return Blueprint(
             backbone_class=MaskedDiffusion,
-            config=MaskedDiffusionConfig(**same, shifted=True),
-            vocab_size=found.vocab_size,
-            max_length=found.max_length,
+            config=MaskedDiffusionConfig(**values, shifted=True),
+            vocab_size=blueprint.vocab_size,
+            max_length=blueprint.max_length,
         )

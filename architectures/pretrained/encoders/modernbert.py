@@ -1,6 +1,6 @@
 """ModernBERT: ``ModernBertForMaskedLM`` (Warner et al. 2024, arXiv 2412.13663).
 
-Pre-norm without biases, RoPE with a base of its own in the local layers, gated
+Pre-norm without biases, RoPE with a different base in the local layers, gated
 GELU, no norm before the first attention.
 """
 

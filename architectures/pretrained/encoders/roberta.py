@@ -1,8 +1,8 @@
 """RoBERTa: ``RobertaForMaskedLM`` (Liu et al. 2019, arXiv 1907.11692), BERT with positions that begin at 2.
 
-There a token equal to the padding id, 1, takes no position, wherever it stands. Here
+There a token equal to the padding id, 1, has no position anywhere. Here
 positions count tokens, so logits agree where that id is padding on the right and
-nothing else. An encoder whose token 1 is a word is exported as BERT, which is exact.
+only there. An encoder that uses token 1 as a word is exported as BERT, which is exact.
 """
 
 from __future__ import annotations

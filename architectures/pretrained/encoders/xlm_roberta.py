@@ -14,5 +14,5 @@ class XLMRoberta(Roberta):
 
     @classmethod
     def write_config(cls, model: Backbone) -> HFConfig:
-        named = {"architectures": ["XLMRobertaForMaskedLM"], "model_type": cls.model_types[0]}
-        return super().write_config(model) | named
+        names = {"architectures": ["XLMRobertaForMaskedLM"], "model_type": cls.model_types[0]}
+        return super().write_config(model) | names

@@ -66,7 +66,7 @@ class Bamba(Checkpoint):
         config = read_mamba2_hybrid(
             hf, compress_pattern(layers), hf["mamba_expand"] * required_value(hf, "hidden_size")
         )
-        # The key beside them is set to one half there, whatever a file says.
+        # The top-level key is set to one half there, regardless of the file.
         fraction = rope_parameters(hf).get("partial_rotary_factor", ROTATED)
         rotated = replace(config.positions, fraction=fraction)
         return hybrid_blueprint(hf, replace(config, positions=rotated))

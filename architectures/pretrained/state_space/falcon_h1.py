@@ -59,9 +59,9 @@ class FalconH1(Checkpoint):
         hf = DEFAULTS | hf
         supported_value(hf, "projectors_bias", hf["mamba_proj_bias"])
         config = read_mamba2_hybrid(hf, ["attention+mamba2"], _channels(hf))
-        place = "before_gate" if hf["mamba_norm_before_gate"] else "after_gate"
+        norm_order = "before_gate" if hf["mamba_norm_before_gate"] else "after_gate"
         changes = {
-            "mamba2": replace(config.mamba2, norm=place if hf["mamba_rms_norm"] else "none"),
+            "mamba2": replace(config.mamba2, norm=norm_order if hf["mamba_rms_norm"] else "none"),
             "multipliers": _read_multipliers(hf),
         }
         return hybrid_blueprint(hf, replace(config, **changes))
@@ -77,12 +77,12 @@ class FalconH1(Checkpoint):
             "projectors_bias": mamba2.bias,
             "ssm_multipliers": factors.mamba2_parts,
             "mlp_multipliers": [factors.gate, factors.down],
-            **{theirs: getattr(factors, ours) for theirs, ours in NAMES.items()},
+            **{key: getattr(factors, name) for key, name in NAMES.items()},
         }
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:
-        # Our rules speak of a mixer that stands alone in its layer.
+        # The shared rules are for a layer with a single mixer.
         attention = [replace(rule, ours=_inside(rule, 0)) for rule in ATTENTION]
         mamba2 = [rule.within("mamba.", "mixer.mixers.1.") for rule in SSD_RULES]
         return hybrid_rules(model, {"attention+mamba2": [*attention, *mamba2]})
@@ -94,7 +94,7 @@ def _channels(hf: HFConfig) -> int:
 
 
 def _inside(rule: Rule, index: int) -> tuple[str, ...]:
-    """Return the parameters of a rule for a mixer that is one of several in parallel."""
+    """Return the parameters of a rule for a mixer that is one of multiple in parallel."""
     return tuple(name.replace("mixer.", f"mixer.mixers.{index}.", 1) for name in rule.ours)
 
 
@@ -105,5 +105,5 @@ def _read_multipliers(hf: HFConfig) -> MultipliersConfig:
         gate=gate,
         down=down,
         mamba2_parts=list(hf["ssm_multipliers"] or MULTIPLIERS["ssm_multipliers"]),
-        **{ours: hf[theirs] for theirs, ours in NAMES.items()},
+        **{name: hf[key] for key, name in NAMES.items()},
     )

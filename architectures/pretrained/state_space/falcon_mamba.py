@@ -1,4 +1,4 @@
-"""Falcon Mamba (Zuo et al. 2024, arXiv 2410.05355): Mamba whose inner norms have no weights."""
+"""Falcon Mamba (Zuo et al. 2024, arXiv 2410.05355): Mamba with inner norms without weights."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ USUAL_LENGTH = 2048
 class Depthwise(Rule):
     """Kernel (C, K) of a depthwise convolution, stored as (C, 1, K)."""
 
-    def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
-        return [theirs.squeeze(1)]
+    def read(self, hf_tensor: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
+        return [hf_tensor.squeeze(1)]
 
-    def write(self, ours: Sequence[Tensor]) -> Tensor:
-        return ours[0].unsqueeze(1)
+    def write(self, tensors: Sequence[Tensor]) -> Tensor:
+        return tensors[0].unsqueeze(1)
 
 
 CONVOLUTION: tuple[Rule, ...] = (
@@ -57,7 +57,7 @@ class MambaCheckpoint(Checkpoint):
         width, rank = required_value(hf, "hidden_size"), hf.get("time_step_rank", "auto")
         config = MambaConfig(
             d_model=width,
-            # Falcon Mamba 7B says expand=16 beside the 8192 channels of its tensors, which decide there.
+            # Falcon Mamba 7B has expand=16 and intermediate_size=8192; the latter takes precedence there.
             d_inner=hf.get("intermediate_size") or int(hf.get("expand", 2) * width),
             num_layers=required_value(hf, "num_hidden_layers"),
             norm_eps=hf.get("layer_norm_epsilon", 1e-5),
@@ -104,7 +104,7 @@ class MambaCheckpoint(Checkpoint):
 
 
 def times(channels: int, width: int) -> int:
-    """Return channels / width, which must be a whole number in Hugging Face's classes."""
+    """Return channels / width, which must be an integer in Hugging Face's classes."""
     if channels % width:
         raise ValueError(f"{channels} channels are no multiple of d_model={width}")
     return channels // width

@@ -67,7 +67,7 @@ FEEDFORWARDS = {"mlp": "dense", "moe": "experts"}
 
 
 class NemotronH(Checkpoint):
-    """``NemotronHForCausalLM``. Shared experts are as wide as some number of the others."""
+    """``NemotronHForCausalLM``. Shared experts are as wide as some number of routed experts."""
 
     backbone_class = Hybrid
     model_types = ("nemotron_h",)
@@ -92,7 +92,7 @@ class NemotronH(Checkpoint):
             d_ff=hf["intermediate_size"],
             num_layers=len(layers),
             norm_eps=hf["layer_norm_epsilon"],
-            tie_embeddings=False,  # whatever tie_word_embeddings says, which their class does not read
+            tie_embeddings=False,  # their class does not read tie_word_embeddings
             layers=compress_pattern(layers),
             feedforwards=compress_pattern(feedforwards),
             attention=AttentionConfig(
@@ -173,16 +173,16 @@ class NemotronH(Checkpoint):
             "experts": nemotron_expert_rules(c.experts.num_experts),
         }
         rules: list[Rule] = [Same("backbone.embeddings.weight", ("embedding.tokens.weight",))]
-        place = 0
+        layer = 0
         for block, (mixer, feedforward) in enumerate(zip(c.layer_types, c.feedforward_types, strict=True)):
             parts: list[tuple[str, list[Rule]]] = [("mixer_residual", mixers[mixer])]
             if feedforward != "none":
                 parts.append(("feedforward_residual", feedforwards[feedforward]))
             for residual, inner in parts:
-                theirs, ours = f"backbone.layers.{place}.", f"blocks.{block}."
-                rules.append(Same(f"{theirs}norm.weight", (f"{ours}{residual}.before.weight",)))
-                rules += [rule.within(f"{theirs}mixer.", ours) for rule in inner]
-                place += 1
+                hf_prefix, prefix = f"backbone.layers.{layer}.", f"blocks.{block}."
+                rules.append(Same(f"{hf_prefix}norm.weight", (f"{prefix}{residual}.before.weight",)))
+                rules += [rule.within(f"{hf_prefix}mixer.", prefix) for rule in inner]
+                layer += 1
         return [
             *rules,
             Same("backbone.norm_f.weight", ("final.weight",)),
@@ -198,8 +198,8 @@ class NemotronH(Checkpoint):
 def _read_layers(hf: HFConfig) -> tuple[list[str], list[str]]:
     """Return the mixers and the feed-forwards of our blocks. Raises ValueError for layers they cannot be."""
     letters = list(hf.get("hybrid_override_pattern") or "")
-    given = hf.get("layers_block_type") or letters
-    types = [OLD.get(kind, kind) for kind in given]
+    type_names = hf.get("layers_block_type") or letters
+    types = [OLD.get(kind, kind) for kind in type_names]
     layers: list[str] = []
     feedforwards: list[str] = []
     for kind in types:
@@ -219,11 +219,11 @@ def _read_layers(hf: HFConfig) -> tuple[list[str], list[str]]:
 
 
 def _write_layers(config: HybridConfig) -> list[str]:
-    """Return their type of each layer. Raises ValueError for a mixer that does not exist there."""
-    theirs = {ours: name for name, ours in (MIXERS | FEEDFORWARDS).items()}
-    written = []
+    """Return the Hugging Face type of each layer. Raises ValueError for a mixer that does not exist there."""
+    hf_types = {layer_type: name for name, layer_type in (MIXERS | FEEDFORWARDS).items()}
+    layers = []
     for mixer, feedforward in zip(config.layer_types, config.feedforward_types, strict=True):
         if mixer not in MIXERS.values():
             raise OtherLayersError(f"layers of {mixer}, only {', '.join(MIXERS.values())}")
-        written += [theirs[kind] for kind in (mixer, feedforward) if kind != "none"]
-    return written
+        layers += [hf_types[kind] for kind in (mixer, feedforward) if kind != "none"]
+    return layers

@@ -72,17 +72,17 @@ class DeltaProjection(Rule):
     key_heads: int
     key_dim: int
 
-    def read(self, theirs: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
-        heads = theirs.unflatten(0, (self.key_heads, -1))
+    def read(self, hf_tensor: Tensor, shapes: Sequence[torch.Size]) -> Sequence[Tensor]:
+        heads = hf_tensor.unflatten(0, (self.key_heads, -1))
         values = (heads.shape[1] - 2 * self.key_dim) // 2
         parts = heads.split([self.key_dim, self.key_dim, values, values], dim=1)
         q, k, v, gate = (part.flatten(0, 1) for part in parts)
         return [torch.cat([q, k, v]), gate]
 
-    def write(self, ours: Sequence[Tensor]) -> Tensor:
+    def write(self, tensors: Sequence[Tensor]) -> Tensor:
         keys = self.key_heads * self.key_dim
-        q, k, v = ours[0].split([keys, keys, ours[1].shape[0]])
-        heads = [part.unflatten(0, (self.key_heads, -1)) for part in (q, k, v, ours[1])]
+        q, k, v = tensors[0].split([keys, keys, tensors[1].shape[0]])
+        heads = [part.unflatten(0, (self.key_heads, -1)) for part in (q, k, v, tensors[1])]
         return torch.cat(heads, dim=1).flatten(0, 1)
 
 
@@ -144,17 +144,17 @@ class Qwen3Next(Checkpoint):
         hf = common_keys(model, "Qwen3NextForCausalLM", "qwen3_next")
         delta = c.gated_deltanet.resolved(c.width)
         keys, values = round(delta.expand_k * c.width), round(delta.expand_v * c.width)
-        theirs = {ours: name for name, ours in MIXERS.items()}
-        unknown = sorted(c.mixer_types - theirs.keys())
+        hf_types = {mixer: name for name, mixer in MIXERS.items()}
+        unknown = sorted(c.mixer_types - hf_types.keys())
         if unknown:
-            raise OtherLayersError(f"layers of {', '.join(unknown)}, only {', '.join(theirs)}")
+            raise OtherLayersError(f"layers of {', '.join(unknown)}, only {', '.join(hf_types)}")
         assert delta.num_value_heads is not None
         hf["rope_parameters"] = write_rope(c.positions, hf["head_dim"]) | {
             "partial_rotary_factor": c.positions.fraction
         }
         return hf | {
             "attention_bias": c.attention.bias,
-            "layer_types": [theirs[kind] for kind in c.layer_types],
+            "layer_types": [hf_types[kind] for kind in c.layer_types],
             "linear_conv_kernel_dim": delta.conv_width,
             "linear_key_head_dim": keys // delta.num_heads,
             "linear_value_head_dim": values // delta.num_value_heads,
@@ -173,7 +173,7 @@ class Qwen3Next(Checkpoint):
             *expert_rules(c.experts.num_experts, "mlp.experts.{}"),
             *shared_rules("mlp.shared_expert"),
         ]
-        norms = [Same(f"{theirs}.weight", (f"{ours}.weight",)) for theirs, ours in NORMS.items()]
+        norms = [Same(f"{hf_name}.weight", (f"{name}.weight",)) for hf_name, name in NORMS.items()]
         rules: list[Rule] = [Same("model.embed_tokens.weight", ("embedding.tokens.weight",))]
         for index, kind in enumerate(c.layer_types):
             layer = [*mixers[kind], *FEEDFORWARD, *experts, *norms]
@@ -230,7 +230,7 @@ def _write_experts(config: HybridConfig) -> HFConfig:
 
 
 def _attention_rules(config: HybridConfig) -> list[Rule]:
-    """Return the rules of gated attention: the gate of a head is stored behind its queries."""
+    """Return the rules of gated attention: the gate of a head is stored after its queries."""
     heads = config.attention.num_heads
     both = [
         ByHead(f"self_attn.q_proj.{part}", (f"mixer.q.{part}", f"mixer.gate.{part}"), heads)

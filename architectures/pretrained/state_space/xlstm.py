@@ -53,7 +53,7 @@ LAYER = {
 
 
 class XLSTM(Checkpoint):
-    """``xLSTMForCausalLM``. Its head is never tied, whatever ``tie_word_embeddings`` says."""
+    """``xLSTMForCausalLM``. Its head is never tied, regardless of ``tie_word_embeddings``."""
 
     backbone_class = Hybrid
     model_types = ("xlstm",)
@@ -125,7 +125,7 @@ class XLSTM(Checkpoint):
 
     @classmethod
     def rules(cls, model: Backbone) -> list[Rule]:
-        layer = [Same(theirs, (ours,)) for theirs, ours in LAYER.items()]
+        layer = [Same(hf_name, (name,)) for hf_name, name in LAYER.items()]
         return [
             Same("backbone.embeddings.weight", ("embedding.tokens.weight",)),
             *layered(hybrid_config(model).num_layers, "backbone.blocks.{}.", "blocks.{}.", layer),
@@ -134,12 +134,12 @@ class XLSTM(Checkpoint):
         ]
 
 
-def _either(hf: HFConfig, key: str, other: str) -> int:
+def _either(hf: HFConfig, key: str, other_key: str) -> int:
     """Return a size that has two names. Raises ValueError where they differ."""
     if hf.get(key) is None:
-        return int(required_value(hf, other))
-    if hf.get(other) not in (None, hf[key]):
-        raise ValueError(f"config.json: {key}={hf[key]} and {other}={hf[other]} must be equal")
+        return int(required_value(hf, other_key))
+    if hf.get(other_key) not in (None, hf[key]):
+        raise ValueError(f"config.json: {key}={hf[key]} and {other_key}={hf[other_key]} must be equal")
     return int(hf[key])
 
 
@@ -165,6 +165,6 @@ def _feedforward_width(hf: HFConfig, width: int) -> int:
 
 
 def _factor(channels: int, width: int) -> float:
-    """Return the factor that gives so many channels, when their product is rounded down."""
+    """Return the factor that results in ``channels`` when the product with ``width`` is rounded down."""
     factor = channels / width
     return factor if int(width * factor) == channels else math.nextafter(factor, math.inf)

@@ -1,1 +1,1 @@
-"""Decoding of one token through a whole block in C++."""
+"""Decoding of one token through a complete block in C++."""

@@ -75,11 +75,11 @@ def decode_step(block: Block, spec: DecodeSpec) -> Step:
     Raises:
         UnsupportedError: a layer of the block has no kernel.
     """
-    before = block.mixer_residual.before
-    branches = [decode_branch(block.mixer, spec, residual_spec(spec, block.mixer_residual, before))]
+    norm = block.mixer_residual.before
+    branches = [decode_branch(block.mixer, spec, residual_spec(spec, block.mixer_residual, norm))]
     if block.feedforward is not None and block.feedforward_residual is not None:
-        before = before if block.shared_norm else block.feedforward_residual.before
-        residual = residual_spec(spec, block.feedforward_residual, before)
+        norm = norm if block.shared_norm else block.feedforward_residual.before
+        residual = residual_spec(spec, block.feedforward_residual, norm)
         branches.append(decode_branch(block.feedforward, spec, residual))
 
     def step(x_B1D: Tensor, state: Any, context: Context) -> Tensor:
@@ -114,16 +114,16 @@ def _(block: CrossAttentionBlock, spec: DecodeSpec) -> Step:
     return step
 
 
-def residual_spec(spec: DecodeSpec, residual: Residual, before: nn.Module | None) -> ResidualSpec:
-    """Return what the kernels need to know of a residual branch whose input passes the norm ``before``."""
-    return ResidualSpec(spec.norm(before), spec.norm(residual.after), residual.placement == "post")
+def residual_spec(spec: DecodeSpec, residual: Residual, norm: nn.Module | None) -> ResidualSpec:
+    """Return the specification of a residual branch that applies ``norm`` to its input."""
+    return ResidualSpec(spec.norm(norm), spec.norm(residual.after), residual.placement == "post")
 
 
 def compile_decode_steps(
-    blocks: Sequence[Block], room: int, score_bias: nn.Module | None = None
+    blocks: Sequence[Block], capacity: int, score_bias: nn.Module | None = None
 ) -> list[Step | None]:
-    """Return the step of each block by the C++ kernels, None where it has none, for up to ``room`` tokens."""
-    spec = DecodeSpec(room, score_bias)
+    """Return the C++ step of each block, None where it has none, for up to ``capacity`` tokens."""
+    spec = DecodeSpec(capacity, score_bias)
     return [_compile_decode_step(block, spec) for block in blocks]
 
 
@@ -148,7 +148,7 @@ def select_decode_steps(
         return by_torch
     if torch.is_autocast_enabled(x_BTD.device.type):
         return by_torch
-    return [compiled or other for compiled, other in zip(state.steps, by_torch, strict=True)]
+    return [compiled or torch_step for compiled, torch_step in zip(state.steps, by_torch, strict=True)]
 
 
 def decoding_path(blocks: Sequence[Block], score_bias: nn.Module | None = None) -> str:

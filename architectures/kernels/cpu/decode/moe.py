@@ -45,7 +45,7 @@ class _Experts(ctypes.Structure):
 
 
 class ExpertsBranch:
-    """Routed experts, and shared ones beside them."""
+    """Routed experts, and shared experts."""
 
     def __init__(self, spec: DecodeSpec, fields: _Experts) -> None:
         self.spec, self.fields = spec, fields
@@ -85,5 +85,5 @@ def experts_branch(layer: Experts, spec: DecodeSpec, residual: ResidualSpec) -> 
 
 
 def _first(spec: DecodeSpec, stack: Tensor | None) -> LinearSpec:
-    """Return the matrix of the first expert; those of the others follow it in memory."""
+    """Return the matrix of the first expert; those of all other experts follow it in memory."""
     return LinearSpec() if stack is None else LinearSpec(spec.address(stack), None, *stack.shape[1:])

@@ -76,7 +76,7 @@ class _Mamba2(ctypes.Structure):
 
 
 class RecurrentBranch:
-    """A mixer whose state is the window of a convolution and the state of a recurrence."""
+    """A mixer with the window of a convolution and the state of a recurrence as its state."""
 
     def __init__(self, spec: DecodeSpec, kernel: str, fields: ctypes.Structure) -> None:
         self.spec, self.kernel, self.fields = spec, kernel, fields
@@ -116,7 +116,7 @@ def mamba2_branch(layer: SSD, spec: DecodeSpec, residual: ResidualSpec) -> Recur
 
 
 def check_scan(config: SelectiveConfig | SSDConfig) -> None:
-    """Raise UnsupportedError where another scan is asked for, or decays that the kernels do not have."""
+    """Raise UnsupportedError if another scan or an unsupported decay is configured."""
     if config.scan not in ("auto", "cpp") or config.negative_eigenvalues:
         raise UnsupportedError("the path of the scan")
 

@@ -76,7 +76,7 @@ class AttentionBranch:
         rows = read_BD.shape[0]
 
         def new_positions() -> Tensor:
-            check_room(self.spec.room, int(context.positions_BT.max()) + 1)
+            check_room(self.spec.capacity, int(context.positions_BT.max()) + 1)
             return context.positions_BT[:, 0].expand(rows).contiguous()
 
         positions_B = context.once("decode positions", new_positions)
@@ -144,22 +144,22 @@ def attention_branch(layer: Attention, spec: DecodeSpec, residual: ResidualSpec)
     fields.k_norm = spec.norm(getattr(layer, "k_norm", None))
     rotary = layer.rotary
     if rotary is not None:
-        cos_SR, sin_SR = spec.once(rotary, lambda: rotary.tables(torch.arange(spec.room)[None]))
+        cos_SR, sin_SR = spec.once(rotary, lambda: rotary.tables(torch.arange(spec.capacity)[None]))
         fields.rotated, fields.interleaved = rotary.dim, rotary.interleaved
         fields.cos, fields.sin = map(spec.address, (cos_SR, sin_SR))
     if layer.own_bias is not None:
-        fields.bias = spec.address(bias_by_distance(layer.own_bias, spec.room))
+        fields.bias = spec.address(bias_by_distance(layer.own_bias, spec.capacity))
     elif layer.positional and spec.score_bias is not None:
         shared = spec.score_bias
-        fields.bias = spec.address(spec.once("bias", lambda: bias_by_distance(shared, spec.room)))
+        fields.bias = spec.address(spec.once("bias", lambda: bias_by_distance(shared, spec.capacity)))
     return AttentionBranch(spec, fields)
 
 
 def cross_attention_branch(layer: CrossAttention, spec: DecodeSpec, residual: ResidualSpec) -> SourceBranch:
-    """Return the branch of attention to a source, which adds nothing to what is read.
+    """Return the branch of attention to a source, which does not change the source.
 
     Raises:
-        UnsupportedError: the layer treats scores otherwise than the kernel.
+        UnsupportedError: the kernel does not support the scores of the layer.
     """
     return SourceBranch(spec, _attention_fields(layer, spec, residual, None, None))
 
@@ -173,7 +173,7 @@ def _attention_fields(
     fields = _Attention(residual, *map(spec.linear, (layer.q, k, v, layer.out)))
     fields.q_norm, fields.by_head = spec.norm(getattr(layer, "q_norm", None)), c.qk_norm == "head"
     fields.heads, fields.kv_heads, fields.head_dim = layer.num_heads, layer.num_kv_heads, layer.head_dim
-    fields.room, fields.scale = spec.room, layer.scale()
+    fields.room, fields.scale = spec.capacity, layer.scale()
     return fields
 
 
@@ -189,9 +189,9 @@ def dense_branch(layer: DenseFeedForward, spec: DecodeSpec, residual: ResidualSp
     return DenseBranch(spec, _Dense(residual, *linears, ACTIVATIONS.index(layer.activation.name)))
 
 
-def bias_by_distance(score_bias: nn.Module, room: int) -> Tensor:
-    """Return the bias (H, room) of the scores of the last position's query; it depends on the distance
-    alone."""
-    every_1S = torch.arange(room)[None]
+def bias_by_distance(score_bias: nn.Module, capacity: int) -> Tensor:
+    """Return the bias (H, capacity) of the scores of the last position's query; it depends on the distance
+    only."""
+    every_1S = torch.arange(capacity)[None]
     bias_1HTS = score_bias(every_1S[:, -1:], every_1S)
     return bias_1HTS[0, :, 0].float().contiguous()
