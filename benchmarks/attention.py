@@ -1,13 +1,13 @@
-"""Times attention over whole sequences on a CPU: the C++ kernel beside PyTorch's, forward and backward.
+"""Times attention over full sequences on a CPU: the C++ kernel and PyTorch's, forward and backward.
 
 python benchmarks/attention.py --output benchmarks/results/attention.md
 
-Both compute the same attention in turns in one process, in an order that alternates; the first turns are not
-counted. Printed is how many times as fast the kernel is in processor time, as the ratio of medians, for
+Both compute the same attention in turns in one process, in alternating order; the first turns are not
+counted. The page gives the speed-up of the kernel in processor time, as the ratio of medians, for
 training (forward and backward) and for a forward pass without gradients. In brackets: the rule of
-``architectures.kernels.attention`` leaves this case to PyTorch. PyTorch's is what a layer takes under
-``device.kernels=torch``: its fused attention, plain products for a bias that is trained, the definition for
-a soft cap. Memory is what autograd keeps for the backward pass, beside the operands.
+``architectures.kernels.attention`` leaves this case to PyTorch. PyTorch's attention is that of a layer under
+``device.kernels=torch``: its fused attention, plain products for a trained bias, the definition for
+a soft cap. Memory is what autograd saves for the backward pass, without the operands.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ KINDS = ("causal", "none", "window", "documents", "padding", "T5 bias", "soft ca
 
 
 def settings_of(kind: str, B: int, H: int, T: int) -> dict[str, Any]:
-    """The mask, bias and soft cap of a kind. A window is T / 4, documents are four, padding a quarter."""
+    """The mask, bias and soft cap of a type. A window is T / 4, documents are four, padding a quarter."""
     places_1T = torch.arange(T)[None]
     causal = attention_mask(places_1T, places_1T, causal=True, window=None)
     document_T = torch.arange(T) * 4 // T
@@ -75,26 +75,26 @@ def in_turns(runs: dict[str, Callable[[], object]], turns: int) -> dict[str, flo
             begin = time.process_time()
             runs[name]()
             seconds[name].append(time.process_time() - begin)
-    return {name: statistics.median(found[WARM:]) for name, found in seconds.items()}
+    return {name: statistics.median(times[WARM:]) for name, times in seconds.items()}
 
 
 def kept_bytes(run: Callable[[], Tensor], operands: list[Tensor]) -> int:
-    """Bytes that autograd keeps for the backward pass, without the operands'."""
-    known, kept = {x.untyped_storage().data_ptr() for x in operands}, {}
+    """Bytes that autograd saves for the backward pass, without the operands."""
+    operand_pointers, saved_bytes = {x.untyped_storage().data_ptr() for x in operands}, {}
 
     def keep(x: Tensor) -> Tensor:
         storage = x.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
+        saved_bytes[storage.data_ptr()] = storage.nbytes()
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         result = run()
     del result
-    return sum(size for at, size in kept.items() if at not in known)
+    return sum(size for at, size in saved_bytes.items() if at not in operand_pointers)
 
 
 def measure(kind: str, precision: str, T: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the speed-ups of a case, whether the rule takes the kernel, and the memory of both."""
+    """Return the speed-ups of a case, whether the rule selects the kernel, and the memory of both."""
     B, H, E, dtype = max(1, args.tokens // T), args.heads, args.head_dim, PRECISIONS[precision]
     streams = [torch.randn(B, T, H, E, dtype=dtype).transpose(1, 2).requires_grad_() for _ in range(3)]
     slope = torch.randn(B, T, H, E, dtype=dtype).transpose(1, 2)
@@ -119,14 +119,14 @@ def measure(kind: str, precision: str, T: int, args: argparse.Namespace) -> dict
     }  # fmt: skip
 
 
-def line(found: dict[str, Any]) -> list[str]:
+def line(row: dict[str, Any]) -> list[str]:
     ratios = [
-        f"{found[name]:.2f}" if found[f"takes_{name}"] else f"({found[name]:.2f})"
+        f"{row[name]:.2f}" if row[f"takes_{name}"] else f"({row[name]:.2f})"
         for name in ("training", "forward")
     ]
-    memory = [f"{found['kept_bytes'][name] / 2**20:.1f}" for name in ("ours", "theirs")]
-    own = f"{1000 * found['training_seconds']['ours']:.2f}"
-    return [found["mask"], found["precision"], str(found["length"]), *ratios, own, *memory]
+    memory = [f"{row['kept_bytes'][name] / 2**20:.1f}" for name in ("ours", "theirs")]
+    milliseconds = f"{1000 * row['training_seconds']['ours']:.2f}"
+    return [row["mask"], row["precision"], str(row["length"]), *ratios, milliseconds, *memory]
 
 
 def main() -> None:
@@ -139,15 +139,15 @@ def main() -> None:
         "how many times as fast as PyTorch's the C++ kernel is, in brackets where a model takes PyTorch's; "
         "milliseconds of the kernel's forward and backward pass; MiB kept for the backward pass."
     )
-    found = []
+    rows = []
     for precision in args.precision:
         for kind in args.masks:
             for length in args.lengths:
-                found.append(measure(kind, precision, length, args))
-                page.note("attention", found)
-                print(*line(found[-1]), flush=True)
+                rows.append(measure(kind, precision, length, args))
+                page.note("attention", rows)
+                print(*line(rows[-1]), flush=True)
     columns = ("mask", "precision", "T", "training", "forward", "ms", "MiB", "MiB, PyTorch")
-    page.say(as_markdown(columns, [line(each) for each in found]))
+    page.say(as_markdown(columns, [line(row) for row in rows]))
 
 
 def parse() -> argparse.Namespace:

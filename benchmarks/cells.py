@@ -1,17 +1,17 @@
-"""What a sweep costs beside training: the time of a small cell without its training steps and its test.
+"""Overhead of a sweep: the time of a small cell without its training steps and its test.
 
 python benchmarks/cells.py --threads 1 --output benchmarks/results/cells.md
 
 One process trains one cell after the other, as ``archbench train -m`` does, or two do
-(``hydra/launcher=parallel``). The overhead of a cell is what passes from the end of the cell before to its
-own end, less its training steps and its test. In it are composing its configuration, planning, building, the
-validation, checkpoints and records. Hydra composes a cell twice, the first time to see whether it can be, and
-by default does so for all cells before the first begins; one process is told here to take them one by one.
-Of two processes, that first time is not in the numbers. The first cell of a process is left out, too: it
-imports PyTorch. What it costs is given as the time from the command to the end of the first training step.
+(``hydra/launcher=parallel``). The overhead of a cell is the time from the end of the previous cell to its
+end, less its training steps and its test. It includes composing its configuration, planning, building, the
+validation, checkpoints and records. Hydra composes a cell twice, the first time to validate it, and by
+default does so for all cells before the first begins; here one process composes them one by one. With two
+processes, the first composition is not in the values. The first cell of a process is also left out, because
+it imports PyTorch. Its cost is given as the time from the command to the end of the first training step.
 
-Two numbers are given: the time by the clock, and the processor time of the process, which other work on the
-machine disturbs less (programs that it starts, such as git, are not in it).
+The page gives the time by the clock, and the processor time of the process, which other work on the
+machine disturbs less (without child processes such as git).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def now() -> list[float]:
 
 
 def child() -> None:
-    """``python benchmarks/cells.py --child FOLDER words``: a sweep that notes when what happened."""
+    """``python benchmarks/cells.py --child FOLDER OVERRIDES``: a sweep that records times of events."""
     folder = Path(sys.argv[2])
     sys.argv = [sys.argv[0], *sys.argv[3:]]
     from experiments.config.hydra_app import start
@@ -89,32 +89,34 @@ class _Noting:
 def _timed(function: Callable[..., Any], spent: list[list[float]]) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         begin = now()
-        found = function(*args, **kwargs)
+        result = function(*args, **kwargs)
         spent.append([begin[0], *(end - start for start, end in zip(begin, now(), strict=True))])
-        return found
+        return result
 
     return wrapped
 
 
 def sweep(task: str, launcher: str, seeds: int, threads: int) -> list[str]:
     """A line of the table."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        words = [
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
+        overrides = [
             *FIXED, *TASKS[task], SWEPT, f"seed=range({seeds})", f"device.threads={threads}",
             f"runs={folder / 'runs'}", f"hydra/launcher={launcher}", LAUNCHERS[launcher][1],
         ]  # fmt: skip
         begin = time.time()
         ended = subprocess.run(
-            [sys.executable, __file__, "--child", str(folder), "-m", *words], capture_output=True, text=True
+            [sys.executable, __file__, "--child", str(folder), "-m", *overrides],
+            capture_output=True,
+            text=True,
         )
         if ended.returncode != 0:
             sys.exit(f"the sweep failed:\n{ended.stderr[-3000:]}")
         records = [
             [json.loads(line) for line in path.read_text().splitlines()] for path in folder.glob("*.jsonl")
         ]
-    overheads = np.array([each for cells in records for each in overhead(cells)])
-    first = min((cells[0]["_step"][0] for cells in records), key=lambda step: step[0])
+    overheads = np.array([seconds for cells in records for seconds in overhead(cells)])
+    first_step = min((cells[0]["_step"][0] for cells in records), key=lambda step: step[0])
     low, middle, high = np.percentile(overheads[:, 0], (25, 50, 75))
     return [
         f"{task}, {LAUNCHERS[launcher][0]}",
@@ -122,17 +124,17 @@ def sweep(task: str, launcher: str, seeds: int, threads: int) -> list[str]:
         f"{middle:.2f}",
         f"{low:.2f} to {high:.2f}",
         f"{np.median(overheads[:, 1]):.2f}",
-        f"{first[0] + first[1] - begin:.1f}",
+        f"{first_step[0] + first_step[1] - begin:.1f}",
     ]
 
 
 def overhead(cells: list[dict[str, Any]]) -> list[list[float]]:
     """Seconds of each cell but the first of a process, by the clock and of the processor."""
-    found = []  # of its evaluations the last is the test; those before count as overhead
-    for before, cell in itertools.pairwise(cells):
-        worked = np.array([step[1:] for step in cell["_step"]] + [cell["evaluate"][-1][1:]]).sum(0)
-        found.append(list(np.array(cell["ended"]) - np.array(before["ended"]) - worked))
-    return found
+    overheads = []  # the last evaluation is the test; earlier ones count as overhead
+    for previous, cell in itertools.pairwise(cells):
+        training_and_test = np.array([step[1:] for step in cell["_step"]] + [cell["evaluate"][-1][1:]]).sum(0)
+        overheads.append(list(np.array(cell["ended"]) - np.array(previous["ended"]) - training_and_test))
+    return overheads
 
 
 def main() -> None:

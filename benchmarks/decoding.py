@@ -1,15 +1,15 @@
-"""Times writing text: beside ``transformers`` generate, beside no cache, and beside the memory's bandwidth.
+"""Times generation: compared with ``transformers``, with no cache, and with the memory bandwidth.
 
 python benchmarks/decoding.py --families decoder gpt2 mamba --batches 1 8
 python benchmarks/decoding.py --output benchmarks/results/decoding.md
 
-Greedy, the prompt read once, no stop token: both write the same tokens, which is checked. Ours is the loop
+Greedy, the prompt read once, no stop token: both generate the same tokens, which is checked. Ours is the loop
 that ``experiments.generate`` runs. The two take turns; the first turn is not counted.
 
 Without a cache a token costs a forward pass over all tokens before it; with one, a step. Both are timed at
 one context, in turns.
 
-Decoding one sequence reads every weight once for a token. The share of bandwidth is those bytes and the
+Decoding one sequence reads every weight once for a token. The fraction of bandwidth is those bytes and the
 cache's, over the time of a step, against the fastest pass over as much memory in this process.
 """
 
@@ -34,7 +34,7 @@ from experiments.objectives.decoding.sampling import GREEDY, PrefillState, gener
 
 FAMILIES = ("decoder", "gpt2", "encoder_decoder", "moe", "mamba", "mamba2")
 SPECIAL = 4
-"""Tokens of ours that are never written; here those of others have logits of 0 there."""
+"""Special tokens, which are never generated; the logits of ``transformers`` are set to 0 there."""
 LARGE = {"d_model": 768, "num_layers": 12}
 """A decoder of some 100 million parameters with ``WORDS`` tokens."""
 WORDS = 16_384
@@ -51,35 +51,40 @@ def take_turns(calls: list[Callable[[], object]], rounds: int) -> list[list[floa
     """Seconds of each call in each round but the first, in an order that rotates."""
     seconds: list[list[float]] = [[] for _ in calls]
     for turn in range(rounds + 1):
-        for place in range(len(calls)):
-            chosen = (place + turn) % len(calls)
+        for offset in range(len(calls)):
+            chosen = (offset + turn) % len(calls)
             spent = seconds_of(calls[chosen])
             if turn > 0:
                 seconds[chosen].append(spent)
     return seconds
 
 
-def compare(ours: list[float], theirs: list[float]) -> dict[str, Any]:
-    low, _, high = quartiles([b / a for a, b in zip(ours, theirs, strict=True)])
-    a, b = statistics.median(ours), statistics.median(theirs)
+def compare(seconds: list[float], peer_seconds: list[float]) -> dict[str, Any]:
+    low, _, high = quartiles([b / a for a, b in zip(seconds, peer_seconds, strict=True)])
+    a, b = statistics.median(seconds), statistics.median(peer_seconds)
     return {"seconds": a, "peer_seconds": b, "ratio": b / a, "ratio_quartiles": [low, high]}
 
 
 def generation(family: str, batch: int, args: argparse.Namespace) -> dict[str, Any]:
-    """Greedy writing beside ``generate`` of transformers. Raises ValueError where the tokens differ."""
-    room = args.prompt + args.tokens
-    shape = Shape(d_model=args.d_model, layers=args.layers, vocab_size=args.vocab, length=room)
+    """Greedy generation compared with ``generate`` of transformers.
+
+    Raises ValueError where the tokens differ.
+    """
+    max_length = args.prompt + args.tokens
+    shape = Shape(d_model=args.d_model, layers=args.layers, vocab_size=args.vocab, length=max_length)
     pair = make_pair(family, shape, extra=False, silent=SPECIAL)
     model, module = pair.backbone.eval(), pair.theirs[0].module.eval()
     vocabulary = Vocabulary(num_symbols=args.vocab - SPECIAL, num_sentinels=0)
     prompt_BT = torch.randint(vocabulary.num_symbols, (batch, args.prompt))
     generators = [torch.Generator() for _ in range(batch)]
     source_BS = prompt_BT if model.capabilities.encoder_decoder else None
-    # What an encoder-decoder of transformers writes begins behind its start token, 0.
+    # The output of an encoder-decoder of transformers begins after its start token, 0.
     unread_BT = prompt_BT if source_BS is None else torch.zeros(batch, 1, dtype=torch.long)
 
     def ours() -> list[list[int]]:
-        start = PrefillState(state=model.start(batch, room + 1, source_BS=source_BS), unread_BT=unread_BT)
+        start = PrefillState(
+            state=model.start(batch, max_length + 1, source_BS=source_BS), unread_BT=unread_BT
+        )
         return generate(
             model,
             start,
@@ -102,17 +107,19 @@ def generation(family: str, batch: int, args: argparse.Namespace) -> dict[str, A
         )
 
     with torch.inference_mode():
-        same = torch.tensor(ours()) == theirs()[:, -args.tokens :]
-        if same.float().mean() < 1:
-            raise ValueError(f"{family}: {same.float().mean():.1%} of the tokens are those of transformers")
+        matches = torch.tensor(ours()) == theirs()[:, -args.tokens :]
+        if matches.float().mean() < 1:
+            raise ValueError(
+                f"{family}: {matches.float().mean():.1%} of the tokens are those of transformers"
+            )
         times = take_turns([ours, theirs], args.rounds)
-    found = compare(*times)
-    per_token = {"ms_per_token": 1000 * found["seconds"] / args.tokens}
-    return {"family": family, "batch_size": batch, **found, **per_token}
+    times_ = compare(*times)
+    per_token = {"ms_per_token": 1000 * times_["seconds"] / args.tokens}
+    return {"family": family, "batch_size": batch, **times_, **per_token}
 
 
 def without_cache(context: int, rounds: int) -> dict[str, Any]:
-    """A cached step after ``context`` tokens beside a forward pass over them, three million parameters."""
+    """A cached step after ``context`` tokens and a forward pass over them, three million parameters."""
     config = DecoderConfig(d_model=256, num_layers=4)
     model = Decoder(config, vocab_size=256, max_length=context + rounds + 2).eval()
     tokens_BT = torch.randint(256, (1, context))
@@ -127,11 +134,11 @@ def without_cache(context: int, rounds: int) -> dict[str, Any]:
 def share_of_bandwidth(context: int, tokens: int) -> dict[str, Any]:
     """One sequence of a decoder of 100 million parameters, a token at a time.
 
-    The share is None where more than all was reached: then the machine was disturbed.
+    The fraction is None if it exceeds 1, because the machine was then disturbed.
     """
     model = Decoder(DecoderConfig(**LARGE), vocab_size=WORDS, max_length=context + tokens).eval()
     parts = model.parameters_by_part()
-    weights = 4 * (parts.total - parts.embedding)  # a row of the token table is nothing beside them
+    weights = 4 * (parts.total - parts.embedding)  # a row of the embedding is negligible
     read = weights + model.state_bytes(context + tokens // 2)
     rates = [memory_rate(CPU, read)]
     with torch.inference_mode():
@@ -140,12 +147,12 @@ def share_of_bandwidth(context: int, tokens: int) -> dict[str, Any]:
         token_B1 = torch.zeros(1, 1, dtype=torch.long)
         seconds = [seconds_of(lambda: model.step(token_B1, state)) for _ in range(tokens)][4:]
     rates.append(memory_rate(CPU, read))
-    first, median, third = quartiles(seconds)
+    low, median, high = quartiles(seconds)
     return {
         "parameters": parts.total,
         "bytes": read,
         "seconds": median,
-        "seconds_quartiles": [first, third],
+        "seconds_quartiles": [low, high],
         "bandwidth": max(rates),
         "share": share if (share := read / median / max(rates)) <= 1 else None,
     }
@@ -157,21 +164,21 @@ def main() -> None:
     page = Page(args.output, args.json)
     page.say(machine_line() + ".")
     page.say(
-        f"Greedy writing of {args.tokens} tokens behind a prompt of {args.prompt}, {args.layers} layers, "
-        f"d_model {args.d_model}, {args.vocab} tokens, float32, beside `generate` of transformers; "
+        f"Greedy generation of {args.tokens} tokens after a prompt of {args.prompt}, {args.layers} layers, "
+        f"d_model {args.d_model}, {args.vocab} tokens, float32, compared with `generate` of transformers; "
         f"{args.rounds} rounds."
     )
-    found = [generation(family, batch, args) for family in args.families for batch in args.batches]
-    page.note("generation", found)
+    measurements = [generation(family, batch, args) for family in args.families for batch in args.batches]
+    page.note("generation", measurements)
     rows = [
         [
-            each["family"],
-            str(each["batch_size"]),
-            f"{each['ms_per_token']:.2f}",
-            f"{1000 * each['peer_seconds'] / args.tokens:.2f}",
-            f"{each['ratio']:.2f} ({each['ratio_quartiles'][0]:.2f} to {each['ratio_quartiles'][1]:.2f})",
+            row["family"],
+            str(row["batch_size"]),
+            f"{row['ms_per_token']:.2f}",
+            f"{1000 * row['peer_seconds'] / args.tokens:.2f}",
+            f"{row['ratio']:.2f} ({row['ratio_quartiles'][0]:.2f} to {row['ratio_quartiles'][1]:.2f})",
         ]
-        for each in found
+        for row in measurements
     ]
     columns = ("family", "sequences", "ms a token", "transformers", "times as fast (quartiles)")
     page.say(as_markdown(columns, rows))
@@ -181,13 +188,13 @@ def main() -> None:
         f"After {args.context:,} tokens a cached step takes {1000 * cold['seconds']:.2f} ms, a forward pass "
         f"over them {1000 * cold['peer_seconds']:.1f} ms: {cold['ratio']:.1f} times as long."
     )
-    wide = share_of_bandwidth(64, 24)
-    page.note("bandwidth", wide)
+    bandwidth = share_of_bandwidth(64, 24)
+    page.note("bandwidth", bandwidth)
     page.say(
-        f"{wide['parameters'] / 1e6:.0f} million parameters, one sequence: {1000 * wide['seconds']:.1f} ms "
-        f"a token for {wide['bytes'] / 1e6:.0f} MB, "
-        f"{'more than all' if wide['share'] is None else format(wide['share'], '.0%')} of the "
-        f"{wide['bandwidth'] / 1e9:.1f} GB/s that passes over memory reach here."
+        f"{bandwidth['parameters'] / 1e6:.0f} million parameters, one sequence: "
+        f"{1000 * bandwidth['seconds']:.1f} ms a token for {bandwidth['bytes'] / 1e6:.0f} MB, "
+        f"{'more than all' if bandwidth['share'] is None else format(bandwidth['share'], '.0%')} of the "
+        f"{bandwidth['bandwidth'] / 1e9:.1f} GB/s that passes over memory reach here."
     )
 
 

@@ -1,13 +1,13 @@
-"""Times texts of masked diffusion: blocks with a cache and few steps, beside one token a full pass.
+"""Times generation of masked diffusion: blocks with a cache and few steps, and one token a full pass.
 
 python benchmarks/diffusion.py --runs /tmp/diffusion --output benchmarks/results/diffusion.md
 
-Three models of one size are trained on the embedded text for ``--budget`` tokens each, unless their runs are
-there already: ``masked_diffusion``, which writes one token in each forward pass over all text (first hitting,
-an exact sampler); ``block_diffusion``, which keeps what it has written in a cache and commits several tokens
-of a block in a pass (ancestral, the fewer steps the further from exact); and a decoder, which judges both.
-Speed means nothing without quality: the speed-up is that of the fewest steps whose texts the judge finds no
-less likely than those of one token a pass, and which repeat themselves no more, within ``MARGIN``.
+Three models of one size are trained on the embedded text for ``--budget`` tokens each, unless their runs
+exist: ``masked_diffusion``, which generates one token in each forward pass over all text (first hitting,
+an exact sampler); ``block_diffusion``, which caches finished blocks and commits multiple tokens
+of a block in a pass (ancestral, less exact with fewer steps); and a decoder, which judges both.
+The speed-up is that of the fewest steps with texts that the judge finds no less likely than those of one
+token a pass, and which are not more repetitive, within ``MARGIN``.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def command(module: str, *words: str) -> None:
 
 
 def train(backbone: str, args: argparse.Namespace, runs: Path) -> Path:
-    """The folder of a trained model. A run that is there already is not trained again."""
-    words = (
+    """The folder of a trained model. An existing run is not trained again."""
+    overrides = (
         f"backbone={backbone}",
         "task=text",
         f"scale={args.scale}",
@@ -50,12 +50,12 @@ def train(backbone: str, args: argparse.Namespace, runs: Path) -> Path:
         f"runs={runs}",
         *((f"objective.block_length={BLOCK}",) if backbone == "block_diffusion" else ()),
     )
-    command("train", *words)
+    command("train", *overrides)
     return next(path.parent for path in runs.glob(f"diffusion-{backbone}/*/s0/result.json"))
 
 
 def sample(run: Path, judge: Path, args: argparse.Namespace, method: str, steps: int) -> dict[str, float]:
-    """Tokens a second, passes, and what the judge says of the texts."""
+    """Tokens a second, passes, and the scores of the judge."""
     with tempfile.TemporaryDirectory() as folder:
         command(
             "sample_quality",
@@ -70,31 +70,31 @@ def sample(run: Path, judge: Path, args: argparse.Namespace, method: str, steps:
             f"output={folder}",
         )
         with (Path(folder) / "quality.csv").open(encoding="utf-8") as file:
-            row = next(each for each in csv.DictReader(file) if each["text"] == "samples")
+            row = next(row_ for row_ in csv.DictReader(file) if row_["text"] == "samples")
     names = ("tokens_per_second", "passes", "bits_per_byte", "entropy")
     return {name: float(row[name]) for name in names}
 
 
 def measure(args: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
-    """One row for each way of writing; the first is one token a full pass."""
+    """One row for each sampler; the first is one token a full pass."""
     judge = train("decoder", args, runs)
-    whole, blocks = train("masked_diffusion", args, runs), train("block_diffusion", args, runs)
-    first = sample(whole, judge, args, "first_hitting", args.length)
-    rows = [{"how": "one token a full pass", **first}]
+    one_by_one, blocks = train("masked_diffusion", args, runs), train("block_diffusion", args, runs)
+    baseline = sample(one_by_one, judge, args, "first_hitting", args.length)
+    rows = [{"how": "one token a full pass", **baseline}]
     for steps in STEPS:
-        found = sample(blocks, judge, args, "ancestral", steps * args.length // BLOCK)
-        rows.append({"how": f"blocks of {BLOCK} in {steps} steps", **found})
+        row = sample(blocks, judge, args, "ancestral", steps * args.length // BLOCK)
+        rows.append({"how": f"blocks of {BLOCK} in {steps} steps", **row})
     return rows
 
 
 def best(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The fastest row that is no worse than the first; None where all are worse."""
-    first, *others = rows
+    """The fastest row that is no worse than the first; None if all are worse."""
+    baseline, *other_rows = rows
     good = [
         row
-        for row in others
-        if row["bits_per_byte"] <= first["bits_per_byte"] + MARGIN
-        and row["entropy"] >= first["entropy"] - MARGIN
+        for row in other_rows
+        if row["bits_per_byte"] <= baseline["bits_per_byte"] + MARGIN
+        and row["entropy"] >= baseline["entropy"] - MARGIN
     ]
     return max(good, key=lambda row: row["tokens_per_second"], default=None)
 
@@ -149,9 +149,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=6)
     parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--runs", type=Path, help="where the runs are kept; a folder for the moment if not given"
-    )
+    parser.add_argument("--runs", type=Path, help="folder of the runs; a temporary one by default")
     add_outputs(parser)
     return read_arguments(parser)
 

@@ -2,10 +2,10 @@
 
 python benchmarks/distributed_memory.py --output benchmarks/results/distributed_memory.md
 
-The processes are real and speak over gloo; the run is a whole one, by ``experiments.run.run``: the
+The processes are real and communicate over gloo; the run is a complete one, by ``experiments.run.run``: the
 model is built, a step is taken, a few examples are evaluated, a checkpoint is saved. Before each phase the
-kernel forgets the peak of the process (``/proc/self/clear_refs``), after it the peak is read (``VmHWM``).
-Memory that libraries take before anything is built is a column of its own, and part of the others.
+kernel resets the peak of the process (``/proc/self/clear_refs``), after it the peak is read (``VmHWM``).
+Memory of libraries before the model is built has a separate column, and is part of all others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PHASES = ("libraries", "build", "step", "evaluation", "checkpoint")
 
 
 def main() -> None:
-    """Measure every number of processes, and print the table."""
+    """Measure every count of processes, and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--processes", nargs="+", type=int, default=[1, 2, 4])
     parser.add_argument("--words", nargs="*", default=[], help="overrides, such as backbone.num_layers=6")
@@ -51,23 +51,32 @@ def main() -> None:
     for size in args.processes:
         peaks = together(size, args.words)
         page.note(str(size), peaks)
-        rows.append([str(size), *(f"{max(each[phase] for each in peaks):,.0f}" for phase in PHASES)])
+        rows.append([str(size), *(f"{max(peak[phase] for peak in peaks):,.0f}" for phase in PHASES)])
     page.say(as_markdown(["processes", *PHASES], rows))
 
 
-def together(size: int, words: list[str]) -> list[dict[str, float]]:
-    """Return the peaks by phase of each of several processes."""
+def together(size: int, overrides: list[str]) -> list[dict[str, float]]:
+    """Return the peaks by phase of each of ``size`` processes."""
     with tempfile.TemporaryDirectory() as desk, socket.socket() as opened:
         opened.bind(("127.0.0.1", 0))
         port = str(opened.getsockname()[1])
         opened.close()
         started = []
         for rank in range(size):
-            place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size} if size > 1 else {}
-            environment = {name: str(value) for name, value in place.items()}
+            rank_variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size} if size > 1 else {}
+            environment = {name: str(value) for name, value in rank_variables.items()}
             file = f"{desk}/{rank}.json"
             layout = ["parallel=fsdp"] if size > 1 else []
-            command = [sys.executable, __file__, "--worker", file, f"{desk}/runs", "--words", *layout, *words]
+            command = [
+                sys.executable,
+                __file__,
+                "--worker",
+                file,
+                f"{desk}/runs",
+                "--words",
+                *layout,
+                *overrides,
+            ]
             environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             started.append(subprocess.Popen(command, env=os.environ | environment))
         codes = [process.wait() for process in started]
@@ -76,7 +85,7 @@ def together(size: int, words: list[str]) -> list[dict[str, float]]:
         return [json.loads(Path(desk, f"{rank}.json").read_text()) for rank in range(size)]
 
 
-def work(words: list[str]) -> dict[str, float]:
+def work(overrides: list[str]) -> dict[str, float]:
     """Train one run, and return the peaks of this process by phase, in MiB."""
     import hydra
     from hydra.core.hydra_config import HydraConfig
@@ -95,9 +104,9 @@ def work(words: list[str]) -> dict[str, float]:
     def measured(phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             Path("/proc/self/clear_refs").write_text("5")
-            found = function(*args, **kwargs)
+            result = function(*args, **kwargs)
             peaks[phase] = max(peaks.get(phase, 0.0), _status("VmHWM"))
-            return found
+            return result
 
         return call
 
@@ -111,7 +120,7 @@ def work(words: list[str]) -> dict[str, float]:
     Evaluator.evaluate = measured("evaluation", Evaluator.evaluate)  # type: ignore[method-assign]
     Trainer.save = measured("checkpoint", Trainer.save)  # type: ignore[method-assign]
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = hydra.compose("config", overrides=words, return_hydra_config=True)
+        cfg = hydra.compose("config", overrides=overrides, return_hydra_config=True)
     HydraConfig.instance().set_config(cfg)
     execution.run(
         read_settings(read_sections(OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])))

@@ -27,10 +27,10 @@ WORDS = ("task=text", "scale=nano", "device=cpu", "device.threads=1", "trainer.l
 def first_step(checkout: Path, backbone: str) -> float:
     """Seconds from the command to the line of its first step."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [*WORDS, f"backbone={backbone}", f"runs={folder}"]
-        begin, said = time.perf_counter(), ""
+        overrides = [*WORDS, f"backbone={backbone}", f"runs={folder}"]
+        begin, output = time.perf_counter(), ""
         with subprocess.Popen(
-            [sys.executable, "-m", "experiments.train", *words],
+            [sys.executable, "-m", "experiments.train", *overrides],
             cwd=checkout,
             env=os.environ | {"PYTHONPATH": str(checkout)},
             text=True,
@@ -43,19 +43,19 @@ def first_step(checkout: Path, backbone: str) -> float:
                     seconds = time.perf_counter() - begin
                     run.kill()
                     return seconds
-                said += line
-    sys.exit(f"{checkout}: the run ended before its first step:\n{said[-3000:]}")
+                output += line
+    sys.exit(f"{checkout}: the run ended before its first step:\n{output[-3000:]}")
 
 
 def measure(checkouts: Sequence[Path], backbone: str, starts: int) -> dict[Path, list[float]]:
-    """Seconds of each start, by checkout. The first start of each is not counted: it fills caches."""
-    found: dict[Path, list[float]] = {checkout: [] for checkout in checkouts}
+    """Seconds of each start, by checkout. The first start of each is not counted, because it fills caches."""
+    seconds_of: dict[Path, list[float]] = {checkout: [] for checkout in checkouts}
     for turn in range(starts + 1):
         for checkout in checkouts:
             seconds = first_step(checkout, backbone)
             if turn > 0:
-                found[checkout].append(seconds)
-    return found
+                seconds_of[checkout].append(seconds)
+    return seconds_of
 
 
 def main() -> None:
@@ -68,13 +68,13 @@ def main() -> None:
     checkouts = [ROOT, *args.against]
     rows = []
     for backbone in args.backbones:
-        found = measure(checkouts, backbone, args.starts)
-        page.note(backbone, [found[checkout] for checkout in checkouts])
+        seconds_of = measure(checkouts, backbone, args.starts)
+        page.note(backbone, [seconds_of[checkout] for checkout in checkouts])
         rows += [
             [
                 backbone,
                 "this checkout" if checkout == ROOT else checkout.name,
-                *(f"{pick(found[checkout]):.2f}" for pick in (statistics.median, min, max)),
+                *(f"{pick(seconds_of[checkout]):.2f}" for pick in (statistics.median, min, max)),
             ]
             for checkout in checkouts
         ]

@@ -23,7 +23,7 @@ CARDS = (
     (r"NVIDIA L4", Card(121e12, 0.30e12)),
     (r"NVIDIA GeForce RTX 4090", Card(165e12, 1.01e12)),
 )
-"""By the whole name that CUDA gives; other forms of a card have other peaks. A slice of one has none."""
+"""By the full name in CUDA; other versions of a card have other peaks. A MIG slice has no entry."""
 
 
 def card_named(name: str) -> Card | None:

@@ -2,7 +2,7 @@
 
 A token reads every weight once, and the decoding state of every sequence. Two ways: ``Backbone.step``, launch
 by launch, and a step of fixed shapes recorded as a CUDA graph (on a CPU the same step, not recorded), whose
-logits are first held against those of the other.
+logits are first compared with those of the other.
 
 Shapes: B batch, T length.
 """
@@ -26,7 +26,7 @@ BATCHES = (1, 8, 64)
 LIMIT = 0.1
 """Largest difference of the logits of both ways, as a share of the largest: bfloat16 has 8 bits."""
 CHECKED = 4
-"""Tokens whose logits are compared."""
+"""Number of tokens with compared logits."""
 
 
 def decode_cells(device: torch.device, tiny: bool) -> Iterator[Any]:
@@ -37,31 +37,33 @@ def decode_cells(device: torch.device, tiny: bool) -> Iterator[Any]:
         for batch in BATCHES:
             for way in ("eager", "graph" if device.type == "cuda" else "fixed shapes"):
                 about = {"family": family, "size": size.name, "batch": batch, "way": way}
-                given = (family, size, batch, way, context, tokens)
-                yield about, lambda given=given: measure(*given, device)
+                cell_args = (family, size, batch, way, context, tokens)
+                yield about, lambda cell_args=cell_args: measure(*cell_args, device)
 
 
 def measure(
     family: str, size: Size, batch: int, way: str, context: int, tokens: int, device: torch.device
 ) -> dict[str, Any]:
-    """Seconds of a token of every sequence, after ``context`` others, and the bytes it must read."""
-    room = context + 2 * tokens + CHECKED
+    """Seconds of a token of every sequence, after ``context`` tokens, and the bytes it must read."""
+    max_length = context + 2 * tokens + CHECKED
     with torch.device(device):
-        model = maker(family, size, room)().bfloat16().eval()
+        model = maker(family, size, max_length)().bfloat16().eval()
     with torch.inference_mode():
         prompt_1T = torch.randint(size.vocab, (1, context), device=device)
         token_B1 = torch.randint(size.vocab, (batch, 1), device=device)
-        state = prepared(model, prompt_1T, batch, room)
-        found: dict[str, Any] = {}
+        state = prepared(model, prompt_1T, batch, max_length)
+        result: dict[str, Any] = {}
         if way == "eager":
 
             def step() -> Tensor:
                 return model.step(token_B1, state)
         else:
-            fixed = StaticDecoder(model, state, room - context)
+            fixed = StaticDecoder(model, state, max_length - context)
             if device.type == "cuda":
                 fixed.capture()
-            found["difference"] = differs(model, fixed, prepared(model, prompt_1T, batch, room), token_B1)
+            result["difference"] = differs(
+                model, fixed, prepared(model, prompt_1T, batch, max_length), token_B1
+            )
 
             def step() -> Tensor:
                 return fixed(token_B1)
@@ -70,8 +72,8 @@ def measure(
         watch.repeat(step, tokens)
         seconds = statistics.median(watch.repeat(step, tokens))
     parts = model.parameters_by_part()
-    weights = 2 * (parts.total - parts.embedding)  # a row of the token table is nothing beside them
-    return found | {
+    weights = 2 * (parts.total - parts.embedding)  # a row of the embedding is negligible
+    return result | {
         "seconds": seconds,
         "ms_per_token": 1000 * seconds,
         "tokens_per_second": batch / seconds,
@@ -79,9 +81,9 @@ def measure(
     }
 
 
-def prepared(model: Backbone, prompt_1T: Tensor, batch: int, room: int) -> DecodingState:
-    """The state of ``batch`` sequences that begin alike."""
-    state = model.start(1, room)
+def prepared(model: Backbone, prompt_1T: Tensor, batch: int, max_length: int) -> DecodingState:
+    """The state of ``batch`` sequences with the same prompt."""
+    state = model.start(1, max_length)
     for piece_1P in prompt_1T.split(256, dim=1):
         model.step(piece_1P, state)
     state.select([0] * batch)
@@ -89,7 +91,10 @@ def prepared(model: Backbone, prompt_1T: Tensor, batch: int, room: int) -> Decod
 
 
 def differs(model: Backbone, fixed: StaticDecoder, state: DecodingState, token_B1: Tensor) -> float:
-    """How far the logits of fixed shapes are from the others. Raises ValueError where that is too far."""
+    """Difference of the logits of fixed shapes from those of ``step``.
+
+    Raises ValueError if it is too large.
+    """
     worst = 0.0
     for _ in range(CHECKED):
         expected_B1V, found_B1V = model.step(token_B1, state).float(), fixed(token_B1).float()

@@ -1,9 +1,9 @@
-"""One part of the GPU measurements, in a process of its own: ``gpu_part.py mfu cuda 600 [--tiny]``.
+"""One part of the GPU measurements, in a child process: ``gpu_part.py mfu cuda 600 [--tiny]``.
 
-Prints a JSON object for each row as soon as it is known. What fails is a row with an ``error``, and the
-next one is tried; what there is no time left for says so.
+Prints a JSON object for each row as soon as it is measured. A failure becomes a row with an ``error``, and
+the next row is tried; so do rows that exceed the time.
 
-The backbones and PyTorch are all it needs: neither Hydra nor W&B nor pandas.
+It only needs the backbones and PyTorch, not Hydra, W&B or pandas.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PARTS = {
 
 
 def run(cells: Iterable[Cell], deadline: float) -> None:
-    """Prints a row for each cell. One is begun while there is more time left than the longest took."""
+    """Print a row for each cell. Starts a cell only if the remaining time exceeds the longest so far."""
     longest = 0.0
     for about, measure in cells:
         began = time.perf_counter()
@@ -62,8 +62,8 @@ def run(cells: Iterable[Cell], deadline: float) -> None:
             try:
                 row = about | measure()
             except Exception as error:
-                said = str(error).strip().partition("\n")[0]
-                row = {**about, "error": f"{type(error).__name__}: {said}"}
+                message = str(error).strip().partition("\n")[0]
+                row = {**about, "error": f"{type(error).__name__}: {message}"}
             longest = max(longest, time.perf_counter() - began)
         print(json.dumps(row), flush=True)
         gc.collect()

@@ -1,7 +1,7 @@
-"""The scan of Mamba and of Mamba-2: the kernels of mamba-ssm beside ours, equal before they are timed.
+"""The scan of Mamba and of Mamba-2: the kernels of mamba-ssm and ours, compared before they are timed.
 
-Each path runs one layer, forward and backward. What it gives and the gradient of its input are first held
-against the plain loop (``scan=reference``) in float32 on a short sequence; a path that differs is not timed.
+Each path runs one layer, forward and backward. Its output and the gradient of its input are first compared
+with the plain loop (``scan=reference``) in float32 on a short sequence; a path that differs is not timed.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def scan_cells(device: torch.device, tiny: bool) -> Iterator[Any]:
 
 
 def warm_cells(device: torch.device, tiny: bool) -> Iterator[Any]:
-    """Run each layer of mamba-ssm forward and backward, so that its kernels are compiled and kept on disk.
+    """Run each layer of mamba-ssm forward and backward, so that its kernels are compiled and cached on disk.
 
-    Those of Mamba-2 are tried in some two hundred configurations: alone that can take minutes.
+    Those of Mamba-2 are tuned over some two hundred configurations, which can need minutes.
     """
     for kind in LAYERS:
         yield {"layer": kind, "path": "mamba_ssm"}, lambda kind=kind: warm(kind, device, tiny)
@@ -103,7 +103,7 @@ def measure(kind: str, path: str, length: int, device: torch.device, tiny: bool)
 
 
 def differs(kind: str, path: str, d_model: int, length: int, device: torch.device) -> float:
-    """The largest difference of outputs and of input gradients, as a share of the largest value."""
+    """The largest difference of outputs and of input gradients, as a fraction of the largest value."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     plain = make(kind, "reference", d_model, device)
     tested = make(kind, path, d_model, device)
@@ -118,8 +118,8 @@ def differs(kind: str, path: str, d_model: int, length: int, device: torch.devic
         assert own_BTD.grad is not None
         results.append((y_BTD.detach(), own_BTD.grad))
     return max(
-        ((found - expected).abs().max() / expected.abs().max()).item()
-        for expected, found in zip(*results, strict=True)
+        ((actual - expected).abs().max() / expected.abs().max()).item()
+        for expected, actual in zip(*results, strict=True)
     )
 
 

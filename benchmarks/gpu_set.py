@@ -1,11 +1,11 @@
-"""Runs every GPU measurement, each part in a process of its own; makes one JSON file and a page of tables.
+"""Runs every GPU measurement, each part in a child process; writes one JSON file and a page of tables.
 
 benchmarks/gpu.sh --output benchmarks/results/gpu.json
 benchmarks/gpu.sh --parts mfu decode
 benchmarks/gpu.sh --device cpu --tiny
 
-A part that fails, or takes longer than it may, leaves its error beside the rows it had; the others go on.
-Both are written anew, each in one piece, after each part. The page stands beside the JSON file, as .md.
+A part that fails or exceeds its time leaves its error with the finished rows; other parts continue.
+Both files are written again, atomically, after each part. The page has the name of the JSON file, with .md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from machine import as_markdown, commit
 PARTS = {"rates": 60, "warm": 240, "mfu": 420, "moe": 90, "scan": 120, "decode": 180}
 """Seconds that each part may take: 18.5 minutes together."""
 GRACE = 10
-"""Seconds that a part has, beyond those it plans with, before it is killed."""
+"""Seconds that a part may exceed its limit before it is killed."""
 FOLDER = Path(__file__).resolve().parent
 
 
@@ -37,21 +37,21 @@ def main() -> None:
     args = parse()
     if args.device == "cuda" and not torch.cuda.is_available():
         sys.exit("gpu.sh: no CUDA device here; --device cpu --tiny runs the set in miniature")
-    found: dict[str, Any] = {"machine": machine(args.device), "tiny": args.tiny, "parts": {}}
-    write(args.output, found)
+    results: dict[str, Any] = {"machine": machine(args.device), "tiny": args.tiny, "parts": {}}
+    write(args.output, results)
     for part in ("rates", *(name for name in args.parts if name != "rates")):
         print(f"{part}, at most {PARTS[part]} s ...", flush=True)
-        found["parts"][part] = run(part, args)
-        add_shares(found)
-        write(args.output, found)
-        print(table(part, found["parts"][part]) + "\n", flush=True)
+        results["parts"][part] = run(part, args)
+        add_shares(results)
+        write(args.output, results)
+        print(table(part, results["parts"][part]) + "\n", flush=True)
     print(f"written to {args.output}")
-    if failed := [name for name, each in found["parts"].items() if each["error"]]:
+    if failed := [name for name, part_ in results["parts"].items() if part_["error"]]:
         sys.exit(f"gpu.sh: not whole: {', '.join(failed)}")
 
 
 def run(part: str, args: argparse.Namespace) -> dict[str, Any]:
-    """The rows of a part, its seconds, and what went wrong; None where nothing did."""
+    """The rows of a part, its seconds, and the error, or None."""
     command = [sys.executable, str(FOLDER / "gpu_part.py"), part, args.device, str(PARTS[part])]
     began, error = time.perf_counter(), None
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
@@ -73,11 +73,11 @@ def run(part: str, args: argparse.Namespace) -> dict[str, Any]:
     return {"rows": rows, "error": error, "seconds": round(time.perf_counter() - began, 1)}
 
 
-def add_shares(found: dict[str, Any]) -> None:
-    """Fills in what share of the possible each row reaches, once the rates are known."""
-    parts = found["parts"]
+def add_shares(results: dict[str, Any]) -> None:
+    """Add the fraction of peak of each row, once the rates are measured."""
+    parts = results["parts"]
     measured = parts["rates"]["rows"][0] if parts["rates"]["rows"] else {}
-    card = card_named(found["machine"]["device"])
+    card = card_named(results["machine"]["device"])
     for part in parts.values():
         for row in part["rows"]:
             if "flops" in row and "seconds" in row:
@@ -96,14 +96,14 @@ def table(name: str, part: dict[str, Any]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A cell; nothing where nothing is known."""
+    """A cell; empty for None."""
     if value is None:
         return ""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def machine(device: str) -> dict[str, Any]:
-    """What the numbers are of."""
+    """Description of the machine."""
     cuda = device == "cuda"
     return {
         "device": torch.cuda.get_device_name() if cuda else "CPU",
@@ -118,32 +118,35 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def driver() -> str | None:
-    """The version of the NVIDIA driver; None where nvidia-smi does not say."""
+    """The version of the NVIDIA driver; None if nvidia-smi does not report it."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.split()
+        output = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.split()
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return said[0] if said else None
+    return output[0] if output else None
 
 
-def write(path: Path, found: dict[str, Any]) -> None:
-    """JSON and page, each in one piece: whoever reads a file sees it before or after."""
-    for target, text in ((path, json.dumps(found, indent=1) + "\n"), (path.with_suffix(".md"), page(found))):
-        beside = target.with_name(target.name + ".new")
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(target)
+def write(path: Path, results: dict[str, Any]) -> None:
+    """Write JSON and page atomically: readers see the old or the new file."""
+    for target, text in (
+        (path, json.dumps(results, indent=1) + "\n"),
+        (path.with_suffix(".md"), page(results)),
+    ):
+        new = target.with_name(target.name + ".new")
+        new.write_text(text, encoding="utf-8")
+        new.replace(target)
 
 
-def page(found: dict[str, Any]) -> str:
-    """Return the findings as Markdown."""
-    about = found["machine"]
+def page(results: dict[str, Any]) -> str:
+    """Return the results as Markdown."""
+    about = results["machine"]
     lines = [f"# {about['device']}", ""]
-    if found["tiny"]:
-        lines += ["**In miniature: these numbers mean nothing.**", ""]
-    named = ("host", "driver", "cuda", "torch", "python", "date", "commit")
-    lines += [", ".join(f"{name} {about[name]}" for name in named if about[name]) + ".", ""]
-    for name, part in found["parts"].items():
+    if results["tiny"]:
+        lines += ["**In miniature: these values are meaningless.**", ""]
+    names = ("host", "driver", "cuda", "torch", "python", "date", "commit")
+    lines += [", ".join(f"{name} {about[name]}" for name in names if about[name]) + ".", ""]
+    for name, part in results["parts"].items():
         lines += [f"## {name}", "", table(name, part), ""]
     return "\n".join(lines)
 
@@ -160,7 +163,7 @@ def parse() -> argparse.Namespace:
         "--output",
         type=Path,
         default=Path("gpu.json"),
-        help="JSON file, the page beside it; default gpu.json",
+        help="JSON file; the page is written next to it; default gpu.json",
     )
     args = parser.parse_args()
     if args.device not in ("cuda", "cpu"):

@@ -1,7 +1,7 @@
 """Training steps in bfloat16: how much of the device's arithmetic each family and size uses.
 
 A step is forward, cross-entropy at every position, backward, clipping and fused AdamW on random tokens, with
-autocast over float32 weights: what the trainer does, but that nothing is read back.
+autocast over float32 weights: like the trainer, but without reading results back.
 
 Shapes: B batch, T length.
 """
@@ -54,25 +54,25 @@ FAMILIES = ("decoder", "encoder", "encoder_decoder", "mamba", "mamba2", "moe", "
 EXPERTS, CHOSEN = 8, 2
 
 
-def maker(family: str, size: Size, room: int | None = None) -> Make:
-    """What makes a model; its feed-forwards are 8/3 as wide as it is, those of two experts together too."""
-    d, room = size.d_model, room or size.length
-    same: dict[str, Any] = {"d_model": d, "num_layers": size.num_layers}
-    wide = {**same, "attention": AttentionConfig(num_heads=max(2, d // 64)), "d_ff": feedforward(d)}
-    routed = {**wide, "d_ff": feedforward(d) // CHOSEN}
+def maker(family: str, size: Size, max_length: int | None = None) -> Make:
+    """Builder of a model; a feed-forward, or two experts together, are 8/3 as wide as the model."""
+    d, max_length = size.d_model, max_length or size.length
+    common: dict[str, Any] = {"d_model": d, "num_layers": size.num_layers}
+    dense = {**common, "attention": AttentionConfig(num_heads=max(2, d // 64)), "d_ff": feedforward(d)}
+    routed = {**dense, "d_ff": feedforward(d) // CHOSEN}
     experts = ExpertsConfig(num_experts=EXPERTS, experts_per_token=CHOSEN)
-    deep = {**same, "num_layers": 2 * size.num_layers}
+    deep = {**common, "num_layers": 2 * size.num_layers}
     makes: dict[str, tuple[type[Backbone], Callable[[], Any]]] = {
-        "decoder": (Decoder, lambda: DecoderConfig(**wide)),
-        "encoder": (Encoder, lambda: EncoderConfig(**wide)),
-        "encoder_decoder": (EncoderDecoder, lambda: EncoderDecoderConfig(**wide)),
-        "masked_diffusion": (MaskedDiffusion, lambda: MaskedDiffusionConfig(**wide)),
+        "decoder": (Decoder, lambda: DecoderConfig(**dense)),
+        "encoder": (Encoder, lambda: EncoderConfig(**dense)),
+        "encoder_decoder": (EncoderDecoder, lambda: EncoderDecoderConfig(**dense)),
+        "masked_diffusion": (MaskedDiffusion, lambda: MaskedDiffusionConfig(**dense)),
         "moe": (MoE, lambda: MoEConfig(**routed, experts=experts)),
         "mamba": (Mamba, lambda: MambaConfig(**deep)),
         "mamba2": (Mamba2, lambda: Mamba2Config(**deep, num_heads=max(2, d // 32), d_state=min(128, d))),
     }
     cls, config = makes[family]
-    return lambda: cls(config(), vocab_size=size.vocab, max_length=room)
+    return lambda: cls(config(), vocab_size=size.vocab, max_length=max_length)
 
 
 def feedforward(d_model: int) -> int:
@@ -83,7 +83,7 @@ def feedforward(d_model: int) -> int:
 def fitting(family: str, size: Size) -> Size:
     """The size with the batch that fits into the memory of one card.
 
-    Mamba-2 in PyTorch's own operations keeps some 73 bytes of a token and a channel of its scan.
+    Mamba-2 in PyTorch operations saves some 73 bytes of a token and a channel of its scan.
     """
     if family == "mamba2" and size.d_model >= 2048 and import_problem():
         return size._replace(batch=size.batch // 2)
@@ -102,7 +102,7 @@ def train(make: Make, size: Size, device: torch.device, *, compiled: bool = Fals
         assert isinstance(model, Stack)
         for block in model._blocks():
             compile_block(block)
-    # A learning rate that changes next to nothing: what is timed is not to diverge.
+    # A tiny learning rate, so that the timed training does not diverge.
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
     token_BT = torch.randint(size.vocab, (size.batch, size.length), device=device)
     source_BS = token_BT if model.capabilities.encoder_decoder else None
@@ -138,12 +138,12 @@ def train(make: Make, size: Size, device: torch.device, *, compiled: bool = Fals
 
 
 def mfu_cells(device: torch.device, tiny: bool) -> Iterator[Any]:
-    """Every family by size, the small ones first; those of one kind compiled too."""
+    """Every family by size, the small ones first; two of them also compiled."""
     for size in TINY if tiny else SIZES:
         for family in FAMILIES:
             about = {"family": family, "size": size.name, "blocks": "eager"}
-            given = (maker(family, size), fitting(family, size))
-            yield about, lambda given=given: train(*given, device)
+            cell_args = (maker(family, size), fitting(family, size))
+            yield about, lambda cell_args=cell_args: train(*cell_args, device)
     for family in () if tiny else ("decoder", "encoder"):
         about = {"family": family, "size": SIZES[1].name, "blocks": "compiled"}
         yield (
@@ -153,15 +153,15 @@ def mfu_cells(device: torch.device, tiny: bool) -> Iterator[Any]:
 
 
 def moe_cells(device: torch.device, tiny: bool) -> Iterator[Any]:
-    """Experts beside the dense feed-forward of equal active FLOPs, but for the router's."""
+    """Experts and the dense feed-forward of equal active FLOPs, except for the router."""
     for size in TINY if tiny else SIZES[:2]:
         dense: dict[str, float] = {}
         for family in ("decoder", "moe"):
 
             def measure(family: str = family, size: Size = size, dense: dict[str, float] = dense) -> Any:
-                found = train(maker(family, size), size, device)
+                result = train(maker(family, size), size, device)
                 if family == "decoder":
-                    dense.update({name: found[name] for name in ("flops", "seconds")})
-                return found | {f"times_dense_{name}": found[name] / value for name, value in dense.items()}
+                    dense.update({name: result[name] for name in ("flops", "seconds")})
+                return result | {f"times_dense_{name}": result[name] / value for name, value in dense.items()}
 
             yield {"family": family, "size": size.name}, measure

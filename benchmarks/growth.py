@@ -37,7 +37,7 @@ FAMILIES: dict[str, tuple[type[Stack], type[StackConfig]]] = {
     "s4": (S4, S4Config),
     "decoder": (Decoder, DecoderConfig),
 }
-"""What can be measured; the decoder grows, and is there to be seen beside the others."""
+"""Models to measure; the decoder grows, and is included for comparison."""
 BATCH, LAYERS, VOCABULARY = 2, 4, 256
 TOKENS, ROUNDS, PIECE = 8, 12, 512
 """Tokens decoded in a turn; turns of each context, the first of which is not counted; tokens of a prompt
@@ -52,7 +52,7 @@ def report_growth(
     d_model: int,
     repeats: int,
 ) -> None:
-    """Measures and says both tables."""
+    """Measure and print both tables."""
     chosen = list(kinds or FAMILIES)
     rows = [training_row(kind, d_model, lengths, repeats) for kind in chosen]
     page.note("exponents", {row[0]: float(row[-2]) for row in rows})
@@ -87,9 +87,9 @@ def training_row(kind: str, d_model: int, lengths: Sequence[int], repeats: int) 
             if turn > 0:
                 times[length].append(seconds)
     medians = [statistics.median(times[length]) for length in lengths]
-    last = exponent(lengths[-2:], medians[-2:])
+    last_exponent = exponent(lengths[-2:], medians[-2:])
     cells = [f"{1000 * median:.1f}" for median in medians]
-    return [kind, *cells, f"{exponent(lengths, medians):.3f}", f"{last:.3f}"]
+    return [kind, *cells, f"{exponent(lengths, medians):.3f}", f"{last_exponent:.3f}"]
 
 
 def time_mixer(model: Stack, length: int, d_model: int) -> float:
@@ -109,8 +109,8 @@ def exponent(lengths: Sequence[int], seconds: Sequence[float]) -> float:
 
 
 def decoding_row(kind: str, d_model: int, contexts: Sequence[int]) -> list[str]:
-    room = max(contexts) + TOKENS * ROUNDS
-    model = build(kind, d_model, LAYERS, room).eval()
+    max_length = max(contexts) + TOKENS * ROUNDS
+    model = build(kind, d_model, LAYERS, max_length).eval()
     states = {context: read(model, context, context + TOKENS * ROUNDS) for context in contexts}
     times: dict[int, list[float]] = {context: [] for context in contexts}
     token_B1 = torch.zeros(1, 1, dtype=torch.long)
@@ -118,16 +118,16 @@ def decoding_row(kind: str, d_model: int, contexts: Sequence[int]) -> list[str]:
         for context, state in states.items():
             seconds = [time_step(model, token_B1, state) for _ in range(TOKENS)]
             if turn > 0:
-                times[context] += seconds[1:]  # the first finds its state outside the processor's cache
+                times[context] += seconds[1:]  # the state of the first is not in the processor's cache
     medians = [statistics.median(times[context]) for context in contexts]
     mean = statistics.mean(medians)
     deviation = max(abs(median / mean - 1) for median in medians)
     return [kind, *(f"{1000 * median:.3f}" for median in medians), f"{deviation:.1%}"]
 
 
-def read(model: Backbone, context: int, room: int) -> DecodingState:
+def read(model: Backbone, context: int, max_length: int) -> DecodingState:
     """The state after ``context`` tokens."""
-    state = model.start(1, room)
+    state = model.start(1, max_length)
     for tokens_BT in torch.randint(VOCABULARY, (1, context)).split(PIECE, dim=1):
         model.step(tokens_BT, state)
     return state

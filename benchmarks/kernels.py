@@ -1,11 +1,11 @@
-"""Times each C++ kernel beside PyTorch's way, in processor time: the numbers that ``where.py`` is made from.
+"""Times each C++ kernel and PyTorch's operations, in processor time: the source of ``where.py``.
 
 python benchmarks/kernels.py --output benchmarks/results/kernels.md
 python -m architectures.kernels.cpu.instruction_sets avx2 python benchmarks/kernels.py
 
-Both take turns in one process, in an order that alternates; the first turns are not counted. Printed is how
-many times as fast the kernel is, as the median of the ratios over the turns, and their quartiles: for
-training (forward and backward) and for a forward pass without gradients. Brackets: models take PyTorch's way
+Both run in turns in one process, in alternating order; the first turns are not counted. The page gives the
+speed-up of the kernel, as the median of the ratios over the turns, and their quartiles: for
+training (forward and backward) and for a forward pass without gradients. Brackets: models use PyTorch
 there. ``attention.py`` has attention with masks and in longer sequences.
 """
 
@@ -67,14 +67,19 @@ def cases(kind: str, dtype: torch.dtype) -> Iterator[Case]:
 
 
 def measure(case: Case, dtype: torch.dtype, turns: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"kernel": case.kernel, "size": case.size}
+    row: dict[str, Any] = {"kernel": case.kernel, "size": case.size}
     for name, trained in (("training", True), ("inference", False)):
         pairs = compare(case, trained=trained, turns=turns + WARM, seconds=TURN_SECONDS)[WARM:]
-        low, ratio, high = quartiles([theirs / ours for ours, theirs in pairs])
+        low, ratio, high = quartiles([torch_seconds / cpp_seconds for cpp_seconds, torch_seconds in pairs])
         used = case.kernel == "attention" or where.faster(case.kernel, case.operands[0], trained=trained)
-        ours, theirs = (statistics.median(seconds) for seconds in zip(*pairs, strict=True))
-        found[name] = {"ratio": ratio, "quartiles": [low, high], "used": used, "seconds": [ours, theirs]}
-    return found
+        cpp_seconds, torch_seconds = (statistics.median(seconds) for seconds in zip(*pairs, strict=True))
+        row[name] = {
+            "ratio": ratio,
+            "quartiles": [low, high],
+            "used": used,
+            "seconds": [cpp_seconds, torch_seconds],
+        }
+    return row
 
 
 def line(row: dict[str, Any]) -> list[str]:

@@ -1,12 +1,12 @@
-"""How long the analysis takes to load a study of many runs.
+"""Times loading a study of many runs in the analysis.
 
 python benchmarks/loading.py --runs 10000 --output benchmarks/results/loading.md
 
-The runs are synthetic, in the files and the words of the harness: configurations are composed by Hydra and
+The runs are synthetic, in the file formats of the harness: configurations are composed by Hydra and
 written by its RunFolder once for each backbone, then copied with another learning rate and seed; records
-hold as many keys, and metrics.jsonl as many rows, as a run of study=compare. Nothing is trained.
+have as many keys, and metrics.jsonl as many rows, as a run of study=compare. There is no training.
 
-Cold: no cache, every folder is read, and the cache is written. Warm: nothing has changed. One in a hundred:
+Cold: no cache, every folder is read, and the cache is written. Warm: no folder has changed. One in a hundred:
 every hundredth run has a new row. The page cache of the system is warm throughout.
 """
 
@@ -47,7 +47,7 @@ STUDY = "many"
 BACKBONES = ("decoder", "mamba", "s4", "moe")
 SEEDS = 50
 LOGGED, VALIDATED = 60, 10
-"""Rows of a run of each kind."""
+"""Rows of a run of each type."""
 RATE, SEED, KEY = 0.123456789, 987654321, "KEY-OF-THE-RUN"
 """Written into the templates, to be replaced."""
 OLD = 10**9
@@ -57,8 +57,8 @@ OLD = 10**9
 def templates(folder: Path) -> Iterator[tuple[str, str, str]]:
     """Backbone, configuration and provenance of a run of each."""
     for backbone in BACKBONES:
-        words = (f"backbone={backbone}", f"optimizer.learning_rate={RATE}", f"seed={SEED}")
-        settings = compose(*words, f"study.name={STUDY}", "task.sequence_length=64")
+        overrides = (f"backbone={backbone}", f"optimizer.learning_rate={RATE}", f"seed={SEED}")
+        settings = compose(*overrides, f"study.name={STUDY}", "task.sequence_length=64")
         run = RunFolder(folder / backbone)
         data = DataSource(task="text", fingerprint="63a796f6cc750927")
         kernels = {"attention": "sdpa"}
@@ -71,12 +71,12 @@ def templates(folder: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def write_study(root: Path, runs: int) -> None:
-    """A study of complete runs: ``SEEDS`` seeds of each backbone at as many learning rates as it takes."""
+    """A study of complete runs: ``SEEDS`` seeds of each backbone at as many learning rates as needed."""
     with tempfile.TemporaryDirectory() as folder:
-        made = list(templates(Path(folder)))
-    for number in range(runs):
-        point, seed = divmod(number, SEEDS)
-        rate, (backbone, config, record) = 0.001 + point * 1e-5, made[point % len(made)]
+        templates_ = list(templates(Path(folder)))
+    for index in range(runs):
+        point, seed = divmod(index, SEEDS)
+        rate, (backbone, config, record) = 0.001 + point * 1e-5, templates_[point % len(templates_)]
         cell = f"{backbone}-text-nano"
         run = root / f"{cell}-{point:08x}" / f"s{seed}"
         run.mkdir(parents=True)
@@ -85,7 +85,7 @@ def write_study(root: Path, runs: int) -> None:
         )
         folder = RunFolder(run)
         (run / "provenance.json").write_text(record.replace(KEY, folder.key))
-        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(number)))
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(index)))
         folder.finish(result(backbone, cell, f"{point:08x}", seed))
         for path in run.iterdir():
             os.utime(path, (OLD, OLD))
@@ -117,9 +117,9 @@ def result(backbone: str, cell: str, digest: str, seed: int) -> RunResult:
     )  # fmt: skip
 
 
-def rows(number: int) -> Iterator[dict[str, Any]]:
-    """Rows of metrics.jsonl; what a run would have measured has all its digits."""
-    noise = random.Random(number).random
+def rows(run: int) -> Iterator[dict[str, Any]]:
+    """Rows of metrics.jsonl, with values of full precision."""
+    noise = random.Random(run).random
     for index in range(1, LOGGED + 1):
         step = 20 * index
         common = {"step": step, "tokens": step * 1024, "flops": step * 7.7824e8, "seconds": step * noise()}
@@ -140,7 +140,7 @@ def seconds(load: Callable[[], object]) -> tuple[float, float]:
 
 def measure(runs: Path, repeats: int) -> dict[tuple[str, str], list[tuple[float, float]]]:
     """Seconds of each load, by its state and what is loaded. Both take turns."""
-    root, found = runs / STUDY, {}
+    root, times = runs / STUDY, {}
     loads = {"load_study": load_study, "load_history": load_history}
     states: dict[str, Callable[[], None]] = {
         "cold": lambda: (root / NAME).unlink(missing_ok=True),
@@ -151,8 +151,8 @@ def measure(runs: Path, repeats: int) -> dict[tuple[str, str], list[tuple[float,
         for state, prepare in states.items():
             for name, load in loads.items():
                 prepare()
-                found.setdefault((state, name), []).append(seconds(lambda load=load: load(runs, STUDY)))
-    return found
+                times.setdefault((state, name), []).append(seconds(lambda load=load: load(runs, STUDY)))
+    return times
 
 
 def touch(root: Path) -> None:
@@ -169,7 +169,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         runs = Path(folder)
         write_study(runs / STUDY, args.runs)
-        found = measure(runs, args.repeats)
+        times_of = measure(runs, args.repeats)
         size = (runs / STUDY / NAME).stat().st_size
     page.say(f"{machine_line()}, load average {os.getloadavg()[0]:.1f}.")
     page.say(
@@ -177,8 +177,8 @@ def main() -> None:
         f"of {size / 2**20:.0f} MiB. Seconds, {args.repeats} times each."
     )
     lines = [
-        [state, name, *(spread(kind) for kind in zip(*times, strict=True))]
-        for (state, name), times in found.items()
+        [state, name, *(spread(seconds_) for seconds_ in zip(*times, strict=True))]
+        for (state, name), times in times_of.items()
     ]
     page.say(as_markdown(("folders", "loaded", "by the clock", "of the processor"), lines))
 

@@ -1,9 +1,9 @@
-"""Whether faster code still computes the same: the losses of a short training run of each family.
+"""Compares the losses of a short training run of each family, to test that faster code computes the same.
 
 python benchmarks/losses.py --against benchmarks/results/losses_before.json
 
-Each family trains on text at the nano scale, in float32 on a CPU, from seed 0, by the harness's own loss,
-optimizer and schedule. The losses of its steps are written to a file (``--write``), or held against those of
+Each family trains on text at the nano scale, in float32 on a CPU, from seed 0, by the harness's loss,
+optimizer and schedule. The losses of its steps are written to a file (``--write``), or compared with those of
 one: of each family the largest difference is printed, and the command fails where one is above the limit.
 """
 
@@ -40,7 +40,7 @@ LIMIT = 1e-5
 
 
 def train(family: str, steps: int) -> list[float]:
-    """The losses of the first steps of a run of ``STEPS``, whose schedule they follow."""
+    """The losses of the first steps of a run with the schedule of ``STEPS`` steps."""
     settings = compose(
         f"backbone={family}",
         f"task.sequence_length={LENGTH}",
@@ -48,15 +48,15 @@ def train(family: str, steps: int) -> list[float]:
         f"budget.tokens={STEPS * BATCH * LENGTH}",
         "device=cpu",
     )
-    planned = plan(settings)
-    model = build_model(settings, planned)
+    run_plan = plan(settings)
+    model = build_model(settings, run_plan)
     optimizer = settings.optimizer.build(model)
-    loss_of = Loss(model, planned.objective, settings.device.precision)
-    found = []
+    loss_of = Loss(model, run_plan.objective, settings.device.precision)
+    losses = []
     for step in range(steps):
-        batch = planned.task.batch("train", settings.seed, step * BATCH, BATCH)
-        view = planned.objective.with_scored_positions(
-            planned.objective.view(batch, torch.Generator().manual_seed(step))
+        batch = run_plan.task.batch("train", settings.seed, step * BATCH, BATCH)
+        view = run_plan.objective.with_scored_positions(
+            run_plan.objective.view(batch, torch.Generator().manual_seed(step))
         )
         set_learning_rate(optimizer, step, STEPS, settings.optimizer)
         loss = loss_of(view, view.count_B.sum(), BATCH)
@@ -64,31 +64,33 @@ def train(family: str, steps: int) -> list[float]:
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.optimizer.clip_norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        found.append(loss.item())
-    return found
+        losses.append(loss.item())
+    return losses
 
 
-def difference(found: list[float], before: list[float]) -> float:
+def difference(losses: list[float], previous: list[float]) -> float:
     """The largest difference of two losses of the same step."""
-    return max(abs(one - other) for one, other in zip(found, before, strict=True))
+    return max(abs(one - previous_loss) for one, previous_loss in zip(losses, previous, strict=True))
 
 
 def main() -> None:
     args = parse()
     settle(args.threads)
     print(machine_line(), flush=True)
-    found = {}
+    losses_of = {}
     for family in args.families:
-        found[family] = train(family, args.steps)
-        print(f"{family}: loss {found[family][0]:.6f} to {found[family][-1]:.6f}", flush=True)
+        losses_of[family] = train(family, args.steps)
+        print(f"{family}: loss {losses_of[family][0]:.6f} to {losses_of[family][-1]:.6f}", flush=True)
     if args.write is not None:
-        args.write.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        args.write.write_text(json.dumps(losses_of, indent=1) + "\n", encoding="utf-8")
     if args.against is None:
         return
-    before = json.loads(args.against.read_text(encoding="utf-8"))
-    most = {family: difference(losses, before[family][: args.steps]) for family, losses in found.items()}
-    print(as_markdown(("family", "largest difference"), [[f, f"{d:.1e}"] for f, d in most.items()]))
-    if worst := [family for family, found in most.items() if not found <= LIMIT]:
+    previous = json.loads(args.against.read_text(encoding="utf-8"))
+    largest = {
+        family: difference(losses, previous[family][: args.steps]) for family, losses in losses_of.items()
+    }
+    print(as_markdown(("family", "largest difference"), [[f, f"{d:.1e}"] for f, d in largest.items()]))
+    if worst := [family for family, losses_of in largest.items() if not losses_of <= LIMIT]:
         sys.exit(f"losses differ by more than {LIMIT:g}: {', '.join(worst)}")
 
 

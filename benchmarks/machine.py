@@ -1,4 +1,4 @@
-"""What every page of measurements says first, tables, and where they go."""
+"""Header of pages of measurements, tables, and output files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def machine_line() -> str:
 
 
 INSTRUCTIONS = {"avx512f": "AVX-512", "avx512_bf16": "bfloat16", "amx_bf16": "AMX"}
-"""Instructions that tell processors of one name apart: a virtual machine often gives it to several."""
+"""Instructions that tell processors of one name apart: virtual machines often use one name for multiple
+processors."""
 
 
 def _processor(limit: str) -> str:
@@ -51,12 +52,12 @@ def _processor(limit: str) -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    found = dict(line.split(":", 1) for line in lines if ":" in line)
-    known = {name.strip(): value.split() for name, value in found.items()}
-    name = " ".join(known.get("model name", [])) or platform.machine()
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    values_of = {name.strip(): value.split() for name, value in fields.items()}
+    name = " ".join(values_of.get("model name", [])) or platform.machine()
     if limit != instruction_sets.NATIVE:
         return f"{name} (limited to {limit.upper()})"
-    has = [word for flag, word in INSTRUCTIONS.items() if flag in known.get("flags", [])]
+    has = [word for flag, word in INSTRUCTIONS.items() if flag in values_of.get("flags", [])]
     return f"{name} ({' '.join(has)})" if has else name
 
 
@@ -80,7 +81,7 @@ def commit() -> str:
 
 
 def as_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown, its columns aligned for those who read the text; numbers stand right."""
+    """A table in Markdown, with aligned columns; numbers are right-aligned."""
     places = range(len(columns))
     widths = [max(len(line[i]) for line in [columns, *rows]) for i in places]
     right = [all(row[i][:1].isdigit() for row in rows) for i in places]
@@ -94,10 +95,10 @@ def as_markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 class Page:
-    """Prints what is measured as soon as it is known, and writes the whole to files."""
+    """Prints measurements at once, and writes all of them to files."""
 
     def __init__(self, output: Path | None, numbers: Path | None = None) -> None:
-        """``output`` takes the text in Markdown, ``numbers`` what ``note`` is told, as JSON."""
+        """``output`` is the Markdown file, ``numbers`` the JSON file of the values from ``note``."""
         self.output, self.numbers = output, numbers
         self.parts: list[str] = []
         self.noted: dict[str, Any] = {}
@@ -110,14 +111,14 @@ class Page:
             self.output.write_text("\n\n".join(self.parts) + "\n", encoding="utf-8")
 
     def note(self, name: str, value: Any) -> None:
-        """Numbers for another program."""
+        """Add a value to the JSON file."""
         self.noted[name] = value
         if self.numbers is not None:
             self.numbers.write_text(json.dumps(self.noted, indent=1) + "\n", encoding="utf-8")
 
 
 def add_checkouts(parser: argparse.ArgumentParser, needed: str) -> None:
-    """The argument for other checkouts to measure beside this one; each has to have the file ``needed``."""
+    """The argument for other checkouts to compare with this one; each must have the file ``needed``."""
 
     def checkout(text: str) -> Path:
         path = Path(text)
@@ -131,17 +132,17 @@ def add_checkouts(parser: argparse.ArgumentParser, needed: str) -> None:
 
 
 def at_least_one(text: str) -> int:
-    """The type of an argument that counts something."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number}: at least 1")
-    return number
+    """The type of an argument that is a count."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value}: at least 1")
+    return value
 
 
 def add_outputs(parser: argparse.ArgumentParser) -> None:
-    """The arguments that every benchmark has: where its page and its numbers go."""
-    parser.add_argument("--output", type=Path, help="Markdown file to write what is printed to")
-    parser.add_argument("--json", type=Path, help="JSON file to write the numbers to")
+    """The arguments that every benchmark has: files for its page and its values."""
+    parser.add_argument("--output", type=Path, help="Markdown file for the output")
+    parser.add_argument("--json", type=Path, help="JSON file for the values")
 
 
 def read_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:

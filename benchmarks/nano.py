@@ -1,11 +1,11 @@
-"""Train the models of ``make compare`` beside another checkout, and print tokens a second and thread.
+"""Compare training of the models of ``make compare`` with another checkout, in tokens a second and thread.
 
 python benchmarks/nano.py --against ../before --task text
 python benchmarks/nano.py --against ../before --against-words device.kernels=torch
 
-Each checkout trains in a process of its own, with its own code, and all of them take turns step by step: a
-machine that slows down slows all. The trainer's whole step is timed, as a run of study=compare takes it. The
-processor time of the process is given too, which other work on the machine disturbs less.
+Each checkout trains in a child process, with its code, and all of them take turns step by step: a
+machine that slows down slows all. The full step of the trainer is timed, as in a run of study=compare. The
+page also gives the processor time of the process, which other work on the machine disturbs less.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ WARM = 5
 
 
 def train(backbone: str, task: str, *more: str) -> None:
-    """``--train BACKBONE TASK WORDS``: takes a step for each line it reads, and says what it took."""
+    """``--train BACKBONE TASK OVERRIDES``: run a step for each line read, and print its seconds."""
     sys.path.insert(0, str(Path.cwd() / "benchmarks"))  # of the checkout that this process is started in
     from machine import settle
     from overhead import NEVER, Harness, compose, plan, silence
 
-    from architectures.kernels import pointwise  # of that checkout too
+    from architectures.kernels import pointwise  # also of that checkout
 
     settle(1)
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as held:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         words = (f"backbone={backbone}", f"task={task}", f"runs={folder}", "device=cpu")
         never = (f"trainer.checkpoint_every={NEVER}", f"trainer.log_every={NEVER}")
         settings = compose("study=compare", *words, *never, *more)
         pointwise.choose(settings.device.kernels)
         with silence():
-            harness = Harness(settings, plan(settings), held)
+            harness = Harness(settings, plan(settings), stack)
             harness.step()
         print(json.dumps({"tokens": harness.trainer.tokens_per_step}), flush=True)
         for _ in sys.stdin:
@@ -59,9 +59,9 @@ def train(backbone: str, task: str, *more: str) -> None:
 class Trained:
     """A process that trains a model with the code of a checkout, a step at a time."""
 
-    def __init__(self, checkout: Path, backbone: str, task: str, words: Sequence[str]) -> None:
+    def __init__(self, checkout: Path, backbone: str, task: str, overrides: Sequence[str]) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--train", backbone, task, *words],
+            [sys.executable, __file__, "--train", backbone, task, *overrides],
             cwd=checkout,
             env=os.environ | {"PYTHONPATH": str(checkout)},
             stdin=subprocess.PIPE,
@@ -82,43 +82,48 @@ class Trained:
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        found = self.read()
-        assert isinstance(found, list)
-        return found
+        times = self.read()
+        assert isinstance(times, list)
+        return times
 
 
 def measure(
-    checkouts: Sequence[Path], backbone: str, task: str, steps: int, words: Sequence[str]
+    checkouts: Sequence[Path], backbone: str, task: str, steps: int, overrides: Sequence[str]
 ) -> tuple[int, list[list[list[float]]]]:
     """Tokens of a step, and of each checkout the seconds of every step: by the clock, of the processor.
 
-    All checkouts but the first train with ``words`` too.
+    All checkouts but the first train with ``overrides``.
     """
-    first, *others = checkouts
-    trained = [Trained(first, backbone, task, ()), *(Trained(each, backbone, task, words) for each in others)]
+    first_checkout, *other_checkouts = checkouts
+    trained = [
+        Trained(first_checkout, backbone, task, ()),
+        *(Trained(checkout, backbone, task, overrides) for checkout in other_checkouts),
+    ]
     try:
-        (tokens,) = {one.read()["tokens"] for one in trained}  # type: ignore[index]  # the same for all
-        found: list[Seconds] = [[] for _ in trained]
+        (tokens,) = {trained_.read()["tokens"] for trained_ in trained}  # type: ignore[index]  # the same for all
+        seconds_of: list[Seconds] = [[] for _ in trained]
         for turn in range(WARM + steps):
-            for place in range(len(trained)):
-                number = (place + turn) % len(trained)
-                seconds = trained[number].step()
+            for offset in range(len(trained)):
+                index = (offset + turn) % len(trained)
+                seconds = trained[index].step()
                 if turn >= WARM:
-                    found[number].append(seconds)
+                    seconds_of[index].append(seconds)
     finally:
-        for one in trained:
-            one.process.kill()
-            one.process.communicate()
-    return tokens, found
+        for trained_ in trained:
+            trained_.process.kill()
+            trained_.process.communicate()
+    return tokens, seconds_of
 
 
-def row(backbone: str, tokens: int, found: Sequence[Seconds]) -> list[str]:
+def row(backbone: str, tokens: int, seconds_of: Sequence[Seconds]) -> list[str]:
     """A line of the table: tokens a second of each, and how many times as fast the first is as each other."""
-    own = found[0]
-    clock, processor = ([statistics.median(s[kind] for s in steps) for steps in found] for kind in (0, 1))
+    first_seconds = seconds_of[0]
+    clock, processor = (
+        [statistics.median(s[kind] for s in steps) for steps in seconds_of] for kind in (0, 1)
+    )
     ratios = [
-        f"{statistics.median(theirs[kind] / ours[kind] for ours, theirs in zip(own, other, strict=True)):.2f}"
-        for other in found[1:]
+        f"{statistics.median(b[kind] / a[kind] for a, b in zip(first_seconds, peer, strict=True)):.2f}"
+        for peer in seconds_of[1:]
         for kind in (0, 1)
     ]
     speeds = [f"{tokens / seconds:,.0f}" for seconds in clock]
@@ -136,16 +141,16 @@ def main() -> None:
         f"study=compare, task={args.task}, one thread, {args.steps} steps. Ratios are medians over pairs of "
         "steps taken after each other: how many times as fast this checkout is."
     )
-    others = [path.name for path in args.against]
+    other_names = [path.name for path in args.against]
     columns = [
-        "model", "tokens/s", *(f"{name}, tokens/s" for name in others), "processor, ms a step",
-        *(f"{kind}, times {name}" for name in others for kind in ("clock", "processor")),
+        "model", "tokens/s", *(f"{name}, tokens/s" for name in other_names), "processor, ms a step",
+        *(f"{kind}, times {name}" for name in other_names for kind in ("clock", "processor")),
     ]  # fmt: skip
     lines = []
     for backbone in args.models:
-        tokens, found = measure([ROOT, *args.against], backbone, args.task, args.steps, args.against_words)
-        page.note(backbone, {"tokens": tokens, "seconds": found})
-        lines.append(row(backbone, tokens, found))
+        tokens, seconds = measure([ROOT, *args.against], backbone, args.task, args.steps, args.against_words)
+        page.note(backbone, {"tokens": tokens, "seconds": seconds})
+        lines.append(row(backbone, tokens, seconds))
         print(" ".join(lines[-1]), file=sys.stderr, flush=True)
     page.say(as_markdown(columns, lines))
 

@@ -1,10 +1,9 @@
-"""Of which kind of work an operator of PyTorch's profiler is, and how long each kind took.
+"""Classifies operators of PyTorch's profiler by the type of work, and sums the time of each type.
 
-An operator is asked by its own name first, then by those that called it; one of the backward pass then by
-those that called the operator whose gradient it computes. So a copy is a copy wherever it stands, and what
-has no kind of its own (a view, an allocation) belongs to what it was done for. Only attention, the loss,
-clipping and the optimizer keep everything that is done inside them.
-"""
+An operator is classified by its name, then by its callers; an operator of the backward pass then by the
+callers of the forward operator of which it computes the gradient. So a copy is a copy everywhere, and
+operators without a type (a view, an allocation) belong to their caller. Only attention, the loss, clipping
+and the optimizer include all operators inside them."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from typing import Any
 NOTHING = "no operator (Python)"
 """Time of a phase in which no operator runs."""
 REST = "rest"
-"""Operators of no kind: views, allocations and autograd's own steps."""
+"""Operators without a type: views, allocations and steps of autograd."""
 PHASES = ("forward", "cross entropy", "backward", "clipping", "optimizer")
 """The ranges of a step, one after the other."""
 
@@ -27,7 +26,7 @@ WHOLE = {
     "clipping": r"clipping",
     "optimizer": r"optimizer",
 }
-"""Names within which all operators are of one kind."""
+"""Names that determine the type of all operators inside."""
 SINGLE = {
     "matrix products": r"aten::(linear|matmul|mm|addmm|bmm|baddbmm|einsum|_grouped_mm)|(M|Addm|B)mBackward0",
     "scans and convolutions": r"_(SelectiveScan|SSD|Scan|Between|Convolution)(Backward)?"
@@ -42,7 +41,7 @@ SINGLE = {
     "sums and products": r"aten::(add|sub|mul|div|neg|exp|log|pow|abs|sum|mean|min|max|where|all|any|arange"
     r"|clamp\w*|masked_fill|reciprocal|sqrt|rsqrt|cumsum|le|lt|ge|gt|eq|ne|bitwise_\w+|isneginf|complex)_?",
 }
-"""Names whose own time is of a kind."""
+"""Names that determine the type of the operator itself."""
 KINDS = (
     "matrix products",
     "attention",
@@ -71,16 +70,16 @@ class Spent:
     """Microseconds of a number of steps."""
 
     kinds: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Of each kind, by phase."""
+    """Time of each type, by phase."""
     operators: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict)
-    """Of each operator and kind: its own time, and how often it ran."""
+    """Time and calls of each operator and type."""
 
     @property
     def total(self) -> float:
         return sum(sum(phases.values()) for phases in self.kinds.values())
 
     def share(self, kind: str, phase: str | None = None) -> float:
-        """Of all the time, what a kind took, in one phase or in all."""
+        """Fraction of the total time that a type needs, in one phase or in all."""
         phases = self.kinds.get(kind, {})
         return (sum(phases.values()) if phase is None else phases.get(phase, 0.0)) / self.total
 
@@ -89,33 +88,33 @@ class Spent:
         return sum(phases.get(name, 0.0) for phases in self.kinds.values()) / self.total
 
     def longest(self, count: int) -> list[tuple[str, str, float, int]]:
-        """The operators that took longest: name, kind, share and calls."""
-        found = sorted(self.operators.items(), key=lambda item: -item[1][0])[:count]
-        return [(name, kind, own / self.total, calls) for (name, kind), (own, calls) in found]
+        """The slowest operators: name, type, fraction and calls."""
+        operators = sorted(self.operators.items(), key=lambda item: -item[1][0])[:count]
+        return [(name, kind, seconds / self.total, calls) for (name, kind), (seconds, calls) in operators]
 
 
 def spent(events: Sequence[Any]) -> Spent:
-    """Where the time within the phases went; ``events`` are those of a profile in which they are ranges."""
+    """The time of operators in the phases, which are ranges of the profile with these ``events``."""
     forward = {event.sequence_nr: event for event in events if _makes_a_node(event)}
-    found = Spent()
+    result = Spent()
     for event in events:
         chain = list(callers(event))
         phase = chain[-1].name
         if phase not in PHASES:
             continue
-        names = [_plain(each) for each in chain]
+        names = [_plain(event_) for event_ in chain]
         origin = next(
             (forward[e.sequence_nr] for e in chain if _is_node(e) and e.sequence_nr in forward), None
         )
         if origin is not None:
-            names[-1:-1] = [_plain(each) for each in callers(origin) if each.name not in PHASES]
+            names[-1:-1] = [_plain(event_) for event_ in callers(origin) if event_.name not in PHASES]
         kind = kind_of(names)
-        phases = found.kinds.setdefault(kind, {})
+        phases = result.kinds.setdefault(kind, {})
         phases[phase] = phases.get(phase, 0.0) + event.self_cpu_time_total
         if event.name not in PHASES:
-            own, calls = found.operators.get((event.name, kind), (0.0, 0))
-            found.operators[event.name, kind] = (own + event.self_cpu_time_total, calls + 1)
-    return found
+            seconds, calls = result.operators.get((event.name, kind), (0.0, 0))
+            result.operators[event.name, kind] = (seconds + event.self_cpu_time_total, calls + 1)
+    return result
 
 
 def callers(event: Any) -> Iterator[Any]:
@@ -126,7 +125,7 @@ def callers(event: Any) -> Iterator[Any]:
 
 
 def kind_of(names: Sequence[str]) -> str:
-    """The kind of an operator by its name and those around it, of which the last is the phase."""
+    """The type of an operator by the names of it and its callers, of which the last is the phase."""
     for kind, pattern in _WHOLE.items():
         if any(pattern.fullmatch(name) for name in names):
             return kind
@@ -145,8 +144,8 @@ def _is_node(event: Any) -> bool:
 
 
 def _makes_a_node(event: Any) -> bool:
-    """Whether a step of the backward pass has its number from this operator."""
-    return event.sequence_nr >= 0 and not any(_is_node(each) for each in callers(event))
+    """Whether a step of the backward pass has the sequence number of this operator."""
+    return event.sequence_nr >= 0 and not any(_is_node(caller) for caller in callers(event))
 
 
 def _plain(event: Any) -> str:

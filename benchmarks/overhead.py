@@ -1,16 +1,16 @@
-"""What the harness costs beside a bare training loop: its step, its records, its checkpoints.
+"""Overhead of the harness over a bare training loop: its step, its records, its checkpoints.
 
 python benchmarks/overhead.py --scales nano micro --threads 1 --output benchmarks/results/overhead.md
 
-A decoder trains on text. The bare loop is what anyone would write: the same model, batches cut
+A decoder trains on text. The bare loop is minimal: the same model, batches cut
 beforehand, cross entropy, clipping, the same fused AdamW and schedule, and the loss read at every step. The
-harness makes its batches and does all that it does between two steps: it watches for hangs, signals and
-losses that are no numbers, and counts. Logging is its row in metrics.jsonl, the console's line and an
-offline W&B run, at the default interval; a checkpoint is one at the default interval, written, synced, read
-back.
+harness prepares its batches and does all its work between two steps: it watches for hangs, signals and
+non-finite losses, and counts. Logging is a row of metrics.jsonl, a line of the console and an
+offline W&B run, at the default interval; a checkpoint is one at the default interval, written, synced and
+read again.
 
 The loops take turns in one process, step by step in an order that rotates; three steps come first and are
-not counted. Two numbers are given: the processor time of the least of all steps, which other work on the
+not counted. The page gives the processor time of the least of all steps, which other work on the
 machine disturbs least (with the least step that logs counted once in a block), and by the clock the median
 over the rounds of the difference within a round, with its quartiles.
 """
@@ -62,7 +62,7 @@ WARM = 3
 BLOCK = TrainerConfig().log_every
 """Steps of a turn: one row is logged in each."""
 KEPT = 32
-"""Batches that the bare loop goes round in."""
+"""Batches that the bare loop repeats."""
 WORDS = ("backbone=decoder", "task=text", f"budget.tokens={10**12}", f"trainer.evaluate_every={NEVER}")
 
 
@@ -85,14 +85,14 @@ class Loop(Protocol):
 class Bare:
     """A training loop without a harness."""
 
-    def __init__(self, settings: Settings, planned: Plan) -> None:
-        self.model = build_model(settings, planned)
+    def __init__(self, settings: Settings, run_plan: Plan) -> None:
+        self.model = build_model(settings, run_plan)
         self.optimizer = settings.optimizer.build(self.model)
         self.config = settings.optimizer
         size, generator = settings.budget.batch_size, torch.Generator()
-        self.total = settings.budget.tokens // (size * planned.task.sequence_length)
-        batches = (planned.task.batch("train", settings.seed, i * size, size) for i in range(KEPT))
-        self.views: list[View] = [planned.objective.view(batch, generator) for batch in batches]
+        self.total = settings.budget.tokens // (size * run_plan.task.sequence_length)
+        batches = (run_plan.task.batch("train", settings.seed, i * size, size) for i in range(KEPT))
+        self.views: list[View] = [run_plan.objective.view(batch, generator) for batch in batches]
         self.done = 0
 
     def step(self) -> None:
@@ -111,7 +111,7 @@ class Bare:
 class Harness:
     """The trainer of a run, one turn of its loop at a time."""
 
-    def __init__(self, settings: Settings, planned: Plan, held: ExitStack) -> None:
+    def __init__(self, settings: Settings, run_plan: Plan, stack: ExitStack) -> None:
         folder, result = RunFolder(settings.folder), planned_result(settings, planned)
         folder.root.mkdir(parents=True)
         tracker = open_tracker(
@@ -121,23 +121,23 @@ class Harness:
             settings.resolved,
             derived(result, None),
         )
-        held.callback(tracker.close, None, 0)
+        stack.callback(tracker.close, None, 0)
         console = Console(settings.cell)
         self.trainer = Trainer(
             settings,
-            strategy=build(settings, planned, ParallelDims()).strategy,
-            task=planned.task,
+            strategy=build(settings, run_plan, ParallelDims()).strategy,
+            task=run_plan.task,
             folder=folder,
             tracker=tracker,
             console=console,
-            flops_per_token=planned.cost.flops_per_token,
-            interruptions=held.enter_context(Interruptions(settings.trainer.preemption_margin_seconds)),
-            lock=held.enter_context(RunLock(folder.root)),
+            flops_per_token=run_plan.cost.flops_per_token,
+            interruptions=stack.enter_context(Interruptions(settings.trainer.preemption_margin_seconds)),
+            lock=stack.enter_context(RunLock(folder.root)),
         )
         self.trainer.model.train()
         limit = settings.trainer.step_timeout_seconds
-        self.watchdog = held.enter_context(Watchdog(limit, folder.root / "failures" / "hang.txt"))
-        self.progress = held.enter_context(console.progress(self.trainer.total_steps))
+        self.watchdog = stack.enter_context(Watchdog(limit, folder.root / "failures" / "hang.txt"))
+        self.progress = stack.enter_context(console.progress(self.trainer.total_steps))
 
     def step(self) -> None:
         with self.watchdog.step():
@@ -156,18 +156,18 @@ def compose(*words: str) -> Settings:
 
 
 def take_turns(loops: dict[str, Loop], rounds: int, block: int) -> dict[str, Times]:
-    """Times of every step of every loop, by round and place in its block. Every step is a turn."""
+    """Times of every step of every loop, by round and position in its block. Every step is a turn."""
     names = list(loops)
-    found = {name: np.zeros((rounds, block, 2)) for name in names}
-    for number in range(-1, rounds):
-        for turn in range(block if number >= 0 else min(block, WARM)):
-            first = (number + 1 + turn) % len(names)
-            for name in names[first:] + names[:first]:
+    times = {name: np.zeros((rounds, block, 2)) for name in names}
+    for round_ in range(-1, rounds):
+        for turn in range(block if round_ >= 0 else min(block, WARM)):
+            offset = (round_ + 1 + turn) % len(names)
+            for name in names[offset:] + names[:offset]:
                 begin = now()
                 loops[name].step()
-                if number >= 0:
-                    found[name][number, turn] = now() - begin
-    return found
+                if round_ >= 0:
+                    times[name][round_, turn] = now() - begin
+    return times
 
 
 def now() -> Times:
@@ -182,13 +182,19 @@ def silence() -> Iterator[None]:
 
 
 def rows(times: dict[str, Times], stalls: Times, every: int) -> list[list[str]]:
-    """Lines of the table: what is compared, milliseconds of both, and the difference as a share."""
+    """Lines of the table: label, milliseconds of both, and the relative difference."""
     lines = []
-    for what, name, beside in COMPARED:
-        one, other = least(times[name]), least(times[beside])
-        clock = times[name][..., 0].sum(1) / times[beside][..., 0].sum(1) - 1
+    for label, name, baseline in COMPARED:
+        step_seconds, baseline_seconds = least(times[name]), least(times[baseline])
+        clock = times[name][..., 0].sum(1) / times[baseline][..., 0].sum(1) - 1
         lines.append(
-            [what, f"{1000 * one:.2f}", f"{1000 * other:.2f}", f"{one / other - 1:.2%}", spread(clock)]
+            [
+                label,
+                f"{1000 * step_seconds:.2f}",
+                f"{1000 * baseline_seconds:.2f}",
+                f"{step_seconds / baseline_seconds - 1:.2%}",
+                spread(clock),
+            ]
         )
     between = every * least(times["silent"])
     share, clock = stalls[:, 0].min() / between, stalls[:, 0] / (every * np.median(times["silent"][..., 0]))
@@ -197,9 +203,9 @@ def rows(times: dict[str, Times], stalls: Times, every: int) -> list[list[str]]:
 
 
 def least(times: Times) -> float:
-    """Processor time of a step: the least of all, and its share of what the last of a block adds."""
-    step, last = times[..., 1].min(), times[:, -1, 1].min()
-    return float(step + (last - step) / times.shape[1])
+    """Processor time of a step: the least of all, plus the extra time of the last divided by the block."""
+    step, last_step = times[..., 1].min(), times[:, -1, 1].min()
+    return float(step + (last_step - step) / times.shape[1])
 
 
 def spread(shares: Times) -> str:
@@ -211,20 +217,20 @@ def spread(shares: Times) -> str:
 def measure(
     scale: str, args: argparse.Namespace, folder: Path
 ) -> tuple[int, dict[str, float], list[list[str]]]:
-    """Body parameters, what each line of the table says by processor time, and these lines."""
+    """Body parameters, the result of each line of the table by processor time, and these lines."""
     batch = f"budget.batch_size={args.batch}"
-    words = (f"scale={scale}", f"task.sequence_length={args.length}", batch, f"runs={folder}")
-    silent = compose(*words, f"trainer.log_every={NEVER}", "study.name=silent")
-    logged = compose(*words, "tracking=wandb_offline", "study.name=logged")
-    planned = plan(silent)
+    overrides = (f"scale={scale}", f"task.sequence_length={args.length}", batch, f"runs={folder}")
+    silent = compose(*overrides, f"trainer.log_every={NEVER}", "study.name=silent")
+    logged = compose(*overrides, "tracking=wandb_offline", "study.name=logged")
+    run_plan = plan(silent)
     every = TrainerConfig().checkpoint_every
-    with ExitStack() as held, silence():
-        harness = Harness(silent, planned, held)
+    with ExitStack() as stack, silence():
+        harness = Harness(silent, run_plan, stack)
         loops: dict[str, Loop] = {
-            "bare": Bare(silent, planned),
+            "bare": Bare(silent, run_plan),
             "silent": harness,
-            "logged": Harness(logged, planned, held),
-            "again": Bare(silent, planned),
+            "logged": Harness(logged, run_plan, stack),
+            "again": Bare(silent, run_plan),
         }
         times = take_turns(loops, args.rounds, BLOCK)
         stalls = []
@@ -235,7 +241,7 @@ def measure(
             stalls.append(now() - begin)
     lines = rows(times, np.array(stalls), every)
     shares = {line[0].split(" : ")[0]: float(line[3].rstrip("%")) / 100 for line in lines}
-    return planned.cost.parameters.body, shares, lines
+    return run_plan.cost.parameters.body, shares, lines
 
 
 def main() -> None:
@@ -267,10 +273,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=10, help="blocks of 20 steps of each loop")
     add_outputs(parser)
     args = read_arguments(parser)
-    known = sorted(path.stem for path in (CONF / "scale").glob("*.yaml"))
+    scales = sorted(path.stem for path in (CONF / "scale").glob("*.yaml"))
     for scale in args.scales:
-        if scale not in known:
-            parser.error(f"--scales {scale}: options: {', '.join(known)}")
+        if scale not in scales:
+            parser.error(f"--scales {scale}: options: {', '.join(scales)}")
     if args.rounds < 2:
         parser.error(f"--rounds {args.rounds}: at least 2, or there is no spread")
     return args

@@ -1,4 +1,4 @@
-"""Whole models of other libraries and the same models here, weight by weight where the folder can be read.
+"""Models of other libraries and the same models here, with equal weights where the folder can be read.
 
 A model of ``transformers`` is written as a folder and read by ``architectures.pretrained``: the two then
 give the same logits, which is checked before anything is timed.
@@ -36,7 +36,7 @@ SCORED = {"encoder": 0.15}
 
 
 def torch_loss(logits_NV: Tensor, target_N: Tensor) -> Tensor:
-    """PyTorch's cross entropy, in float32 as the others advise."""
+    """PyTorch's cross entropy, in float32 as other libraries recommend."""
     return F.cross_entropy(logits_NV.float(), target_N, ignore_index=UNSCORED)
 
 
@@ -47,7 +47,7 @@ def own_loss(logits_NV: Tensor, target_N: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """A model to run beside another."""
+    """A model to compare with another one."""
 
     name: str
     module: nn.Module
@@ -64,12 +64,12 @@ class Peer:
     once: bool = False
     """Too slow for more than one round."""
     compiled: bool = False
-    """True where it runs under ``torch.compile``, whose work is in the first steps."""
+    """True where it runs under ``torch.compile``, with compilation in the first steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Our model and those of others that do the same work."""
+    """Our model and peers that do the same work."""
 
     ours: Peer
     theirs: list[Peer]
@@ -83,10 +83,10 @@ class Pair:
 def make_pair(
     family: str, shape: Shape, *, extra: bool = True, silent: int = 0, compiled: bool = False
 ) -> Pair:
-    """Our model and its peers, those of ``EXTRA`` among them if wanted.
+    """Our model and its peers, including those of ``EXTRA`` if requested.
 
-    The logits of ``silent`` tokens, the last ones, are 0 for any input. ``compiled``: each peer also whole
-    under ``torch.compile``, and ours with compiled blocks as ``trainer.compile=blocks`` trains it.
+    The logits of ``silent`` tokens, the last ones, are 0 for any input. ``compiled``: each peer also
+    completely under ``torch.compile``, and ours with compiled blocks as ``trainer.compile=blocks`` trains it.
 
     Raises:
         ValueError: our model does not give the logits of the one it was read from.
@@ -100,25 +100,25 @@ def make_pair(
         module.save_pretrained(folder)  # type: ignore[operator]
         model = load_folder(Path(folder))
 
-    ours = our_peer("ours", model)
-    theirs = list(of_transformers(family, module))
-    check_equal(family, ours, theirs[0], shape)
+    our_model = our_peer("ours", model)
+    peers = list(of_transformers(family, module))
+    check_equal(family, our_model, peers[0], shape)
     if extra and family in EXTRA:
         package, make = EXTRA[family]
         if find_spec(package) is not None:
-            theirs += make(shape)
+            peers += make(shape)
     if compiled:
         blocks = copy.deepcopy(model)
         for block in blocks.modules():
             if isinstance(block, Block):
                 compile_block(block)
-        theirs += [compile_peer(peer) for peer in theirs if not peer.once]
-        theirs.append(replace(our_peer(OURS_COMPILED, blocks), compiled=True))
-    return Pair(ours=ours, theirs=theirs)
+        peers += [compile_peer(peer) for peer in peers if not peer.once]
+        peers.append(replace(our_peer(OURS_COMPILED, blocks), compiled=True))
+    return Pair(ours=our_model, theirs=peers)
 
 
 OURS_COMPILED = "ours, compiled blocks"
-"""Our own model beside itself: no peer to be faster than."""
+"""Our compiled model, which is no peer."""
 
 
 def our_peer(name: str, model: Backbone) -> Peer:
@@ -139,16 +139,16 @@ def compile_peer(peer: Peer) -> Peer:
 
 
 def run_ours(model: Backbone, tokens_BT: Tensor, scored_BT: Tensor | None = None) -> Tensor:
-    """An encoder-decoder reads the tokens as its source too, as those of others do here."""
+    """Run our model; an encoder-decoder also reads the tokens as its source, as peers do here."""
     source_BS = tokens_BT if model.capabilities.encoder_decoder else None
     return model(tokens_BT, source_BS=source_BS, scored_BT=scored_BT).logits_BTV
 
 
 def of_transformers(family: str, module: nn.Module) -> Iterator[Peer]:
-    """The model of transformers; one of experts in two of the three ways that it can run them in.
+    """The model of transformers; a mixture of experts with two of its three implementations.
 
-    The third, ``batched_mm``, copies the weights of an expert for each token: on a CPU a step took ninety
-    times as long. Autocast passes over the product of ``grouped_mm``, whose experts stay in float32.
+    The third, ``batched_mm``, copies the weights of an expert for each token: on a CPU a step was ninety
+    times slower. Autocast ignores ``grouped_mm``, so that experts stay in float32.
     """
     if family == "encoder_decoder":
         yield Peer(
@@ -207,7 +207,7 @@ def of_mambapy(shape: Shape) -> list[Peer]:
         Mamba(MambaConfig(d_model=shape.d_model, n_layers=shape.layers, pscan=True)),
         RMSNorm(shape.d_model),
         nn.Linear(shape.d_model, shape.vocab_size, bias=False),
-    )  # its own language model imports kernels that need a GPU
+    )  # its language model imports kernels that need a GPU
     return [Peer(name="mambapy", module=module, logits=module)]
 
 
@@ -215,18 +215,16 @@ EXTRA: dict[str, tuple[str, Callable[[Shape], list[Peer]]]] = {
     "decoder": ("x_transformers", x_transformers),
     "mamba": ("mambapy", of_mambapy),
 }
-"""Packages whose weights cannot be read here: models of the same shape. They run where they are installed."""
+"""Packages without import of weights: models of the same shape, if they are installed."""
 
 
 @torch.no_grad()
-def check_equal(family: str, ours: Peer, theirs: Peer, shape: Shape) -> None:
-    """Raises ValueError where the two models are not the same."""
+def check_equal(family: str, our_peer_: Peer, peer: Peer, shape: Shape) -> None:
+    """Raise ValueError if the two models are not equal."""
     tokens_BT = torch.randint(shape.vocab_size, (2, min(shape.length, 32)))
-    for each in (ours, theirs):
-        each.module.eval()
-    a, b = ours.logits(tokens_BT), theirs.logits(tokens_BT)
+    for model in (our_peer_, peer):
+        model.module.eval()
+    a, b = our_peer_.logits(tokens_BT), peer.logits(tokens_BT)
     off = ((a - b).abs().max() / b.abs().max()).item()
     if not off < TOLERANCE:
-        raise ValueError(
-            f"{family}: our logits differ from those of {theirs.name} by {off:.1e} of the largest"
-        )
+        raise ValueError(f"{family}: our logits differ from those of {peer.name} by {off:.1e} of the largest")

@@ -19,7 +19,7 @@ def mambapy_layers(kind: str, d_model: int) -> Iterator[tuple[str, nn.Module]]:
 
 
 def transformers_layers(kind: str, d_model: int) -> Iterator[tuple[str, nn.Module]]:
-    """Mamba; Mamba-2 with our chunk and with its own."""
+    """Mamba; Mamba-2 with our chunk and with its default."""
     if kind == "mamba":
         yield "transformers", MambaMixer(MambaConfig(hidden_size=d_model, num_hidden_layers=1), layer_idx=0)
     for chunk in (64, 256) if kind == "mamba2" else ():

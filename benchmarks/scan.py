@@ -1,4 +1,4 @@
-"""Times one layer of Mamba and of Mamba-2, forward and backward, on each path of the scan and beside peers.
+"""Times one layer of Mamba and of Mamba-2, forward and backward, on each path of the scan and of peers.
 
 python benchmarks/scan.py --lengths 512 2048 --threads 2
 python benchmarks/scan.py --peers mambapy --output benchmarks/results/scan.md
@@ -9,7 +9,7 @@ The layer has d_model 256 and reads 8 sequences in float32. Each round times eve
 that a machine that slows down slows them all; the first round is not counted (it compiles).
 Printed are the median, the quartiles, and how many times as fast the layer is as each peer.
 
-The Mamba of ``transformers`` takes most of a minute at length 512 and grows with the square of the
+The Mamba of ``transformers`` needs most of a minute at length 512 and grows with the square of the
 length: it runs once, not warmed up, and not on more than 512 tokens. ``--growth`` measures how
 the costs of the recurrent families grow with the length instead.
 """
@@ -65,7 +65,7 @@ def ours(kind: str, d_model: int, length: int) -> Iterator[Candidate]:
 
 
 def theirs(kind: str, d_model: int, length: int, peers: list[str]) -> Iterator[Candidate]:
-    """The same layer from the peers asked for, which are heavy to import."""
+    """The same layer from the requested peers, which are slow to import."""
     if "mambapy" in peers:
         from peers import mambapy_layers
 
@@ -149,17 +149,19 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5, help="rounds that count")
-    parser.add_argument("--peers", nargs="+", choices=PEERS, default=[], help="libraries to time beside ours")
+    parser.add_argument(
+        "--peers", nargs="+", choices=PEERS, default=[], help="libraries to compare with ours"
+    )
     parser.add_argument("--growth", action="store_true", help="how costs grow with the length")
     parser.add_argument(
         "--contexts", type=int, nargs="+", default=CONTEXTS, help="of --growth, to decode after"
     )
     add_outputs(parser)
     args = read_arguments(parser)
-    known = tuple(FAMILIES) if args.growth else ("mamba", "mamba2")
+    families = tuple(FAMILIES) if args.growth else ("mamba", "mamba2")
     for kind in args.layers or ():
-        if kind not in known:
-            parser.error(f"--layers {kind}: options: {', '.join(known)}")
+        if kind not in families:
+            parser.error(f"--layers {kind}: options: {', '.join(families)}")
     return args
 
 

@@ -27,19 +27,19 @@ CASES = (
 
 
 def main() -> None:
-    # More examples than a run's own lines are computed from.
+    # More examples than for the reference lines of a run.
     listops._FIT, listops._SCORED = 4000, 2000
     pathfinder._FIT, pathfinder._SCORED = 512, 512
     print("| task | solver | accuracy |\n|---|---|---|")
-    for name, words in CASES:
+    for name, overrides in CASES:
         with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-            composed = hydra.compose("evaluate", overrides=["run=none", f"task={name}", *words])
+            composed = hydra.compose("evaluate", overrides=["run=none", f"task={name}", *overrides])
         section = OmegaConf.to_container(composed.task)
         task_class, config = component({"task": section}, "task", Task)  # type: ignore[type-abstract]
         task = build_task(task_class, config, name)
-        shown = " ".join([name, *(word.removeprefix("task.") for word in words)])
+        label = " ".join([name, *(override.removeprefix("task.") for override in overrides)])
         for reference in task.guesses() if isinstance(task, Probe) else task.references():
-            print(f"| `{shown}` | {reference.name} | {reference.value:.3f} |", flush=True)
+            print(f"| `{label}` | {reference.name} | {reference.value:.3f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
-"""Where the time of a training step goes, for each family: by kind of operator, and the operators themselves.
+"""Profiles a training step of each family: by type of operator, and the slowest operators.
 
 python benchmarks/step_profile.py --output benchmarks/results/profile.md --figure docs/results/profile.svg
 python benchmarks/step_profile.py --families moe s4 --d-model 512 --precision bf16 --threads 1
 
 The models are those that benchmarks/training.py times, and S4, the hybrid and the diffusion model in the
-same size; the step is the same too: forward, cross entropy at every position, backward, clipping and fused
-AdamW, on random tokens. Two steps come first; those that count run under PyTorch's profiler. Counted is the
-time that the main thread spends in an operator itself, not in those that it calls; with several threads
-that is time by the clock. What no operator accounts for is Python's, and so is part of the time of
-operators that are written in it: our C++ kernels are called from Python, and the optimizer is.
-"""
+same size; the step is also the same: forward, cross entropy at every position, backward, clipping and fused
+AdamW, on random tokens. Two steps come first; the counted ones run under PyTorch's profiler, which measures
+the time that the main thread spends in an operator itself, not in those that it calls; with multiple threads
+that is time by the clock. The rest is Python's, and so is part of the time of operators that are written in
+it: our C++ kernels are called from Python, and the optimizer is."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ def make_model(family: str, shape: Shape) -> Backbone:
 
 
 class Training:
-    """The training of a model, whose steps are ranges of a profile."""
+    """The training of a model, with steps as ranges of a profile."""
 
     def __init__(self, model: Backbone, bf16: bool) -> None:
         self.model, self.bf16 = model.train(), bf16
@@ -91,52 +90,60 @@ def measure(family: str, shape: Shape, batch: int, bf16: bool, steps: int) -> tu
     return spent(profiled.events()), seconds
 
 
-def as_numbers(found: Spent, seconds: float, steps: int) -> dict[str, Any]:
-    """What is written as JSON: shares of a step, and calls in a step."""
+def as_numbers(profile: Spent, seconds: float, steps: int) -> dict[str, Any]:
+    """Values for JSON: fractions of a step, and calls in a step."""
     return {
         "seconds": seconds,
-        "kinds": {kind: found.share(kind) for kind in KINDS},
-        "backward": {kind: found.share(kind, "backward") for kind in KINDS},
-        "phases": {phase: found.phase(phase) for phase in PHASES},
+        "kinds": {kind: profile.share(kind) for kind in KINDS},
+        "backward": {kind: profile.share(kind, "backward") for kind in KINDS},
+        "phases": {phase: profile.phase(phase) for phase in PHASES},
         "operators": [
             {"name": name, "kind": kind, "share": share, "calls": calls / steps}
-            for name, kind, share, calls in found.longest(LISTED)
+            for name, kind, share, calls in profile.longest(LISTED)
         ],
     }
 
 
-def shares_table(found: dict[str, dict[str, Any]]) -> str:
-    """A line for each kind and each phase, a column for each family."""
-    lines = [[kind, *(_percent(each["kinds"][kind]) for each in found.values())] for kind in KINDS]
+def shares_table(profiles: dict[str, dict[str, Any]]) -> str:
+    """A line for each type and each phase, a column for each family."""
+    lines = [[kind, *(_percent(profile["kinds"][kind]) for profile in profiles.values())] for kind in KINDS]
     for phase in ("forward", "backward"):
-        lines.append([f"in all: {phase}", *(_percent(each["phases"][phase]) for each in found.values())])
-    lines.append(["ms of a step", *(f"{1000 * each['seconds']:.0f}" for each in found.values())])
-    return as_markdown(("share of a step", *found), lines)
+        lines.append(
+            [f"in all: {phase}", *(_percent(profile["phases"][phase]) for profile in profiles.values())]
+        )
+    lines.append(["ms of a step", *(f"{1000 * profile['seconds']:.0f}" for profile in profiles.values())])
+    return as_markdown(("share of a step", *profiles), lines)
 
 
-def operators_table(found: dict[str, dict[str, Any]]) -> str:
-    """The operators of each family that took longest."""
+def operators_table(profiles: dict[str, dict[str, Any]]) -> str:
+    """The slowest operators of each family."""
     lines = [
-        [family, f"`{each['name']}`", each["kind"], f"{each['calls']:g}", _percent(each["share"])]
-        for family, measured in found.items()
-        for each in measured["operators"]
+        [
+            family,
+            f"`{operator['name']}`",
+            operator["kind"],
+            f"{operator['calls']:g}",
+            _percent(operator["share"]),
+        ]
+        for family, measured in profiles.items()
+        for operator in measured["operators"]
     ]
     return as_markdown(("family", "operator", "kind", "calls", "share"), lines)
 
 
-def draw(found: dict[str, dict[str, Any]], path: Path) -> None:
-    """A bar for each family, stacked of its kinds."""
+def draw(profiles: dict[str, dict[str, Any]], path: Path) -> None:
+    """A bar for each family, stacked by type."""
     from matplotlib.figure import Figure
 
     colours = mpl.colormaps["tab20"].colors  # type: ignore[attr-defined]
     with mpl.rc_context({"svg.hashsalt": "archbench", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(9, 0.4 * len(found) + 2.4), layout="constrained")
-        axes, names = figure.subplots(), list(found)
-        left = [0.0] * len(names)
+        figure = Figure(figsize=(9, 0.4 * len(profiles) + 2.4), layout="constrained")
+        axes, names = figure.subplots(), list(profiles)
+        offsets = [0.0] * len(names)
         for kind, colour in zip(KINDS, colours, strict=False):
-            widths = [100 * each["kinds"][kind] for each in found.values()]
-            axes.barh(names, widths, left=left, color=colour, label=kind)
-            left = [start + width for start, width in zip(left, widths, strict=True)]
+            widths = [100 * profile["kinds"][kind] for profile in profiles.values()]
+            axes.barh(names, widths, left=offsets, color=colour, label=kind)
+            offsets = [start + width for start, width in zip(offsets, widths, strict=True)]
         axes.invert_yaxis()
         axes.set(xlabel="% of a training step", xlim=(0, 100))
         figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
@@ -158,18 +165,18 @@ def main() -> None:
         f"tokens, vocabulary {args.vocab}, {args.precision}; {args.steps} of each family are counted."
     )
     shape = Shape(d_model=args.d_model, layers=args.layers, vocab_size=args.vocab, length=args.length)
-    found = {}
+    profiles = {}
     for family in args.families:
         measured, seconds = measure(family, shape, batch, args.precision == "bf16", args.steps)
-        found[family] = as_numbers(measured, seconds, args.steps)
-        page.note("profile", found)
-        kinds = sorted(KINDS, key=found[family]["kinds"].__getitem__, reverse=True)[:LISTED]
-        told = (f"{kind} {_percent(found[family]['kinds'][kind])}" for kind in kinds)
-        print(f"{family}: {', '.join(told)}", flush=True)
-    page.say(shares_table(found))
-    page.say(operators_table(found))
+        profiles[family] = as_numbers(measured, seconds, args.steps)
+        page.note("profile", profiles)
+        kinds = sorted(KINDS, key=profiles[family]["kinds"].__getitem__, reverse=True)[:LISTED]
+        summary = (f"{kind} {_percent(profiles[family]['kinds'][kind])}" for kind in kinds)
+        print(f"{family}: {', '.join(summary)}", flush=True)
+    page.say(shares_table(profiles))
+    page.say(operators_table(profiles))
     if args.figure is not None:
-        draw(found, args.figure)
+        draw(profiles, args.figure)
 
 
 def parse() -> argparse.Namespace:

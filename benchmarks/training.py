@@ -1,18 +1,18 @@
-"""Times a training step of each family beside the same model of other libraries.
+"""Times a training step of each family and of the same model in other libraries.
 
 python benchmarks/training.py --families decoder encoder --d-model 256 512 --lengths 256 512
 python benchmarks/training.py --vocab 256 8192 --precision fp32 bf16 --output benchmarks/results/training.md
 
 A step is forward, cross entropy, backward, clipping and fused AdamW, on random tokens, the same for all; bf16
 is autocast over float32 weights. Every position is scored, of the encoder 15% of them, as a masked language
-model is trained: ours computes logits there alone, as in the harness, BERT's everywhere. The cross entropy is
-the harness's for ours, and PyTorch's for the others. Nobody has dropout. All models of a row live in one
+model is trained: ours computes logits only there, as in the harness, BERT's everywhere. The cross entropy is
+the harness's for ours, and PyTorch's for peers. There is no dropout. All models of a row are in one
 process and take turns step by step, in an order that rotates, so that a machine that slows down slows all;
-the first two rounds are not counted. Printed are the medians, and how many times as fast ours is as each
-peer, with the quartiles of that ratio over the rounds; and the share that our model's FLOPs have of the rate
-of a matrix product in the same precision, measured between the rounds. With ``--compiled`` peers also run
-under ``torch.compile``, and ours with compiled blocks; what their first step took longer than the others is
-printed apart. With ``--threads 1`` all times are of the processor.
+the first two rounds are not counted. The page gives the medians, and the speed-up of ours over each
+peer, with the quartiles of that ratio over the rounds; and the FLOPs of our model as a fraction of GEMM
+peak in the same precision, measured between the rounds. With ``--compiled`` peers also run
+under ``torch.compile``, and ours with compiled blocks; the additional time of their first step is
+printed separately. With ``--threads 1`` all times are of the processor.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Trained:
         self.seconds.append(clock() - begin)
 
     def loss(self, tokens_BT: Tensor, target_BT: Tensor, bf16: bool) -> Tensor:
-        """The mean over the positions that are scored; who can computes no logits at the others."""
+        """The mean over the positions that are scored; models may skip logits at other positions."""
         scored_BT, target_N, wanted = target_BT != UNSCORED, target_BT.flatten(), {}
         if self.peer.sparse and not scored_BT.all():
             target_N, wanted = target_BT[scored_BT], {"scored_BT": scored_BT}
@@ -70,18 +70,18 @@ class Trained:
 def measure(
     family: str, shape: Shape, batch: int, bf16: bool, rounds: int, *, compiled: bool = False
 ) -> dict[str, Any]:
-    """One row: the medians of all, ratios, and the share of the rate of a matrix product."""
+    """One row: the medians of all, ratios, and the fraction of GEMM peak."""
     torch.compiler.reset()
     pair = make_pair(family, shape, compiled=compiled)
-    kept = [peer for peer in pair.theirs if not peer.once or shape.length <= SLOW]
-    models = [Trained(peer) for peer in (pair.ours, *kept)]
+    peers = [peer for peer in pair.theirs if not peer.once or shape.length <= SLOW]
+    models = [Trained(peer) for peer in (pair.ours, *peers)]
     tokens_BT, target_BT = (torch.randint(shape.vocab_size, (batch, shape.length)) for _ in range(2))
     if family in SCORED:
         target_BT[torch.rand(target_BT.shape) >= SCORED[family]] = UNSCORED
     rates = []
     for turn in range(rounds + WARM):
-        first = turn % len(models)
-        for model in (*models[first:], *models[:first]):
+        offset = turn % len(models)
+        for model in (*models[offset:], *models[:offset]):
             if model.peer.once and turn != WARM:
                 continue
             model.step(tokens_BT, target_BT, bf16)
@@ -105,25 +105,25 @@ def step_flops(pair: Pair, batch: int, length: int, scored: float) -> float:
 
 
 def row(pair: Pair, models: list[Trained], rate: float, flops: float) -> dict[str, Any]:
-    ours, *theirs = models
-    median = statistics.median(ours.seconds)
+    our_model, *peer_models = models
+    median = statistics.median(our_model.seconds)
     peers = {}
-    for other in theirs:
-        ratios = [b / a for a, b in zip(ours.seconds, other.seconds, strict=False)]
+    for peer in peer_models:
+        ratios = [b / a for a, b in zip(our_model.seconds, peer.seconds, strict=False)]
         low, _, high = quartiles(ratios)
-        peers[other.peer.name] = {
-            "seconds": statistics.median(other.seconds),
-            "ratio": statistics.median(other.seconds) / median,
+        peers[peer.peer.name] = {
+            "seconds": statistics.median(peer.seconds),
+            "ratio": statistics.median(peer.seconds) / median,
             "ratio_quartiles": [low, high],
-            "rounds": len(other.seconds),
-            "mixed": other.peer.mixed,
+            "rounds": len(peer.seconds),
+            "mixed": peer.peer.mixed,
         }
-        if other.peer.compiled:
-            peers[other.peer.name]["compile_seconds"] = other.first - statistics.median(other.seconds)
-    first, _, third = quartiles(ours.seconds)
+        if peer.peer.compiled:
+            peers[peer.peer.name]["compile_seconds"] = peer.first - statistics.median(peer.seconds)
+    low_quartile, _, high_quartile = quartiles(our_model.seconds)
     return {
         "seconds": median,
-        "seconds_quartiles": [first, third],
+        "seconds_quartiles": [low_quartile, high_quartile],
         "matmul_share": flops / median / rate,
         "matmul_flops_per_second": rate,
         "peers": peers,
@@ -139,16 +139,21 @@ def cells(args: argparse.Namespace) -> Iterator[tuple[str, Shape, str]]:
         yield family, shape, precision
 
 
-def line(found: dict[str, Any]) -> list[str]:
-    low, high = (1000 * x for x in found["seconds_quartiles"])
+def line(row_: dict[str, Any]) -> list[str]:
+    low, high = (1000 * x for x in row_["seconds_quartiles"])
     ratios = [
         f"{peer['ratio']:.2f} ({peer['ratio_quartiles'][0]:.2f} to {peer['ratio_quartiles'][1]:.2f}) {name}"
         + (f" in {peer['compile_seconds']:.0f} s" if "compile_seconds" in peer else "")
-        for name, peer in found["peers"].items()
+        for name, peer in row_["peers"].items()
     ]
     names = ("family", "d_model", "length", "vocab_size", "precision")
-    own = f"{1000 * found['seconds']:.1f} ({low:.1f} to {high:.1f})"
-    return [*(str(found[name]) for name in names), own, f"{found['matmul_share']:.0%}", "; ".join(ratios)]
+    milliseconds = f"{1000 * row_['seconds']:.1f} ({low:.1f} to {high:.1f})"
+    return [
+        *(str(row_[name]) for name in names),
+        milliseconds,
+        f"{row_['matmul_share']:.0%}",
+        "; ".join(ratios),
+    ]
 
 
 def main() -> None:
@@ -160,17 +165,17 @@ def main() -> None:
         f"A training step of {args.layers} layers on {args.tokens} tokens: milliseconds of ours (median and "
         "quartiles), its FLOPs as a share of the rate of a matrix product, and how many times as fast it is."
     )
-    found = []
+    rows = []
     for family, shape, precision in cells(args):
         batch = max(1, args.tokens // shape.length)
         half = precision == "bf16"
         measured = measure(family, shape, batch, half, args.rounds, compiled=args.compiled)
-        known = {"family": family, **vars(shape), "batch_size": batch, "precision": precision}
-        found.append({**known, "threads": args.threads, **measured})
-        page.note("training", found)
-        print(*line(found[-1]), flush=True)
+        settings = {"family": family, **vars(shape), "batch_size": batch, "precision": precision}
+        rows.append({**settings, "threads": args.threads, **measured})
+        page.note("training", rows)
+        print(*line(rows[-1]), flush=True)
     columns = ("family", "d_model", "T", "vocabulary", "precision", "ms", "of matmul", "times as fast as")
-    page.say(as_markdown(columns, [line(each) for each in found]))
+    page.say(as_markdown(columns, [line(row_) for row_ in rows]))
 
 
 def parse() -> argparse.Namespace:
@@ -185,8 +190,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=2048, help="of a step")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7, help="that count")
-    parser.add_argument("--compiled", action="store_true", help="peers under torch.compile too")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds that are counted")
+    parser.add_argument("--compiled", action="store_true", help="also run peers under torch.compile")
     add_outputs(parser)
     return read_arguments(parser)
 
