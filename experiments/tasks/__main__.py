@@ -3,7 +3,7 @@
 archbench tasks task=recall
 archbench tasks -m 'task=glob(*)'
 
-A score tells models apart where the oracle, which reads only what a model is shown, reaches 1.000, and the
+A score tells models apart where the oracle, which reads only what a model sees, reaches 1.000, and the
 shallow baselines do not. Tasks whose examples are read from text or images are left out.
 """
 
@@ -39,7 +39,7 @@ class TaskCheck:
     answers: float
     """Mean number of answers of an example."""
     oracle: float
-    """Fraction of the answers that the oracle gives; 1 unless the task asks for more than it shows."""
+    """Fraction of the answers that the oracle gives; 1 unless the context does not determine every answer."""
     guess: float
     """The best score of ``Probe.guesses``."""
     scores: dict[str, float]
@@ -54,11 +54,13 @@ def check_task(name: str, task: Probe) -> TaskCheck:
     right = total = 0
     columns = (batch.tokens_BT, batch.context_BT, batch.answer_BT, batch.valid_BT)
     for tokens, context, answer, valid in zip(*(column.tolist() for column in columns), strict=True):
-        asked = [position for position, is_answer in enumerate(answer) if is_answer]
-        shown = context[: sum(valid)]  # padding is on the right
-        found = task.solve(shown, asked)
-        right += sum(tokens[position] == token for position, token in zip(asked, found, strict=True))
-        total += len(asked)
+        answer_positions = [position for position, is_answer in enumerate(answer) if is_answer]
+        visible = context[: sum(valid)]  # padding is on the right
+        guesses = task.solve(visible, answer_positions)
+        right += sum(
+            tokens[position] == token for position, token in zip(answer_positions, guesses, strict=True)
+        )
+        total += len(answer_positions)
     return TaskCheck(
         task=name,
         length=task.sequence_length,
@@ -79,14 +81,14 @@ def render(checks: Sequence[TaskCheck]) -> rich.table.Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("the three best shallow baselines", overflow="fold")
     for check in checks:
-        best = sorted(check.scores.items(), key=lambda item: -item[1])[:3]
+        top_scores = sorted(check.scores.items(), key=lambda item: -item[1])[:3]
         table.add_row(
             check.task,
             str(check.length),
             f"{check.answers:.1f}",
             f"{check.oracle:.3f}",
             f"{check.guess:.3f}",
-            ", ".join(f"{name} {score:.3f}{' (!)' if score >= SOLVED else ''}" for name, score in best),
+            ", ".join(f"{name} {score:.3f}{' (!)' if score >= SOLVED else ''}" for name, score in top_scores),
         )
     return table
 
@@ -101,7 +103,7 @@ def main() -> None:
     sys.argv.append("hydra/launcher=basic")  # one process: the rows are gathered here
     start(_collect, "task_check")
     if not _checks and not _left_out:
-        return  # --help or --cfg was all that was asked
+        return  # only --help or --cfg was requested
     if not _checks:
         sys.stderr.write("error: no generated task was chosen: take one such as task=recall\n")
         sys.exit(ConfigError.exit_code)
@@ -119,9 +121,9 @@ def _collect(cfg: DictConfig) -> None:
     from experiments.tasks.probes.probe import Probe
     from experiments.tasks.task import Task
 
-    found, config = component({"task": OmegaConf.to_container(cfg.task, resolve=True)}, "task", Task)  # type: ignore[type-abstract]
-    if issubclass(found, Probe):
-        _checks.append(check_task(cfg.names.task, found(config)))  # type: ignore[call-arg]
+    task_class, config = component({"task": OmegaConf.to_container(cfg.task, resolve=True)}, "task", Task)  # type: ignore[type-abstract]
+    if issubclass(task_class, Probe):
+        _checks.append(check_task(cfg.names.task, task_class(config)))  # type: ignore[call-arg]
     else:
         _left_out.append(cfg.names.task)
 

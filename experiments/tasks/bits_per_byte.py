@@ -1,8 +1,8 @@
-"""Bits per byte: the bits that a model needs for a byte of text, whatever its tokenizer.
+"""Bits per byte: the bits that a model needs for a byte of text, comparable between tokenizers.
 
     bits per byte = sum of -log p of the scored tokens (nats) / bytes of their text / log 2
 
-The bytes are those of the text that the tokenizer was given, in UTF-8. Special tokens
+The bytes are those of the text that the tokenizer received, in UTF-8. Special tokens
 have none; their nats count where the objective scores them.
 """
 

@@ -22,6 +22,6 @@ class Likelihood:
     kind: str
     """Likelihood type, from ``LIKELIHOOD_TYPES``."""
     estimator: str
-    """The estimator of the nats, in words."""
+    """Description of the estimator of the nats."""
     samples: int
-    """Random draws for each sequence; 1 where nothing is drawn."""
+    """Random draws for each sequence; 1 if the estimator is deterministic."""

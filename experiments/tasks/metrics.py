@@ -24,7 +24,7 @@ SCORED = (WHOLE, SAMPLE, GENERATED)
 """Parts of a split that are scored: all of it, items drawn at random by a fixed seed, or the first of a split
 that never runs out."""
 JACKKNIFE_GROUPS = 100
-"""Groups of examples left out in turn; every example alone, where there are no more than these."""
+"""Maximum number of groups left out in turn; a group is one example if there are no more examples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class SliceTotals:
     name: str
     bits: Number
     tokens: Number
-    """Tokens that the bits stand for."""
+    """Tokens that the bits were measured on."""
     bytes: Number
     cluster_totals: list[list[Number]]
     """Bits and tokens of each cluster of the metric, or of groups of them."""
@@ -44,9 +44,9 @@ class SliceTotals:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A number that a table may show, with all that is needed to read it.
+    """The value of a metric, with everything that is needed to interpret it.
 
-    Raises ValueError where a field has no valid value: numbers are compared by these words.
+    Raises ValueError where a field has no valid value, because only metrics with equal fields are compared.
     """
 
     name: str
@@ -62,9 +62,9 @@ class Metric:
     """Likelihood type, from ``LIKELIHOOD_TYPES``; None where the metric is no likelihood."""
     estimator: str
     samples: int
-    """Random draws for each item; 1 where nothing is drawn."""
+    """Random draws for each item; 1 if the estimator is deterministic."""
     standard_error: Number
-    """Over the ``clusters`` of this evaluation, as of other test items; says nothing of other seeds."""
+    """Over the ``clusters`` of this evaluation: variation between test items, not between seeds."""
     items: int
     """Sequences, texts or examples that were scored."""
     clusters: int | None = None
@@ -74,21 +74,21 @@ class Metric:
     scored: str | None = None
     """Which part of the split: one of ``SCORED``."""
     available: int | None = None
-    """Items of the whole split; None where they never run out."""
+    """Items of the complete split; None where it is unlimited."""
     window: int | None = None
     """Tokens of a window of text, the context included."""
     stride: int | None = None
     """Tokens that a window of text scores at most; each has ``window - stride`` tokens or more before it, but
     in the first window of the split."""
     sampling_error: Number | None = None
-    """The part of the standard error that scoring the whole split would remove; 0 for a whole split."""
+    """The part of the standard error that scoring the complete split would remove; 0 for a complete split."""
     lossy_documents: int | None = None
     """Texts of the split that the tokenizer does not give back as they were, such as those with unknown
     words; None without any. A model need not predict what the tokenizer loses, so its bits per byte are not
     comparable with those of other tokenizers."""
     cluster_totals: list[list[Number]] | None = None
     """Of each cluster the two sums whose ratio over all clusters is the value (bits and bytes, or right
-    answers and examples); of more than ``JACKKNIFE_GROUPS`` clusters, of so many groups of them. The
+    answers and examples); of more than ``JACKKNIFE_GROUPS`` clusters, of this many groups of them. The
     standard error of a difference of two models on the same items follows from them."""
     slices: list[SliceTotals] | None = None
     """The part of the score that each slice of the text adds, on the test split of a text task."""
@@ -113,7 +113,7 @@ class Metric:
             )
 
     def extent(self) -> str:
-        """Return in words what was scored, and what the standard error is over."""
+        """Return a description of what was scored, and what the standard error is over."""
         part = plural(self.items, "example")
         if self.available:
             part = f"{self.items:,} of {plural(self.available, 'item')}"
@@ -182,10 +182,10 @@ def jackknife(
     num_items: int,
     cluster_N: NDArray[Any] | None = None,
 ) -> float:
-    """Standard error of ``statistic``, a function of the numbers of the examples it is computed from.
+    """Standard error of ``statistic``, a function of the indices of the examples it is computed from.
 
     Delete-a-group jackknife (Efron and Stein 1981; Shao and Tu 1995, section 2.3): it needs no
-    formula of the statistic's own, and nothing is drawn. The examples of a cluster stay together; NaN for a
+    formula for the statistic, and is deterministic. The examples of a cluster stay together; NaN for a
     single one.
     """
     number_N = np.arange(num_items) if cluster_N is None else np.unique(cluster_N, return_inverse=True)[1]
@@ -210,12 +210,12 @@ def split_metrics(
     estimator: str,
     macro: Sequence[str] = (),
 ) -> list[Metric]:
-    """Statistics of a whole split, each with its standard error; the higher, the better.
+    """Statistics of a split, each with its standard error; the higher, the better.
 
     Args:
-        statistics: by name, functions of the numbers of the examples they are computed from.
-        first: the one that the table shows.
-        macro: those that are means over classes; the others count all examples alike.
+        statistics: by name, functions of the indices of the examples they are computed from.
+        first: the one that is printed in tables.
+        macro: those that are means over classes; all other statistics weight examples equally.
     """
     names = sorted(statistics, key=lambda name: name != first)
     return [
@@ -243,7 +243,7 @@ def accuracy(label_N: NDArray[np.int64], guess_N: NDArray[np.int64]) -> float:
 
 def macro_f1(label_N: NDArray[np.int64], guess_N: NDArray[np.int64]) -> float:
     """Mean F1, 2 TP / (2 TP + FP + FN), over the classes that occur among labels or guesses."""
-    from sklearn.metrics import f1_score  # takes a second, which every command would wait
+    from sklearn.metrics import f1_score  # imports in a second, which would delay every command
 
     return float(f1_score(label_N, guess_N, average="macro", zero_division=0.0))
 
@@ -255,7 +255,7 @@ def matthews(label_N: NDArray[np.int64], guess_N: NDArray[np.int64]) -> float:
     """
     if np.ptp(label_N) == 0 or np.ptp(guess_N) == 0:
         return 0.0  # scikit-learn would say the same, with a warning
-    from sklearn.metrics import matthews_corrcoef  # takes a second, which every command would wait
+    from sklearn.metrics import matthews_corrcoef  # imports in a second, which would delay every command
 
     return float(matthews_corrcoef(label_N, guess_N))
 
@@ -269,6 +269,6 @@ def pearson(true_N: NDArray[np.float64], guess_N: NDArray[np.float64]) -> float:
 
 def spearman(true_N: NDArray[np.float64], guess_N: NDArray[np.float64]) -> float:
     """Correlation of the ranks, ties sharing their mean rank; 0 where either is constant."""
-    from scipy import stats  # takes most of a second, which every command would wait
+    from scipy import stats  # imports in almost a second, which would delay every command
 
     return pearson(stats.rankdata(true_N), stats.rankdata(guess_N))

@@ -1,10 +1,10 @@
 """The task contract: tokens, and which of them are answers.
 
 Example ``i`` of split ``s`` under seed ``d`` is a pure function of ``(s, d, i)``,
-so where a run stands in its data is one integer. Objectives turn the same
+so the position of a run in its data is one integer. Objectives turn the same
 example into their own form (a causal model predicts the answer, a bidirectional
 one fills it in, an encoder-decoder generates it), which is what lets all families
-stand in one table under one metric.
+share one table and one metric.
 
 Shapes: B examples, T tokens.
 """
@@ -22,7 +22,7 @@ from experiments.data.tokenizers.vocabulary import Vocabulary
 from experiments.tasks.metrics import Reference
 
 if TYPE_CHECKING:
-    from experiments.data.tokenizers.tokenizer import TextTokenizer  # whose import takes a while
+    from experiments.data.tokenizers.tokenizer import TextTokenizer  # slow to import
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,37 +33,37 @@ class Batch:
     """The complete sequences, answers included, int64."""
     context_BT: Tensor
     """The same as the task lets later positions read them. Equal to ``tokens_BT`` in text; in a
-    probe whose answers are not shown, a noise token stands at each answer."""
+    probe with hidden answers, a noise token replaces each answer."""
     answer_BT: Tensor
     """True at the positions to be scored."""
     valid_BT: Tensor
     """False at padding."""
     bytes_BT: Tensor | None = None
-    """Bytes of the text that the tokenizer was given, behind each token, for bits per byte; None where the
+    """Bytes of the tokenizer's input text for each token, for bits per byte; None where the
     task is not text."""
     whole: bool = False
-    """True when the whole sequence is to be modelled (text); False when answers complete a prompt."""
+    """True when the full sequence is to be modelled (text); False when answers complete a prompt."""
     split: str = "train"
     """The split the examples are of, for objectives that ask the task for more of the same."""
     segments_BT: Tensor | None = None
     """The segment (0 or 1) of each token, where an example is a pair of texts."""
     label_B: Tensor | None = None
-    """The class (int64) or the score (float32) of each example, where the task asks for that."""
+    """The class (int64) or the score (float32) of each example, where the task has such labels."""
     references: Sequence[str] | None = None
-    """The text each example asks for, where the task asks for texts; generated ones are compared with it."""
+    """The target text of each example, where targets are texts; generated texts are compared with it."""
     tag_BT: Tensor | None = None
-    """The tag of each token (int64), right where ``answer_BT`` is True, where the task asks for that."""
+    """The tag of each token (int64), right where ``answer_BT`` is True, where the task has tags."""
     cluster_B: Tensor | None = None
     """The group (int64) of examples that each belongs to, such as its document; None where every example
-    stands by itself. Standard errors are over groups."""
+    is a group. Standard errors are over groups."""
 
-    def with_rows(self, chosen_B: Tensor, other: Batch) -> Batch:
-        """Return the batch with the chosen rows replaced by those of another of the same fields."""
+    def with_rows(self, chosen_B: Tensor, replacement: Batch) -> Batch:
+        """Return the batch with the chosen rows replaced by those of a batch with the same fields."""
         parts = dict(vars(self))
         for name, value in parts.items():
             if isinstance(value, Tensor):
                 parts[name] = value.clone()
-                parts[name][chosen_B] = getattr(other, name)
+                parts[name][chosen_B] = getattr(replacement, name)
         return Batch(**parts)
 
     def rows(self, start: int, stop: int) -> Batch:
@@ -88,9 +88,9 @@ class Task(ABC):
     metric: str
     """The metric the table shows, such as ``bits_per_byte`` or ``answer_accuracy``."""
     targets: ClassVar[str] = "tokens"
-    """The kind of targets: ``tokens``, ``texts``, or ``classes``, ``scores``, ``tags`` (no tokens)."""
+    """The type of targets: ``tokens``, ``texts``, or ``classes``, ``scores``, ``tags`` (no tokens)."""
     classes: Sequence[str] = ()
-    """Names of the classes or tags, in the order of their numbers."""
+    """Names of the classes or tags, in the order of their indices."""
     has_labels: ClassVar[bool] = False
     """True where the task is a classification: one answer, at the last position, from a few labels."""
     tokenizer: TextTokenizer | None = None
@@ -101,17 +101,17 @@ class Task(ABC):
     """The token ids that a classification's answer can be; else empty."""
 
     blank: ClassVar[int | None] = None
-    """The token that stands before sequences shorter than ``sequence_length``, where there is one."""
+    """The padding token on the left of sequences shorter than ``sequence_length``, if any."""
 
     levels: int = 0
-    """The tokens 0 to ``levels`` - 1 are brightness in equal steps; 0 where tokens are no numbers."""
+    """The tokens 0 to ``levels`` - 1 are brightness in equal steps; 0 where tokens are not numeric."""
 
     @abstractmethod
     def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
         """Examples ``start .. start + count`` of ``split`` under ``seed``: a pure function.
 
-        An example does not depend on those beside it, and is padded to the same length whatever they are.
-        Held-out examples are in random order, so that the first of them are a sample of the whole split.
+        An example does not depend on the other examples of the batch, nor does its padded length.
+        Held-out examples are in random order, so that the first of them are a sample of the full split.
         """
 
     @abstractmethod
@@ -119,7 +119,7 @@ class Task(ABC):
         """Return the number of distinct examples of the split; None when they never run out."""
 
     def clustered_by(self, split: str) -> str:
-        """Return what ``Batch.cluster_B`` numbers in a held-out split."""
+        """Return the unit that ``Batch.cluster_B`` indexes in a held-out split."""
         return "example"
 
     @property
@@ -129,7 +129,7 @@ class Task(ABC):
 
     @property
     def note(self) -> str | None:
-        """Return what a reader of the scores should know of the splits; None where there is nothing."""
+        """Return what a reader of the scores should know of the splits; None if there is no note."""
         return None
 
     def lossy_documents(self, split: str) -> int:
@@ -137,16 +137,16 @@ class Task(ABC):
         return 0
 
     def scored_texts(self, split: str, seed: int, start: int, count: int) -> list[bytes]:
-        """Return the text, in UTF-8, that the scored tokens of each example of a batch stand for."""
+        """Return the text, in UTF-8, of the scored tokens of each example of a batch."""
         raise AssertionError(f"{type(self).__name__} has no text that is scored in bits per byte")
 
     def overlap(self, split: str, count: int) -> float | None:
-        """Return the fraction of the first ``count`` held-out examples that are training examples too.
+        """Return the fraction of the first ``count`` held-out examples that are also training examples.
 
         None where that is not known: it is of generated tasks with a finite training set.
         """
         return None
 
     def references(self) -> list[Reference]:
-        """Return reference lines, printed beside every model's score."""
+        """Return reference lines, printed with every model's score."""
         return []

@@ -30,8 +30,8 @@ def bleu(texts: Sequence[str], references: Sequence[str]) -> tuple[float, float,
     value = metric.corpus_score(list(texts), [list(references)]).score
     counts = []
     for text, reference in zip(texts, references, strict=True):
-        found = sentence.sentence_score(text, [reference])
-        counts.append([*found.counts, *found.totals, found.sys_len, found.ref_len])
+        score = sentence.sentence_score(text, [reference])
+        counts.append([*score.counts, *score.totals, score.sys_len, score.ref_len])
     count_NC = np.array(counts)
     order = (count_NC.shape[1] - 2) // 2
 
@@ -42,7 +42,7 @@ def bleu(texts: Sequence[str], references: Sequence[str]) -> tuple[float, float,
             total=total_C[order : 2 * order],
             sys_len=total_C[-2],
             ref_len=total_C[-1],
-            smooth_method="exp",  # as the metric's own default
+            smooth_method="exp",  # the metric's default
         ).score
 
     error = jackknife(of, len(count_NC)) if len(count_NC) > 1 else math.nan
@@ -54,12 +54,14 @@ def rouge(texts: Sequence[str], references: Sequence[str]) -> dict[str, np.ndarr
     from rouge_score.rouge_scorer import RougeScorer
 
     scorer = RougeScorer(list(ROUGE.values()), use_stemmer=False)
-    found = [scorer.score(reference, text) for text, reference in zip(texts, references, strict=True)]
-    return {ours: np.array([score[name].fmeasure for score in found]) for ours, name in ROUGE.items()}
+    scores = [scorer.score(reference, text) for text, reference in zip(texts, references, strict=True)]
+    return {
+        name: np.array([score[rouge_name].fmeasure for score in scores]) for name, rouge_name in ROUGE.items()
+    }
 
 
 def text_metrics(texts: Sequence[str], references: Sequence[str], split: str, search: str) -> list[Metric]:
-    """All metrics of the texts of a split; ``search`` says how they were generated."""
+    """All metrics of the texts of a split; ``search`` describes how they were generated."""
     value, error, signature = bleu(texts, references)
     exact_N = np.array([text == reference for text, reference in zip(texts, references, strict=True)], float)
     package = f"rouge-score {metadata.version('rouge-score')}, F-measure, no stemming"
@@ -73,8 +75,10 @@ def text_metrics(texts: Sequence[str], references: Sequence[str], split: str, se
             items=len(texts),
         )  # fmt: skip
 
-    found = [metric("bleu", value, error, "BLEU", "micro: counts of all texts", f"sacrebleu {signature}")]
+    metrics = [metric("bleu", value, error, "BLEU", "micro: counts of all texts", f"sacrebleu {signature}")]
     for name, value_N, estimator in means:
         error = value_N.std(ddof=1).item() / math.sqrt(len(value_N))
-        found.append(metric(name, value_N.mean().item(), error, "share", "macro: mean over texts", estimator))
-    return found
+        metrics.append(
+            metric(name, value_N.mean().item(), error, "share", "macro: mean over texts", estimator)
+        )
+    return metrics

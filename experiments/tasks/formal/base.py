@@ -26,7 +26,7 @@ from experiments.tasks.task import Batch
 
 FILLER = 0
 END = "."
-"""Fills an answer up that is shorter than its room."""
+"""The end symbol, which pads answers that are shorter than the maximum length."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +38,11 @@ class LanguageConfig(GeneratedConfig):
     min_length: int = 3
     """Symbols of the shortest string; lengths up to the longest that fits are equally likely."""
     as_published: bool = False
-    """Draw and score as the authors' code does: an answer ends with its first end symbol, and what fills it
-    up is neither asked for nor hidden; operands of sums and products are above zero; the unknown of an
-    equation is the first number from a random place on. By default all end symbols are scored, so that no
-    model is told the length of an answer, operands may be zero, and any number is as likely unknown."""
+    """Draw and score as the authors' code does: an answer ends with its first end symbol, and the padding
+    after it is neither scored nor hidden; operands of sums and products are above zero; the unknown of an
+    equation is the first number from a random position on. By default all end symbols are scored, so that
+    no model sees the length of an answer, operands may be zero, and each number is equally likely to be the
+    unknown."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,13 +51,13 @@ class LanguageConfig(GeneratedConfig):
 
 
 class Language(Probe):
-    """Base class. Token i stands for the i-th character of ``alphabet``, counted from 1."""
+    """Base class. Token i is the i-th character of ``alphabet``, counted from 1."""
 
     Config = LanguageConfig
     alphabet: ClassVar[str]
-    """The characters that strings and answers are made of."""
+    """The characters that may occur in strings and answers."""
     answers: ClassVar[str]
-    """The characters that an answer is made of."""
+    """The characters that may occur in an answer."""
 
     def __init__(self, config: LanguageConfig) -> None:
         self.config = config
@@ -74,7 +75,7 @@ class Language(Probe):
         self.max_length = fitting[-1]
 
     def answer_length(self, length: int) -> int:
-        """Symbols of the answer (M) to a string of ``length``: nothing but the length decides it."""
+        """Symbols of the answer (M) to a string of ``length``, a function of the length only."""
         return 1
 
     @abstractmethod
@@ -106,14 +107,14 @@ class Language(Probe):
         return batch_of(tokens_BT, context_BT, answer_BT, valid_BT)
 
     def _asked(self, answer_BM: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """True for the symbols of answers that are asked for."""
+        """True for the symbols of answers that are scored."""
         if not self.config.as_published or END not in self.alphabet:
             return np.ones(answer_BM.shape, dtype=bool)
         ends_BM = answer_BM == self.alphabet.index(END)
         return ends_BM.cumsum(1) - ends_BM == 0
 
-    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
-        text = "".join(self.alphabet[token - 1] for token in shown[: asked[0] - 1])
+    def solve(self, context: Sequence[int], positions: Sequence[int]) -> list[int]:
+        text = "".join(self.alphabet[token - 1] for token in context[: positions[0] - 1])
         return [1 + self.alphabet.index(character) for character in self.rewrite(text)]
 
     def guesses(self) -> list[Reference]:

@@ -35,10 +35,10 @@ class ReverseString(Language):
 
 
 class StackManipulation(Language):
-    """A stack, bottom first, then pops (x) and pushes (a: 0, b: 1): what lies on it, top first?
+    """A stack, bottom first, then pops (x) and pushes (a: 0, b: 1): what is the final stack, top first?
 
-    A pop of the empty stack does nothing. The answer is filled up with end symbols, which are scored too:
-    a model that fills answers in would otherwise be told their number.
+    A pop of the empty stack is ignored. The answer is padded with end symbols, which are scored, so that
+    a model that fills in masked positions is not told the length of the answer.
     """
 
     generator = "stack-manipulation-1"
@@ -94,7 +94,7 @@ class BracketArithmetic(Language):
 
 
 class SolveEquation(Language):
-    """Which number is x? ``((1+-x)-(3))=2`` modulo 5; x stands once."""
+    """Which number is x? ``((1+-x)-(3))=2`` modulo 5; x occurs once."""
 
     generator = "solve-equation-1"
     alphabet = "01234+-()x="
@@ -114,19 +114,21 @@ class SolveEquation(Language):
         return np.concatenate([string_BN, np.full_like(value_B1, EQUALS), value_B1], axis=1), answer_B1
 
     def rewrite(self, text: str) -> str:
-        left, right = text.split("=")
-        (found,) = (
-            unknown for unknown in range(MODULUS) if (read_sum(left, unknown)[0] - int(right)) % MODULUS == 0
+        left_side, right_side = text.split("=")
+        (solution,) = (
+            unknown
+            for unknown in range(MODULUS)
+            if (read_sum(left_side, unknown)[0] - int(right_side)) % MODULUS == 0
         )
-        return str(found)
+        return str(solution)
 
 
 def expressions(rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Random expressions (B, N), and (B, N) the sign that each number counts with, 0 where none stands.
+    """Random expressions (B, N), and (B, N) the sign with which each number counts, 0 at other symbols.
 
     ``d``, ``-d``, ``(d)``, ``(-d)`` up to length 4; from 5 on ``(LEFT op RIGHT)``, cut anywhere, as in the
     authors' generator. Nothing is multiplied, so the value is a signed sum of the numbers. All examples
-    grow at once: each keeps a stack of stretches that are still to be filled.
+    grow at once: each has a stack of intervals that are still to be filled.
     """
     rows = np.arange(len(rng.index_B))
     string_BN = rng.integers("numbers", length, MODULUS)
@@ -150,12 +152,15 @@ def expressions(rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArra
         sign_BN[row[small], (inner + negated)[small]] = np.where(negated, -outer, outer)[small]
 
         row, top, start, size, outer = (x[~small] for x in (row, top, start, size, outer))
-        left = 1 + (cut_BN[row, start] * (size - 4)).astype(np.int64)
-        middle = start + 1 + left
+        left_width = 1 + (cut_BN[row, start] * (size - 4)).astype(np.int64)
+        middle = start + 1 + left_width
         minus = operator_BN[row, middle]
         string_BN[row, middle] = np.where(minus, MINUS, PLUS)
         for step, (begin, width, sign) in enumerate(
-            ((start + 1, left, outer), (middle + 1, size - left - 3, np.where(minus, -outer, outer)))
+            (
+                (start + 1, left_width, outer),
+                (middle + 1, size - left_width - 3, np.where(minus, -outer, outer)),
+            )
         ):
             start_BS[row, top + step], size_BS[row, top + step] = begin, width
             outer_BS[row, top + step] = sign
@@ -173,6 +178,6 @@ def read_sum(text: str, unknown: int) -> tuple[int, str]:
     value, rest = read_sum(text[1:], unknown)
     while rest[0] != ")":
         operator = rest[0]
-        other, rest = read_sum(rest[1:], unknown)
-        value = value + other if operator == "+" else value - other
+        operand, rest = read_sum(rest[1:], unknown)
+        value = value + operand if operator == "+" else value - operand
     return value, rest[1:]

@@ -1,8 +1,8 @@
-"""Formal languages that take more than a stack: copies, sorting, binary arithmetic.
+"""Formal languages that need more than a stack: copies, sorting, binary arithmetic.
 
 Delétang et al. 2023 (arXiv 2207.02098), the level "context-sensitive"; see ``language.py``. Binary numbers
-may be zero and may begin with zeros. An answer that is shorter than its room is filled up with end symbols,
-which are scored too: a model that fills answers in would otherwise be told their number.
+may be zero and may begin with zeros. An answer that is shorter than the maximum is padded with end symbols,
+which are scored, so that a model that fills in masked positions is not told the length of the answer.
 
 Shapes: B examples, N symbols of a string, M symbols of its answer.
 """
@@ -53,8 +53,8 @@ class MissingDuplicate(Language):
 
     def rewrite(self, text: str) -> str:
         half = len(text) // 2
-        first, second = text[:half], text[half : 2 * half]
-        return (second if "?" in first else first)[(first + second).index("?") % half]
+        head, tail = text[:half], text[half : 2 * half]
+        return (tail if "?" in head else head)[(head + tail).index("?") % half]
 
 
 class OddsFirst(Language):
@@ -71,8 +71,8 @@ class OddsFirst(Language):
         return string_BN, np.concatenate([string_BN[:, ::2], string_BN[:, 1::2]], axis=1)
 
     def rewrite(self, text: str) -> str:
-        odd = [symbol for place, symbol in enumerate(text, 1) if place % 2 == 1]
-        even = [symbol for place, symbol in enumerate(text, 1) if place % 2 == 0]
+        odd = [symbol for position, symbol in enumerate(text, 1) if position % 2 == 1]
+        even = [symbol for position, symbol in enumerate(text, 1) if position % 2 == 0]
         return "".join(odd + even)
 
 
@@ -110,8 +110,8 @@ class BinaryAddition(Language):
         return string_BN, _carried(first_BN + second_BN, self.alphabet.index(END))
 
     def rewrite(self, text: str) -> str:
-        first, second = text.split("+")
-        return _written(int(first[::-1], 2) + int(second[::-1], 2), len(text))
+        summand, addend = text.split("+")
+        return _written(int(summand[::-1], 2) + int(addend[::-1], 2), len(text))
 
 
 class BinaryMultiplication(Language):
@@ -134,8 +134,8 @@ class BinaryMultiplication(Language):
         return string_BN, _carried(column_BM, self.alphabet.index(END))
 
     def rewrite(self, text: str) -> str:
-        first, second = text.split("*")
-        return _written(int(first[::-1], 2) * int(second[::-1], 2), len(text))
+        factor, multiplier = text.split("*")
+        return _written(int(factor[::-1], 2) * int(multiplier[::-1], 2), len(text))
 
 
 class ComputeSqrt(Language):
@@ -155,19 +155,19 @@ class ComputeSqrt(Language):
         return string_BN, np.array([[int(digit) for digit in f"{root:0{width}b}"] for root in roots])
 
     def rewrite(self, text: str) -> str:
-        number, root = int(text, 2), 0
-        written = ""
-        for place in reversed(range(self.answer_length(len(text)))):
-            fits = (root + 2**place) ** 2 <= number
-            root += fits * 2**place
-            written += "1" if fits else "0"
-        return written
+        radicand, root = int(text, 2), 0
+        digits = ""
+        for exponent in reversed(range(self.answer_length(len(text)))):
+            fits = (root + 2**exponent) ** 2 <= radicand
+            root += fits * 2**exponent
+            digits += "1" if fits else "0"
+        return digits
 
 
 def _operands(
     rng: ExampleRNG, length: int, operator: int, *, above_zero: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Two numbers with an operator anywhere between, and each by itself, filled up with zeros: (B, N)."""
+    """Two numbers with an operator anywhere between, and each by itself, padded with zeros: (B, N)."""
     bit_BN = rng.integers("digits", length, 2)
     place_B1 = 1 + rng.integers("operator", 1, length - 2)
     column_N = np.arange(length)
@@ -182,7 +182,7 @@ def _operands(
 
 
 def _above_zero(rng: ExampleRNG, bit_BN: NDArray[np.int64], place_B1: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Digits of which those before a place, and those behind it, are not all zero: such are drawn again."""
+    """Redraw all-zero operands: return bits that are not all zero before or after the given position."""
     column_N = np.arange(bit_BN.shape[1])
     attempt = 0
     while True:
@@ -196,11 +196,11 @@ def _above_zero(rng: ExampleRNG, bit_BN: NDArray[np.int64], place_B1: NDArray[np
 
 
 def _carried(column_BM: NDArray[np.int64], end: int) -> NDArray[np.int64]:
-    """Digits of numbers given as sums of columns, the lowest first, with ``end`` behind the highest one."""
+    """Propagate carries: digits from sums of columns, the lowest first, ``end`` after the highest one."""
     digit_BM, carry_B = np.zeros_like(column_BM), np.zeros(len(column_BM), dtype=np.int64)
-    for place in range(column_BM.shape[1]):
-        carry_B = carry_B + column_BM[:, place]
-        digit_BM[:, place] = carry_B % 2
+    for column in range(column_BM.shape[1]):
+        carry_B = carry_B + column_BM[:, column]
+        digit_BM[:, column] = carry_B % 2
         carry_B = carry_B // 2
     assert not carry_B.any()
     above_BM = digit_BM[:, ::-1].cumsum(1)[:, ::-1] == 0
@@ -208,5 +208,5 @@ def _carried(column_BM: NDArray[np.int64], end: int) -> NDArray[np.int64]:
     return np.where(above_BM, end, digit_BM)
 
 
-def _written(number: int, width: int) -> str:
-    return f"{number:b}"[::-1].ljust(width, END)
+def _written(value: int, width: int) -> str:
+    return f"{value:b}"[::-1].ljust(width, END)

@@ -19,7 +19,7 @@ MODULUS = 5
 
 
 class ParityCheck(Language):
-    """Is the number of ones even (0) or odd (1)? Asked once; ``task=parity`` asks after every symbol."""
+    """Is the number of ones even (0) or odd (1)? One answer; ``task=parity`` scores every symbol."""
 
     generator = "parity-check-1"
     alphabet = answers = "01"
@@ -58,10 +58,10 @@ class CycleNavigation(Language):
         return MODULUS + step_BN, (step_BN - 1).sum(1, keepdims=True) % MODULUS
 
     def rewrite(self, text: str) -> str:
-        place = 0
+        position = 0
         for step in text:
-            place += {"+": 1, "-": -1, "=": 0}[step]
-        return str(place % MODULUS)
+            position += {"+": 1, "-": -1, "=": 0}[step]
+        return str(position % MODULUS)
 
 
 class ModularArithmetic(Language):
@@ -74,7 +74,7 @@ class ModularArithmetic(Language):
     def make(self, rng: ExampleRNG, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         count = (length + 1) // 2
         number_BK = rng.integers("numbers", count, MODULUS)
-        operator_BK = rng.integers("operators", count, 3)  # what stands before each number: + - *
+        operator_BK = rng.integers("operators", count, 3)  # the operator before each number: + - *
         operator_BK[:, 0] = 1 if length % 2 == 0 else 0
         mixed_BN = np.stack([MODULUS + operator_BK, number_BK], axis=2).reshape(len(number_BK), -1)
         total_B, term_B = np.zeros((2, len(number_BK)), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The word problem of a finite group: multiply the elements shown so far.
+"""The word problem of a finite group: multiply the elements seen so far.
 
 Whether a model can keep the running product is what "state tracking" means:
 parity is the group Z2; S5, whose products no constant-depth circuit computes
@@ -29,7 +29,7 @@ WINDOW = 4
 """Elements that the shallow baseline of the reference lines looks back at."""
 
 SENTINELS = 128
-"""Answers that an encoder-decoder can be asked for in one example."""
+"""Largest number of answers that an encoder-decoder can generate for one example."""
 
 LARGEST_CYCLIC = 120
 LARGEST_SYMMETRIC = 5
@@ -45,7 +45,7 @@ class WordProblemConfig(GeneratedConfig):
     """``Z2`` to ``Z120`` (addition modulo n; Z2 is parity), ``S3`` to ``S5`` (permutations), ``A3`` to
     ``A5`` (the even ones)."""
     swaps: bool = False
-    """Only transpositions are shown (S3 to S5); their products are the whole group."""
+    """Draw only transpositions (S3 to S5); their products are the complete group."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,7 +57,7 @@ class WordProblemConfig(GeneratedConfig):
 
 
 class WordProblem(Probe):
-    """``x1 y1 x2 y2 ...`` with ``y_t = x_1 x_2 ... x_t``. What follows an element is not shown."""
+    """``x1 y1 x2 y2 ...`` with ``y_t = x_1 x_2 ... x_t``. The context hides the products."""
 
     Config = WordProblemConfig
     generator = "word-problem-1"
@@ -86,26 +86,26 @@ class WordProblem(Probe):
         answer_BT[:, 1::2] = True
         return batch_of(tokens_BT, context_BT, answer_BT)
 
-    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
+    def solve(self, context: Sequence[int], positions: Sequence[int]) -> list[int]:
         listed = elements(self.config.group)
-        state, found = listed[0], []
-        for element in shown[::2]:
+        state, answers = listed[0], []
+        for element in context[::2]:
             permutation = listed[element - 1]
             state = tuple(permutation[image] for image in state)
-            found.append(1 + listed.index(state))
-        assert len(found) == len(asked)
-        return found
+            answers.append(1 + listed.index(state))
+        assert len(answers) == len(positions)
+        return answers
 
     def guesses(self) -> list[Reference]:
-        words = self.sequence_length // 2
+        num_words = self.sequence_length // 2
         # After a known number of swaps a permutation is known to be even or odd.
         chance = (2 if self.config.swaps else 1) / len(self.product_GG)
-        known = min(words, WINDOW)
+        num_known = min(num_words, WINDOW)
         return [
             Reference(
                 name=f"the last {WINDOW} elements",
                 metric=self.metric,
-                value=(known + (words - known) * chance) / words,
+                value=(num_known + (num_words - num_known) * chance) / num_words,
                 note=f"products of up to {WINDOW} elements, and chance after them",
             ),
             Reference(
@@ -117,14 +117,14 @@ class WordProblem(Probe):
 @functools.cache
 def elements(group: str) -> tuple[tuple[int, ...], ...]:
     """The elements as permutations (images of 0, 1, ...), the identity first. Raises ValueError."""
-    found = re.fullmatch(r"([ZSA])(\d{1,3})", group)
-    kind, n = (found[1], int(found[2])) if found else ("", 0)
-    if kind == "Z" and 2 <= n <= LARGEST_CYCLIC:
+    match = re.fullmatch(r"([ZSA])(\d{1,3})", group)
+    family, n = (match[1], int(match[2])) if match else ("", 0)
+    if family == "Z" and 2 <= n <= LARGEST_CYCLIC:
         return tuple(tuple((i + shift) % n for i in range(n)) for shift in range(n))
-    if kind in ("S", "A") and 3 <= n <= LARGEST_SYMMETRIC:
-        return tuple(p for p in permutations(range(n)) if kind == "S" or is_even(p))
-    known = ("Z2", "Z60", "S3", "S4", "S5", "A4", "A5")
-    raise ValueError(f"group={group!r}{nearest(group, known)}; there are Z2 to Z120, S3 to S5, A3 to A5")
+    if family in ("S", "A") and 3 <= n <= LARGEST_SYMMETRIC:
+        return tuple(p for p in permutations(range(n)) if family == "S" or is_even(p))
+    examples = ("Z2", "Z60", "S3", "S4", "S5", "A4", "A5")
+    raise ValueError(f"group={group!r}{nearest(group, examples)}; there are Z2 to Z120, S3 to S5, A3 to A5")
 
 
 def is_even(permutation: tuple[int, ...]) -> bool:
@@ -138,15 +138,15 @@ def is_even(permutation: tuple[int, ...]) -> bool:
 def products(group: str) -> NDArray[np.int64]:
     """The multiplication table (G, G): entry (a, b) is the number of "first a, then b"."""
     listed = elements(group)
-    number = {element: index for index, element in enumerate(listed)}
-    return np.array([[number[tuple(b[i] for i in a)] for b in listed] for a in listed], dtype=np.int64)
+    index_of = {element: index for index, element in enumerate(listed)}
+    return np.array([[index_of[tuple(b[i] for i in a)] for b in listed] for a in listed], dtype=np.int64)
 
 
 def generators(group: str, swaps: bool) -> NDArray[np.int64]:
-    """Numbers of the elements that may be shown: all, or the transpositions."""
+    """Indices of the elements that may be drawn: all, or the transpositions."""
     chosen = [
         index
         for index, element in enumerate(elements(group))
-        if not swaps or sum(image != place for place, image in enumerate(element)) == 2
+        if not swaps or sum(image != position for position, image in enumerate(element)) == 2
     ]
     return np.array(chosen, dtype=np.int64)

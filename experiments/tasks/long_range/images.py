@@ -1,10 +1,10 @@
 """Sequential images: the class of a picture that is read pixel by pixel, row by row.
 
 The default is the 1,797 handwritten digits of 8 by 8 pixels that ship with scikit-learn (Alpaydin and
-Kaynak 1998, UCI): no network. Any dataset of images in the hub's layout can take their place, such as MNIST
+Kaynak 1998, UCI): no network. Any dataset of images in the hub's layout can replace them, such as MNIST
 (Le, Jaitly and Hinton 2015, arXiv 1504.00941, permuted or not) and CIFAR-10 in grey (Long Range Arena, Tay
-et al. 2020, arXiv 2011.04006). A token is a pixel's brightness, whole numbers, which
-``objective.real_values`` reads as real ones. The answer stands last.
+et al. 2020, arXiv 2011.04006). A token is a pixel's brightness, an integer, which
+``objective.real_values`` converts to a real input. The answer is the last token.
 
 Shapes: B examples, T tokens, N images of a split, P pixels.
 """
@@ -76,8 +76,8 @@ class Images(Task):
                 )
             images[split].append(image_HW.ravel())
             names[split].append(str(value_in(row, config.label_column, "label_column")))
-        for split, found in images.items():
-            if not found:
+        for split, split_images in images.items():
+            if not split_images:
                 raise DataError(
                     f"source={config.source}: no images in the {split} split: give more, or name the splits "
                     "(task.validation_split, task.test_split)"
@@ -104,7 +104,7 @@ class Images(Task):
         if split == "train":
             chosen_B = epoch_order(seed, index_B, size)
         elif start + count > size:
-            raise ValueError(f"the {split} split has {size} images; asked for {count} from {start} on")
+            raise ValueError(f"the {split} split has {size} images; {count} were requested from {start} on")
         else:  # mixed, the same for every seed: datasets are often sorted by class
             chosen_B = permute(stream(split, "order"), index_B, size)
         tokens_BT = np.empty((count, self.sequence_length), dtype=np.int64)
@@ -117,15 +117,15 @@ class Images(Task):
         return batch_of(tokens_BT, context_BT, answer_BT)
 
     def num_examples(self, split: str) -> int:
-        """Images of the split; for ``train``, of one epoch (training may go on beyond)."""
+        """Images of the split; for ``train``, of one epoch (training may continue after it)."""
         return len(self._label_N[split])
 
     @cached_property
     def fingerprint(self) -> str:  # type: ignore[override]
-        found = hashlib.sha256(f"images-1 {self.config.permuted} {self.classes}".encode())
+        digest = hashlib.sha256(f"images-1 {self.config.permuted} {self.classes}".encode())
         for split in SPLITS:
-            found.update(self._image_NP[split].tobytes() + self._label_N[split].tobytes())
-        return found.hexdigest()[:16]
+            digest.update(self._image_NP[split].tobytes() + self._label_N[split].tobytes())
+        return digest.hexdigest()[:16]
 
     def references(self) -> list[Reference]:
         counts_C = np.bincount(self._label_N["train"])
@@ -155,12 +155,12 @@ class Images(Task):
 
 def _digits(config: ImagesConfig) -> Iterator[tuple[str, Row]]:
     """The digits with their splits, drawn once. The authors' training set does not ship with them."""
-    from sklearn.datasets import load_digits  # takes most of a second, and only this source needs it
+    from sklearn.datasets import load_digits  # imports in almost a second, only for this source
 
     images_NHW, label_N = load_digits(return_X_y=True)
     number_N = permute(stream("digits"), np.arange(len(label_N)), len(label_N))
-    for i, number in enumerate(number_N.tolist()):
-        split = "test" if number < _HELD_OUT else "validation" if number < 2 * _HELD_OUT else "train"
+    for i, rank in enumerate(number_N.tolist()):
+        split = "test" if rank < _HELD_OUT else "validation" if rank < 2 * _HELD_OUT else "train"
         image_HW = images_NHW[i].reshape(8, 8).astype(np.uint8)
         yield split, Row(f"digit {i}", {config.image_column: image_HW, config.label_column: str(label_N[i])})
 

@@ -1,11 +1,11 @@
 """ListOps: the value of a nested expression over digits, such as ``[MAX 2 9 [MIN 4 7 ] 0 ]``.
 
 Nangia and Bowman 2018 (arXiv 1804.06028) with the limits of Long Range Arena (Tay et al. 2020, arXiv
-2011.04006, ``lra_benchmarks/data/listops.py``). Expressions differ in length: blanks stand before one, and
-the answer, a digit, follows it at the last position.
+2011.04006, ``lra_benchmarks/data/listops.py``). Expressions differ in length and are padded on the left;
+the answer, a digit, is at the last position.
 
-Three solvers that hardly read the expression reach the scores of most published models: the line of each
-is printed beside the results.
+Three solvers that hardly read the expression reach the scores of most published models. Their scores
+are printed as reference lines.
 
 Shapes: B examples, T tokens, N nodes of a level.
 """
@@ -34,7 +34,7 @@ OPERATORS: dict[str, tuple[Callable[[Sequence[int]], int], int]] = {
     "[MED": (lambda values: int(median(values)), 4),
     "[SM": (lambda values: sum(values) % 10, 5),
 }
-"""Each with the constant that stands for it where a shallow baseline stops reading."""
+"""Operators, each with the constant that replaces its value where a shallow baseline stops reading."""
 SYMBOLS = (*"0123456789", *OPERATORS, "]", "_")
 """The tokens in the order of their ids; the last is blank."""
 _APPLY = [apply for apply, _ in OPERATORS.values()]
@@ -47,7 +47,7 @@ _TRIES = 16
 _FIT, _SCORED = 1000, 500
 """Training and test examples of the shallow baselines."""
 MOST_DEPTH = 100
-"""Depth at most: a deeper expression takes minutes to draw. Published ones have 10."""
+"""Depth at most: drawing a deeper expression needs minutes. Published ones have 10."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ class ListOps(Probe):
     def _expressions(
         self, split: str, seed: int, index_B: NDArray[np.int64]
     ) -> Iterator[tuple[int, tuple[list[int], int]]]:
-        """For each row the first expression of its own whose length suits, with its value."""
+        """For each row its first expression with a valid length, and the value of the expression."""
         pending_B = np.arange(len(index_B))
         attempt = 0
         while len(pending_B):
@@ -121,14 +121,14 @@ class ListOps(Probe):
             candidate_N = (index_B[pending_B][:, None] * _TRIES + np.arange(_TRIES)).ravel()
             levels, suits_N = self._grow(key, candidate_N)
             suits_BK = suits_N.reshape(len(pending_B), _TRIES)
-            for place in np.flatnonzero(suits_BK.any(1)).tolist():
-                tree = place * _TRIES + int(suits_BK[place].argmax())
-                yield int(pending_B[place]), _written(levels, tree)
+            for row in np.flatnonzero(suits_BK.any(1)).tolist():
+                tree = row * _TRIES + int(suits_BK[row].argmax())
+                yield int(pending_B[row]), _written(levels, tree)
             pending_B = pending_B[~suits_BK.any(1)]
             attempt += 1
 
     def _grow(self, key: int, candidate_N: NDArray[np.int64]) -> tuple[list[_Level], NDArray[np.bool_]]:
-        """All candidates level by level, and which of them have a length that suits."""
+        """All candidates level by level, and which of them have a valid length."""
         c = self.config
         num_trees = len(candidate_N)
         tree_N = np.arange(num_trees)
@@ -136,8 +136,8 @@ class ListOps(Probe):
         levels = []
         for depth in range(1, c.max_depth + 1):
             count = np.bincount(tree_N, minlength=num_trees)
-            first = np.cumsum(count) - count
-            node_N = (seen - first)[tree_N] + np.arange(len(tree_N))  # counted within its own tree
+            start = np.cumsum(count) - count
+            node_N = (seen - start)[tree_N] + np.arange(len(tree_N))  # counted within the tree
             seen += count
             # Fewer than 2^16 nodes: a tree that outgrows the sequence is felled below.
             drawn_N3 = uniform(key, (candidate_N[tree_N] << 16) + node_N, 3)
@@ -147,28 +147,30 @@ class ListOps(Probe):
                 -1,
             )
             options = np.where(operator_N < 0, 10, c.max_args - 1)
-            value_N = (drawn_N3[:, 2] * options).astype(np.int64)  # a digit, or the arguments beyond two
+            value_N = (drawn_N3[:, 2] * options).astype(
+                np.int64
+            )  # a digit, or the number of arguments minus two
             levels.append(_Level(tree_N, operator_N, value_N))
             children_N = np.where(operator_N < 0, 0, value_N + 2)
             length += np.bincount(tree_N, weights=1 + (operator_N >= 0), minlength=num_trees).astype(np.int64)
             least = length + np.bincount(tree_N, weights=children_N, minlength=num_trees).astype(np.int64)
             children_N[(least >= c.sequence_length)[tree_N]] = 0
-            length[least >= c.sequence_length] = c.sequence_length  # too long, whatever follows
+            length[least >= c.sequence_length] = c.sequence_length  # too long in any case
             tree_N = np.repeat(tree_N, children_N)
         return levels, (c.min_length < length) & (length < c.sequence_length)
 
     @cached_property
     def _shallow(self) -> dict[str, float]:
-        """Test accuracy of solvers that read next to nothing."""
+        """Test accuracy of solvers that read only a few tokens."""
         (train, train_value), (test, test_value) = (
             _split(self.batch(split, 0, 0, count)) for split, count in (("train", _FIT), ("test", _SCORED))
         )
         majority = Counter(train_value).most_common(1)[0][0]
         by_first = {
-            first: Counter(v for e, v in zip(train, train_value, strict=True) if e[0] == first).most_common(
-                1
-            )[0][0]
-            for first in {e[0] for e in train}
+            operator: Counter(
+                v for e, v in zip(train, train_value, strict=True) if e[0] == operator
+            ).most_common(1)[0][0]
+            for operator in {e[0] for e in train}
         }
         guesses = {
             "majority": [majority] * len(test),
@@ -179,8 +181,8 @@ class ListOps(Probe):
             name: float(np.mean(np.array(guess) == np.array(test_value))) for name, guess in guesses.items()
         }
 
-    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
-        return [evaluate([token for token in shown if token != _BLANK]) for _ in asked]
+    def solve(self, context: Sequence[int], positions: Sequence[int]) -> list[int]:
+        return [evaluate([token for token in context if token != _BLANK]) for _ in positions]
 
     def guesses(self) -> list[Reference]:
         notes = {
@@ -203,7 +205,7 @@ class _Level:
         self._tree_N, self._operator_N, self._value_N = tree_N, operator_N, value_N
 
     def nodes(self, tree: int) -> Iterator[tuple[int, int]]:
-        """Operator (-1 for a digit) and value (the digit, or arguments beyond two) of a tree's nodes."""
+        """Operator (-1 for a digit) and value (the digit, or arguments minus two) of a tree's nodes."""
         low, high = np.searchsorted(self._tree_N, (tree, tree + 1))
         return zip(self._operator_N[low:high].tolist(), self._value_N[low:high].tolist(), strict=True)
 

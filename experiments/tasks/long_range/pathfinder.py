@@ -5,7 +5,7 @@ Linsley et al. 2018 (arXiv 1805.08315), with the parameters of Long Range Arena 
 distract. A dot marks an end of a long curve; another the other end of the same curve (label 1) or of the
 other one (label 0). ``curves.py`` grows them, ``curve_drawing.py`` draws them.
 
-A token is a pixel's brightness, 0 to 255, row by row; the answer stands last.
+A token is a pixel's brightness, 0 to 255, row by row; the answer is last.
 
 Shapes: B examples, T tokens.
 """
@@ -50,7 +50,7 @@ class PathfinderConfig(GeneratedConfig):
     start_distance: float = 7.0
     """Distance between the starts of the two long curves in pixels."""
     num_distractors: int = 5
-    """Short curves, where there is room for so many."""
+    """Short curves, as many as fit."""
     distractor_dashes: int = 4
     """Dashes of a short curve."""
     dot_radius: float = 1.5
@@ -129,12 +129,12 @@ class Pathfinder(Generated):
             self._distances(split, count) for split, count in (("train", _FIT), ("test", _SCORED))
         )
         candidates = [
-            (((near_N < limit) == (label_N == side)).mean(), limit, side)
+            (((near_N < limit) == (label_N == near_label)).mean(), limit, near_label)
             for limit in np.quantile(near_N, np.linspace(0, 1, 41))
-            for side in (0, 1)
+            for near_label in (0, 1)
         ]
-        _, limit, side = max(candidates)
-        return float(((test_N < limit) == (truth_N == side)).mean())
+        _, limit, near_label = max(candidates)
+        return float(((test_N < limit) == (truth_N == near_label)).mean())
 
     def _distances(self, split: str, count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         pair, _, label_B = self.scenes(split, 0, np.arange(count))

@@ -2,8 +2,8 @@
 
 A curve grows dash by dash, as in the generator of Linsley et al. 2018 (arXiv 1805.08315): the next dash
 turns by an angle delta with density in proportion to cos^2(continuity * delta), among those directions that
-are free. Where none is, an image begins anew with other random numbers, which are its own: what an image
-shows does not depend on its neighbours in the batch.
+are free. Where no direction is free, the image restarts with other random numbers of its own stream: an
+image does not depend on its neighbours in the batch.
 
 Shapes: B images, S curves, N points of a curve (start and end of each dash), K directions or starts
 tried, H = W pixels. A point is (row, column).
@@ -26,15 +26,15 @@ _SPARE = 0.5
 _DIRECTIONS = 16
 """Directions tried at each step."""
 _SHARP = 1e-6
-"""Share of turns of up to 90 degrees whatever the continuity: taken where all others are closed."""
+"""Weight of turns of up to 90 degrees for any continuity: used where no other direction is free."""
 _STARTS = 16
 """Places tried for the start of a short curve."""
 _RETRIES = 4
-"""Times a short curve is begun anew, as in the original."""
+"""Number of restarts of a short curve, as in the original."""
 _BORDER = 1.0
 """Pixels that stay empty at the edges."""
 _ATTEMPTS = 2000
-"""Far more than any image needed; reached only where settings leave no room."""
+"""Far more than any image needed; reached only where the settings leave no free pixels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Curves:
     points_BSN2: NDArray[np.float64]
     """Start and end of each dash in turn, from one end of the curve to the other."""
     present_B: NDArray[np.bool_]
-    """False where an image had no room for them."""
+    """False where the curves did not fit into the image."""
 
 
 class Grid:
@@ -71,9 +71,9 @@ class Grid:
 
     def free(self, rows: NDArray[np.int64], dash: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return True (R, ...) for dashes (R, ..., 2, 2) of the images ``rows`` on free pixels inside."""
-        place = _inner(dash)
-        inside = ((place >= _BORDER) & (place <= self.config.size - 1 - _BORDER)).all(-1)
-        pixel = np.clip(np.rint(place), 0, self.config.size - 1).astype(np.int64)
+        point = _inner(dash)
+        inside = ((point >= _BORDER) & (point <= self.config.size - 1 - _BORDER)).all(-1)
+        pixel = np.clip(np.rint(point), 0, self.config.size - 1).astype(np.int64)
         row = rows.reshape(-1, *[1] * (pixel.ndim - 2))
         free: NDArray[np.bool_] = inside & ~self.taken_BHW[row, pixel[..., 0], pixel[..., 1]]
         return np.asarray(free.all(-1))
@@ -104,7 +104,7 @@ def _extend(
     angle_R: NDArray[np.float64],
     drawn_R: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-    """The angle of the dash behind a tip, its start and end (R, 2, 2), and whether there was room."""
+    """The angle of the dash after a tip, its start and end (R, 2, 2), and whether a direction was free."""
     c = grid.config
     margin_R1 = grid.margin_B[rows].astype(np.float64)[:, None]
     turn_K = ((np.arange(_DIRECTIONS) + 0.5) / _DIRECTIONS - 0.5) * np.pi
@@ -115,7 +115,7 @@ def _extend(
     start_RK2 = pivot_R2[:, None] + margin_R1[..., None] * direction_RK2
     dash_RK22 = np.stack([start_RK2, start_RK2 + c.dash_length * direction_RK2], axis=-2)
     total_RK = np.cumsum(grid.free(rows, dash_RK22) * weight_K, axis=1)
-    # Drawn numbers are above 0, so a direction without weight is never the first to exceed.
+    # Drawn numbers are above 0, so a direction without weight is never selected.
     chosen_R = (total_RK < drawn_R[:, None] * total_RK[:, -1:]).sum(1)
     dash_R22 = dash_RK22[np.arange(len(rows)), chosen_R]
     return angle_R + turn_K[chosen_R], dash_R22, total_RK[:, -1] > 0
@@ -128,13 +128,13 @@ def _grow(
     angle_BS: NDArray[np.float64],
     drawn_BSD: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Curves from given starts, in turn a dash each: their points, and which images had room for all.
+    """Grow curves from given starts, one dash each in turn: their points, and which images fit all of them.
 
-    Each curve has a grid of its own, in which its last dash is open, for the next one begins beside it.
-    At the end the grids agree. They are marked even where growing fails.
+    Each curve has a separate grid, in which its last dash is open because the next dash begins next to it.
+    At the end the grids are equal. They are marked even where growing fails.
 
     Args:
-        alive: numbers of the images to try.
+        alive: indices of the images to try.
         drawn_BSD: a random number for each dash.
     """
     num_images, num_curves, num_dashes = drawn_BSD.shape
@@ -160,9 +160,9 @@ def _grow(
             alive, new_R22 = alive[found_R], new_R22[found_R]
             angle_BS[alive, s] = angle_R[found_R]
             points_BSN2[alive, s, 2 * dash : 2 * dash + 2] = new_R22
-            for other in grids:
-                if other is not grid:
-                    other.take(alive, new_R22)
+            for other_grid in grids:
+                if other_grid is not grid:
+                    other_grid.take(alive, new_R22)
     good_B = np.zeros(num_images, dtype=bool)
     good_B[alive] = True
     return points_BSN2, good_B
@@ -177,7 +177,7 @@ def grow_pair(
     grid = Grid(config, margin_B)
     points_BSN2 = np.zeros((len(index_B), 2, 2 * num_dashes, 2))
     pending_B = np.arange(len(index_B))
-    # The first start lies where the second has room on every side.
+    # The first start is where the second fits on every side.
     free = min(2 * distance, (config.size - 1) / 2 - 2)
     for attempt in range(_ATTEMPTS):
         if len(pending_B) == 0:
@@ -206,12 +206,12 @@ def grow_pair(
 def grow_distractors(
     config: CurveConfig, grid: Grid, key: int, index_B: NDArray[np.int64], num_dashes: int, count: int
 ) -> list[Curves]:
-    """Up to ``count`` curves more, wherever the grid has room for them."""
-    rows, found = np.arange(len(index_B)), []
-    for number in range(count):
+    """Grow up to ``count`` further curves where the grid is free."""
+    rows, curves = np.arange(len(index_B)), []
+    for index in range(count):
         short = Curves(np.zeros((len(rows), 1, 2 * num_dashes, 2)), np.zeros(len(rows), dtype=bool))
         for retry in range(_RETRIES):
-            drawn_BX = uniform(stream(key, "short", number, retry), index_B, 3 * _STARTS + num_dashes)
+            drawn_BX = uniform(stream(key, "short", index, retry), index_B, 3 * _STARTS + num_dashes)
             place_BK2 = drawn_BX[:, : 2 * _STARTS].reshape(-1, _STARTS, 2) * (config.size - 1)
             angle_BK = 2 * np.pi * drawn_BX[:, 2 * _STARTS : 3 * _STARTS]
             dash_BK22 = np.stack([place_BK2, place_BK2 + config.dash_length * _vector(angle_BK)], axis=-2)
@@ -227,5 +227,5 @@ def grow_distractors(
             grid.taken_BHW[~good_B] = before_BHW[~good_B]
             short.points_BSN2[good_B] = points_BSN2[good_B]
             short.present_B[good_B] = True
-        found.append(short)
-    return found
+        curves.append(short)
+    return curves

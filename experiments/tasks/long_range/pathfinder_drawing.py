@@ -15,10 +15,10 @@ def draw(config: CurveConfig, curves: list[Curves]) -> NDArray[np.float64]:
     """Images (B, H, W) in 0..1: each pixel as bright as it is near a dash."""
     image_BHW = np.zeros((len(curves[0].present_B), config.size, config.size))
     reach = int(np.ceil(config.dash_length / 2 + config.thickness)) + 1
-    for each in curves:
-        for s, dash in np.ndindex(each.points_BSN2.shape[1], each.points_BSN2.shape[2] // 2):
-            rows = np.flatnonzero(each.present_B)
-            dash_R22 = each.points_BSN2[rows, s, 2 * dash : 2 * dash + 2]
+    for curve in curves:
+        for s, dash in np.ndindex(curve.points_BSN2.shape[1], curve.points_BSN2.shape[2] // 2):
+            rows = np.flatnonzero(curve.present_B)
+            dash_R22 = curve.points_BSN2[rows, s, 2 * dash : 2 * dash + 2]
             _paint(image_BHW, rows, dash_R22, config.thickness, reach)
     return image_BHW
 

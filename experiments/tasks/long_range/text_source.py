@@ -1,9 +1,9 @@
 """Where does this text come from? A small real classification over bytes.
 
 An example is T - 1 bytes of the documentation inside CPython and a last token
-that says whether they come from the language reference or from docstrings of
+that is their class: the language reference or docstrings of
 the library. Documents are split as in the text corpus, so test windows are of
-documents (and paragraphs) that training never showed.
+documents (and paragraphs) that are not in the training split.
 
 Shapes: B examples, T tokens, N bytes of a class.
 """
@@ -45,10 +45,10 @@ class TextSourceConfig:
 
 
 class TextSource(Task):
-    """Reference or library? Each pair of examples (2j, 2j + 1) has one of either, in random order.
+    """Reference or library? Each pair of examples (2j, 2j + 1) has one of each class, in random order.
 
-    Training windows begin anywhere and never run out. Held-out windows lie side
-    by side, no byte in two of them, and are the same for every seed.
+    Training windows begin anywhere and never run out. Held-out windows do not
+    overlap and are the same for every seed.
     """
 
     Config = TextSourceConfig
@@ -76,7 +76,9 @@ class TextSource(Task):
     def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
         limit = self.num_examples(split)
         if limit is not None and start + count > limit:
-            raise ValueError(f"the {split} split has {limit} examples; asked for {count} from {start} on")
+            raise ValueError(
+                f"the {split} split has {limit} examples; {count} were requested from {start} on"
+            )
         length, index_B = self.sequence_length, np.arange(start, start + count, dtype=np.int64)
         pair_B = index_B // 2
         # Which of a pair comes first; held-out examples do not depend on the seed.
@@ -96,7 +98,7 @@ class TextSource(Task):
             tokens_BT[chosen, :-1] = text_N[begin_B[:, None] + np.arange(length - 1)]
 
         context_BT = tokens_BT.copy()
-        context_BT[:, -1] = 0  # a filler: the answer is not shown
+        context_BT[:, -1] = 0  # padding hides the answer
         tokens = torch.from_numpy(tokens_BT)
         answer_BT = torch.zeros_like(tokens, dtype=torch.bool)
         answer_BT[:, -1] = True

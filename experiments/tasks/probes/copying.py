@@ -1,9 +1,9 @@
-"""Copying and selective copying: repeat, in order, the symbols that were shown.
+"""Copying and selective copying: repeat, in order, the symbols in the context.
 
 In the plain form the symbols come first, so that each is needed after the same
 delay: a fixed convolution can do it (Arjovsky et al. 2016, arXiv 1511.06464). In
-the selective form they stand at random places among noise, and what is to be
-kept depends on the input (Gu and Dao 2023, "Mamba", arXiv 2312.00752, section
+the selective form they are at random positions among noise, and which tokens to
+copy depends on the input (Gu and Dao 2023, "Mamba", arXiv 2312.00752, section
 3.1 and table 1). The authors' generator is not public; the layout here is that
 of the S4 repository's: symbols among blanks, a marker, then the answers.
 """
@@ -35,9 +35,9 @@ class CopyingConfig(GeneratedConfig):
     num_copied: int = 8
     """Symbols to be repeated (K)."""
     num_symbols: int = 16
-    """Symbols (V): 0 is noise, V-1 marks the end of what is shown, the rest are data."""
+    """Symbols (V): 0 is noise, V-1 marks the end of the symbols, the rest are data."""
     selective: bool = False
-    """The symbols stand at random positions; else they come first."""
+    """Place the symbols at random positions instead of at the start."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,29 +65,29 @@ class Copying(Probe):
 
     def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
         c = self.config
-        shown = c.sequence_length - c.num_copied - 1  # tokens before the marker
+        marker = c.sequence_length - c.num_copied - 1  # tokens before the marker
         symbol_BK = 1 + (
             uniform(stream(seed, split, "symbols"), index_B, c.num_copied) * (c.num_symbols - 2)
         ).astype(np.int64)
         place_BK = np.broadcast_to(np.arange(c.num_copied), symbol_BK.shape)
         if c.selective:
-            order_BS = uniform(stream(seed, split, "places"), index_B, shown).argsort(axis=1, kind="stable")
+            order_BS = uniform(stream(seed, split, "places"), index_B, marker).argsort(axis=1, kind="stable")
             place_BK = np.sort(order_BS[:, : c.num_copied], axis=1)
 
         context_BT = np.full((len(index_B), c.sequence_length), BLANK, dtype=np.int64)
         np.put_along_axis(context_BT, place_BK, symbol_BK, axis=1)
-        context_BT[:, shown] = c.num_symbols - 1
+        context_BT[:, marker] = c.num_symbols - 1
         tokens_BT = context_BT.copy()
-        tokens_BT[:, shown + 1 :] = symbol_BK
+        tokens_BT[:, marker + 1 :] = symbol_BK
         answer_BT = np.zeros(tokens_BT.shape, dtype=bool)
-        answer_BT[:, shown + 1 :] = True
+        answer_BT[:, marker + 1 :] = True
 
         return batch_of(tokens_BT, context_BT, answer_BT)
 
-    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
-        kept = [token for token in shown[: asked[0] - 1] if token != BLANK]
-        assert len(kept) == len(asked)
-        return kept
+    def solve(self, context: Sequence[int], positions: Sequence[int]) -> list[int]:
+        symbols = [token for token in context[: positions[0] - 1] if token != BLANK]
+        assert len(symbols) == len(positions)
+        return symbols
 
     def guesses(self) -> list[Reference]:
         c = self.config
@@ -96,7 +96,7 @@ class Copying(Probe):
             Reference(
                 name="random symbol shown",
                 metric=self.metric,
-                # It is the one asked for, or another that happens to be equal.
+                # It is the correct one, or another one that happens to be equal.
                 value=(1 + (c.num_copied - 1) / data) / c.num_copied,
                 note="what a model reaches that knows which symbols were shown and not their order",
             ),

@@ -55,7 +55,7 @@ class Induction(Probe):
         c = self.config
         ordinary_BT = uniform(stream(seed, split, "symbols"), index_B, c.sequence_length)
         tokens_BT = (ordinary_BT * (c.num_symbols - 1)).astype(np.int64)
-        # The special symbol and its successor both stand before the question.
+        # The special symbol and its successor are both before the question.
         place_B1 = (uniform(stream(seed, split, "place"), index_B, 1) * (c.sequence_length - 3)).astype(int)
         np.put_along_axis(tokens_BT, place_B1, c.num_symbols - 1, axis=1)
         tokens_BT[:, -2] = c.num_symbols - 1
@@ -67,8 +67,8 @@ class Induction(Probe):
         answer_BT[:, -1] = True
         return batch_of(tokens_BT, context_BT, answer_BT)
 
-    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
-        return [shown[list(shown).index(shown[place - 1]) + 1] for place in asked]
+    def solve(self, context: Sequence[int], positions: Sequence[int]) -> list[int]:
+        return [context[list(context).index(context[position - 1]) + 1] for position in positions]
 
     def guesses(self) -> list[Reference]:
         return [

@@ -1,9 +1,9 @@
-"""Infilling: blanks in the middle, each settled by what stands before it, after it, or by both.
+"""Infilling: blanks in the middle, each determined by the symbol before it, after it, or by both.
 
-What a model that reads from left to right cannot know, and what telling it the end first gives back:
-the fill-in-the-middle order of Bavarian et al. 2022 (arXiv 2207.14255). A synthetic of our own, with
-exact answers: before and after the middle stand 2N random symbols each; the middle is N times a cue and
-a blank, and the cue says what the blank is.
+It measures what a model that reads from left to right cannot know, and what it gains if it reads the end
+first: the fill-in-the-middle order of Bavarian et al. 2022 (arXiv 2207.14255). A synthetic task with exact
+answers: 2N random symbols before the middle and 2N after it; the middle is N times a cue and a blank, and
+the cue determines how to fill the blank.
 
 Shapes: B examples, N blanks, T tokens.
 """
@@ -35,7 +35,7 @@ class InfillingConfig(GeneratedConfig):
     sequence_length: int = 24
     """Tokens in an example (T): before, middle and after, 2N each, so a multiple of six."""
     num_symbols: int = 8
-    """Symbols (V) that are shown and asked for."""
+    """Symbols (V) of contexts and answers."""
     order: str = "natural"
     """``natural`` (before, middle, after) or ``suffix_first`` (after, before, middle), which lets a model
     that reads from left to right see both sides of the blanks."""
@@ -54,9 +54,9 @@ class InfillingConfig(GeneratedConfig):
 
 
 class Infilling(Probe):
-    """``p1 .. p2N  c1 a1 .. cN aN  s1 .. s2N``; the cue ci says whether ai is p2i, s2i or their sum modulo V.
+    """``p1 .. p2N  c1 a1 .. cN aN  s1 .. s2N``; by the cue ci, ai is p2i, s2i or their sum modulo V.
 
-    The answers are not shown to later positions.
+    Later positions do not see the answers.
     """
 
     Config = InfillingConfig
@@ -66,7 +66,7 @@ class Infilling(Probe):
         self.config = config
         self.sequence_length = config.sequence_length
         self.num_blanks = config.sequence_length // 6
-        # Symbol 0 is filler, 1 .. V are shown and asked for, then the cues.
+        # Symbol 0 is the noise token, 1 .. V are symbols, then come the cues.
         self.vocabulary = Vocabulary(
             num_symbols=1 + config.num_symbols + len(CUES), num_sentinels=self.num_blanks
         )
@@ -74,8 +74,8 @@ class Infilling(Probe):
     def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
         N, V = self.num_blanks, self.config.num_symbols
 
-        def draw(what: str, width: int, options: int) -> np.ndarray:
-            return (uniform(stream(seed, split, what), index_B, width) * options).astype(np.int64)
+        def draw(name: str, width: int, options: int) -> np.ndarray:
+            return (uniform(stream(seed, split, name), index_B, width) * options).astype(np.int64)
 
         before_B2N, after_B2N = draw("before", 2 * N, V), draw("after", 2 * N, V)
         cue_BN = draw("cues", N, len(CUES))
@@ -84,32 +84,32 @@ class Infilling(Probe):
 
         middle_B2N = np.zeros((len(index_B), 2 * N), dtype=np.int64)
         middle_B2N[:, ::2] = 1 + V + cue_BN
-        shown = {"before": 1 + before_B2N, "middle": middle_B2N, "after": 1 + after_B2N}
+        segments = {"before": 1 + before_B2N, "middle": middle_B2N, "after": 1 + after_B2N}
         parts = ("before", "middle", "after")
         if self.config.order == "suffix_first":
             parts = ("after", "before", "middle")
-        context_BT = np.concatenate([shown[part] for part in parts], axis=1)
-        first = 2 * N * parts.index("middle")
-        blanks = slice(first + 1, first + 2 * N, 2)
+        context_BT = np.concatenate([segments[part] for part in parts], axis=1)
+        start = 2 * N * parts.index("middle")
+        blanks = slice(start + 1, start + 2 * N, 2)
         tokens_BT = context_BT.copy()
         tokens_BT[:, blanks] = 1 + answer_BN
         answer_BT = np.zeros(tokens_BT.shape, dtype=bool)
         answer_BT[:, blanks] = True
         return batch_of(tokens_BT, context_BT, answer_BT)
 
-    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
-        third = len(shown) // 3
-        parts = [shown[start : start + third] for start in (0, third, 2 * third)]
+    def solve(self, context: Sequence[int], positions: Sequence[int]) -> list[int]:
+        third = len(context) // 3
+        parts = [context[start : start + third] for start in (0, third, 2 * third)]
         middle = 1 if self.config.order == "natural" else 2
         before, after = (parts[0], parts[2]) if middle == 1 else (parts[1], parts[0])
-        found = []
-        for place in asked:
-            beside = place - middle * third  # the same place of the other thirds holds what is asked for
-            cue = CUES[parts[middle][beside - 1] - 1 - self.config.num_symbols]
-            left, right = before[beside], after[beside]
-            both = 1 + (left - 1 + right - 1) % self.config.num_symbols
-            found.append({"before": left, "after": right, "both": both}[cue])
-        return found
+        answers = []
+        for position in positions:
+            offset = position - middle * third  # the same place of the other thirds holds what is asked for
+            cue = CUES[parts[middle][offset - 1] - 1 - self.config.num_symbols]
+            left, right = before[offset], after[offset]
+            total = 1 + (left - 1 + right - 1) % self.config.num_symbols
+            answers.append({"before": left, "after": right, "both": total}[cue])
+        return answers
 
     def guesses(self) -> list[Reference]:
         chance = 1 / self.config.num_symbols

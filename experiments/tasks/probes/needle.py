@@ -1,14 +1,14 @@
-"""Needles in a haystack: find what was said once in a long text, at any length and depth.
+"""Needles in a haystack: find a fact that occurs once in a long text, at any length and depth.
 
-After RULER (Hsieh et al. 2024, arXiv 2404.06654): one needle among others, several values of one key,
-several keys, and variable tracking. The haystack is Python's documentation as bytes, so a model trained on
-``task=text`` can be asked too. Needles are lines of one length,
+After RULER (Hsieh et al. 2024, arXiv 2404.06654): one needle among other ones, multiple values of one key,
+multiple keys, and variable tracking. The haystack is Python's documentation as bytes, so a model trained
+on ``task=text`` can also be evaluated. Needles are lines of one length,
 
-    The number of QWERT is 12345.        (all kinds but variable tracking)
+    The number of QWERT is 12345.        (all types but variable tracking)
     QWERT is what is called 12345.       (variable tracking: then ASDFG is what is called QWERT.)
 
-and every kind but ``single`` has as many that nobody asks about. The question, at the end, is worded like
-the needles; the characters of the answers are scored and not shown to later positions.
+and every type but ``single`` has as many needles that are not queried. The question, at the end, has the
+form of the needles; the characters of the answers are scored and hidden from later positions.
 
 Shapes: B examples, T tokens, M needles of an example.
 """
@@ -49,9 +49,9 @@ class NeedleConfig:
     sequence_length: int = 1024
     """Tokens in an example (T): bytes of text, question and answers."""
     num_needles: int = 4
-    """Keys of which one is asked for (multi_key), values, queries, or names in a chain; single has one."""
+    """Keys of which one is queried (multi_key), values, queries, or names in a chain; single has one."""
     depth: float | None = None
-    """Position of the first needle asked for, as a fraction of the haystack; null draws it."""
+    """Position of the first needle that is queried, as a fraction of the haystack; null draws it."""
     num_sentinels: int = 28
     """Sentinel ids, never used here, so that the vocabulary is that of ``task=text``."""
     cache_dir: str = "data-cache"
@@ -99,7 +99,7 @@ class Needle(Task):
 
     @property
     def _drawn(self) -> int:
-        """Needles in the haystack, those that nobody asks about included."""
+        """Needles in the haystack, including those that are not queried."""
         n = self.config.num_needles
         return {"single": 1, "multi_key": n}.get(self.config.kind, 2 * n)
 
@@ -107,12 +107,12 @@ class Needle(Task):
         index_B = np.arange(start, start + count, dtype=np.int64)
         hay_N, num_needles = self._file.tokens[split], self._drawn
 
-        def draw(what: str, slots: int) -> NDArray[np.float64]:
-            return uniform(stream(seed, split, f"needle {what}"), index_B, slots)
+        def draw(name: str, slots: int) -> NDArray[np.float64]:
+            return uniform(stream(seed, split, f"needle {name}"), index_B, slots)
 
         begin_B = (draw("haystack", 1)[:, 0] * (len(hay_N) - self._hay)).astype(np.int64)
         key_BM, value_BM = (
-            _distinct(draw(what, num_needles + 1), base) for what, base in (("keys", 26), ("values", 10))
+            _distinct(draw(name, num_needles + 1), base) for name, base in (("keys", 26), ("values", 10))
         )
         depth_BM = draw("depths", num_needles)
         tokens_BT = np.empty((count, self.sequence_length), dtype=np.int64)
@@ -125,8 +125,8 @@ class Needle(Task):
             hay = bytes(np.where(hay_H < 256, hay_H, _DOCUMENT_END).astype(np.uint8))
             edges = [0, *cuts[order].tolist(), self._hay]
             pieces = [hay[: edges[1]]]
-            for place, needle in enumerate(order.tolist()):
-                pieces += [needles[needle], hay[edges[place + 1] : edges[place + 2]]]
+            for index, needle in enumerate(order.tolist()):
+                pieces += [needles[needle], hay[edges[index + 1] : edges[index + 2]]]
             text = b"".join([*pieces, *(part for part, _ in question)])
             tokens_BT[row] = np.frombuffer(text, dtype=np.uint8)
             end = self.sequence_length
@@ -136,7 +136,7 @@ class Needle(Task):
         return batch_of(tokens_BT, np.where(answer_BT, _FILLER, tokens_BT), answer_BT)
 
     def _depths(self, drawn_M: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Depths of the needles; those whose order matters stand in order."""
+        """Depths of the needles; sorted where their order matters."""
         depth_M, kind = drawn_M.copy(), self.config.kind
         if kind in ("multi_value", "variable_tracking"):
             half = len(depth_M) // 2
@@ -151,34 +151,34 @@ class Needle(Task):
     def _written(
         self, keys: Sequence[int], values: Sequence[int]
     ) -> tuple[list[bytes], list[tuple[bytes, bool]]]:
-        """The needles, and the question in parts of which the answers are marked.
+        """The needles, and the parts of the question, each with whether it is an answer.
 
-        The first needles are asked about: one (single, multi_key) or half of them.
+        The first needles are queried: one (single, multi_key) or half of them.
         """
         kind, half = self.config.kind, len(keys) // 2
         names = [_spelled(key, _LETTERS) for key in keys]
-        numbers = [_spelled(value, "0123456789") for value in values]
+        digits = [_spelled(value, "0123456789") for value in values]
         if kind == "variable_tracking":
             # Two chains: each name is called what the one before it is called.
-            called = [numbers[0], *names[: half - 1], numbers[half], *names[half:-1]]
+            called = [digits[0], *names[: half - 1], digits[half], *names[half:-1]]
             needles = [f"\n{a} is what is called {b}.\n" for a, b in zip(names, called, strict=True)]
-            opening, answers = f"\nWhat is called {numbers[0]} is ", names[:half]
+            opening, answers = f"\nWhat is called {digits[0]} is ", names[:half]
         else:
             if kind == "multi_value":
                 names = [names[0]] * half + [names[half]] * half
-            needles = [f"\nThe number of {a} is {b}.\n" for a, b in zip(names, numbers, strict=True)]
+            needles = [f"\nThe number of {a} is {b}.\n" for a, b in zip(names, digits, strict=True)]
             opening, answers = (
                 f"\nThe number of {names[0]} is ",
-                numbers[: half if kind == "multi_value" else 1],
+                digits[: half if kind == "multi_value" else 1],
             )
         question = [(opening, False)]
         if kind == "multi_query":
             question = []
-            for name, number in zip(names[:half], numbers[:half], strict=True):
-                question += [(f"\nThe number of {name} is ", False), (number, True)]
+            for name, digit_string in zip(names[:half], digits[:half], strict=True):
+                question += [(f"\nThe number of {name} is ", False), (digit_string, True)]
         else:
-            for place, answer in enumerate(answers):
-                question += [(", " if place else "", False), (answer, True)]
+            for index, answer in enumerate(answers):
+                question += [(", " if index else "", False), (answer, True)]
         return [text.encode() for text in needles], [(text.encode(), scored) for text, scored in question]
 
     def num_examples(self, split: str) -> int | None:
@@ -192,7 +192,7 @@ class Needle(Task):
 
     def references(self) -> list[Reference]:
         chance = 1 / (26 if self.config.kind == "variable_tracking" else 10)
-        right = 1 / self._drawn  # it is the one asked for, or one of as many answers as there are others
+        right = 1 / self._drawn  # it is the queried one, or its answer is equal by chance
         return [
             Reference(
                 name="last shown",
@@ -205,10 +205,10 @@ class Needle(Task):
 
 
 def _distinct(drawn_BX: NDArray[np.float64], base: int) -> NDArray[np.int64]:
-    """Numbers below ``base ** 5``, one fewer for each example than drawn, no two of them equal.
+    """Numbers below ``base ** 5``, one fewer for each example than drawn, all different.
 
-    Each is drawn from a stretch of its own of the ring of all numbers, which the last draw turns, so that
-    every number is equally likely to be any of them.
+    Each is drawn from a separate interval of the ring of all values, which the last draw rotates, so that
+    each is uniform over all values.
     """
     size, count = base**_WIDTH, drawn_BX.shape[1] - 1
     begin_M = np.arange(count) * size // count
@@ -216,10 +216,10 @@ def _distinct(drawn_BX: NDArray[np.float64], base: int) -> NDArray[np.int64]:
     return (begin_M + within_BM + (drawn_BX[:, -1:] * size).astype(np.int64)) % size
 
 
-def _spelled(number: int, digits: str) -> str:
+def _spelled(value: int, digits: str) -> str:
     """A number as five digits of the given alphabet."""
     text = ""
     for _ in range(_WIDTH):
-        number, digit = divmod(number, len(digits))
+        value, digit = divmod(value, len(digits))
         text += digits[digit]
     return text

@@ -25,7 +25,7 @@ from experiments.tasks.task import Batch, Task
 TRAIN_SET_SEED = 0
 """Seed of the examples of a finite training set: the same set for every run."""
 REDRAWS = 20
-"""Times that a held-out example is drawn anew which is a training example too."""
+"""Maximum redraws of a held-out example that is also a training example."""
 CHECKED_TOKENS = 2**26
 """Tokens of the largest training set that held-out examples are compared with."""
 _CHUNK = 2**20
@@ -46,10 +46,10 @@ class GeneratedConfig:
 
 
 class Generated(Task):
-    """A task whose examples are made, not read. Subclasses set ``generator``.
+    """A task with generated examples. Subclasses set ``generator``.
 
     Training examples are fresh, or those of a finite set (``train_examples``). Held-out examples that are in
-    the set are then drawn anew, so that none is trained on, unless the task has hardly any others.
+    the set are then redrawn, so that none is trained on, unless the task has hardly any other examples.
     """
 
     metric = "answer_accuracy"
@@ -59,7 +59,7 @@ class Generated(Task):
 
     @abstractmethod
     def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
-        """Return the examples of these numbers: each is a pure function of split, seed and its number."""
+        """Return the examples with these indices: each is a pure function of split, seed and index."""
 
     def batch(self, split: str, seed: int, start: int, count: int) -> Batch:
         index_B = np.arange(start, start + count, dtype=np.int64)
@@ -75,7 +75,7 @@ class Generated(Task):
         return self.config.train_examples if split == "train" else None
 
     def overlap(self, split: str, count: int) -> float | None:
-        """Return the fraction of the first ``count`` held-out examples that are in the training set too.
+        """Return the fraction of the first ``count`` held-out examples that are also in the training set.
 
         None where that is not finite, or so large that it is not compared.
         """
@@ -85,15 +85,15 @@ class Generated(Task):
         return sum(key in self._train_set for key in keys) / count
 
     def _unseen(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
-        """Return held-out examples, those of the training set replaced by others as far as there are any."""
+        """Return held-out examples; those of the training set are redrawn up to ``REDRAWS`` times."""
         batch = self.examples(split, seed, index_B)
-        known = self._train_set or frozenset()
+        train_keys = self._train_set or frozenset()
         for attempt in range(REDRAWS):
-            seen_B = torch.tensor([key in known for key in example_keys(batch)])
+            seen_B = torch.tensor([key in train_keys for key in example_keys(batch)])
             if not seen_B.any():
                 break
-            again = self.examples(split, stream(seed, "again", attempt), index_B[seen_B.numpy()])
-            batch = batch.with_rows(seen_B, again)
+            redrawn = self.examples(split, stream(seed, "again", attempt), index_B[seen_B.numpy()])
+            batch = batch.with_rows(seen_B, redrawn)
         return batch
 
     @cached_property
@@ -103,7 +103,7 @@ class Generated(Task):
         if size is None or size * self.sequence_length > CHECKED_TOKENS:
             return None
         step = max(1, _CHUNK // self.sequence_length)
-        parts = (np.arange(first, min(first + step, size)) for first in range(0, size, step))
+        parts = (np.arange(start, min(start + step, size)) for start in range(0, size, step))
         return frozenset(
             key for part in parts for key in example_keys(self.examples("train", TRAIN_SET_SEED, part))
         )
@@ -115,18 +115,18 @@ class Generated(Task):
 
 
 class Probe(Generated):
-    """A generated task whose answers a plain program finds in the tokens shown."""
+    """A generated task that a plain program can solve from the context."""
 
     @abstractmethod
-    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
-        """The oracle: the answers at the positions ``asked``, worked out from the tokens shown.
+    def solve(self, context: Sequence[int], positions: Sequence[int]) -> list[int]:
+        """The oracle: compute the answers at ``positions`` from the context.
 
-        It shares no code with the generator and is plain rather than fast, so that its 100% says that
-        the answers follow from what a model is shown.
+        It shares no code with the generator and is plain rather than fast, so that its accuracy of 100%
+        shows that the context determines the answers.
 
         Args:
-            shown: the context of one example, a noise token at each answer, padding left out.
-            asked: the positions of the answers, ascending.
+            context: the context of one example, a noise token at each answer, padding left out.
+            positions: the positions of the answers, ascending.
         """
 
     def guesses(self) -> list[Reference]:

@@ -1,6 +1,6 @@
 """Shallow baselines: what simple statistics of the training split reach on a probe.
 
-A score says little until one knows what needs no understanding: a leaderboard
+A score needs the scores of trivial solvers for comparison: a leaderboard
 may cluster at the level of "the most frequent answer" without anyone noticing.
 Each baseline is a table or a count, fitted on training examples and scored
 on test examples by the metric of the models; it reads the context that a model reads.
@@ -33,7 +33,7 @@ COUNTED = 512
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """The answers of some examples, one after the other, and what was shown."""
+    """The answers of some examples, concatenated, and the contexts."""
 
     context_ET: NDArray[np.int64]
     visible_ET: NDArray[np.bool_]
@@ -75,7 +75,7 @@ class Answers:
         return counted.reshape(-1, self.num_symbols).astype(np.float64)
 
     def before(self, distance: int, place_N: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """The token so far before each answer (or before other places); -1 where there is none."""
+        """The token ``distance`` positions before each answer (or position); -1 outside the sequence."""
         at_N = (self.place_N if place_N is None else place_N) - distance
         return np.where(at_N < 0, -1, self.context_ET[self.row_N, at_N.clip(0)])
 
@@ -90,37 +90,41 @@ def num_scored(task: Task) -> int:
 
 
 def shallow_scores(task: Task) -> dict[str, float]:
-    """Return the score of each baseline on the test split, by the name of what it looks at."""
+    """Return the score of each baseline on the test split, by the name of the tokens it uses."""
     train, test = Answers.of(task, "train"), Answers.of(task, "test")
     guess_N = _table(train, test, np.zeros_like(train.row_N), np.zeros_like(test.row_N), None)
-    found = {
+    guesses = {
         "majority": guess_N,
         "number of the answer": _table(train, test, train.order_N, test.order_N, guess_N),
     }
-    key, other = np.zeros_like(train.row_N), np.zeros_like(test.row_N)
+    train_key, test_key = np.zeros_like(train.row_N), np.zeros_like(test.row_N)
     for distance in range(1, max(WINDOWS) + 1):
-        key, other = (
+        train_key, test_key = (
             keys * (train.num_symbols + 1) + answers.before(distance) + 1
-            for keys, answers in ((key, train), (other, test))
+            for keys, answers in ((train_key, train), (test_key, test))
         )
-        guess_N = _table(train, test, key, other, guess_N)  # a window never seen: the next smaller one
+        guess_N = _table(
+            train, test, train_key, test_key, guess_N
+        )  # a window never seen: the next smaller one
         if distance in WINDOWS:
-            found[f"last {distance} tokens" if distance > 1 else "last token"] = guess_N
-    found["first token"] = _table(train, test, _ends(train, 0), _ends(test, 0), found["number of the answer"])
-    found["first and last tokens"] = _table(
-        train, test, _ends(train, 2), _ends(test, 2), found["first token"]
+            guesses[f"last {distance} tokens" if distance > 1 else "last token"] = guess_N
+    guesses["first token"] = _table(
+        train, test, _ends(train, 0), _ends(test, 0), guesses["number of the answer"]
     )
-    found["token at a distance"] = _distance(train, test)
+    guesses["first and last tokens"] = _table(
+        train, test, _ends(train, 2), _ends(test, 2), guesses["first token"]
+    )
+    guesses["token at a distance"] = _distance(train, test)
     if train.num_symbols <= COUNTED:
-        found["bag of tokens"] = _bag(train, test)
-        key, other = (_bag_key(answers) for answers in (train, test))
-        found["same bag of tokens"] = _table(train, test, key, other, found["bag of tokens"])
-    scores = {name: test.score(guess_N == test.truth_N) for name, guess_N in found.items()}
+        guesses["bag of tokens"] = _bag(train, test)
+        train_key, test_key = (_bag_key(answers) for answers in (train, test))
+        guesses["same bag of tokens"] = _table(train, test, train_key, test_key, guesses["bag of tokens"])
+    scores = {name: test.score(guess_N == test.truth_N) for name, guess_N in guesses.items()}
     return scores | {"random token shown": test.score(_shown(train, test))}
 
 
 def best_reference(scores: dict[str, float], metric: str, items: int) -> Reference:
-    """Return the reference line of the best baseline of ``items`` examples, with the others in its note."""
+    """Return the reference line of the best baseline of ``items`` examples, the other ones in its note."""
     names = sorted(scores, key=lambda name: -scores[name])
     others = ", ".join(f"{name} {scores[name]:.3f}" for name in names[1:])
     note = f"the best of the shallow baselines, fitted on the training split; the others: {others}"
@@ -146,11 +150,11 @@ def _table(
     return guess_N if fallback_N is None else np.where(known_K[at_N] == other_N, guess_N, fallback_N)
 
 
-def _ends(answers: Answers, last: int) -> NDArray[np.int64]:
-    """A key of the number of the answer, the first token, and the ``last`` tokens before the first answer."""
+def _ends(answers: Answers, num_last: int) -> NDArray[np.int64]:
+    """A key of the index of the answer, the first token, and the ``last`` tokens before the first answer."""
     parts = [answers.context_ET[answers.row_N, 0]]
     first_N = answers.place_N[np.searchsorted(answers.row_N, answers.row_N)]  # rows are sorted
-    parts += [answers.before(distance, first_N) + 1 for distance in range(1, last + 1)]
+    parts += [answers.before(distance, first_N) + 1 for distance in range(1, num_last + 1)]
     key_N = answers.order_N
     for part in parts:
         key_N = key_N * (answers.num_symbols + 1) + part
@@ -158,7 +162,7 @@ def _ends(answers: Answers, last: int) -> NDArray[np.int64]:
 
 
 def _distance(train: Answers, test: Answers) -> NDArray[np.int64]:
-    """The token that stands so far before the answer as was right most often for answers of its number."""
+    """The token at the distance before the answer that was right most often for answers of this index."""
     reach = min(REACH, train.context_ET.shape[1])
     orders = int(max(train.order_N.max(), test.order_N.max())) + 1
     hits_OD = np.stack(
@@ -172,7 +176,7 @@ def _distance(train: Answers, test: Answers) -> NDArray[np.int64]:
 
 
 def _bag(train: Answers, test: Answers) -> NDArray[np.int64]:
-    """Naive Bayes on how often each symbol is shown, add-one smoothed."""
+    """Naive Bayes on how often each symbol occurs in the context, add-one smoothed."""
     classes_C, class_N = np.unique(train.truth_N, return_inverse=True)
     per_class_CE = np.zeros((len(classes_C), len(train.context_ET)))
     np.add.at(per_class_CE, (class_N, train.row_N), 1.0)
@@ -183,7 +187,7 @@ def _bag(train: Answers, test: Answers) -> NDArray[np.int64]:
 
 
 def _bag_key(answers: Answers) -> NDArray[np.int64]:
-    """A hash of the number of the answer and of how often each symbol is shown, whatever the order."""
+    """A hash of the index of the answer and of how often each symbol occurs, regardless of the order."""
     weight_V = np.random.default_rng(0).integers(1, 2**40, answers.num_symbols)
     return (answers.counts_EV.astype(np.int64) @ weight_V)[answers.row_N] * 1009 + answers.order_N
 

@@ -1,7 +1,7 @@
-"""Base class of the recall probes: facts, then queries among noise tokens, each asked once.
+"""Base class of the recall probes: facts, then queries among noise tokens, one for each fact.
 
 The layout is that of multi-query associative recall (Arora et al. 2023,
-"Zoology", arXiv 2312.04927, section 4): the rest of the sequence behind the
+"Zoology", arXiv 2312.04927, section 4): the rest of the sequence after the
 facts is cut into slots that hold a query and its answer; which slots are used
 follows a power law of their distance from the facts.
 
@@ -30,7 +30,7 @@ class Lookup(Probe):
         """The facts (B, C), the queries (B, Q, W) and their answers (B, Q)."""
 
     def background(self, rng: ExampleRNG) -> NDArray[np.int64]:
-        """What stands (B, T) where there is neither a fact nor a query, also where an answer is asked for."""
+        """Return the tokens (B, T) at positions without a fact or query, answers included."""
         return np.full((len(rng.index_B), self.config.sequence_length), FILLER, dtype=np.int64)
 
     def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
@@ -53,7 +53,7 @@ class Lookup(Probe):
 
 
 def num_slots(sequence_length: int, facts: int, width: int) -> int:
-    """Slots for queries of ``width`` tokens and their answers behind so many tokens of facts."""
+    """Slots for queries of ``width`` tokens and their answers after ``facts`` tokens of facts."""
     return (sequence_length - facts) // (width + 1)
 
 

@@ -1,7 +1,7 @@
-"""Recall in several hops: the value of a key is the key of the next look-up.
+"""Recall in multiple hops: the value of a key is the key of the next look-up.
 
 Chains ``s0 s1 .. sH`` of distinct symbols are shown as pairs ``s(h) s(h+1)``, all of them in random order;
-then the first symbol of each chain is asked for once, and the answer is the last of its chain. One hop is
+then the first symbol of each chain is queried once, and the answer is the last of its chain. One hop is
 multi-query associative recall (Arora et al. 2023, arXiv 2312.04927); more hops need as many look-ups one
 after the other (Sanford et al. 2024, "Transformers, parallel computation, and logarithmic depth", arXiv
 2402.09268).
@@ -29,11 +29,11 @@ class ChainedRecallConfig(GeneratedConfig):
     sequence_length: int = 32
     """Tokens in an example (T); at least 2K(H + 1)."""
     num_chains: int = 4
-    """Chains (K), each asked for once."""
+    """Chains (K), each queried once."""
     hops: int = 2
     """Look-ups from the first symbol of a chain to its last (H)."""
     num_symbols: int = 32
-    """Symbols (V): 0 is filler, all others may stand in a chain."""
+    """Symbols (V): 0 is padding, all other ones may occur in a chain."""
     power: float = 0.01
     """Exponent a of the law p(gap) ~ gap^(a-1)."""
 
@@ -66,15 +66,15 @@ class ChainedRecall(Lookup):
         shuffled_BJ2 = np.take_along_axis(pair_BJ2, order_BJ[:, :, None], axis=1)
         return shuffled_BJ2.reshape(len(drawn), -1), chain_BKH[:, :, :1], chain_BKH[:, :, -1]
 
-    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
-        facts = shown[: 2 * self.config.num_chains * self.config.hops]
-        found = []
-        for place in asked:
-            symbol = shown[place - 1]
+    def solve(self, context: Sequence[int], positions: Sequence[int]) -> list[int]:
+        facts = context[: 2 * self.config.num_chains * self.config.hops]
+        answers = []
+        for position in positions:
+            symbol = context[position - 1]
             while symbol in facts[::2]:
                 symbol = facts[2 * list(facts[::2]).index(symbol) + 1]
-            found.append(symbol)
-        return found
+            answers.append(symbol)
+        return answers
 
     def guesses(self) -> list[Reference]:
         return [

@@ -1,8 +1,8 @@
-"""Recall by two keys together: neither of them says the value alone.
+"""Recall by two keys together: neither of them determines the value by itself.
 
 ``compositional_mqar`` of Zoology (github.com/HazyResearch/zoology): S first keys and S second keys make a
-grid of S^2 pairs, each with its own value, shown in random order as ``first second value``. Then each pair
-is asked for once.
+grid of S^2 pairs, each with a value, in random order as ``first second value``. Then each pair
+is queried once.
 """
 
 from __future__ import annotations
@@ -55,37 +55,37 @@ class CompositionalRecall(Lookup):
         self.vocabulary = Vocabulary(num_symbols=config.num_symbols, num_sentinels=config.side**2)
 
     def facts(self, rng: ExampleRNG) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        side, third = self.config.side, self.config.num_symbols // 3
-        pairs = side**2
-        first_BS = 1 + rng.distinct("first", third - 1, side)
-        second_BS = third + rng.distinct("second", third, side)
+        num_keys, third = self.config.side, self.config.num_symbols // 3
+        pairs = num_keys**2
+        first_BS = 1 + rng.distinct("first", third - 1, num_keys)
+        second_BS = third + rng.distinct("second", third, num_keys)
         value_BK = 2 * third + rng.distinct("values", self.config.num_symbols - 2 * third, pairs)
         cell_BK = rng.distinct("order", pairs, pairs)
         key_BK2 = np.stack(
             [
-                np.take_along_axis(first_BS, cell_BK // side, axis=1),
-                np.take_along_axis(second_BS, cell_BK % side, axis=1),
+                np.take_along_axis(first_BS, cell_BK // num_keys, axis=1),
+                np.take_along_axis(second_BS, cell_BK % num_keys, axis=1),
             ],
             axis=2,
         )
         facts_BK3 = np.concatenate([key_BK2, value_BK[:, :, None]], axis=2)
         return facts_BK3.reshape(len(facts_BK3), -1), key_BK2, value_BK
 
-    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
+    def solve(self, context: Sequence[int], positions: Sequence[int]) -> list[int]:
         value_of = {}
-        for place in range(0, 3 * self.config.side**2, 3):
-            first, second, value = shown[place : place + 3]
-            value_of[first, second] = value
-        return [value_of[shown[place - 2], shown[place - 1]] for place in asked]
+        for position in range(0, 3 * self.config.side**2, 3):
+            first_key, second_key, value = context[position : position + 3]
+            value_of[first_key, second_key] = value
+        return [value_of[context[position - 2], context[position - 1]] for position in positions]
 
     def guesses(self) -> list[Reference]:
-        side = self.config.side
+        num_keys = self.config.side
         return [
             Reference(
                 name="one key of two",
                 metric=self.metric,
-                value=1 / side,
+                value=1 / num_keys,
                 note="what a model reaches that looks one of the keys up",
             ),
-            Reference(name="random value shown", metric=self.metric, value=1 / side**2),
+            Reference(name="random value shown", metric=self.metric, value=1 / num_keys**2),
         ]

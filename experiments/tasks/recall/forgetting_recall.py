@@ -1,7 +1,7 @@
 """Recall with updates: some keys get a second value, and the newest counts.
 
 ``forgetting_mqar`` of Zoology (github.com/HazyResearch/zoology): ``k1 v1 .. kK vK``, then U of the keys
-again, each with another value; then each key is asked for once. A state that only adds has to overwrite.
+again, each with another value; then each key is queried once. A state that only adds has to overwrite.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ForgettingRecallConfig(GeneratedConfig):
     sequence_length: int = 32
     """Tokens in an example (T); at least 4K + 2U."""
     num_pairs: int = 4
-    """Keys (K), each asked for once."""
+    """Keys (K), each queried once."""
     num_updates: int = 2
     """Keys that get another value (U); at most K."""
     num_symbols: int = 32
@@ -67,11 +67,11 @@ class ForgettingRecall(Lookup):
         np.put_along_axis(newest_BK, updated_BU, value_BJ[:, pairs:], axis=1)
         return np.stack([key_BJ, value_BJ], axis=2).reshape(len(key_BJ), -1), key_BK[:, :, None], newest_BK
 
-    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
+    def solve(self, context: Sequence[int], positions: Sequence[int]) -> list[int]:
         newest = {}
-        for place in range(0, 2 * (self.config.num_pairs + self.config.num_updates), 2):
-            newest[shown[place]] = shown[place + 1]
-        return [newest[shown[place - 1]] for place in asked]
+        for position in range(0, 2 * (self.config.num_pairs + self.config.num_updates), 2):
+            newest[context[position]] = context[position + 1]
+        return [newest[context[position - 1]] for position in positions]
 
     def guesses(self) -> list[Reference]:
         c = self.config

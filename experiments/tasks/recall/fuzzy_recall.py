@@ -1,8 +1,8 @@
-"""Fuzzy in-context recall of MAD: keys and values are motifs of one to several symbols.
+"""Fuzzy in-context recall of MAD: keys and values are motifs of one or more symbols.
 
 Poli et al. 2024 (MAD, arXiv 2403.17844; github.com/athms/mad-lab): as in-context recall, but a
 key is a row of up to K different symbols and so is a value; the model has to find out where each ends.
-Training draws keys of every length, validation and test take the longest. The rest, on the left, is filler.
+Training draws keys of every length, validation and test use the longest. Padding is on the left.
 
 Shapes: B examples, T tokens, P pairs, J symbols of a pair at most.
 """
@@ -23,7 +23,7 @@ from experiments.tasks.task import Batch
 
 FILLER = 0
 SENTINELS = 128
-"""Answers that an encoder-decoder can be asked for in one example."""
+"""Largest number of answers that an encoder-decoder can generate for one example."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +33,12 @@ class FuzzyRecallConfig(GeneratedConfig):
     sequence_length: int = 64
     """Tokens in an example (T); four times the longest motif, or more."""
     num_symbols: int = 15
-    """Symbols (V), beside the filler: the first half make keys, the others values."""
+    """Symbols (V) without the padding token: keys consist of the first half, values of the second."""
     longest_motif: int = 3
     """Symbols of a key, and of a value, at most."""
     show_answers: bool = False
-    """Later positions read the values that were asked for, as in MAD's code; else filler stands there, so
-    that all objectives read the same."""
+    """Show the values that were queried to later positions, as in MAD's code; else a padding token
+    hides them, so that all objectives read the same."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -62,7 +62,7 @@ class FuzzyRecall(Probe):
     def __init__(self, config: FuzzyRecallConfig) -> None:
         self.config = config
         self.sequence_length = config.sequence_length
-        self.num_keys = config.num_symbols // 2  # symbols that keys are made of
+        self.num_keys = config.num_symbols // 2  # symbols of keys
         self.vocabulary = Vocabulary(num_symbols=1 + config.num_symbols, num_sentinels=SENTINELS)
 
     def examples(self, split: str, seed: int, index_B: NDArray[np.int64]) -> Batch:
@@ -115,31 +115,31 @@ class FuzzyRecall(Probe):
     def _motifs(
         self, rng: ExampleRNG, name: str, pairs: int, symbols: int, size_BP: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Rows of different symbols (B, P, J); those beyond a motif's size are zero."""
+        """Rows of different symbols (B, P, J); zero after the end of a motif."""
         longest = self.config.longest_motif
         order = rng.uniform(name, pairs * symbols).reshape(-1, pairs, symbols).argsort(2, kind="stable")
         return np.where(np.arange(longest) < size_BP[:, :, None], order[:, :, :longest], 0)
 
-    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
+    def solve(self, context: Sequence[int], positions: Sequence[int]) -> list[int]:
         value_of: dict[tuple[int, ...], list[int]] = {}
-        found, place = [], 0
-        while place < len(shown) and shown[place] == FILLER:
-            place += 1
-        while place < len(shown):
+        answers, position = [], 0
+        while position < len(context) and context[position] == FILLER:
+            position += 1
+        while position < len(context):
             key = []
-            while 1 <= shown[place] <= self.num_keys:
-                key.append(shown[place])
-                place += 1
-            if place in asked:
+            while 1 <= context[position] <= self.num_keys:
+                key.append(context[position])
+                position += 1
+            if position in positions:
                 value = value_of[tuple(key)]
-                found += value
-                place += len(value)
+                answers += value
+                position += len(value)
             else:
                 value = value_of[tuple(key)] = []
-                while place < len(shown) and shown[place] > self.num_keys:
-                    value.append(shown[place])
-                    place += 1
-        return found
+                while position < len(context) and context[position] > self.num_keys:
+                    value.append(context[position])
+                    position += 1
+        return answers
 
     def guesses(self) -> list[Reference]:
         values = self.config.num_symbols - self.num_keys

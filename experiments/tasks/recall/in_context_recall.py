@@ -1,10 +1,10 @@
-"""In-context recall of MAD, plain and noisy: what did this key stand with before?
+"""In-context recall of MAD, plain and noisy: what was the value of this key?
 
 Poli et al. 2024, "Mechanistic design and scaling of hybrid architectures" (MAD, arXiv 2403.17844), as in
 its code (github.com/athms/mad-lab): pairs ``key value``, the key drawn again each time, its value fixed
-within the sequence; every value whose key has occurred before is an answer, and so is the last. In the noisy
-form some pairs are replaced by two symbols that mean nothing. Unlike there, a value that is asked for is not
-shown afterwards, so that all objectives read the same.
+within the sequence; every value with a key that has occurred before is an answer, and so is the last. In
+the noisy form some pairs are replaced by two symbols without meaning. Unlike there, a queried value is not
+visible afterwards, so that all objectives read the same.
 
 Shapes: B examples, T tokens, P pairs, K keys.
 """
@@ -25,7 +25,7 @@ from experiments.tasks.task import Batch
 
 FILLER = 0
 SENTINELS = 128
-"""Answers that an encoder-decoder can be asked for in one example."""
+"""Largest number of answers that an encoder-decoder can generate for one example."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +35,14 @@ class InContextRecallConfig(GeneratedConfig):
     sequence_length: int = 64
     """Tokens in an example (T), an even number, at least 4."""
     num_symbols: int = 16
-    """Symbols (V), beside the filler: of those that are no noise, the first half are keys, others values."""
+    """Symbols (V) without the padding token: non-noise symbols are half keys, half values."""
     num_noise_symbols: int = 0
-    """Symbols, of these V, that only noise is made of."""
+    """Symbols, of these V, that occur only as noise."""
     noise: float = 0.0
     """The chance of a pair to be noise."""
     show_answers: bool = False
-    """Later positions read the values that were asked for, as in MAD's code; else filler stands there, so
-    that all objectives read the same."""
+    """Show the values that were queried to later positions, as in MAD's code; else a padding token
+    hides them, so that all objectives read the same."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,7 +61,7 @@ class InContextRecallConfig(GeneratedConfig):
 
 
 class InContextRecall(Probe):
-    """``k v k v ...``; keys from [1, 1+K), values behind them, noise last."""
+    """``k v k v ...``; keys from [1, 1+K), values after them, noise last."""
 
     Config = InContextRecallConfig
     generator = "in-context-recall-1"
@@ -102,9 +102,11 @@ class InContextRecall(Probe):
         hidden_BT = answer_BT & (not self.config.show_answers)
         return batch_of(tokens_BT, np.where(hidden_BT, FILLER, tokens_BT), answer_BT)
 
-    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
-        value_of = {key: value for key, value in zip(shown[::2], shown[1::2], strict=True) if value != FILLER}
-        return [value_of[shown[place - 1]] for place in asked]
+    def solve(self, context: Sequence[int], positions: Sequence[int]) -> list[int]:
+        value_of = {
+            key: value for key, value in zip(context[::2], context[1::2], strict=True) if value != FILLER
+        }
+        return [value_of[context[position - 1]] for position in positions]
 
     def guesses(self) -> list[Reference]:
         return [

@@ -1,8 +1,8 @@
-"""Memorization of MAD: a table of keys and values that is nowhere shown, only learned.
+"""Memorization of MAD: a table of keys and values that is in no context, only learned.
 
 Poli et al. 2024 (MAD, arXiv 2403.17844; github.com/athms/mad-lab): ``key ? key ? ...``, where
-each question stands for the value of its key in a table that is the same in all examples of all splits. It
-asks for facts in the weights, not in the context: the whole table is learned from the training split.
+each question mark is the value of its key in a table that is the same in all examples of all splits. It
+tests facts in the weights, not in the context: the complete table is learned from the training split.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from experiments.tasks.task import Batch
 
 FILLER = 0
 SENTINELS = 128
-"""Answers that an encoder-decoder can be asked for in one example."""
+"""Largest number of answers that an encoder-decoder can generate for one example."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class MemorizationConfig(GeneratedConfig):
 
 
 class Memorization(Probe):
-    """Keys from [1, 1+K), values behind them; the table is a permutation."""
+    """Keys from [1, 1+K), values after them; the table is a permutation."""
 
     Config = MemorizationConfig
     generator = "memorization-1"
@@ -72,20 +72,20 @@ class Memorization(Probe):
 
     @cached_property
     def _read(self) -> dict[int, int]:
-        """The table as the training split tells it, read until every key has been met."""
-        found: dict[int, int] = {}
+        """The table, from training examples that are read until every key has occurred."""
+        table: dict[int, int] = {}
         start = 0
-        while len(found) < self.num_keys:
+        while len(table) < self.num_keys:
             tokens = self.examples("train", 0, np.arange(start, start + 64)).tokens_BT
-            found.update(
+            table.update(
                 zip(tokens[:, ::2].flatten().tolist(), tokens[:, 1::2].flatten().tolist(), strict=True)
             )
             start += 64
-        return found
+        return table
 
-    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
-        """From the training split: what is asked for is not in the context."""
-        return [self._read[shown[place - 1]] for place in asked]
+    def solve(self, context: Sequence[int], positions: Sequence[int]) -> list[int]:
+        """Answer from the training split, because the answers are not in the context."""
+        return [self._read[context[position - 1]] for position in positions]
 
     def guesses(self) -> list[Reference]:
         return [Reference(name="random value", metric=self.metric, value=1 / self.num_keys, note="chance")]

@@ -1,7 +1,7 @@
 """Multi-query associative recall (MQAR): look up the value that followed a key.
 
 Arora et al. 2023, "Zoology" (arXiv 2312.04927), section 4. The context is
-``k1 v1 .. kK vK``; in the rest, each key is asked for once, and the answer is
+``k1 v1 .. kK vK``; in the rest, each key is queried once, and the answer is
 its value. The gap between context and query follows a power law.
 """
 
@@ -27,7 +27,7 @@ class RecallConfig(GeneratedConfig):
     sequence_length: int = 16
     """Tokens in an example (T); at least four for each pair."""
     num_pairs: int = 4
-    """Key-value pairs (K), each asked for once."""
+    """Key-value pairs (K), each queried once."""
     num_symbols: int = 16
     """Symbols (V): 0 is filler, keys come from [1, V/2), values from [V/2, V)."""
     power: float = 0.01
@@ -75,10 +75,10 @@ class Recall(Lookup):
         value_BK = half + rng.distinct("values", c.num_symbols - half, c.num_pairs)
         return np.stack([key_BK, value_BK], axis=2).reshape(len(key_BK), -1), key_BK[:, :, None], value_BK
 
-    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
-        facts = shown[: 2 * self.config.num_pairs]
+    def solve(self, context: Sequence[int], positions: Sequence[int]) -> list[int]:
+        facts = context[: 2 * self.config.num_pairs]
         value_of = dict(zip(facts[::2], facts[1::2], strict=True))
-        return [value_of[shown[place - 1]] for place in asked]
+        return [value_of[context[position - 1]] for position in positions]
 
     def guesses(self) -> list[Reference]:
         values = self.config.num_symbols - self.config.num_symbols // 2

@@ -2,7 +2,7 @@
 
 Jelassi et al. 2024, "Repeat after me" (arXiv 2402.01032; github.com/sjelassi/transformers_ssm_copy): a random
 string, and a few letters of it in a row; the answer is what follows their first occurrence. In the suffix
-form the question stands behind the string, in the prefix form before it, where a model knows what to look
+form the question comes after the string, in the prefix form before it, where a model knows what to look
 for while it reads.
 
 Shapes: B examples, T tokens, L letters of the string, N of the question, A of the answer.
@@ -36,9 +36,9 @@ class NgramLookupConfig(GeneratedConfig):
     answer_length: int = 1
     """Letters of the answer (A)."""
     num_letters: int = 26
-    """Letters that the string is made of."""
+    """Size of the alphabet."""
     question_first: bool = False
-    """The question stands before the string (prefix form), not behind it (suffix form)."""
+    """Place the question before the string (prefix form), not after it (suffix form)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,12 +83,12 @@ class NgramLookup(Probe):
         answer_BT[:, -c.answer_length :] = True
         return batch_of(tokens_BT, np.where(answer_BT, FILLER, tokens_BT), answer_BT)
 
-    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
-        text = "".join(map(chr, shown[: asked[0]]))
+    def solve(self, context: Sequence[int], positions: Sequence[int]) -> list[int]:
+        text = "".join(map(chr, context[: positions[0]]))
         parts = text.split(chr(self.separator))
         question, string = (parts[0], parts[1]) if self.config.question_first else (parts[1], parts[0])
-        behind = string.index(question) + len(question)
-        return [ord(letter) for letter in string[behind : behind + len(asked)]]
+        start = string.index(question) + len(question)
+        return [ord(letter) for letter in string[start : start + len(positions)]]
 
     def guesses(self) -> list[Reference]:
         letters = self.config.num_letters

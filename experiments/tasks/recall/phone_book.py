@@ -55,7 +55,7 @@ class PhoneBookConfig(GeneratedConfig):
 
     @property
     def num_entries(self) -> int:
-        """Entries of the book (K): the question takes the room of one more."""
+        """Entries of the book (K): the question needs as many tokens as one entry."""
         return self.sequence_length // (2 + self.num_digits) - 1
 
 
@@ -87,11 +87,11 @@ class PhoneBook(Probe):
         answer_BT[:, -c.num_digits :] = True
         return batch_of(tokens_BT, np.where(answer_BT, FILLER, tokens_BT), answer_BT)
 
-    def solve(self, shown: Sequence[int], asked: Sequence[int]) -> list[int]:
-        book = list(shown[: asked[0]])
+    def solve(self, context: Sequence[int], positions: Sequence[int]) -> list[int]:
+        book = list(context[: positions[0]])
         while book[0] == FILLER:
             del book[0]
-        name, width = book[-2:], 2 + len(asked)
+        name, width = book[-2:], 2 + len(positions)
         for entry in range(0, len(book) - 2, width):
             if book[entry : entry + 2] == name:
                 return book[entry + 2 : entry + width]
@@ -103,7 +103,7 @@ class PhoneBook(Probe):
             Reference(
                 name="random number shown",
                 metric=self.metric,
-                # It is the one asked for, or another whose digit happens to be equal.
+                # It is the queried one, or another one with the same digit by chance.
                 value=(1 + (entries - 1) / DIGITS) / entries,
                 note="what a model reaches that copies the number of any entry",
             ),

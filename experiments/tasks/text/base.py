@@ -1,9 +1,9 @@
-"""Base class of the tasks with labels beside the text: rows, tokens, order, padding.
+"""Base class of the tasks with labelled texts: rows, tokens, order, padding.
 
 An example is ``[bos] a [eos]`` or ``[bos] a [eos] b [eos]`` (BERT's form, with
 bos for CLS and eos for SEP), padded on the right to T tokens. In training, each
 epoch visits all examples in a new order. Classes are those of the training
-split; how text is tokenised is learned there too.
+split; the tokenizer is also learned there.
 
 Shapes: B examples, T tokens.
 """
@@ -36,13 +36,13 @@ class Parsed(NamedTuple):
 
     place: str
     texts: Sequence[str]
-    """The text, or both texts of a pair, or the words of a sentence."""
+    """The text, or both texts of a pair, or the tokens of a sentence."""
     target: Any
-    """The name of the class, the score, or the tags of the words."""
+    """The name of the class, the score, or the tags of the tokens."""
 
 
 class Example(NamedTuple):
-    """Tokens and what is asked of them."""
+    """Tokens and their labels."""
 
     tokens: NDArray[np.int32]
     segments: NDArray[np.int8]
@@ -108,7 +108,7 @@ class Labelled(Task):
 
     @abstractmethod
     def made_rows(self) -> Iterator[tuple[str, Row]]:
-        """The rows that the task makes itself (``config.made``), with their splits."""
+        """The rows that the task generates (``config.made``), with their splits."""
 
     @abstractmethod
     def parse(self, row: Row) -> Parsed:
@@ -120,7 +120,7 @@ class Labelled(Task):
 
     @abstractmethod
     def encode(self, parsed: Parsed) -> list[Example]:
-        """The examples of a row: one, or several of one that is cut into pieces."""
+        """The examples of a row: one, or multiple if it is cut into pieces."""
 
     def frame(self, parts: Sequence[list[int]]) -> tuple[NDArray[np.int32], NDArray[np.int8]]:
         """``[bos] a [eos] b [eos]``, or what the tokenizer of a folder makes of it, and its segments."""
@@ -128,11 +128,11 @@ class Labelled(Task):
         return np.array(tokens, dtype=np.int32), np.array(segments, dtype=np.int8)
 
     def framing(self, texts: int) -> int:
-        """The number of special tokens beside one or two texts."""
+        """The number of special tokens added to one or two texts."""
         return len(self.tokenizer.frame([[]] * texts)[0])
 
     def class_number(self, name: str, place: str) -> int:
-        """The number of a class or tag. Raises DataError for one that training does not have."""
+        """The index of a class or tag. Raises DataError for one that the training split lacks."""
         if name not in self.classes:
             raise DataError(
                 f"{place}: '{name}' is not in the training split{nearest(name, self.classes)}: mend the row, "
@@ -147,9 +147,9 @@ class Labelled(Task):
             order_B = epoch_order(seed, index_B, len(examples))
         elif start + count > len(examples):
             raise ValueError(
-                f"the {split} split has {len(examples)} examples; asked for {count} from {start} on"
+                f"the {split} split has {len(examples)} examples; {count} were requested from {start} on"
             )
-        else:  # mixed, the same for every seed: files are often sorted by class, and a few may stand for all
+        else:  # shuffled equally for every seed: files are often sorted by class, and a run may score a few
             order_B = permute(stream(split, "order"), index_B, len(examples))
         chosen = [examples[index] for index in order_B.tolist()]
         shape = (count, self.sequence_length)
@@ -163,7 +163,7 @@ class Labelled(Task):
             valid_BT[row, :length] = True
             for position, tag in example.tags:
                 tag_BT[row, position], answer_BT[row, position] = tag, True
-        number = torch.float32 if self.targets == "scores" else torch.int64
+        label_dtype = torch.float32 if self.targets == "scores" else torch.int64
         return Batch(
             tokens_BT=tokens_BT,
             context_BT=tokens_BT,
@@ -171,22 +171,24 @@ class Labelled(Task):
             valid_BT=valid_BT,
             split=split,
             segments_BT=segments_BT if segments_BT.any() else None,
-            label_B=None if self.targets == "tags" else torch.tensor([e.label for e in chosen], dtype=number),
+            label_B=None
+            if self.targets == "tags"
+            else torch.tensor([e.label for e in chosen], dtype=label_dtype),
             tag_BT=tag_BT if self.targets == "tags" else None,
         )
 
     def num_examples(self, split: str) -> int:
-        """Examples of the split; for ``train``, of one epoch (training may go on beyond)."""
+        """Examples of the split; for ``train``, of one epoch (training may continue after it)."""
         return len(self._examples[split])
 
     @cached_property
     def fingerprint(self) -> str:  # type: ignore[override]
-        found = hashlib.sha256(repr(("labelled-1", self.sequence_length, self.classes)).encode())
+        digest = hashlib.sha256(repr(("labelled-1", self.sequence_length, self.classes)).encode())
         for split in SPLITS:
             for example in self._examples[split]:
-                found.update(repr((split, example.label, example.tags)).encode())
-                found.update(example.tokens.tobytes() + example.segments.tobytes())
-        return found.hexdigest()[:16]
+                digest.update(repr((split, example.label, example.tags)).encode())
+                digest.update(example.tokens.tobytes() + example.segments.tobytes())
+        return digest.hexdigest()[:16]
 
 
 def cut_longer(parts: Sequence[list[int]], room: int) -> list[list[int]]:

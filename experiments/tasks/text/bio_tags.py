@@ -1,7 +1,7 @@
 """Entities marked by tags: B- begins one, I- continues one, O is outside; E- ends one, S- is a single word.
 
-The conventions of conlleval, the script of the CoNLL shared tasks, as seqeval has them: an I- that continues
-nothing begins an entity, so IOB1, IOB2 and IOBES are all read.
+The conventions of conlleval, the script of the CoNLL shared tasks, as seqeval implements them: an I- outside
+of an entity begins one, so IOB1, IOB2 and IOBES are all read.
 """
 
 from __future__ import annotations
@@ -19,6 +19,6 @@ def is_entity_scheme(tags: Iterable[str]) -> bool:
 
 def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     """Return the entities of a sentence: type, first word, word after the last."""
-    from seqeval.metrics.sequence_labeling import get_entities  # imports scikit-learn, which takes a second
+    from seqeval.metrics.sequence_labeling import get_entities  # imports scikit-learn, slow
 
-    return {(kind, first, last + 1) for kind, first, last in get_entities(list(tags))}
+    return {(entity_type, start, end + 1) for entity_type, start, end in get_entities(list(tags))}

@@ -1,8 +1,8 @@
-"""How alike are two texts? Pairs with a score, from files, a hub dataset, or made here.
+"""How similar are two texts? Pairs with a score, from files, a hub dataset, or generated here.
 
 The default needs no network: sentences in an invented language in which every
-meaning has two unlike words. The score is the share of meanings that two sentences
-have in common, in any order; which words mean the same must be learned.
+meaning has two unlike words. The score is the fraction of meanings that two sentences
+have in common, in any order; synonyms must be learned.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SentenceSimilarityConfig(LabelledConfig):
     max_score: float = 1.0
     """The score of texts that mean the same, 0 being the lowest: 5 in STS-B. Scores are divided by it."""
     sequence_length: int = 64
-    """Tokens in an example (T), special tokens included; each text has half of the room and is cut to it."""
+    """Tokens in an example (T), special tokens included; each text is cut to half of them."""
     metric: str = "spearman"
     """Metric of the table: ``spearman`` or ``pearson``; both are recorded."""
 
@@ -56,7 +56,7 @@ class SentenceSimilarityConfig(LabelledConfig):
 
 
 class SentenceSimilarity(Labelled):
-    """A score in [0, 1] for each pair; either text has half of the room."""
+    """A score in [0, 1] for each pair; each text has half of the tokens."""
 
     Config = SentenceSimilarityConfig
     config: SentenceSimilarityConfig
@@ -69,17 +69,17 @@ class SentenceSimilarity(Labelled):
 
     def made_rows(self) -> Iterator[tuple[str, Row]]:
         c = self.config
-        words = _invented_words()
+        synonyms = _invented_words()
         for split, count in MADE_PAIRS.items():
             rng = np.random.Generator(np.random.PCG64(stream("similarity", split)))
             for i in range(count):
                 shared = int(rng.integers(MEANINGS_IN_SENTENCE + 1))
                 drawn = rng.permutation(MEANINGS)[: 2 * MEANINGS_IN_SENTENCE - shared]
-                first = drawn[:MEANINGS_IN_SENTENCE]
-                other = rng.permutation(drawn[MEANINGS_IN_SENTENCE - shared :])
+                first_meanings = drawn[:MEANINGS_IN_SENTENCE]
+                second_meanings = rng.permutation(drawn[MEANINGS_IN_SENTENCE - shared :])
                 first_text, other_text = (
-                    " ".join(words[meaning][rng.integers(2)] for meaning in meanings)
-                    for meanings in (first, other)
+                    " ".join(synonyms[meaning][rng.integers(2)] for meaning in meanings)
+                    for meanings in (first_meanings, second_meanings)
                 )
                 score = c.max_score * shared / MEANINGS_IN_SENTENCE
                 values = {c.text_column: first_text, c.pair_column: other_text, c.score_column: score}
@@ -107,8 +107,8 @@ class SentenceSimilarity(Labelled):
         return ()
 
     def encode(self, parsed: Parsed) -> list[Example]:
-        room = (self.sequence_length - max(self.framing(2), 3)) // 2
-        tokens, segments = self.frame([self.tokenizer.encode(text)[:room] for text in parsed.texts])
+        max_tokens = (self.sequence_length - max(self.framing(2), 3)) // 2
+        tokens, segments = self.frame([self.tokenizer.encode(text)[:max_tokens] for text in parsed.texts])
         return [Example(tokens, segments, label=parsed.target)]
 
     def references(self) -> list[Reference]:
@@ -120,23 +120,23 @@ class SentenceSimilarity(Labelled):
                 name="shared words",
                 metric=self.metric,
                 value=METRICS[self.metric](scores_N, overlaps_N),
-                note="the share of different words that both texts have, nothing learned",
+                note="the fraction of different words that both texts have, without training",
             )
         ]
 
 
 def _invented_words() -> list[tuple[str, str]]:
-    """Two words for each meaning, all different."""
+    """Two synonyms for each meaning, all different."""
     rng = np.random.Generator(np.random.PCG64(stream("similarity", "words")))
     words: dict[str, None] = {}
     while len(words) < 2 * MEANINGS:
         letters = [rng.choice(list(s)) for _ in range(2) for s in ("bdfgklmnprstvz", "aeiou")]
         words["".join(letters)] = None
-    found = list(words)
-    return list(zip(found[::2], found[1::2], strict=True))
+    unique = list(words)
+    return list(zip(unique[::2], unique[1::2], strict=True))
 
 
-def _overlap(text: str, other: str) -> float:
-    """Jaccard's index of the words."""
-    first, second = set(text.lower().split()), set(other.lower().split())
-    return len(first & second) / max(1, len(first | second))
+def _overlap(text: str, other_text: str) -> float:
+    """Jaccard index of the sets of words."""
+    words, other_words = set(text.lower().split()), set(other_text.lower().split())
+    return len(words & other_words) / max(1, len(words | other_words))

@@ -27,7 +27,7 @@ METRICS = ("accuracy", "macro_f1", "matthews")
 SOURCES = {"reference": "embedded_reference", "library": "embedded_library"}
 """The classes of the default, and the halves of the embedded corpus they come from."""
 _SHORTEST = 80
-"""Paragraphs of fewer characters say too little."""
+"""Shorter paragraphs (in characters) are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class SentencesConfig(LabelledConfig):
     pair_column: str | None = None
     """The column of the second text, where the class is one of a pair; null where there is none."""
     label_column: str = "label"
-    """The column of the class: a name or a whole number."""
+    """The column of the class: a name or an integer."""
     metric: str = "accuracy"
     """Metric of the table: ``accuracy``, ``macro_f1`` or ``matthews``; all are recorded."""
     cache_dir: str = "data-cache"
@@ -83,10 +83,10 @@ class Sentences(Labelled):
         }
         for split in SPLITS:
             texts = {name: _paragraphs(file, split) for name, file in files.items()}
-            rarest = min(len(found) for found in texts.values())
-            for name, found in texts.items():
+            rarest = min(len(paragraphs) for paragraphs in texts.values())
+            for name, paragraphs in texts.items():
                 for i in range(rarest):
-                    text = found[i * len(found) // rarest]  # evenly spaced, over all documents
+                    text = paragraphs[i * len(paragraphs) // rarest]  # evenly spaced, over all documents
                     yield split, Row(f"{name} {i}", {c.text_column: text, c.label_column: name})
 
     def parse(self, row: Row) -> Parsed:

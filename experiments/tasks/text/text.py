@@ -4,10 +4,10 @@ The documents of a split form one stream of tokens with ``eos`` after each; an
 example is a window of T tokens. Held-out windows begin ``stride`` tokens apart; each
 scores what the one before it did not reach, so that every token of the split is
 scored exactly once, with the rest of its window as context. They are the same
-for every seed, in a random order: the first n are a sample of the whole split.
+for every seed, in a random order: the first n are a sample of the full split.
 In training, each epoch visits its windows in a new order and cuts them at a new
 offset, so every token is seen about once in an epoch and not always at the same
-place in a window.
+position in a window.
 
 Shapes: B examples, T tokens, N tokens of a split.
 """
@@ -41,7 +41,7 @@ HALF = "half"
 COUNTED_TOKENS = 1 << 22
 """Training tokens of which frequencies are counted at most."""
 _CHUNK = 1 << 22
-"""Tokens whose words are counted at once."""
+"""Tokens in which words are counted at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,12 +56,12 @@ class TextConfig(CorpusConfig):
     """Tokens of the training text at most; null for all. They are passages of 1,024 tokens from all over the
     text, the same for every seed, and fewer tokens are a part of more. A tokenizer still learns from all."""
     num_sentinels: int = 28
-    """Sentinel ids kept for span corruption; with bytes, 28 makes a vocabulary of 288."""
+    """Sentinel ids reserved for span corruption; with bytes, 28 makes a vocabulary of 288."""
     cache_dir: str = "data-cache"
     """Folder of the prepared token files."""
     stride: int | str | None = HALF
     """Held-out windows begin this many tokens apart and each scores what the one before did not reach,
-    with the rest as its context; ``half`` a window, or null to lay them side by side, without context."""
+    with the rest as its context; ``half`` a window, or null for windows without overlap and context."""
     test_words: int | None = None
     """Words of the published test split, for perplexity per word; null counts what white space separates."""
 
@@ -137,11 +137,11 @@ class Text(Task):
         return [self._text(split, *span) for span in zip(reached_B.tolist(), end_B.tolist(), strict=True)]
 
     def _text(self, split: str, begin: int, end: int) -> bytes:
-        """Return the text of a window. The training stream is a ring: a window may run over its end."""
-        whole = self._streams[split]
-        begin, length = begin % len(whole), end - begin
-        over = max(0, begin + length - len(whole))
-        return whole.text_of(begin, begin + length - over) + whole.text_of(0, over)
+        """Return the text of a window. The training stream is a ring: a window may wrap around its end."""
+        stream = self._streams[split]
+        begin, length = begin % len(stream), end - begin
+        over = max(0, begin + length - len(stream))
+        return stream.text_of(begin, begin + length - over) + stream.text_of(0, over)
 
     def _places(
         self, split: str, seed: int, start: int, count: int
@@ -154,8 +154,8 @@ class Text(Task):
         num_windows = self.num_examples(split)
         if start + count > num_windows:
             raise ValueError(
-                f"the {split} split has {num_windows} windows of {self.sequence_length} tokens, "
-                f"asked for {start} to {start + count - 1}"
+                f"the {split} split has {num_windows} windows of {self.sequence_length} tokens; "
+                f"{start} to {start + count - 1} were requested"
             )
         window_B = permute(stream(split, "windows"), index_B, num_windows)
         # The last window ends where the text does.
@@ -186,10 +186,10 @@ class Text(Task):
         epoch_B, position_B = np.divmod(index_B, num_windows)
         begin_B = np.empty_like(index_B)
         for epoch in np.unique(epoch_B).tolist():
-            now = epoch_B == epoch
-            window = permute(data_order_key(seed, epoch), position_B[now], num_windows)
+            in_epoch = epoch_B == epoch
+            window = permute(data_order_key(seed, epoch), position_B[in_epoch], num_windows)
             offset = stream(seed, "train", "offset", epoch) % num_tokens
-            begin_B[now] = offset + window * self.sequence_length
+            begin_B[in_epoch] = offset + window * self.sequence_length
         return begin_B
 
     def _windows(self, split: str, begin_B: NDArray[np.int64]) -> Batch:
@@ -215,7 +215,7 @@ class Text(Task):
         )
 
     def num_examples(self, split: str) -> int:
-        """Windows that cover the split; for ``train``, of one epoch (training may go on beyond)."""
+        """Windows that cover the split; for ``train``, of one epoch (training may continue after it)."""
         beyond = len(self._streams[split]) - self.sequence_length
         if split == "train":
             return max(0, beyond // self.sequence_length + 1)
@@ -271,26 +271,26 @@ class Text(Task):
         }
 
     def words_per_byte(self, split: str) -> float:
-        """Words of a whole split over its bytes; ``test_words`` of the test split, where that is given."""
+        """Words of a split over its bytes; ``test_words`` of the test split, where that is set."""
         num_bytes = self._file.meta["splits"][split]["bytes"]
         if split == "test" and self.config.test_words is not None:
             return self.config.test_words / num_bytes
-        whole, v = self._file.streams[split], self.vocabulary
-        ends = {0, *(np.flatnonzero(np.isin(whole.tokens_N, (v.bos, v.eos))) + 1).tolist()}
-        edges = sorted({*ends, *range(0, len(whole), _CHUNK), len(whole)})
-        words, inside = 0, False
+        token_stream, v = self._file.streams[split], self.vocabulary
+        ends = {0, *(np.flatnonzero(np.isin(token_stream.tokens_N, (v.bos, v.eos))) + 1).tolist()}
+        edges = sorted({*ends, *range(0, len(token_stream), _CHUNK), len(token_stream)})
+        count, inside = 0, False
         for begin, end in pairwise(edges):
-            text = whole.text_of(begin, end)
-            inside &= begin not in ends  # no word runs over documents
-            words += len(text.split()) - (inside and not text[:1].isspace())  # one cut in two counts once
+            text = token_stream.text_of(begin, end)
+            inside &= begin not in ends  # a word ends with its document
+            count += len(text.split()) - (inside and not text[:1].isspace())  # one cut in two counts once
             inside = not text[-1:].isspace()
-        return words / num_bytes
+        return count / num_bytes
 
     def lossy_documents(self, split: str) -> int:
         return self._file.meta["splits"][split].get("lossy", 0)
 
     def train_token_counts(self) -> NDArray[np.int64]:
-        """Return how often each token stands in the training text (V,); of a long one, in a part of it."""
+        """Return how often each token occurs in the training text (V,); of a long text, in a part of it."""
         part = self._file.streams["train"].passages(COUNTED_TOKENS)
         return np.bincount(part.tokens_N, minlength=self.vocabulary.size)
 
@@ -299,5 +299,5 @@ class Text(Task):
         return self.tokenizer.encode(text)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text behind tokens; special tokens vanish."""
+        """The text of tokens; special tokens are dropped."""
         return self.tokenizer.decode(tokens)

@@ -105,8 +105,8 @@ class Pairs(Task):
         self._lossy = {split: self._count_lossy(split) for split in ("validation", "test")}
 
     def _training_texts(self) -> Iterator[str]:
-        first = np.arange(LEARNED_PHRASES)
-        pairs = _phrase_pairs("train", 0, first) if self._rows is None else self._rows["train"]
+        index = np.arange(LEARNED_PHRASES)
+        pairs = _phrase_pairs("train", 0, index) if self._rows is None else self._rows["train"]
         return (text for pair in pairs for text in pair)
 
     def _count_lossy(self, split: str) -> int:
@@ -118,9 +118,9 @@ class Pairs(Task):
             return 0
         texts = [pair.target for pair in self.pairs(split, 0, 0, self._held_out(split))]
         tokenized = self.tokenizer.encode_documents(texts)
-        tokens_N = np.concatenate([each.tokens_N for each in tokenized])
+        tokens_N = np.concatenate([document.tokens_N for document in tokenized])
         self.tokenizer.check_known(np.bincount(tokens_N, minlength=self.vocabulary.size), split)
-        return sum(not each.lossless for each in tokenized)
+        return sum(not document.lossless for document in tokenized)
 
     def _held_out(self, split: str) -> int:
         """Return the pairs of a split, the first ones of a split that never runs out."""
@@ -218,7 +218,7 @@ class Pairs(Task):
         return self.tokenizer.encode(text)
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text behind tokens; special tokens vanish."""
+        """The text of tokens; special tokens are dropped."""
         return self.tokenizer.decode(tokens)
 
 
@@ -228,22 +228,22 @@ def _phrase_pairs(split: str, seed: int, index_B: NDArray[np.int64]) -> list[Pai
 
 def _read(config: PairsConfig) -> dict[str, list[Pair]]:
     """All pairs of files or hub, by split."""
-    found: dict[str, list[Pair]] = {split: [] for split in SPLITS}
+    pairs_of: dict[str, list[Pair]] = {split: [] for split in SPLITS}
     columns = {key: getattr(config, key) for key in ("source_column", "target_column")}
     for split, row in read_rows(config, list(columns.values())):
         texts = [text_of_row(row.values, column, row.place, f"task.{key}") for key, column in columns.items()]
-        found[split].append(Pair(*texts))
-    for split, pairs in found.items():
+        pairs_of[split].append(Pair(*texts))
+    for split, pairs in pairs_of.items():
         if not pairs:
-            counts = ", ".join(f"{name} {len(some)}" for name, some in found.items())
+            counts = ", ".join(f"{name} {len(split_pairs)}" for name, split_pairs in pairs_of.items())
             raise DataError(
                 f"source={config.source}: no pairs in the {split} split ({counts}); name its files or its "
                 f"split (task.{split}_paths, task.{split}_split), or give more rows"
             )
-        for side in Pair._fields:
-            if not any(getattr(pair, side).strip() for pair in pairs):
+        for part in Pair._fields:
+            if not any(getattr(pair, part).strip() for pair in pairs):
                 raise DataError(
-                    f"source={config.source}: the {side} of all {len(pairs)} pairs in the {split} split is "
-                    f"blank: name another task.{side}_column, or mend the rows"
+                    f"source={config.source}: the {part} of all {len(pairs)} pairs in the {split} split is "
+                    f"blank: name another task.{part}_column, or mend the rows"
                 )
-    return found
+    return pairs_of

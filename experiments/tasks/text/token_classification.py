@@ -1,7 +1,7 @@
-"""A tag for each word: named entities and the like, from files, a hub dataset, or made here.
+"""A tag for each word: named entities and the like, from files, a hub dataset, or generated here.
 
 The default needs no network: short sentences about invented persons, places and
-firms. Any name can be of any kind; only the words around it tell which.
+firms. A name can have any type; only its context determines which.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TEMPLATES = (
     "It rained in LOC all week .",
     "PER and PER met near LOC .",
 )
-"""Sentences of the default; PER, LOC and ORG stand for names."""
+"""Sentences of the default; PER, LOC and ORG are replaced by names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class TagsConfig(LabelledConfig):
 
 
 class Tags(Labelled):
-    """A tag at the last token of each word. A sentence too long is cut into pieces between words."""
+    """A tag at the last token of each word. A long sentence is cut into pieces between words."""
 
     Config = TagsConfig
     config: TagsConfig
@@ -97,11 +97,11 @@ class Tags(Labelled):
         return sorted({tag for row in train for tag in row.target})
 
     def encode(self, parsed: Parsed) -> list[Example]:
-        room, begin = self.sequence_length - self.framing(1), len(self.vocabulary.begin)
+        max_tokens, begin = self.sequence_length - self.framing(1), len(self.vocabulary.begin)
         pieces: list[tuple[list[int], list[tuple[int, int]]]] = [([], [])]
         for i, (word, tag) in enumerate(zip(parsed.texts, parsed.target, strict=True)):
-            tokens = self.tokenizer.encode(f" {word}" if i else word)[:room]
-            if len(pieces[-1][0]) + len(tokens) > room:
+            tokens = self.tokenizer.encode(f" {word}" if i else word)[:max_tokens]
+            if len(pieces[-1][0]) + len(tokens) > max_tokens:
                 pieces.append(([], []))
             text, tags = pieces[-1]
             text += tokens
@@ -129,13 +129,13 @@ class Tags(Labelled):
                 name="most frequent tag",
                 metric=self.metric,
                 value=_entity_f1(true, guessed) if self.metric == "entity_f1" else _accuracy(true, guessed),
-                note=f"each word's own in training, '{usual}' for words not seen there",
+                note=f"each word's most frequent tag in training, '{usual}' for words not seen there",
             )
         ]
 
 
 def _strings(row: Row, column: str, key: str) -> Sequence[str]:
-    """The words or tags of a row; numbers, as of classes without names, are written out."""
+    """The words or tags of a row as strings; class indices are converted."""
     values: Any = value_in(row, column, key)
     if not isinstance(values, list | tuple) or not values:
         raise DataError(
@@ -169,6 +169,8 @@ def _entity_f1(true: Sequence[Sequence[str]], guessed: Sequence[Sequence[str]]) 
 
 def _accuracy(true: Sequence[Sequence[str]], guessed: Sequence[Sequence[str]]) -> float:
     right = [
-        a == b for row, other in zip(true, guessed, strict=True) for a, b in zip(row, other, strict=True)
+        a == b
+        for row, guessed_row in zip(true, guessed, strict=True)
+        for a, b in zip(row, guessed_row, strict=True)
     ]
     return float(np.mean(right))

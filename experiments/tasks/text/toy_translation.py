@@ -2,9 +2,9 @@
 
 The translation is a function of the phrase: other words, another order (the object before the
 verb, adjectives after nouns, the adverb first), agreement of articles and adjectives with the noun in
-gender and number, and of the verb with its subject. A model that only looks words up scores low.
+gender and number, and of the verb with its subject. A model that only translates word by word scores low.
 
-About 41 million phrases exist, so those of a test are hardly ever seen in training.
+About 41 million phrases exist, so test phrases hardly ever occur in training.
 
 Shapes: B examples.
 """
@@ -83,10 +83,10 @@ class NounPhrase(NamedTuple):
         return _join(article, self.adjective, noun)
 
     def translation(self) -> str:
-        number = "s" if self.plural else ""
+        plural_ending = "s" if self.plural else ""
         stems = (self.noun.stem, ADJECTIVES[self.adjective])
-        words = [stem + self.noun.gender + number for stem in stems if stem]
-        return _join(ARTICLES[self.article, self.noun.gender] + number, *words)
+        words = [stem + self.noun.gender + plural_ending for stem in stems if stem]
+        return _join(ARTICLES[self.article, self.noun.gender] + plural_ending, *words)
 
 
 class Phrase(NamedTuple):
